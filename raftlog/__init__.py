@@ -1,0 +1,91 @@
+"""raftlog: a partitioned commit log. The names that users import; no logic.
+
+Names are found when they are first used, so that ``raftlog --help`` does not wait for numpy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from raftlog import aio, errors
+    from raftlog.client.admin import Admin
+    from raftlog.client.consumer import Consumer
+    from raftlog.client.delivery import DeliveryFuture, RangesFuture
+    from raftlog.client.descriptions import (
+        BrokerDescription,
+        ClusterDescription,
+        PartitionDescription,
+        TopicDescription,
+    )
+    from raftlog.client.producer import Producer
+    from raftlog.embedded import EmbeddedLog, open  # noqa: A004 - `raftlog.open` is its name
+    from raftlog.types import (
+        ConsumerRecord,
+        NewTopic,
+        OffsetAndTimestamp,
+        OffsetRange,
+        RecordMetadata,
+        TopicPartition,
+    )
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Admin",
+    "BrokerDescription",
+    "ClusterDescription",
+    "Consumer",
+    "ConsumerRecord",
+    "DeliveryFuture",
+    "EmbeddedLog",
+    "NewTopic",
+    "OffsetAndTimestamp",
+    "OffsetRange",
+    "PartitionDescription",
+    "Producer",
+    "RangesFuture",
+    "RecordMetadata",
+    "TopicDescription",
+    "TopicPartition",
+    "__version__",
+    "aio",
+    "errors",
+    "open",
+]
+
+# Public name -> the module that has it; a name that is a module itself stands under its own name.
+_HOMES: Final = {
+    "Admin": "raftlog.client.admin",
+    "Consumer": "raftlog.client.consumer",
+    "Producer": "raftlog.client.producer",
+    "DeliveryFuture": "raftlog.client.delivery",
+    "RangesFuture": "raftlog.client.delivery",
+    "BrokerDescription": "raftlog.client.descriptions",
+    "ClusterDescription": "raftlog.client.descriptions",
+    "PartitionDescription": "raftlog.client.descriptions",
+    "TopicDescription": "raftlog.client.descriptions",
+    "EmbeddedLog": "raftlog.embedded",
+    "open": "raftlog.embedded",
+    "ConsumerRecord": "raftlog.types",
+    "NewTopic": "raftlog.types",
+    "OffsetAndTimestamp": "raftlog.types",
+    "OffsetRange": "raftlog.types",
+    "RecordMetadata": "raftlog.types",
+    "TopicPartition": "raftlog.types",
+    "aio": "raftlog.aio",
+    "errors": "raftlog.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'raftlog' has no attribute {name!r}")
+    module = import_module(home)
+    return module if home == f"raftlog.{name}" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,20 @@
+"""Topic and broker settings: a table each, which gives validation, defaults, text and the docs.
+
+Nothing here reads a file: the caller hands over what it read.
+"""
+
+from raftlog.config.address import Address, parse_address
+from raftlog.config.broker import BROKER_KEYS, BrokerConfig
+from raftlog.config.keys import ConfigKey, parse
+from raftlog.config.topic import TOPIC_KEYS, TopicConfig
+
+__all__ = [
+    "BROKER_KEYS",
+    "TOPIC_KEYS",
+    "Address",
+    "BrokerConfig",
+    "ConfigKey",
+    "TopicConfig",
+    "parse",
+    "parse_address",
+]

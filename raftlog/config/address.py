@@ -1,0 +1,31 @@
+"""``host:port`` as people write it. No name is resolved here."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+PORT_MAX: Final = 65_535
+
+
+class Address(NamedTuple):
+    """Where a broker listens, or is reached. Port 0 asks the system for a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """``host:port`` or ``[ipv6]:port``; raises ``ValueError`` with the reason."""
+    host, colon, port = text.strip().rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"{text!r}: write an IPv6 address in brackets, as in [::1]:9100")
+    if not colon or not host:
+        raise ValueError(f"{text!r} is not HOST:PORT, as in 127.0.0.1:9100")
+    if not port.isascii() or not port.isdigit() or int(port) > PORT_MAX:
+        raise ValueError(f"{port!r} in {text!r} is not a port number (0 to {PORT_MAX})")
+    return Address(host, int(port))

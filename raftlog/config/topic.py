@@ -1,0 +1,132 @@
+"""The settings of a topic: Kafka's keys, with Kafka's meaning.
+
+A setting is text on the wire, in files and on the command line; a frozen dataclass of typed fields
+in the program. One table gives validation, defaults, text and the docs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from raftlog import limits
+from raftlog.config.keys import DAY_MS, INT64_MAX, ConfigKey, number, parse, word
+
+TOPIC_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
+    word("cleanup.policy", "delete", ("delete",), "How old data goes: by age and size (`delete`)."),
+    word(
+        "compression.type",
+        "producer",
+        ("producer",),
+        "Brokers store batches as the producer compressed them.",
+    ),
+    word(
+        "flush.policy",
+        "fsync",
+        ("fsync", "os"),
+        "`fsync`: an acknowledgement waits for fdatasync. `os`: it waits for the page cache only, "
+        "so a power cut may lose acknowledged records.",
+    ),
+    number(
+        "index.interval.bytes",
+        4_096,
+        0,
+        limits.SEGMENT_BYTES_MAX,
+        "bytes",
+        "At most one index entry per so many bytes of log.",
+    ),
+    number(
+        "max.message.bytes",
+        limits.MIB + 12,
+        1_024,
+        limits.BATCH_BYTES_MAX,
+        "bytes",
+        "The largest batch, as stored (compressed, with its header).",
+    ),
+    number(
+        "message.timestamp.after.max.ms",
+        INT64_MAX,
+        0,
+        INT64_MAX,
+        "ms",
+        "How far a producer's timestamp may be ahead of the broker's clock.",
+    ),
+    number(
+        "message.timestamp.before.max.ms",
+        INT64_MAX,
+        0,
+        INT64_MAX,
+        "ms",
+        "How far a producer's timestamp may be behind the broker's clock.",
+    ),
+    word(
+        "message.timestamp.type",
+        "CreateTime",
+        ("CreateTime", "LogAppendTime"),
+        "Whose clock stamps records: the producer's or the leader's.",
+    ),
+    number(
+        "retention.bytes",
+        -1,
+        -1,
+        INT64_MAX,
+        "bytes",
+        "Delete the oldest segments while a partition is larger; -1 keeps all.",
+    ),
+    number(
+        "retention.ms",
+        7 * DAY_MS,
+        -1,
+        INT64_MAX,
+        "ms",
+        "Delete segments whose newest record is older; -1 keeps all.",
+    ),
+    number(
+        "segment.bytes",
+        limits.GIB,
+        limits.SEGMENT_BYTES_MIN,
+        limits.SEGMENT_BYTES_MAX,
+        "bytes",
+        "Start a new segment file at this size.",
+    ),
+    number(
+        "segment.ms",
+        7 * DAY_MS,
+        1,
+        INT64_MAX,
+        "ms",
+        "Start a new segment file at this age, even if it is small.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """The settings of one topic; each field is the key of ``TOPIC_KEYS`` with ``.`` for ``_``."""
+
+    cleanup_policy: str = "delete"
+    compression_type: str = "producer"
+    flush_policy: str = "fsync"
+    index_interval_bytes: int = 4_096
+    max_message_bytes: int = limits.MIB + 12
+    message_timestamp_after_max_ms: int = INT64_MAX
+    message_timestamp_before_max_ms: int = INT64_MAX
+    message_timestamp_type: str = "CreateTime"
+    retention_bytes: int = -1
+    retention_ms: int = 7 * DAY_MS
+    segment_bytes: int = limits.GIB
+    segment_ms: int = 7 * DAY_MS
+
+    @classmethod
+    def from_text(cls, overrides: Mapping[str, str]) -> TopicConfig:
+        """Settings with ``overrides``; raises ``InvalidConfigError`` that names the bad one."""
+        return cls(**parse(TOPIC_KEYS, overrides, what="topic"))
+
+    def to_text(self) -> dict[str, str]:
+        """Every key with its value, as text."""
+        return {key.name: str(getattr(self, key.field)) for key in TOPIC_KEYS}
+
+
+assert [f.name for f in fields(TopicConfig)] == [key.field for key in TOPIC_KEYS]
+assert all(getattr(TopicConfig(), key.field) == key.default for key in TOPIC_KEYS)

@@ -1,0 +1,241 @@
+"""The only open, write, fsync and rename: everything above takes a ``Disk`` as an argument.
+
+``OsDisk`` is the machine's file system. ``raftlog.testing.disk.SimDisk`` is one that loses unsynced
+writes, tears them and fails on demand. Every failure is an ``OSError``; what it means is decided
+above.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from raftlog.types import Buffer
+
+# Errors that say "no room", as opposed to "the disk is broken": nothing is lost, and room may come
+# back.
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+TEMPORARY_SUFFIX: Final = ".tmp"
+
+
+class File(Protocol):
+    """An open file. Its owner alone changes it, so its size is known without asking the system."""
+
+    @property
+    def path(self) -> str: ...
+
+    def size(self) -> int: ...
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        """Write all of ``buffers`` at the end. On ``OSError`` some may have been written."""
+        ...
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Up to ``size`` bytes from ``position``; fewer only at the end of the file."""
+        ...
+
+    def pwrite(self, data: Buffer, position: int) -> None: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Return once bytes and size are on the disk (fdatasync). Any thread may call."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A file system. Names become durable with ``sync_dir`` of their directory, as POSIX has it."""
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> File: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def list_dir(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty if it is none."""
+        ...
+
+    def make_dirs(self, path: str) -> None:
+        """Make a directory and its missing parents, durably."""
+        ...
+
+    def rename(self, source: str, target: str) -> None: ...
+
+    def remove(self, path: str) -> None: ...
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def sync_dir(self, path: str) -> None: ...
+
+    def read_file(self, path: str, *, bytes_max: int) -> bytes:
+        """The whole file; ``OSError`` (EFBIG) when it is larger than ``bytes_max``."""
+        ...
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        """Replace a file's bytes so that a crash leaves the old or the new, durably on return."""
+        ...
+
+    def lock(self, path: str) -> Lock:
+        """Take an exclusive lock; ``BlockingIOError`` when another holds it."""
+        ...
+
+    def free_bytes(self, path: str) -> int: ...
+
+
+class OsFile:
+    """A file of the operating system, by its descriptor."""
+
+    def __init__(self, path: str, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+        self._size = os.fstat(fd).st_size
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def size(self) -> int:
+        return self._size
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        total = sum(len(buffer) for buffer in buffers)
+        written = os.pwritev(self._fd, buffers, self._size)
+        if written < total:  # a full disk, a signal, or over 2 GiB: rare, so joining is affordable
+            rest = memoryview(b"".join(buffers))
+            while written < total:
+                written += os.pwrite(self._fd, rest[written:], self._size + written)
+        self._size += total
+
+    def pread(self, size: int, position: int) -> bytes:
+        data = os.pread(self._fd, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        missing = size - len(data)
+        while missing and (data := os.pread(self._fd, missing, position + size - missing)):
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._fd, view, position)
+            position += written
+            view = view[written:]
+        self._size = max(self._size, position)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+        self._size = size
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class OsLock:
+    """An advisory lock (flock) that the kernel drops when its holder dies."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class OsDisk:
+    """The operating system's file system."""
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> OsFile:
+        flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
+        return OsFile(path, os.open(path, flags | (os.O_CREAT if create else 0), 0o644))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def list_dir(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def make_dirs(self, path: str) -> None:
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(path)
+        if parent and parent != path:
+            self.make_dirs(parent)
+        try:
+            os.mkdir(path, 0o755)
+        except FileExistsError:
+            if not os.path.isdir(path):  # a file; else another thread was quicker
+                raise
+        self.sync_dir(parent or ".")
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def read_file(self, path: str, *, bytes_max: int) -> bytes:
+        with open(path, "rb") as file:
+            data = file.read(bytes_max + 1)
+        if len(data) > bytes_max:
+            raise OSError(errno.EFBIG, f"larger than {bytes_max} bytes", path)
+        return data
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        temporary = path + TEMPORARY_SUFFIX
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+        self.sync_dir(os.path.dirname(path) or ".")
+
+    def lock(self, path: str) -> OsLock:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise
+        return OsLock(fd)
+
+    def free_bytes(self, path: str) -> int:
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize

@@ -1,0 +1,268 @@
+"""The error tree: one class per failure, grouped by what the caller may do next.
+
+    RaftlogError
+    ├── RetriableError               nothing was done: back off, refresh metadata, send it again
+    │   ├── NotLeaderError           another broker leads the partition
+    │   ├── BrokerUnavailableError   no connection to a broker could be made
+    │   ├── ThrottledError           a named limit is full at the moment
+    │   └── DiskFullError            the disk is full; reads go on, writes resume with room
+    ├── OutcomeUnknownError          maybe done, maybe not: safe to repeat only with a sequence
+    │   ├── ConnectionLostError      the connection closed before the answer came
+    │   ├── RequestTimedOutError     no answer within the request timeout
+    │   └── DeliveryTimedOutError    the delivery timeout passed while an answer was outstanding
+    ├── RefusedError                 the request is wrong: the same again gives the same answer
+    │   ├── InvalidRequestError      a field is missing, has the wrong type or is out of range
+    │   ├── UnsupportedApiError      the broker does not know this API
+    │   ├── UnsupportedVersionError  the broker does not speak this version of the API
+    │   ├── FrameError               no frame, or one over the limit; the connection ends
+    │   ├── InvalidTopicError        not a legal topic name
+    │   ├── TopicExistsError         a topic of that name exists
+    │   ├── UnknownTopicError        no topic of that name (or id)
+    │   ├── UnknownPartitionError    the topic has no such partition
+    │   ├── InvalidPartitionsError   a partition count or replication factor that cannot be met
+    │   ├── InvalidConfigError       an unknown config key, or a value outside its range
+    │   ├── OffsetOutOfRangeError    the offset is below the log start or above the log end
+    │   ├── RecordTooLargeError      over the topic's max.message.bytes
+    │   ├── CorruptBatchError        bytes that are not a valid record batch
+    │   ├── OutOfOrderSequenceError  a producer's sequence number leaves a gap
+    │   ├── ProducerFencedError      a newer epoch of the same producer exists
+    │   ├── UnsupportedFeatureError  a feature that this release or this set-up does not have
+    │   └── ClosedError              the client was closed
+    └── StorageError                 this process's own disk: an operator has to look
+        ├── DataDirectoryError       in use, another broker's, unreadable or unwritable
+        ├── DamagedLogError          stored bytes below the durable point are bad
+        └── StorageFailedError       a write or fsync failed; the state of the disk is unknown
+
+Each leaf has a wire code (0 is success). A code that this release does not know becomes the base
+class of its range, so that an old client still does the right thing: 1-99 retriable, 100-199
+outcome unknown, 200-299 refused, 300-399 storage.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+
+class RaftlogError(Exception):
+    """Base of every error that raftlog raises on purpose. ``code`` is its number on the wire."""
+
+    code: ClassVar[int] = -1
+
+
+class RetriableError(RaftlogError):
+    """Nothing was done. Back off, refresh metadata and send the same request again."""
+
+    code = 1
+
+
+class NotLeaderError(RetriableError):
+    """The broker asked does not lead the partition."""
+
+    code = 2
+
+
+class BrokerUnavailableError(RetriableError):
+    """No connection could be made. The message names each address tried and what to check."""
+
+    code = 3
+
+
+class ThrottledError(RetriableError):
+    """A named limit is full at the moment. The message names it."""
+
+    code = 4
+
+
+class DiskFullError(RetriableError):
+    """The disk is full: nothing was written, reads go on, and writes resume when there is room."""
+
+    code = 5
+
+
+class OutcomeUnknownError(RaftlogError):
+    """It may or may not have been done. Repeating is safe only for an idempotent request."""
+
+    code = 100
+
+
+class ConnectionLostError(OutcomeUnknownError):
+    """The connection closed after the request was sent and before its answer came."""
+
+    code = 101
+
+
+class RequestTimedOutError(OutcomeUnknownError):
+    """No answer came within the request timeout."""
+
+    code = 102
+
+
+class DeliveryTimedOutError(OutcomeUnknownError):
+    """A record was not acknowledged within the delivery timeout."""
+
+    code = 103
+
+
+class RefusedError(RaftlogError):
+    """The request is wrong. Sending it again gives the same answer."""
+
+    code = 200
+
+
+class InvalidRequestError(RefusedError):
+    """A field is missing, of the wrong type, or outside its range."""
+
+    code = 201
+
+
+class UnsupportedApiError(RefusedError):
+    """The broker does not know this API."""
+
+    code = 202
+
+
+class UnsupportedVersionError(RefusedError):
+    """The broker does not speak this version of the API. The message names the ones it does."""
+
+    code = 203
+
+
+class FrameError(RefusedError):
+    """The bytes on the connection are no frame, or a frame over its limit. The connection ends."""
+
+    code = 204
+
+
+class InvalidTopicError(RefusedError):
+    """Not a legal topic name. The message says what is."""
+
+    code = 205
+
+
+class TopicExistsError(RefusedError):
+    """A topic of that name exists already."""
+
+    code = 206
+
+
+class UnknownTopicError(RefusedError):
+    """No topic of that name (or id) exists."""
+
+    code = 207
+
+
+class UnknownPartitionError(RefusedError):
+    """The topic has no such partition."""
+
+    code = 208
+
+
+class InvalidPartitionsError(RefusedError):
+    """A partition count or replication factor that cannot be met."""
+
+    code = 209
+
+
+class InvalidConfigError(RefusedError):
+    """An unknown config key, or a value outside its range."""
+
+    code = 210
+
+
+class OffsetOutOfRangeError(RefusedError):
+    """The offset is below the log start offset or above the log end offset."""
+
+    code = 211
+
+
+class RecordTooLargeError(RefusedError):
+    """A batch over the topic's ``max.message.bytes``, or a record that fits no batch."""
+
+    code = 212
+
+
+class CorruptBatchError(RefusedError):
+    """Bytes that are not a valid record batch. The message says what is wrong, and where."""
+
+    code = 213
+
+
+class OutOfOrderSequenceError(RefusedError):
+    """A producer's sequence number leaves a gap: records before it were never received."""
+
+    code = 214
+
+
+class ProducerFencedError(RefusedError):
+    """A newer epoch of the same producer id has written; this one may not any more."""
+
+    code = 215
+
+
+class UnsupportedFeatureError(RefusedError):
+    """A feature that this release, or this way of running it, does not have."""
+
+    code = 216
+
+
+class ClosedError(RefusedError):
+    """The client (or the embedded log) was closed."""
+
+    code = 217
+
+
+class StorageError(RaftlogError):
+    """This process's own disk or files. An operator has to look."""
+
+    code = 300
+
+
+class DataDirectoryError(StorageError):
+    """The data directory is in use, belongs to another broker, or cannot be read or written."""
+
+    code = 301
+
+
+class DamagedLogError(StorageError):
+    """Stored bytes below the durable point are bad. The partition serves what lies before them."""
+
+    code = 302
+
+
+class StorageFailedError(StorageError):
+    """A write or an fsync failed in a way that leaves the state of the disk unknown.
+
+    Retrying an fsync is no cure (the kernel may have dropped the dirty pages): the process ends and
+    recovery reads what the disk really holds. See Rebello et al., "Can Applications Recover from
+    fsync Failures?", USENIX ATC 2020.
+    """
+
+    code = 303
+
+
+def _tree(base: type[RaftlogError]) -> list[type[RaftlogError]]:
+    return [base, *(leaf for child in base.__subclasses__() for leaf in _tree(child))]
+
+
+ERRORS_BY_CODE: Final[dict[int, type[RaftlogError]]] = {
+    error.code: error for error in _tree(RaftlogError)
+}
+
+# First code of each range and the class that stands in for a code of that range we do not know.
+_RANGES: Final = (
+    (300, StorageError),
+    (200, RefusedError),
+    (100, OutcomeUnknownError),
+    (1, RetriableError),
+)
+
+
+def from_code(code: int, message: str) -> RaftlogError:
+    """The error for a wire ``code``; an unknown code gives the base class of its range."""
+    known = ERRORS_BY_CODE.get(code)
+    if known is not None:
+        return known(message)
+    for first, base in _RANGES:
+        if first <= code < first + 100:
+            return base(f"{message} (error code {code})")
+    return RaftlogError(f"{message} (error code {code})")

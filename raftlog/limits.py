@@ -1,0 +1,79 @@
+"""Every bound in one place, each with its unit in its name.
+
+A length, count or rate that comes from outside is compared with one of these before memory is taken
+for it. What an operator may set lives in ``raftlog.config``; these are the walls behind those
+settings.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+# -- topics ----------------------------------------------------------------------------------------
+TOPIC_NAME_CHARS_MAX: Final = 249  # Kafka's; leaves room for "-<partition>" in a 255-byte file name
+PARTITIONS_PER_TOPIC_MAX: Final = 10_000
+PARTITIONS_PER_BROKER_MAX: Final = 100_000
+TOPICS_PER_REQUEST_MAX: Final = 1_000
+PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+CONFIG_VALUE_CHARS_MAX: Final = 4_096
+CONFIG_KEYS_PER_TOPIC_MAX: Final = 256
+
+# -- record batches --------------------------------------------------------------------------------
+BATCH_BYTES_MAX: Final = 64 * MIB  # the highest max.message.bytes that a topic may have
+BATCH_UNCOMPRESSED_BYTES_MAX: Final = 64 * MIB  # what a payload may decompress to
+RECORDS_PER_BATCH_MAX: Final = 1 << 20
+HEADERS_PER_BATCH_MAX: Final = 1 << 22
+TIMESTAMP_MS_MAX: Final = (
+    253_402_300_799_999  # the end of the year 9999, as datetime and Spark have it
+)
+CODEC_STATES_KEPT_MAX: Final = 4  # spare zstd (de)compressors, for each level
+CODEC_STATE_BYTES_MAX: Final = 4 * MIB  # a spare that has grown larger is dropped
+
+# -- frames and connections ------------------------------------------------------------------------
+FRAME_BYTES_MAX: Final = 100 * MIB  # Kafka's socket.request.max.bytes
+FRAME_HEADER_BYTES_MAX: Final = 8 * MIB  # the msgpack header inside a frame
+FRAME_SMALL_BYTES_MAX: Final = 16 * KIB  # what has come of a frame up to this size is copied aside
+FRAME_TRUSTED_BYTES_MAX: Final = 2 * MIB  # memory taken on the word of a frame's length alone
+RECEIVE_BYTES: Final = 256 * KIB  # scratch that all connections of one event loop read into
+CLIENT_ID_CHARS_MAX: Final = 256
+REQUESTS_IN_FLIGHT_MAX: Final = 256  # per connection, on the broker
+FETCH_WAIT_MS_MAX: Final = 60_000
+FETCH_BYTES_MAX: Final = 52_428_800  # Kafka's fetch.max.bytes
+ERROR_MESSAGE_CHARS_MAX: Final = 2_000
+WRITE_BUFFER_HIGH_BYTES: Final = 64 * KIB  # answers a client has not taken, before it has to wait
+WRITE_BUFFER_LOW_BYTES: Final = 16 * KIB  # and until when
+ADMIN_REQUESTS_PENDING_MAX: Final = 1_000  # changes to topics that wait for their turn, on a broker
+SYNC_THREADS: Final = 4  # per broker: fdatasyncs under way at a time
+
+assert BATCH_BYTES_MAX < FRAME_BYTES_MAX, "the largest batch must fit a frame"
+assert FETCH_BYTES_MAX <= FRAME_BYTES_MAX, "the largest fetch answer must fit a frame"
+assert FRAME_SMALL_BYTES_MAX <= RECEIVE_BYTES, "a small frame must fit the scratch"
+
+# -- storage ---------------------------------------------------------------------------------------
+SEGMENT_BYTES_MIN: Final = 16 * KIB
+SEGMENT_BYTES_MAX: Final = 2 * GIB - 1  # positions in an index are 32 bits
+STATE_FILE_BYTES_MAX: Final = 64 * MIB
+OPEN_SEALED_SEGMENTS_MAX: Final = 4  # per partition; the rest are opened when they are read
+PRODUCERS_PER_PARTITION_MAX: Final = 100_000
+PRODUCER_BATCHES_REMEMBERED: Final = (
+    5  # Kafka's: bounds an idempotent producer's requests in flight
+)
+
+# -- clients ---------------------------------------------------------------------------------------
+PRODUCER_BATCH_BYTES_MAX: Final = 12 * MIB  # the highest batch_bytes_max that a producer may have
+CLIENT_WRITE_BYTES_MAX: Final = 4 * MIB  # written to a connection and not yet taken by the system
+PRODUCE_REQUEST_BYTES_MAX: Final = 32 * MIB  # batches of several partitions that travel together
+FETCHES_IN_FLIGHT_MAX: Final = 4  # per broker, each for partitions of its own
+FETCHES_OUTSTANDING_MAX: Final = 32  # the same, with those that a seek has made useless
+PREFETCH_BYTES_MAX: Final = 64 * MIB  # fetched and not yet read by the application, per consumer
+PREFETCH_FETCHES_MAX: Final = 8  # the same for one partition, in max_partition_fetch_bytes
+WAIT_MS_MAX: Final = 86_400_000 * 365  # that a caller may ask a client to wait
+OFFSET_MAX: Final = (1 << 63) - 2  # so that the offset after it fits 63 bits too
+ARROW_POLL_BYTES_MAX: Final = 16 * MIB  # of batches that one poll_arrow joins
+
+assert PRODUCE_REQUEST_BYTES_MAX >= PRODUCER_BATCH_BYTES_MAX, "one batch must fit a request"
+assert PRODUCE_REQUEST_BYTES_MAX < FRAME_BYTES_MAX, "a produce request must fit a frame"
