@@ -1,0 +1,52 @@
+"""Record batches: bytes to and from records. Pure: no files, no sockets, no clock.
+
+``batch`` draws the header and ``payload`` the columns inside; together they are the format's
+specification. ``encoder`` and ``decoder`` go between them and Python values, ``arrow`` to Arrow's.
+``compression``, ``checksum`` and ``columns`` (packed integers) know nothing of batches.
+"""
+
+from __future__ import annotations
+
+from raftlog.record.arrow import decode_arrow
+from raftlog.record.batch import (
+    HEADER_BYTES,
+    LEADER_BYTES,
+    BatchBody,
+    BatchHeader,
+    check,
+    parse_header,
+    seal,
+    split,
+    stamp,
+    verify_chain,
+)
+from raftlog.record.compression import Codec
+from raftlog.record.decoder import (
+    RecordLists,
+    decode_lists,
+    decode_records,
+    find_timestamp,
+    validate,
+)
+from raftlog.record.encoder import encode
+
+__all__ = [
+    "HEADER_BYTES",
+    "LEADER_BYTES",
+    "BatchBody",
+    "BatchHeader",
+    "Codec",
+    "RecordLists",
+    "check",
+    "decode_arrow",
+    "decode_lists",
+    "decode_records",
+    "encode",
+    "find_timestamp",
+    "parse_header",
+    "seal",
+    "split",
+    "stamp",
+    "validate",
+    "verify_chain",
+]

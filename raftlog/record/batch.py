@@ -1,0 +1,333 @@
+"""The record batch: its header, the sums that protect it, the leader's stamp. Not its payload.
+
+A batch is the unit of compression, replication, checksum and I/O. Its header, little-endian:
+
+     0 | magic u8 = 1      | layout u8 = 1      | leader_flags u16   | length u32, of all of it    |
+     8 | base_offset i64                                                                           |
+    16 | chain u64                                                                                 |
+    24 | append_timestamp i64, ms, or -1                                                           |
+    32 | leader_epoch i32, or -1                | leader_crc u32 = crc32c(bytes 0 to 36)           |
+       +----- above: the leader's section, written anew at append; below: the producer's, sealed --+
+    40 | crc32c u32 = crc32c(bytes 44 to length)| attributes u16     | producer_epoch i16, or -1   |
+    48 | record_count u32                       | last_offset_delta u32                            |
+    56 | first_timestamp i64, ms, of the first record                                              |
+    64 | max_timestamp i64, ms, the highest of any record                                          |
+    72 | producer_id i64, or -1                                                                    |
+    80 | base_sequence i32, or -1               | uncompressed_length u32, of the payload          |
+    88 | the payload: see raftlog.record.payload
+
+    leader_flags  bit 0: LogAppendTime: every record's timestamp is append_timestamp
+    attributes    bits 0-2: codec (0 none, 1 gzip, 3 lz4, 4 zstd)
+                  bit 4: transactional; bit 5: control
+    chain         xxh3_64(chain of the batch before, u64 ‖ bytes 0 to 16 ‖ append_timestamp ‖
+                  leader_epoch ‖ crc32c); before the first batch of a log it is 0
+
+A producer sends base_offset 0, chain 0, append_timestamp -1, leader_epoch -1, leader_flags 0. A bit
+that is not named is 0: a batch with another bit set, another magic or another layout is refused.
+What the producer sealed is never changed: a broker writes the first 40 bytes anew and passes the
+rest on. Sequences count records modulo 2^31, as in Kafka: the one after 2147483647 is 0.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from raftlog import limits
+from raftlog.errors import CorruptBatchError
+from raftlog.record import checksum
+from raftlog.record.compression import Codec
+from raftlog.types import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, Buffer
+
+MAGIC: Final = 1
+LAYOUT: Final = 1
+LOG_APPEND_TIME: Final = 1 << 0  # the one bit of leader_flags
+CODEC_MASK: Final = 0b111
+TRANSACTIONAL: Final = 1 << 4
+CONTROL: Final = 1 << 5
+NO_EPOCH: Final = -1
+
+_LEADER_FIELDS: Final = "BBHIqQqi"
+_SUMS: Final = "II"
+_SEALED_FIELDS: Final = "HhIIqqqiI"
+_HEADER: Final = struct.Struct("<" + _LEADER_FIELDS + _SUMS + _SEALED_FIELDS)
+_LEADER: Final = struct.Struct("<" + _LEADER_FIELDS)  # what leader_crc covers
+_SEALED: Final = struct.Struct("<" + _SEALED_FIELDS)  # what crc32c covers, before the payload
+_CRC: Final = struct.Struct("<I")
+_LINK: Final = struct.Struct("<BBHIqqiI")  # what chain covers, after the chain before
+
+HEADER_BYTES: Final = 88
+LEADER_BYTES: Final = 40
+_SEALED_POSITION: Final = LEADER_BYTES + _CRC.size
+assert _HEADER.size == HEADER_BYTES, "the drawing above and the code disagree"
+assert _LEADER.size + _CRC.size == LEADER_BYTES, "the drawing above and the code disagree"
+assert _SEALED_POSITION + _SEALED.size == HEADER_BYTES, "the drawing above and the code disagree"
+
+_TIMESTAMP_BYTES: Final = 8  # of each record, in every payload
+_OFFSET_MAX: Final = (1 << 63) - 2  # so that the offset after it fits 63 bits too
+_ATTRIBUTES: Final = frozenset(
+    codec | transactional | control
+    for codec in Codec
+    for transactional in (0, TRANSACTIONAL)
+    for control in (0, CONTROL)
+)
+
+
+class BatchHeader(NamedTuple):
+    """The fields as drawn above. From ``parse_header`` they are within their bounds."""
+
+    magic: int
+    layout: int
+    leader_flags: int
+    length: int
+    base_offset: int
+    chain: int
+    append_timestamp: int
+    leader_epoch: int
+    leader_crc: int
+    crc32c: int
+    attributes: int
+    producer_epoch: int
+    record_count: int
+    last_offset_delta: int
+    first_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    base_sequence: int
+    uncompressed_length: int
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset after the batch. Records that compaction dropped keep their offsets."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> Codec:
+        return Codec(self.attributes & CODEC_MASK)
+
+    @property
+    def log_append_time(self) -> bool:
+        return bool(self.leader_flags & LOG_APPEND_TIME)
+
+    @property
+    def newest_timestamp_ms(self) -> int:
+        """The highest timestamp that any of its records has for a reader."""
+        return self.append_timestamp if self.log_append_time else self.max_timestamp
+
+    @property
+    def has_producer(self) -> bool:
+        """Whether an idempotent producer sent it, so that its sequence has to be checked."""
+        return self.producer_id != NO_PRODUCER_ID
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it holds every offset of its range: as produced, before any compaction."""
+        return self.last_offset_delta == self.record_count - 1
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchBody:
+    """An encoded payload and what its header has to say about it. Becomes a batch by ``seal``."""
+
+    payload: bytes
+    codec: Codec
+    uncompressed_length: int
+    record_count: int
+    first_timestamp_ms: int
+    max_timestamp_ms: int
+    last_offset_delta: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the whole batch, header included."""
+        return HEADER_BYTES + len(self.payload)
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
+    """The header at ``position``, with its fields checked but not what follows it.
+
+    The leader's CRC covers the length, so a length from here is good enough to read on with.
+    """
+    if len(data) - position < HEADER_BYTES:
+        raise CorruptBatchError(
+            f"a batch's header takes {HEADER_BYTES} bytes; at byte {position} there are "
+            f"{max(len(data) - position, 0)}"
+        )
+    header = BatchHeader._make(_HEADER.unpack_from(data, position))
+    if header.magic != MAGIC or header.layout != LAYOUT:
+        raise CorruptBatchError(
+            f"at byte {position}: magic {header.magic} and layout {header.layout}, where this "
+            f"release reads batches of magic {MAGIC} and layout {LAYOUT}"
+        )
+    if checksum.crc32c(data[position : position + _LEADER.size]) != header.leader_crc:
+        raise CorruptBatchError(
+            f"at byte {position}: the first {_LEADER.size} bytes and their CRC disagree"
+        )
+    fault = _fault_of_leader(header) or _fault_of_producer(header)
+    if fault:
+        raise CorruptBatchError(f"at byte {position}, base offset {header.base_offset}: {fault}")
+    return header
+
+
+def _fault_of_leader(header: BatchHeader) -> str:
+    """What is out of bounds in the leader's section, or nothing."""
+    if header.leader_flags & ~LOG_APPEND_TIME:
+        return f"unknown leader flags {header.leader_flags:#06x}"
+    if not HEADER_BYTES < header.length <= limits.BATCH_BYTES_MAX:
+        return f"length {header.length}, not {HEADER_BYTES + 1} to {limits.BATCH_BYTES_MAX}"
+    if not 0 <= header.base_offset <= _OFFSET_MAX - header.last_offset_delta:
+        return f"offsets from {header.base_offset} on leave the range of offsets"
+    if not header.leader_flags - 1 <= header.append_timestamp <= limits.TIMESTAMP_MS_MAX:
+        return f"append timestamp {header.append_timestamp} is not a time"
+    if header.leader_epoch < NO_EPOCH:
+        return f"leader epoch {header.leader_epoch} is negative"
+    return ""
+
+
+def _fault_of_producer(header: BatchHeader) -> str:
+    """What is out of bounds in the producer's section, or nothing."""
+    count, size = header.record_count, header.uncompressed_length
+    if header.attributes not in _ATTRIBUTES:
+        return f"unknown attributes {header.attributes:#06x}"
+    if not 0 < count <= limits.RECORDS_PER_BATCH_MAX:
+        return f"{count} records; a batch has 1 to {limits.RECORDS_PER_BATCH_MAX}"
+    if header.last_offset_delta < count - 1:
+        return f"{count} records do not fit {header.last_offset_delta + 1} offsets"
+    if not 0 <= header.first_timestamp <= header.max_timestamp <= limits.TIMESTAMP_MS_MAX:
+        return f"timestamps {header.first_timestamp} and {header.max_timestamp}: no times in order"
+    if not count * _TIMESTAMP_BYTES < size <= limits.BATCH_UNCOMPRESSED_BYTES_MAX:
+        return f"a payload of {size} bytes for {count} records"
+    if not header.attributes & CODEC_MASK and size != header.length - HEADER_BYTES:
+        return f"{header.length - HEADER_BYTES} bytes of payload where {size} are promised"
+    producer = (header.producer_id, header.producer_epoch, header.base_sequence)
+    if min(producer) < 0 and producer != (NO_PRODUCER_ID, NO_EPOCH, NO_SEQUENCE):
+        return f"producer id, epoch and sequence {producer}: all must be given, or none (-1)"
+    return ""
+
+
+def check_length(data: Buffer) -> BatchHeader:
+    """The header of what is, by its length, exactly one whole batch."""
+    header = parse_header(data)
+    if header.length != len(data):
+        raise CorruptBatchError(
+            f"base offset {header.base_offset}: {len(data)} bytes for a batch of {header.length}"
+        )
+    return header
+
+
+def check(data: Buffer) -> BatchHeader:
+    """The header of exactly one whole batch whose bytes are what its producer and leader wrote.
+
+    Detects every change of a single bit. Does not decompress: see ``validate``.
+    """
+    header = check_length(data)
+    if checksum.crc32c(memoryview(data)[_SEALED_POSITION:]) != header.crc32c:
+        raise CorruptBatchError(
+            f"base offset {header.base_offset}: the bytes and their CRC disagree"
+        )
+    return header
+
+
+def split(data: Buffer) -> Iterator[memoryview]:
+    """The batches that lie back to back in ``data``, unchecked but for their headers.
+
+    A batch that is cut short at the end raises ``CorruptBatchError``, after those before it came.
+    """
+    view = memoryview(data)
+    position = 0
+    while position < len(view):
+        end = position + parse_header(view, position).length
+        if end > len(view):
+            raise CorruptBatchError(
+                f"at byte {position}: {len(view) - position} bytes of a batch of {end - position}"
+            )
+        yield view[position:end]
+        position = end
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+def seal(
+    body: BatchBody, *, producer_id: int = -1, producer_epoch: int = -1, base_sequence: int = -1
+) -> bytes:
+    """The 88-byte header that makes ``body`` a batch: the header, then ``body.payload``.
+
+    A retry of the same records repeats these bytes: the sequence is part of what the CRC covers.
+    """
+    assert (producer_id >= 0) == (producer_epoch >= 0) == (base_sequence >= 0), "all or none"
+    sealed = _SEALED.pack(
+        body.codec,
+        producer_epoch,
+        body.record_count,
+        body.last_offset_delta,
+        body.first_timestamp_ms,
+        body.max_timestamp_ms,
+        producer_id,
+        base_sequence,
+        body.uncompressed_length,
+    )
+    leader = _LEADER.pack(MAGIC, LAYOUT, 0, body.size_bytes, 0, 0, NO_TIMESTAMP, NO_EPOCH)
+    crc = checksum.crc32c(body.payload, checksum.crc32c(sealed))
+    return b"".join((leader, _CRC.pack(checksum.crc32c(leader)), _CRC.pack(crc), sealed))
+
+
+def stamp(
+    header: BatchHeader,
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    append_timestamp_ms: int,
+    log_append_time: bool,
+    previous_chain: int,
+) -> tuple[bytes, int]:
+    """The leader's section for a batch at ``base_offset``, and the batch's chain value.
+
+    The batch to store is this section followed by the batch's bytes from ``LEADER_BYTES`` on.
+    """
+    assert 0 <= base_offset <= _OFFSET_MAX - header.last_offset_delta
+    assert leader_epoch >= 0 and 0 <= append_timestamp_ms <= limits.TIMESTAMP_MS_MAX
+    flags = LOG_APPEND_TIME if log_append_time else 0
+    link = _LINK.pack(
+        MAGIC,
+        LAYOUT,
+        flags,
+        header.length,
+        base_offset,
+        append_timestamp_ms,
+        leader_epoch,
+        header.crc32c,
+    )
+    chain = checksum.chain(previous_chain, link)
+    leader = _LEADER.pack(
+        MAGIC, LAYOUT, flags, header.length, base_offset, chain, append_timestamp_ms, leader_epoch
+    )
+    return leader + _CRC.pack(checksum.crc32c(leader)), chain
+
+
+def verify_chain(header: BatchHeader, *, previous_chain: int) -> bool:
+    """Whether the batch is the one that was appended after the batch with ``previous_chain``."""
+    link = _LINK.pack(
+        header.magic,
+        header.layout,
+        header.leader_flags,
+        header.length,
+        header.base_offset,
+        header.append_timestamp,
+        header.leader_epoch,
+        header.crc32c,
+    )
+    return header.chain == checksum.chain(previous_chain, link)

@@ -1,0 +1,115 @@
+"""Arithmetic over packed little-endian integers, without an object per integer.
+
+For columns long enough to pay for it numpy does the work; short ones are quicker with ``struct``,
+and a program that sees only small batches never loads numpy at all. Callers have checked that a
+column's length is a whole number of integers. Nothing here raises.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from raftlog.types import Buffer
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+U32_BYTES: Final = 4
+U64_BYTES: Final = 8
+NUMPY_FROM: Final = 256  # integers; below it a call into numpy costs more than the loop
+
+
+def u32(column: Buffer) -> Sequence[int]:
+    """The unsigned 32-bit integers of ``column`` as Python's."""
+    return struct.unpack(f"<{len(column) // U32_BYTES}I", column)
+
+
+def u64(column: Buffer) -> Sequence[int]:
+    """The unsigned 64-bit integers of ``column`` as Python's."""
+    return struct.unpack(f"<{len(column) // U64_BYTES}Q", column)
+
+
+def pack_u32(integers: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(integers)}I", *integers)
+
+
+def pack_u64(integers: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(integers)}Q", *integers)
+
+
+def u32_array(column: Buffer) -> npt.NDArray[np.uint32]:
+    import numpy as np
+
+    return np.frombuffer(column, "<u4")
+
+
+def u64_array(column: Buffer) -> npt.NDArray[np.uint64]:
+    import numpy as np
+
+    return np.frombuffer(column, "<u8")
+
+
+def total(column: Buffer) -> int:
+    """The sum of unsigned 32-bit integers."""
+    if len(column) < NUMPY_FROM * U32_BYTES:
+        return sum(u32(column))
+    return int(u32_array(column).sum(dtype="u8"))
+
+
+def is_increasing(column: Buffer) -> bool:
+    """Whether each of unsigned 32-bit integers is above the one before."""
+    if len(column) < NUMPY_FROM * U32_BYTES:
+        return all(before < after for before, after in pairwise(u32(column)))
+    array = u32_array(column)
+    return bool((array[1:] > array[:-1]).all())
+
+
+def last(column: Buffer) -> int:
+    """The last of unsigned 32-bit integers, of which there is one at least."""
+    integer: int = struct.unpack_from("<I", column, len(column) - U32_BYTES)[0]
+    return integer
+
+
+def first_at_least(column: Buffer, bound: int) -> int:
+    """The index of the first of increasing unsigned 32-bit integers that is not below ``bound``."""
+    if len(column) < NUMPY_FROM * U32_BYTES:
+        return bisect_left(u32(column), bound)
+    return int(u32_array(column).searchsorted(bound))
+
+
+def are_zero_at(column: Buffer, indexes: Buffer) -> bool:
+    """Whether those of unsigned 32-bit integers that ``indexes`` (in range) names are all 0."""
+    if len(indexes) < NUMPY_FROM * U32_BYTES:
+        return not any(
+            struct.unpack_from("<I", column, index * U32_BYTES)[0] for index in u32(indexes)
+        )
+    return not u32_array(column)[u32_array(indexes)].any()
+
+
+def highest(column: Buffer) -> int:
+    """The highest of unsigned 64-bit integers, of which there is one at least."""
+    if len(column) < NUMPY_FROM * U64_BYTES:
+        return max(u64(column))
+    return int(u64_array(column).max())
+
+
+def find_at_least(column: Buffer, bound: int) -> int:
+    """The index of the first of unsigned 64-bit integers not below ``bound``, which one is."""
+    if len(column) < NUMPY_FROM * U64_BYTES:
+        return next(index for index, integer in enumerate(u64(column)) if integer >= bound)
+    return int((u64_array(column) >= bound).argmax())
+
+
+def splits_a_character(blob: Buffer, lengths: Buffer) -> bool:
+    """Whether an entry of ``blob``, valid UTF-8 as a whole, starts in the middle of a character."""
+    import numpy as np
+
+    starts: npt.NDArray[Any] = u32_array(lengths).cumsum(dtype="i8")
+    octets = np.frombuffer(blob, "u1")
+    firsts = octets[starts[starts < len(octets)]]
+    return bool(((firsts & 0xC0) == 0x80).any())  # 0b10xxxxxx continues a character

@@ -1,0 +1,214 @@
+"""The codecs: a payload in, a smaller one out, and back, trusting no byte of what comes back.
+
+``decompress`` takes the length that the batch's header promises. The promise is compared with
+``limits.BATCH_UNCOMPRESSED_BYTES_MAX``, with what the codec can reach at all from so few bytes and,
+for zstd, with what the frame itself says, before any memory is taken; then the result must have
+exactly that length, and the stream must end where the batch does. Everything else is
+``CorruptBatchError``.
+
+Nothing here knows batches or columns.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+import lz4.block
+import zstandard
+
+from raftlog import limits
+from raftlog.errors import CorruptBatchError, InvalidRequestError
+from raftlog.record.pool import Pool
+from raftlog.types import Buffer
+
+
+class Codec(IntEnum):
+    """How a payload is compressed. Kafka's numbers, as they stand in a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    LZ4 = 3
+    ZSTD = 4
+
+    @classmethod
+    def parse(cls, name: str) -> Codec:
+        """The codec called ``name`` (any case), else ``InvalidRequestError`` with the choices."""
+        codec = _BY_NAME.get(name.lower())
+        if codec is None:
+            raise InvalidRequestError(
+                f"{name[:100]!r} is not a compression: use one of {', '.join(_BY_NAME)}"
+            )
+        return codec
+
+
+_BY_NAME: Final = {codec.name.lower(): codec for codec in Codec}
+
+
+# -- gzip ------------------------------------------------------------------------------------------
+
+_GZIP_WINDOW_BITS: Final = (
+    31  # 15 for the largest window, 16 for a gzip header and trailer around it
+)
+
+
+def _compress_gzip(payload: Buffer, level: int) -> bytes:
+    return zlib.compress(payload, level, _GZIP_WINDOW_BITS)
+
+
+def _decompress_gzip(data: Buffer, length: int) -> bytes:
+    stream = zlib.decompressobj(_GZIP_WINDOW_BITS)
+    try:
+        # One byte more than promised: shows a stream that is too long, reaches the end of others.
+        payload = stream.decompress(data, length + 1)
+    except zlib.error as error:
+        raise CorruptBatchError(f"the payload is not a gzip stream: {error}") from error
+    if len(payload) == length and not stream.eof:
+        raise CorruptBatchError("the payload's gzip stream is cut short")
+    if stream.unused_data:
+        raise CorruptBatchError("bytes follow the payload's gzip stream")
+    return payload
+
+
+# -- lz4 -------------------------------------------------------------------------------------------
+
+_LZ4_HIGH_LEVEL_MIN: Final = 3  # below it, as in the lz4 tool, the fast mode
+
+
+def _compress_lz4(payload: Buffer, level: int) -> bytes:
+    if level < _LZ4_HIGH_LEVEL_MIN:
+        packed: bytes = lz4.block.compress(payload, store_size=False)
+    else:
+        packed = lz4.block.compress(
+            payload, mode="high_compression", compression=level, store_size=False
+        )
+    return packed
+
+
+def _decompress_lz4(data: Buffer, length: int) -> bytes:
+    try:
+        payload: bytes = lz4.block.decompress(data, uncompressed_size=length)
+    except lz4.block.LZ4BlockError as error:
+        raise CorruptBatchError(
+            f"the payload is not an lz4 block of at most {length} bytes: {error}"
+        ) from error
+    return payload
+
+
+# -- zstd ------------------------------------------------------------------------------------------
+
+_compressors: Final[dict[int, Pool[zstandard.ZstdCompressor]]] = {}  # by level: 1 to 22, no more
+_decompressors: Final = Pool(
+    lambda: zstandard.ZstdDecompressor(max_window_size=limits.BATCH_UNCOMPRESSED_BYTES_MAX)
+)
+
+
+def _compress_zstd(payload: Buffer, level: int) -> bytes:
+    pool = _compressors.get(level)
+    if pool is None:
+        pool = _compressors.setdefault(
+            level, Pool(lambda: zstandard.ZstdCompressor(level=level, write_content_size=True))
+        )
+    compressor = pool.take()
+    packed = compressor.compress(payload)
+    pool.give_back(compressor, size_bytes=compressor.memory_size())
+    return packed
+
+
+def _decompress_zstd(data: Buffer, length: int) -> bytes:
+    try:
+        frame = zstandard.get_frame_parameters(data)
+        # The library takes memory by the frame's own word, so that word is read first. A frame that
+        # keeps its size to itself says 2^64-1 here.
+        if frame.content_size != length:
+            raise CorruptBatchError(
+                f"the payload's zstd frame does not say that it holds the {length} bytes promised"
+            )
+        if frame.window_size > limits.BATCH_UNCOMPRESSED_BYTES_MAX:
+            raise CorruptBatchError(
+                f"the payload's zstd frame asks for a window of {frame.window_size} bytes, over "
+                f"{limits.BATCH_UNCOMPRESSED_BYTES_MAX}"
+            )
+        decompressor = _decompressors.take()
+        payload = decompressor.decompress(data, max_output_size=length, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise CorruptBatchError(f"the payload is not one zstd frame: {error}") from error
+    _decompressors.give_back(decompressor, size_bytes=decompressor.memory_size())
+    return payload
+
+
+# -- the table -------------------------------------------------------------------------------------
+
+
+class _Method(NamedTuple):
+    compress: Callable[[Buffer, int], bytes]
+    decompress: Callable[[Buffer, int], bytes]
+    level_default: int
+    levels: range
+    ratio_max: int  # no valid stream grows by more: one that claims to is refused unread
+
+
+_METHODS: Final = {
+    # Against zlib's default of 6, gzip's level 1 takes a quarter of the time for 12 % more bytes.
+    Codec.GZIP: _Method(_compress_gzip, _decompress_gzip, 1, range(1, 10), 1_032),
+    Codec.LZ4: _Method(_compress_lz4, _decompress_lz4, 1, range(1, 13), 255),
+    # A zstd block holds at most 128 KiB, and the shortest one that does takes 4 bytes.
+    Codec.ZSTD: _Method(_compress_zstd, _decompress_zstd, 1, range(1, 23), 32 * limits.KIB),
+}
+
+
+def check_level(codec: Codec, level: int | None) -> None:
+    """Raise ``InvalidRequestError`` unless ``codec`` has that ``level``. None means its default."""
+    method = _METHODS.get(codec)
+    if level is None or (method is not None and level in method.levels):
+        return
+    if method is None:
+        raise InvalidRequestError(
+            f"compression level {level} without a compression: choose "
+            f"{', '.join(known.name.lower() for known in _METHODS)}, or leave the level out"
+        )
+    raise InvalidRequestError(
+        f"{level} is not a level of {codec.name.lower()}: use {method.levels.start} (fastest) to "
+        f"{method.levels.stop - 1} (smallest); the default is {method.level_default}"
+    )
+
+
+def compress(payload: bytes, codec: Codec, *, level: int | None = None) -> tuple[bytes, Codec]:
+    """``payload`` compressed, and the codec used: NONE when that would not make it smaller."""
+    check_level(codec, level)
+    method = _METHODS.get(codec)
+    if method is None:
+        return payload, Codec.NONE
+    packed = method.compress(payload, method.level_default if level is None else level)
+    if len(packed) >= len(payload):
+        return payload, Codec.NONE
+    return packed, codec
+
+
+def decompress(data: Buffer, codec: Codec, *, uncompressed_length: int) -> Buffer:
+    """The payload, of exactly ``uncompressed_length`` bytes, or ``CorruptBatchError``.
+
+    Takes memory for at most that length and, whatever the bytes say, for at most
+    ``limits.BATCH_UNCOMPRESSED_BYTES_MAX``. Without a codec the same buffer comes back.
+    """
+    if not 0 < uncompressed_length <= limits.BATCH_UNCOMPRESSED_BYTES_MAX:
+        raise CorruptBatchError(
+            f"a payload of {uncompressed_length} bytes is not within 1 to "
+            f"{limits.BATCH_UNCOMPRESSED_BYTES_MAX}"
+        )
+    method = _METHODS.get(codec)
+    if method is None:
+        payload = data
+    else:
+        if uncompressed_length > len(data) * method.ratio_max:
+            raise CorruptBatchError(
+                f"{len(data)} bytes of {codec.name.lower()} cannot hold {uncompressed_length}"
+            )
+        payload = method.decompress(data, uncompressed_length)
+    if len(payload) != uncompressed_length:
+        raise CorruptBatchError(
+            f"the payload does not have the {uncompressed_length} bytes that its header promises"
+        )
+    return payload

@@ -1,0 +1,169 @@
+"""A batch to Python values, as lists or as ``ConsumerRecord``s. The inverse of ``encoder``.
+
+Every function takes any bytes at all and answers, or raises ``CorruptBatchError``. No Python code
+runs per record: columns are split and zipped by the interpreter's own iterators. The bytes must not
+be written to by another thread meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from io import BytesIO
+from itertools import islice, repeat
+from typing import Final, NamedTuple, cast
+
+from raftlog.errors import CorruptBatchError
+from raftlog.record import columns, payload
+from raftlog.record.batch import HEADER_BYTES, BatchHeader, check, check_length
+from raftlog.record.columns import U32_BYTES, U64_BYTES
+from raftlog.record.compression import decompress
+from raftlog.record.payload import HeaderColumns, Payload
+from raftlog.types import Buffer, ConsumerRecord, Headers, OffsetAndTimestamp
+
+
+class RecordLists(NamedTuple):
+    """The records of a batch as columns of one length. A record without headers has ``()``."""
+
+    offsets: Sequence[int]
+    timestamps_ms: Sequence[int]
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    headers: Sequence[Headers]
+
+
+def open_batch(batch: Buffer, *, check_crc: bool) -> tuple[BatchHeader, Payload]:
+    """The header and the columns of exactly one batch, decompressed and adding up."""
+    header = check(batch) if check_crc else check_length(batch)
+    stored, length = memoryview(batch)[HEADER_BYTES:], header.uncompressed_length
+    try:
+        body = decompress(stored, header.codec, uncompressed_length=length)
+    except CorruptBatchError as error:
+        raise CorruptBatchError(f"base offset {header.base_offset}: {error}") from error
+    return header, payload.read(body, header)
+
+
+def validate(data: Buffer) -> BatchHeader:
+    """The header of exactly one batch that every reader will be able to decode.
+
+    For a broker, on what producers send: sums, counts, sizes and columns, at no cost per record.
+    """
+    header, _ = open_batch(data, check_crc=True)
+    return header
+
+
+def decode_lists(batch: Buffer, *, check_crc: bool = True) -> RecordLists:
+    """The records of a batch as lists. ``check_crc=False`` when ``check`` was called already."""
+    header, rows = open_batch(batch, check_crc=check_crc)
+    count = header.record_count
+    return RecordLists(
+        offsets=_offsets(header, rows, 0),
+        timestamps_ms=_timestamps(header, rows, 0),
+        keys=_split_or_nulls(count, 0, rows.key_lengths, rows.key_blob, rows.key_nulls),
+        values=_split_or_nulls(count, 0, rows.value_lengths, rows.value_blob, rows.value_nulls),
+        headers=[()] * count if rows.headers is None else _headers(rows.headers, 0),
+    )
+
+
+_new_record: Final = cast(
+    "Callable[[Iterable[object]], ConsumerRecord]", partial(tuple.__new__, ConsumerRecord)
+)
+
+
+def decode_records(
+    batch: Buffer, *, topic: str, partition: int, from_offset: int = 0, check_crc: bool = True
+) -> list[ConsumerRecord]:
+    """The records of a batch from ``from_offset`` on; none when the batch ends before it."""
+    header, rows = open_batch(batch, check_crc=check_crc)
+    start = first_row(header, rows, from_offset)
+    count = header.record_count - start
+    if not count:
+        return []
+    return list(
+        map(
+            _new_record,
+            zip(
+                repeat(topic, count),
+                repeat(partition),
+                _offsets(header, rows, start),
+                _split_or_nulls(count, start, rows.key_lengths, rows.key_blob, rows.key_nulls),
+                _split_or_nulls(
+                    count, start, rows.value_lengths, rows.value_blob, rows.value_nulls
+                ),
+                repeat(()) if rows.headers is None else _headers(rows.headers, start),
+                _timestamps(header, rows, start),
+                repeat(header.leader_epoch),
+                strict=False,
+            ),
+        )
+    )
+
+
+def find_timestamp(batch: Buffer, timestamp_ms: int) -> OffsetAndTimestamp | None:
+    """The first record at or after ``timestamp_ms``, in the order of offsets."""
+    header, rows = open_batch(batch, check_crc=True)
+    if timestamp_ms > header.newest_timestamp_ms:
+        return None
+    if header.log_append_time:
+        return OffsetAndTimestamp(_offsets(header, rows, 0)[0], header.append_timestamp)
+    row = columns.find_at_least(rows.timestamps, max(timestamp_ms, 0))
+    (found,) = columns.u64(rows.timestamps[row * U64_BYTES : (row + 1) * U64_BYTES])
+    return OffsetAndTimestamp(_offsets(header, rows, row)[0], found)
+
+
+def first_row(header: BatchHeader, rows: Payload, from_offset: int) -> int:
+    """The row of the first record at or after ``from_offset``; the number of rows when none is."""
+    delta = from_offset - header.base_offset
+    if delta <= 0:
+        return 0
+    if delta > header.last_offset_delta:
+        return header.record_count
+    return delta if rows.offsets is None else columns.first_at_least(rows.offsets, delta)
+
+
+def _offsets(header: BatchHeader, rows: Payload, start: int) -> Sequence[int]:
+    base = header.base_offset
+    if rows.offsets is None:
+        return range(base + start, base + header.record_count)
+    return [base + delta for delta in columns.u32(rows.offsets[start * U32_BYTES :])]
+
+
+def _timestamps(header: BatchHeader, rows: Payload, start: int) -> Sequence[int]:
+    if header.log_append_time:
+        return [header.append_timestamp] * (header.record_count - start)
+    return columns.u64(rows.timestamps[start * U64_BYTES :])
+
+
+def _split(lengths: memoryview, blob: memoryview, start: int) -> list[bytes]:
+    """The entries from row ``start`` on. Reading a stream is four times as fast as slicing."""
+    first = columns.total(lengths[: start * U32_BYTES]) if start else 0
+    read = BytesIO(blob[first:]).read
+    return list(map(read, columns.u32(lengths[start * U32_BYTES :])))
+
+
+def _split_or_nulls(
+    count: int,
+    start: int,
+    lengths: memoryview | None,
+    blob: memoryview,
+    nulls: memoryview | None,
+) -> list[bytes | None]:
+    """The ``count`` entries from row ``start`` on, which are all that there are from there."""
+    if lengths is None:
+        return [None] * count
+    entries: list[bytes | None] = [*_split(lengths, blob, start)]
+    if nulls is not None:
+        for row in columns.u32(nulls[columns.first_at_least(nulls, start) * U32_BYTES :]):
+            entries[row - start] = None
+    return entries
+
+
+def _headers(headers: HeaderColumns, start: int) -> list[Headers]:
+    first = columns.total(headers.counts[: start * U32_BYTES])
+    names = _split(headers.name_lengths, headers.name_blob, first)
+    values = _split_or_nulls(
+        len(names), first, headers.value_lengths, headers.value_blob, headers.value_nulls
+    )
+    pairs = zip(map(bytes.decode, names), values, strict=True)
+    counts = columns.u32(headers.counts[start * U32_BYTES :])
+    return list(map(tuple, map(islice, repeat(pairs), counts)))

@@ -1,0 +1,208 @@
+"""Python values to a batch's body. The inverse of ``decoder``; no bytes from outside are read here.
+
+What a caller may get wrong is told before anything is compressed: ``TypeError`` for a key or value
+that is not bytes, ``InvalidRequestError`` for counts, times, headers and levels, and
+``RecordTooLargeError`` for what no batch can hold.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from raftlog import limits
+from raftlog.errors import InvalidRequestError, RecordTooLargeError
+from raftlog.record import columns, compression
+from raftlog.record.batch import HEADER_BYTES, BatchBody
+from raftlog.record.compression import Codec
+from raftlog.record.payload import NULL_COLUMN, Column, HeaderRows, header_rows, write
+from raftlog.types import Buffer, Header, Headers
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+
+def encode(
+    values: Sequence[Buffer | None],
+    *,
+    keys: Sequence[Buffer | None] | None = None,
+    timestamps_ms: int | Sequence[int],
+    headers: Sequence[Headers | Sequence[Header] | None] | None = None,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    lengths: npt.NDArray[np.uint32] | None = None,
+    offset_deltas: Sequence[int] | None = None,
+    last_offset_delta: int | None = None,
+) -> BatchBody:
+    """The records of one batch, encoded and compressed; ``batch.seal`` gives the header for it.
+
+    ``timestamps_ms``: one for all records, or one for each. ``lengths``: of the values (0 for a
+    null), taken on trust, if the caller has them anyway. ``offset_deltas``: each record's offset
+    less the batch's, for a batch with holes, as compaction makes; else the records are consecutive.
+    ``last_offset_delta``: where the range of such a batch ends, if beyond its last record.
+    A payload that compressing does not make smaller is stored as it is; the body's codec says so.
+    """
+    compression.check_level(codec, level)
+    count = _count(values, keys, headers)
+    timestamps, first_timestamp_ms, max_timestamp_ms = _timestamps(timestamps_ms, count)
+    offsets, range_end = _offsets(offset_deltas, count, last_offset_delta)
+    header_columns = None if headers is None else _headers(headers)
+    packed = None if lengths is None else _packed(lengths, count)
+
+    def write_with(keys_column: Column, values_column: Column) -> bytes:
+        return write(
+            count,
+            timestamps=timestamps,
+            offsets=offsets,
+            keys=keys_column,
+            values=values_column,
+            headers=header_columns,
+        )
+
+    try:
+        payload = write_with(_column(keys, "key"), _column(values, "value", packed))
+    except TypeError:  # a view of wide items, or no bytes at all: look at each entry
+        payload = write_with(_checked_column(keys, "key"), _checked_column(values, "value"))
+    stored, codec = compression.compress(payload, codec, level=level)
+    if HEADER_BYTES + len(stored) > limits.BATCH_BYTES_MAX:
+        raise RecordTooLargeError(
+            f"{count} records take {len(stored)} bytes, over the {limits.BATCH_BYTES_MAX} that a "
+            "batch may have: send fewer at a time, or smaller ones"
+        )
+    return BatchBody(
+        payload=stored,
+        codec=codec,
+        uncompressed_length=len(payload),
+        record_count=count,
+        first_timestamp_ms=first_timestamp_ms,
+        max_timestamp_ms=max_timestamp_ms,
+        last_offset_delta=range_end,
+    )
+
+
+def _count(values: Sequence[object], *others: Sequence[object] | None) -> int:
+    """How many records there are, all columns agreeing."""
+    count = len(values)
+    if not 0 < count <= limits.RECORDS_PER_BATCH_MAX:
+        raise InvalidRequestError(
+            f"{count} records; a batch has 1 to {limits.RECORDS_PER_BATCH_MAX}"
+        )
+    for name, other in zip(("keys", "headers"), others, strict=True):
+        if other is not None and len(other) != count:
+            raise InvalidRequestError(f"{len(other)} {name} for {count} values: give one for each")
+    return count
+
+
+def _timestamps(timestamps_ms: int | Sequence[int], count: int) -> tuple[bytes, int, int]:
+    """The column, the first and the highest."""
+    try:
+        if isinstance(timestamps_ms, int):
+            column = columns.pack_u64([timestamps_ms]) * count
+            first = highest = timestamps_ms
+        else:
+            column = struct.pack(f"<{count}Q", *timestamps_ms)
+            first, highest = int(timestamps_ms[0]), columns.highest(column)
+    except struct.error as error:
+        raise InvalidRequestError(
+            f"timestamps are {count} whole numbers of milliseconds from 1970 on, or one for all: "
+            f"{error}"
+        ) from error
+    if highest > limits.TIMESTAMP_MS_MAX:
+        raise InvalidRequestError(
+            f"timestamp {highest} is over {limits.TIMESTAMP_MS_MAX}, the last millisecond of the "
+            "year 9999: give milliseconds, not microseconds"
+        )
+    return column, first, highest
+
+
+def _offsets(
+    offset_deltas: Sequence[int] | None, count: int, last_offset_delta: int | None
+) -> tuple[bytes | None, int]:
+    """The column, or None where there are no holes; and the delta at which the range ends."""
+    if offset_deltas is None:
+        assert last_offset_delta is None, "only a batch with holes says where its range ends"
+        return None, count - 1
+    assert len(offset_deltas) == count
+    packed = columns.pack_u32(offset_deltas)
+    last = columns.last(packed)
+    end = last if last_offset_delta is None else last_offset_delta
+    assert columns.is_increasing(packed) and last <= end, "offsets ascend within their range"
+    return (None if end == count - 1 else packed), end
+
+
+def _packed(lengths: npt.NDArray[np.uint32], count: int) -> bytes:
+    assert len(lengths) == count
+    return lengths.astype("<u4", copy=False).tobytes()
+
+
+def _column(
+    entries: Sequence[Buffer | None] | None, what: str, lengths: bytes | None = None
+) -> Column:
+    """The column, trusting that entries are bytes: if not, ``TypeError`` here or from ``write``."""
+    if entries is None:
+        return NULL_COLUMN
+    if lengths is None:
+        try:
+            lengths = struct.pack(f"<{len(entries)}I", *map(len, entries))  # type: ignore[arg-type]
+        except TypeError:
+            return _column_with_nulls(entries, what)
+        except struct.error as error:
+            raise RecordTooLargeError(f"a {what} does not fit any batch: {error}") from error
+    return Column(lengths, entries, columns.total(lengths), None)  # type: ignore[arg-type]
+
+
+def _column_with_nulls(entries: Sequence[Buffer | None], what: str) -> Column:
+    nulls = [row for row, entry in enumerate(entries) if entry is None]
+    if not nulls:
+        raise TypeError(f"a {what} has no length")
+    if len(nulls) == len(entries):
+        return NULL_COLUMN
+    filled = [b"" if entry is None else entry for entry in entries]
+    return _column(filled, what)._replace(nulls=columns.pack_u32(nulls))
+
+
+def _checked_column(entries: Sequence[Buffer | None] | None, what: str) -> Column:
+    """The column after a look at every entry: ``TypeError`` says which one is wrong."""
+    if entries is None:
+        return NULL_COLUMN
+    return _column([_octets(entry, what, row) for row, entry in enumerate(entries)], what)
+
+
+def _octets(entry: Buffer | None, what: str, row: int) -> bytes | None:
+    if entry is None or isinstance(entry, bytes):
+        return entry
+    try:
+        return memoryview(entry).tobytes()
+    except TypeError:
+        raise TypeError(
+            f"{what} {row} is of type {type(entry).__name__}, not bytes: encode it (a str with "
+            f".encode()), or give the producer a serializer for its {what}s"
+        ) from None
+
+
+def _headers(headers: Sequence[Headers | Sequence[Header] | None]) -> HeaderRows | None:
+    """The headers' array, or None when no record has any."""
+    rows = [row or () for row in headers]
+    try:
+        pairs = list(chain.from_iterable(rows))
+        names = [name.encode() for name, _ in pairs]
+        values = [value for _, value in pairs]
+        counts = columns.pack_u32([len(row) for row in rows])
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InvalidRequestError(
+            f"a record's headers are pairs of a name (str) and a value (bytes or None): {error}"
+        ) from error
+    if not pairs:
+        return None
+    if len(pairs) > limits.HEADERS_PER_BATCH_MAX:
+        raise InvalidRequestError(
+            f"{len(pairs)} headers; a batch has at most {limits.HEADERS_PER_BATCH_MAX}"
+        )
+    names_column = _column(names, "header name")
+    try:
+        return header_rows(counts, names_column, _column(values, "header value"))
+    except TypeError:  # as in encode
+        return header_rows(counts, names_column, _checked_column(values, "header value"))

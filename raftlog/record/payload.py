@@ -1,0 +1,229 @@
+"""The payload: columns in one msgpack array. Written here as bytes, and read here with every check.
+
+Compressed as a whole by the batch's codec, and little-endian inside:
+
+    [n, timestamps, offsets, key_lens, key_blob, key_null, value_lens, value_blob, value_null,
+     headers]
+
+    n            uint, the batch's record_count
+    timestamps   bin, n × u64, ms, at most limits.TIMESTAMP_MS_MAX
+    offsets      nil when dense (base_offset, base_offset + 1, …), else bin, n × u32, ascending:
+                 deltas to base_offset, at most last_offset_delta (the last record may be gone)
+    *_lens       bin, n × u32: the length of each entry; nil when every entry is null
+    *_blob       bin: the entries, joined
+    *_null       nil when none is null (or all are), else bin, m × u32, ascending: the rows that
+                 are null; their length is 0
+    headers      nil when no record has any, else
+
+    [counts, name_lens, name_blob, value_lens, value_blob, value_null]
+
+    counts       bin, n × u32: how many headers each record has; h in all
+    name_lens    bin, h × u32; name_blob is UTF-8, each name for itself
+    value_*      a column of h entries, as above
+
+What ``read`` returns adds up: whoever holds it may split the blobs with no further check. Lengths
+are unsigned on purpose (reading -1 bytes of a Python stream means all the rest). The views that it
+holds share the memory of the payload. Values become Python's in ``decoder``, Arrow's in ``arrow``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple, TypeAlias
+
+import msgpack
+import msgspec
+
+from raftlog import limits
+from raftlog.errors import CorruptBatchError, RecordTooLargeError
+from raftlog.record import columns
+from raftlog.record.batch import BatchHeader
+from raftlog.record.columns import U32_BYTES, U64_BYTES
+from raftlog.record.pool import Pool
+from raftlog.types import Buffer
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+class HeaderColumns(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
+    """The headers of all records, one after the other."""
+
+    counts: memoryview
+    name_lengths: memoryview
+    name_blob: memoryview
+    value_lengths: memoryview | None
+    value_blob: memoryview
+    value_nulls: memoryview | None
+
+
+class Payload(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
+    """The columns as drawn above, as views."""
+
+    record_count: int
+    timestamps: memoryview
+    offsets: memoryview | None
+    key_lengths: memoryview | None
+    key_blob: memoryview
+    key_nulls: memoryview | None
+    value_lengths: memoryview | None
+    value_blob: memoryview
+    value_nulls: memoryview | None
+    headers: HeaderColumns | None
+
+
+_decoder: Final = msgspec.msgpack.Decoder(Payload)
+
+
+def read(data: Buffer, header: BatchHeader) -> Payload:
+    """The columns of an uncompressed payload, if they add up and agree with ``header``."""
+    try:
+        payload = _decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise CorruptBatchError(
+            f"base offset {header.base_offset}: the payload is not the msgpack array drawn: {error}"
+        ) from error
+    count = header.record_count
+    fault = (
+        _fault_of_rows(payload, header)
+        or _fault_of_column("key", count, payload.key_lengths, payload.key_blob, payload.key_nulls)
+        or _fault_of_column(
+            "value", count, payload.value_lengths, payload.value_blob, payload.value_nulls
+        )
+    )
+    if not fault and payload.headers is not None:
+        fault = _fault_of_headers(payload.headers, count)
+    if fault:
+        raise CorruptBatchError(f"base offset {header.base_offset}: {fault}")
+    return payload
+
+
+def _fault_of_rows(payload: Payload, header: BatchHeader) -> str:
+    """What is wrong with the count, the timestamps and the offsets, or nothing."""
+    count, timestamps, offsets = header.record_count, payload.timestamps, payload.offsets
+    if payload.record_count != count:
+        return f"{payload.record_count} records where the header says {count}"
+    if len(timestamps) != count * U64_BYTES:
+        return f"{len(timestamps)} bytes of timestamps for {count} records"
+    (first,), highest = columns.u64(timestamps[:U64_BYTES]), columns.highest(timestamps)
+    if first != header.first_timestamp or highest != header.max_timestamp:
+        return (
+            f"first timestamp {first}, highest {highest}, where the header says "
+            f"{header.first_timestamp} and {header.max_timestamp}"
+        )
+    if offsets is None:
+        return "" if header.is_dense else f"no offsets, but {header.last_offset_delta + 1} in range"
+    if len(offsets) != count * U32_BYTES:
+        return f"{len(offsets)} bytes of offsets for {count} records"
+    if columns.last(offsets) > header.last_offset_delta or not columns.is_increasing(offsets):
+        return f"offsets do not ascend within {header.last_offset_delta}"
+    return ""
+
+
+def _fault_of_column(
+    what: str, count: int, lengths: memoryview | None, blob: memoryview, nulls: memoryview | None
+) -> str:
+    """What is wrong with a column of ``count`` entries, or nothing."""
+    if lengths is None:
+        return f"{what}s without lengths" if len(blob) or nulls is not None else ""
+    if len(lengths) != count * U32_BYTES:
+        return f"{len(lengths)} bytes of {what} lengths for {count} entries"
+    if columns.total(lengths) != len(blob):
+        return f"{what}s of {columns.total(lengths)} bytes where there are {len(blob)}"
+    if nulls is None:
+        return ""
+    if not len(nulls) or len(nulls) % U32_BYTES:
+        return f"{len(nulls)} bytes of rows with null {what}s"
+    if columns.last(nulls) >= count or not columns.is_increasing(nulls):
+        return f"rows with null {what}s do not ascend within {count}"
+    if not columns.are_zero_at(lengths, nulls):
+        return f"a null {what} with a length"
+    return ""
+
+
+def _fault_of_headers(headers: HeaderColumns, record_count: int) -> str:
+    """What is wrong with the records' headers, or nothing."""
+    if len(headers.counts) != record_count * U32_BYTES:
+        return f"{len(headers.counts)} bytes of header counts for {record_count} records"
+    count = columns.total(headers.counts)
+    if count > limits.HEADERS_PER_BATCH_MAX:
+        return f"{count} headers; a batch has at most {limits.HEADERS_PER_BATCH_MAX}"
+    fault = _fault_of_column(
+        "header name", count, headers.name_lengths, headers.name_blob, None
+    ) or _fault_of_column(
+        "header value", count, headers.value_lengths, headers.value_blob, headers.value_nulls
+    )
+    if fault:
+        return fault
+    try:
+        names = str(headers.name_blob, "utf-8")
+    except UnicodeDecodeError as error:
+        return f"header names are not UTF-8: {error.reason} at byte {error.start}"
+    is_ascii = len(names) == len(headers.name_blob)
+    if not is_ascii and columns.splits_a_character(headers.name_blob, headers.name_lengths):
+        return "a header name begins inside a character"
+    return ""
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+# A packer keeps its buffer, and a buffer of fresh pages costs twenty times what packing does.
+_packers: Final = Pool(msgpack.Packer)
+
+# What a column of optional bytes is in the array: see the drawing.
+_Bin: TypeAlias = bytes | None
+HeaderRows: TypeAlias = list[_Bin]
+
+
+class Column(NamedTuple):
+    """Entries to be written: their lengths packed, and how many bytes they take."""
+
+    lengths: bytes | None
+    entries: Iterable[Buffer]
+    size_bytes: int
+    nulls: bytes | None
+
+    def packed(self) -> HeaderRows:
+        """The column's three places in the array; ``TypeError`` when an entry is no buffer.
+
+        A view of wide items has more bytes than its length said.
+        """
+        blob = b"".join(self.entries)
+        if len(blob) != self.size_bytes:
+            raise TypeError(f"{len(blob)} bytes in all where {self.size_bytes} were counted")
+        return [self.lengths, blob, self.nulls]
+
+
+NULL_COLUMN: Final = Column(None, (), 0, None)
+
+
+def write(
+    record_count: int,
+    *,
+    timestamps: bytes,
+    offsets: bytes | None,
+    keys: Column,
+    values: Column,
+    headers: HeaderRows | None,
+) -> bytes:
+    """The payload. ``headers`` as from ``header_rows``.
+
+    ``TypeError`` when an entry is no buffer or not of the length said.
+    """
+    size_bytes = keys.size_bytes + values.size_bytes + len(timestamps)
+    if size_bytes > limits.BATCH_UNCOMPRESSED_BYTES_MAX:
+        raise RecordTooLargeError(
+            f"{record_count} records take {size_bytes} bytes, over the "
+            f"{limits.BATCH_UNCOMPRESSED_BYTES_MAX} that one batch may hold: send fewer at a time, "
+            "or smaller ones"
+        )
+    rows = [record_count, timestamps, offsets, *keys.packed(), *values.packed(), headers]
+    packer = _packers.take()
+    payload: bytes = packer.pack(rows)
+    _packers.give_back(packer, size_bytes=len(payload))
+    return payload
+
+
+def header_rows(counts: bytes, names: Column, values: Column) -> HeaderRows:
+    """The headers' array, for ``write``. ``TypeError`` as there."""
+    assert names.lengths is not None and names.nulls is None
+    return [counts, *names.packed()[:2], *values.packed()]
