@@ -1,0 +1,186 @@
+"""The topics of one data directory: names, ids, partition counts, settings, and producer ids handed
+out.
+
+Each change is durable before the method returns, and made visible whole: readers in other threads
+see the topics before it or after it. Nothing here opens a log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from raftlog import limits
+from raftlog.config import TopicConfig
+from raftlog.disk import Disk
+from raftlog.errors import (
+    InvalidPartitionsError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from raftlog.storage import state_file
+from raftlog.storage.faults import storage_error
+from raftlog.types import check_topic_name
+
+# Producer ids are reserved so many at a time, so that handing one out seldom needs the disk.
+PRODUCER_ID_BLOCK: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic. ``id`` tells it from an earlier topic of the same name."""
+
+    name: str
+    id: str
+    partitions: int
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    config: TopicConfig = field(default_factory=TopicConfig)
+
+
+class Catalog:
+    """``topics`` and ``deleting`` are replaced, never changed in place."""
+
+    def __init__(self, disk: Disk, path: str, *, new_id: Callable[[], str]) -> None:
+        self._disk = disk
+        self._path = path
+        self._new_id = new_id
+        self.topics: Mapping[str, Topic] = {}
+        self.deleting: Mapping[str, Topic] = {}  # by id: dropped, their files perhaps not gone yet
+        self._next_producer_id = 0
+        self._producer_ids_reserved = 0
+        self._load()
+
+    def _load(self) -> None:
+        state = state_file.read(self._disk, self._path)
+        if state is None:
+            return
+        self.topics = {row["name"]: _from_state(row) for row in state["topics"]}
+        self.deleting = {row["id"]: _from_state(row) for row in state["deleting"]}
+        self._next_producer_id = self._producer_ids_reserved = state["producer_ids_reserved"]
+
+    def _save(
+        self,
+        *,
+        topics: Mapping[str, Topic] | None = None,
+        deleting: Mapping[str, Topic] | None = None,
+        producer_ids_reserved: int | None = None,
+    ) -> None:
+        topics = self.topics if topics is None else topics
+        deleting = self.deleting if deleting is None else deleting
+        reserved = producer_ids_reserved or self._producer_ids_reserved
+        state = {
+            "topics": [_to_state(topic) for topic in topics.values()],
+            "deleting": [_to_state(topic) for topic in deleting.values()],
+            "producer_ids_reserved": reserved,
+        }
+        try:
+            state_file.write(self._disk, self._path, state)
+        except OSError as error:
+            raise storage_error(f"writing {self._path}", error) from error
+        self.topics, self.deleting, self._producer_ids_reserved = topics, deleting, reserved
+
+    # -- topics ------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> Topic:
+        topic = self.topics.get(name)
+        if topic is None:
+            raise UnknownTopicError(
+                f"there is no topic {name!r}; create it with `raftlog topic create {name}`"
+            )
+        return topic
+
+    def plan(self, name: str, *, partitions: int, overrides: Mapping[str, str]) -> Topic:
+        """The topic that ``create`` would make; raises what it would raise."""
+        check_topic_name(name)
+        _check_partitions(partitions)
+        if name in self.topics:
+            raise TopicExistsError(f"topic {name!r} exists already")
+        self._check_room(partitions)
+        config = TopicConfig.from_text(overrides)
+        return Topic(name, self._new_id(), partitions, dict(overrides), config)
+
+    def create(self, topic: Topic) -> None:
+        """Add a topic made by ``plan``."""
+        self._save(topics={**self.topics, topic.name: topic})
+
+    def delete(self, name: str) -> Topic:
+        """Drop a topic; its files are still to be removed, see ``deleted``."""
+        topic = self.get(name)
+        topics = {other: held for other, held in self.topics.items() if other != name}
+        self._save(topics=topics, deleting={**self.deleting, topic.id: topic})
+        return topic
+
+    def deleted(self, topic: Topic) -> None:
+        """Note that a dropped topic's files are gone."""
+        deleting = {id_: held for id_, held in self.deleting.items() if id_ != topic.id}
+        self._save(deleting=deleting)
+
+    def alter(self, name: str, changes: Mapping[str, str | None]) -> Topic:
+        """Set keys; a value of None puts one back to its default."""
+        topic = self.get(name)
+        # A reset of an unknown key is as wrong as setting it.
+        defaults = TopicConfig().to_text()
+        TopicConfig.from_text(
+            {k: defaults.get(k, "") if v is None else v for k, v in changes.items()}
+        )
+        merged = {**topic.overrides, **changes}
+        overrides = {key: value for key, value in merged.items() if value is not None}
+        altered = replace(topic, overrides=overrides, config=TopicConfig.from_text(overrides))
+        self._save(topics={**self.topics, name: altered})
+        return altered
+
+    def plan_extension(self, name: str, partitions: int) -> Topic:
+        """The topic with its partition count raised to ``partitions``; changes nothing."""
+        topic = self.get(name)
+        _check_partitions(partitions)
+        if partitions <= topic.partitions:
+            raise InvalidPartitionsError(
+                f"topic {name!r} has {topic.partitions} partitions: the new total has to be larger "
+                f"than that, and {partitions} is not (partitions cannot be taken away)"
+            )
+        self._check_room(partitions - topic.partitions)
+        return replace(topic, partitions=partitions)
+
+    def extend(self, extended: Topic) -> None:
+        """Put a topic made by ``plan_extension`` in the place of what it was."""
+        self._save(topics={**self.topics, extended.name: extended})
+
+    def _check_room(self, partitions: int) -> None:
+        total = sum(topic.partitions for topic in self.topics.values()) + partitions
+        if total > limits.PARTITIONS_PER_BROKER_MAX:
+            raise InvalidPartitionsError(
+                f"this would make {total} partitions on one broker, over the limit of "
+                f"{limits.PARTITIONS_PER_BROKER_MAX}"
+            )
+
+    # -- producer ids ------------------------------------------------------------------------------
+
+    def allocate_producer_id(self) -> int:
+        """An id that was never handed out here before, nor will be again."""
+        if self._next_producer_id >= self._producer_ids_reserved:
+            reserved = self._producer_ids_reserved + PRODUCER_ID_BLOCK
+            self._save(producer_ids_reserved=reserved)
+        self._next_producer_id += 1
+        return self._next_producer_id - 1
+
+
+def _check_partitions(partitions: int) -> None:
+    if not 1 <= partitions <= limits.PARTITIONS_PER_TOPIC_MAX:
+        raise InvalidPartitionsError(
+            f"{partitions} partitions: a topic has 1 to {limits.PARTITIONS_PER_TOPIC_MAX}"
+        )
+
+
+def _to_state(topic: Topic) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "id": topic.id,
+        "partitions": topic.partitions,
+        "config": dict(topic.overrides),
+    }
+
+
+def _from_state(row: dict[str, Any]) -> Topic:
+    config = TopicConfig.from_text(row["config"])
+    return Topic(row["name"], row["id"], row["partitions"], row["config"], config)

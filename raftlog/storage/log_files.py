@@ -1,0 +1,113 @@
+"""The state files beside a log's segments: the epoch cache and producer snapshots.
+
+Both can be rebuilt from the log, so damage to them is noted and mended, never fatal.
+
+- ``epochs``: the epoch cache; durable before the first batch of a new epoch is written.
+- ``<offset>.producers``: the producer table as of that offset; only saves replaying the log.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final
+
+from raftlog.disk import NO_ROOM, Disk
+from raftlog.errors import DamagedLogError
+from raftlog.storage import state_file
+from raftlog.storage.epoch_cache import EpochCache, EpochStart
+from raftlog.storage.producer_state import ProducerTable
+from raftlog.storage.segment import base_offsets, file_name
+from raftlog.types import Offset
+
+SNAPSHOT_SUFFIX: Final = ".producers"
+# The newest may lie beyond what a crash leaves of the log; then an older one saves a full replay.
+SNAPSHOTS_KEPT: Final = 3
+
+
+class LogFiles:
+    """Reads and writes one partition's state files."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self.directory = directory
+        self.notes: list[str] = []  # what was found damaged, for the operator's log
+        # Every producer that wrote below is in a durable snapshot (or in the log from there on).
+        self.snapshot_offset: Offset = 0
+        self._disk = disk
+        self._lock = threading.Lock()  # tickets of two kinds write snapshots
+
+    def _path(self, name: str) -> str:
+        return f"{self.directory}/{name}"
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        try:
+            return state_file.read(self._disk, self._path(name))
+        except (DamagedLogError, OSError) as error:
+            self.notes.append(f"{error}; it is rebuilt from the log")
+            return None
+
+    def read_epochs(self) -> EpochCache | None:
+        state = self._read("epochs")
+        if state is None:
+            return None
+        return EpochCache(EpochStart(*entry) for entry in state["epochs"])
+
+    def write_epochs(self, epochs: EpochCache) -> None:
+        state_file.write(self._disk, self._path("epochs"), {"epochs": [list(e) for e in epochs]})
+
+    def replace_epochs(self, epochs: EpochCache) -> None:
+        """As ``write_epochs``; where there is no room, none is better than one that is wrong."""
+        try:
+            self.write_epochs(epochs)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            if self._disk.exists(self._path("epochs")):
+                self._disk.remove(self._path("epochs"))
+                self._disk.sync_dir(self.directory)
+
+    def read_snapshot(self, *, log_end_offset: Offset) -> ProducerTable:
+        """The newest usable snapshot at or below ``log_end_offset``; an empty table without one.
+
+        ``snapshot_offset`` says as of where.
+        """
+        for offset in reversed(self._snapshot_offsets()):
+            if offset <= log_end_offset:
+                state = self._read(file_name(offset, SNAPSHOT_SUFFIX))
+                if state is not None:
+                    self.snapshot_offset = offset
+                    return ProducerTable.from_snapshot(state)
+        self.snapshot_offset = 0
+        return ProducerTable()
+
+    def cut_snapshots(self, log_end_offset: Offset) -> None:
+        """Delete, durably, the snapshots beyond the end: they describe batches that are gone.
+
+        They would pass for true once the log has grown past them with other batches.
+        """
+        beyond = [offset for offset in self._snapshot_offsets() if offset > log_end_offset]
+        for offset in beyond:
+            self._disk.remove(self._path(file_name(offset, SNAPSHOT_SUFFIX)))
+        if beyond:
+            self._disk.sync_dir(self.directory)
+
+    def write_snapshot(self, offset: Offset, state: dict[str, Any]) -> None:
+        """Save the producer table as of ``offset``, which is durable; and durably."""
+        with self._lock:
+            state_file.write(self._disk, self._path(file_name(offset, SNAPSHOT_SUFFIX)), state)
+            self.snapshot_offset = max(self.snapshot_offset, offset)
+            older = [other for other in self._snapshot_offsets() if other <= offset]
+            for old in older[:-SNAPSHOTS_KEPT]:
+                self._disk.remove(self._path(file_name(old, SNAPSHOT_SUFFIX)))
+
+    def try_write_snapshot(self, offset: Offset, state: dict[str, Any]) -> bool:
+        """As ``write_snapshot``; False when there is no room."""
+        try:
+            self.write_snapshot(offset, state)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            return False
+        return True
+
+    def _snapshot_offsets(self) -> list[Offset]:
+        return base_offsets(self._disk.list_dir(self.directory), SNAPSHOT_SUFFIX)

@@ -1,0 +1,265 @@
+"""Starting a log: recovery, then the epoch cache and producer table that belong to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any, Final
+
+from raftlog import limits
+from raftlog.config import TopicConfig
+from raftlog.disk import Disk
+from raftlog.errors import DamagedLogError
+from raftlog.record import BatchHeader
+from raftlog.storage.checkpoint import CheckpointFile
+from raftlog.storage.epoch_cache import EpochCache
+from raftlog.storage.log_files import LogFiles
+from raftlog.storage.producer_state import ProducerTable
+from raftlog.storage.recovery import Recovered, live_bases, load_leftovers, recover
+from raftlog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, base_offsets, file_name
+from raftlog.storage.tickets import DropTicket
+from raftlog.types import Offset
+
+_REWRITE_BYTES: Final = limits.MIB
+
+
+@dataclass(slots=True)
+class Opened:
+    """What a log starts from. ``readable_end_offset`` matters only when there is damage."""
+
+    segments: list[Segment]
+    epochs: EpochCache
+    producers: ProducerTable
+    checkpoint: CheckpointFile
+    files: LogFiles
+    log_start_offset: Offset
+    log_end_offset: Offset
+    readable_end_offset: Offset
+    unindexed: list[Segment]  # sealed segments whose index file is missing or wrong
+    damage: str = ""
+    notes: list[str] = field(default_factory=list)
+
+
+def open_log(disk: Disk, directory: str, config: TopicConfig) -> Opened:
+    """See ``Log.open``."""
+    disk.make_dirs(directory)
+    return _Opening(disk, directory, config.index_interval_bytes).run()
+
+
+class _Opening:
+    """One start of one log, step by step."""
+
+    def __init__(self, disk: Disk, directory: str, index_interval_bytes: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._index_interval_bytes = index_interval_bytes
+        self._files = LogFiles(disk, directory)
+        self._checkpoint = CheckpointFile(disk, f"{directory}/checkpoint")
+        self._trouble = self._checkpoint.load()
+        self._start = self._checkpoint.latest.log_start_offset
+        if self._trouble:
+            self._files.notes.append(
+                f"{self._trouble}; torn bytes cannot be told from damage above the indexes"
+            )
+            bases = base_offsets(disk.list_dir(directory), LOG_SUFFIX)
+            self._start = min(bases, default=self._start)
+
+    def run(self) -> Opened:
+        files, start = self._files, self._start
+        recovered = recover(
+            self._disk,
+            self._directory,
+            log_start_offset=start,
+            durable_offset=self._checkpoint.latest.durable_end_offset,
+            index_interval_bytes=self._index_interval_bytes,
+        )
+        segments = recovered.segments
+        end = segments[-1].next_offset if segments else start
+        if not recovered.damage:
+            end = max(end, start)
+            _start_anew_at(recovered, start)
+            _make_durable(self._disk, self._directory, recovered)
+            files.cut_snapshots(end)
+            if self._trouble:
+                self._checkpoint.update(log_start_offset=start, durable_end_offset=end, sync=True)
+        # Both may find damage that the scan had no reason to look for.
+        epochs = self._epochs(end, recovered)
+        producers = self._producers(end, recovered)
+        return Opened(
+            segments=segments,
+            epochs=epochs,
+            producers=producers,
+            checkpoint=self._checkpoint,
+            files=files,
+            log_start_offset=start,
+            log_end_offset=max(end, recovered.durable_offset) if recovered.damage else end,
+            readable_end_offset=recovered.damage_offset,
+            unindexed=[segment for segment in recovered.scanned if segment is not segments[-1]],
+            damage=recovered.damage,
+            notes=[*files.notes, *recovered.notes],
+        )
+
+    def _epochs(self, end: Offset, recovered: Recovered) -> EpochCache:
+        """The epoch cache; from the batches when its file is missing, damaged or old."""
+        epochs = self._files.read_epochs()
+        if epochs is not None and _fits(epochs, recovered.segments, self._start):
+            changed = epochs.cut(end)
+        else:
+            if epochs is not None:
+                recovered.notes.append("the epoch cache does not fit the log; it is rebuilt")
+            epochs = EpochCache()
+            for header in _readable_headers(recovered, 0, self._index_interval_bytes):
+                if header.leader_epoch > epochs.latest:
+                    epochs.assign(header.leader_epoch, header.base_offset)
+            changed = len(epochs) > 0
+        if changed and not recovered.damage:
+            self._files.replace_epochs(epochs)
+        epochs.advance_start(self._start)
+        return epochs
+
+    def _producers(self, end: Offset, recovered: Recovered) -> ProducerTable:
+        """The producer table, also from segments that are to go; and then let them go."""
+        producers = self._files.read_snapshot(log_end_offset=end)
+        from_offset = self._files.snapshot_offset
+        leftovers = load_leftovers(
+            self._disk,
+            self._directory,
+            log_start_offset=self._start,
+            from_offset=from_offset,
+            index_interval_bytes=self._index_interval_bytes,
+        )
+        with suppress(DamagedLogError):  # their records are deleted, so this is no damage
+            _replay(producers, headers_from(leftovers, from_offset))
+        headers = _readable_headers(recovered, from_offset, self._index_interval_bytes)
+        _replay(producers, headers)
+        if not recovered.damage:
+            self._finish_deletion((end, producers.snapshot()) if leftovers else None)
+        return producers
+
+    def _finish_deletion(self, unsaved: tuple[Offset, dict[str, Any]] | None) -> None:
+        """Remove what lies below the log start: a crash cut its deletion short.
+
+        The start is made durable first (the process that was killed may not have got so far), and
+        also where no segment's name says the same.
+        """
+        names = self._disk.list_dir(self._directory)
+        bases = base_offsets(names, LOG_SUFFIX)
+        kept = set(live_bases(bases, self._start))
+        paths = [
+            f"{self._directory}/{file_name(base, suffix)}"
+            for suffix in (INDEX_SUFFIX, LOG_SUFFIX)
+            for base in base_offsets(names, suffix)
+            if base < self._start and base not in kept
+        ]
+        if paths or (bases and bases[0] < self._start):
+            DropTicket(
+                disk=self._disk,
+                directory=self._directory,
+                checkpoint=self._checkpoint,
+                files=self._files,
+                log_start_offset=self._start,
+                paths=paths,
+                snapshot=unsaved,
+            ).run()
+
+
+def _start_anew_at(recovered: Recovered, log_start_offset: Offset) -> None:
+    """Drop a log that ends below its start: all that is left of it was deleted.
+
+    A power cut may leave it so when records were deleted that never were synced.
+    """
+    segments = recovered.segments
+    if segments and segments[-1].next_offset < log_start_offset:
+        recovered.notes.append(
+            f"{segments[0].directory} ended at offset {segments[-1].next_offset}, below its "
+            f"start {log_start_offset}: it goes on from there"
+        )
+        while segments:
+            segments.pop().remove()
+        recovered.scanned.clear()
+
+
+def _make_durable(disk: Disk, directory: str, recovered: Recovered) -> None:
+    """Sync what was found: bytes of a killed process may be in the page cache only.
+
+    Without this, a power cut could take back what was served (or acknowledged) after this start.
+    """
+    for segment in recovered.scanned:
+        _write_again(segment, recovered.durable_offset)
+        segment.file.sync()
+        if segment is not recovered.segments[-1]:
+            segment.close()
+    if recovered.scanned or recovered.notes:
+        disk.sync_dir(directory)
+
+
+def _write_again(segment: Segment, durable_offset: Offset) -> None:
+    """Write what is not known to be durable once more, as it is, so that a sync really writes it.
+
+    The process before this one may have ended because of a failed fsync: then the kernel holds
+    pages that it takes for written and that are not on the disk (see ``StorageFailedError``).
+    """
+    offset = max(durable_offset, segment.base_offset)
+    position = segment.find(offset)[0] if offset < segment.next_offset else segment.size_bytes
+    while position < segment.size_bytes:
+        data = segment.pread(min(_REWRITE_BYTES, segment.size_bytes - position), position)
+        segment.file.pwrite(data, position)
+        position += len(data)
+
+
+def _fits(epochs: EpochCache, segments: Sequence[Segment], start: Offset) -> bool:
+    """Whether the cache reaches from the first batch to the last."""
+    filled = [segment for segment in segments if segment.size_bytes]
+    if not filled:
+        return True
+    first, last = filled[0], filled[-1]
+    return (
+        epochs.epoch_at(max(start, first.base_offset)) >= 0
+        and epochs.epoch_at(last.next_offset - 1) == last.summary.leader_epoch
+    )
+
+
+def _readable_headers(
+    recovered: Recovered, from_offset: Offset, index_interval_bytes: int
+) -> Iterator[BatchHeader]:
+    """Headers from ``from_offset`` on, up to one that is bad: where an index covers it, damage."""
+    for segment in list(recovered.segments):
+        try:
+            yield from headers_from([segment], from_offset)
+        except DamagedLogError as error:
+            segment.forget_bad(index_interval_bytes=index_interval_bytes)
+            del recovered.segments[recovered.segments.index(segment) + 1 :]
+            recovered.damage, recovered.damage_offset = str(error), segment.next_offset
+            return
+
+
+def rebuild_producers(files: LogFiles, segments: Iterable[Segment], end: Offset) -> ProducerTable:
+    """The producer table as of ``end``: a snapshot, then the batches between it and there.
+
+    Raises ``DamagedLogError``.
+    """
+    producers = files.read_snapshot(log_end_offset=end)
+    headers = headers_from(segments, files.snapshot_offset)
+    return _replay(producers, takewhile(lambda header: header.next_offset <= end, headers))
+
+
+def _replay(producers: ProducerTable, headers: Iterable[BatchHeader]) -> ProducerTable:
+    for header in headers:
+        if header.has_producer:
+            producers.note(header)
+    return producers
+
+
+def headers_from(segments: Iterable[Segment], from_offset: Offset) -> Iterator[BatchHeader]:
+    """Headers of the batches from ``from_offset`` on. Raises ``DamagedLogError``."""
+    for segment in segments:
+        if segment.next_offset <= from_offset:
+            continue
+        was_open = segment.is_open
+        for _position, header in segment.headers(segment.index.position_for_offset(from_offset)):
+            if header.base_offset >= from_offset:
+                yield header
+        if not was_open:
+            segment.close()

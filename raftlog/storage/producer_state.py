@@ -1,0 +1,150 @@
+"""What each idempotent producer last wrote to a partition: duplicates answered, gaps refused.
+
+Deterministic: no clock, no I/O; time arrives with the batch or the call. The state is a function of
+the log (every batch header carries its producer's id, epoch and sequence) and of expiry; a snapshot
+only saves replaying the log. It outlives the records it came from, so retention forgets no
+producer.
+
+Sequences count records from 0 and wrap from 2^31-1 to 0. Source: KIP-98, KIP-360.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from raftlog import limits
+from raftlog.errors import OutOfOrderSequenceError, ProducerFencedError
+from raftlog.record import BatchHeader
+from raftlog.types import Offset, TimestampMs
+
+SEQUENCES: Final = 1 << 31
+# Longer than the longest pause after which a producer may still resend (Spark replays after days).
+PRODUCER_EXPIRY_MS: Final = 7 * 86_400_000
+
+
+class WrittenBatch(NamedTuple):
+    """A batch that a producer has in the log."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: Offset
+    last_offset: Offset
+    append_timestamp_ms: TimestampMs
+
+
+@dataclass(slots=True)
+class _Producer:
+    epoch: int
+    # Invariant: at most PRODUCER_BATCHES_REMEMBERED, in the order written, never empty.
+    batches: deque[WrittenBatch] = field(
+        default_factory=lambda: deque(maxlen=limits.PRODUCER_BATCHES_REMEMBERED)
+    )
+
+
+def last_sequence(base_sequence: int, record_count: int) -> int:
+    return (base_sequence + record_count - 1) % SEQUENCES
+
+
+class ProducerTable:
+    """Every producer of one partition, by id, the one that wrote last at the end."""
+
+    def __init__(self) -> None:
+        self._producers: dict[int, _Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def check(self, header: BatchHeader) -> WrittenBatch | None:
+        """None when the batch may be appended; the earlier batch when this is a duplicate of it.
+
+        Raises ``OutOfOrderSequenceError`` for a gap and ``ProducerFencedError`` for an old epoch.
+        """
+        known = self._producers.get(header.producer_id)
+        if known is not None and header.producer_epoch < known.epoch:
+            raise ProducerFencedError(
+                f"producer {header.producer_id} epoch {header.producer_epoch} is fenced by "
+                f"epoch {known.epoch}: a newer instance of the producer has written"
+            )
+        expected = 0
+        if known is not None and header.producer_epoch == known.epoch:
+            last = last_sequence(header.base_sequence, header.record_count)
+            for batch in known.batches:
+                if (batch.base_sequence, batch.last_sequence) == (header.base_sequence, last):
+                    return batch
+            expected = (known.batches[-1].last_sequence + 1) % SEQUENCES
+        if header.base_sequence != expected:
+            raise OutOfOrderSequenceError(
+                f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence "
+                f"{header.base_sequence} where {expected} comes next: batches before it are "
+                "missing, or it is older than the last "
+                f"{limits.PRODUCER_BATCHES_REMEMBERED}. Start again with a new producer id"
+            )
+        return None
+
+    def note(self, header: BatchHeader) -> None:
+        """Take in a batch that is in the log (and so was checked when it was appended)."""
+        producer = self._producers.pop(header.producer_id, None)
+        if producer is None or header.producer_epoch != producer.epoch:
+            producer = _Producer(header.producer_epoch)
+        producer.batches.append(
+            WrittenBatch(
+                header.base_sequence,
+                last_sequence(header.base_sequence, header.record_count),
+                header.base_offset,
+                header.next_offset - 1,
+                header.append_timestamp,
+            )
+        )
+        self._producers[header.producer_id] = producer
+        if len(self._producers) > limits.PRODUCERS_PER_PARTITION_MAX:
+            del self._producers[next(iter(self._producers))]
+
+    def cut(self, log_end_offset: Offset, rebuilt: ProducerTable) -> None:
+        """Forget batches at or beyond the new end of the log.
+
+        ``rebuilt`` is what the log that is left tells: batches that newer ones, now gone, had
+        pushed out. This table may know more than it, of batches that retention has dropped.
+        """
+        for producer_id, producer in list(self._producers.items()):
+            kept = [batch for batch in producer.batches if batch.last_offset < log_end_offset]
+            other = rebuilt._producers.get(producer_id)
+            if not kept and other is None:
+                del self._producers[producer_id]
+            elif not kept and other is not None:
+                self._producers[producer_id] = other
+            else:
+                told = other.batches if other is not None and other.epoch == producer.epoch else ()
+                producer.batches.clear()
+                producer.batches.extend(sorted({*told, *kept}, key=lambda b: b.base_offset))
+        by_last_write = sorted(self._producers.items(), key=lambda p: p[1].batches[-1].base_offset)
+        self._producers = dict(by_last_write)
+
+    def expire(self, *, now_ms: TimestampMs) -> int:
+        """Forget producers that have not written for ``PRODUCER_EXPIRY_MS``; how many."""
+        expired = [
+            producer_id
+            for producer_id, producer in self._producers.items()
+            if producer.batches[-1].append_timestamp_ms < now_ms - PRODUCER_EXPIRY_MS
+        ]
+        for producer_id in expired:
+            del self._producers[producer_id]
+        return len(expired)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The table as a state file holds it."""
+        return {
+            "producers": [
+                [producer_id, producer.epoch, [list(batch) for batch in producer.batches]]
+                for producer_id, producer in self._producers.items()
+            ]
+        }
+
+    @classmethod
+    def from_snapshot(cls, state: dict[str, Any]) -> ProducerTable:
+        table = cls()
+        for producer_id, epoch, batches in state["producers"]:
+            producer = table._producers[producer_id] = _Producer(epoch)
+            producer.batches.extend(WrittenBatch(*batch) for batch in batches)
+        return table

@@ -1,0 +1,285 @@
+"""Opening a log: what the disk really holds, what was torn by a crash, and what is damage.
+
+The rule (DESIGN section 4). Bytes at or above the last point known to be durable may be missing or
+torn after a crash: nobody was promised them, they are cut. Bytes below it were promised: when they
+are bad or missing that is *damage*. Damage is reported and everything before it stays readable; it
+is never cut, because a cut would silently turn lost records into records that never were.
+
+What is known to be durable: the checkpoint says it, and so does every index file, because an index
+is written only after what it covers was synced, and removed (durably) before that is truncated.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, zip_longest
+from typing import Final
+
+from raftlog import limits
+from raftlog.disk import TEMPORARY_SUFFIX, Disk, File
+from raftlog.errors import CorruptBatchError, DamagedLogError
+from raftlog.record import HEADER_BYTES, BatchHeader, check, parse_header, verify_chain
+from raftlog.storage import index as index_codec
+from raftlog.storage.index import SparseIndex, Summary
+from raftlog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, base_offsets, file_name
+from raftlog.types import Offset
+
+_WINDOW_BYTES: Final = limits.MIB
+_INDEX_FILE_BYTES_MAX: Final = (
+    index_codec.ENTRY_BYTES * (limits.SEGMENT_BYTES_MAX // HEADER_BYTES) + limits.KIB
+)
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What opening found. ``damage`` is empty when all that was durable is there."""
+
+    segments: list[Segment]
+    durable_offset: Offset  # everything below it was durable before this start
+    damage: str = ""
+    damage_offset: Offset = -1
+    notes: list[str] = field(default_factory=list)
+    # Segments of which bytes were read one by one: no index vouches that those are on the disk.
+    scanned: list[Segment] = field(default_factory=list)
+
+
+def live_bases(bases: Sequence[Offset], log_start_offset: Offset) -> Sequence[Offset]:
+    """Of segments that start at ``bases`` (ascending), those that hold the log start or follow it.
+
+    What lies before them is what a deletion has left when a crash cut it short.
+    """
+    return bases[max(bisect_right(bases, log_start_offset) - 1, 0) :]
+
+
+def read_index(
+    disk: Disk, directory: str, base_offset: Offset
+) -> tuple[SparseIndex, Summary] | None:
+    """What the index file of the segment at ``base_offset`` says; None when it is bad."""
+    path = f"{directory}/{file_name(base_offset, INDEX_SUFFIX)}"
+    try:
+        data = disk.read_file(path, bytes_max=_INDEX_FILE_BYTES_MAX)
+    except OSError:
+        return None  # unreadable is as good as damaged: it is rebuilt
+    return index_codec.decode(data, base_offset=base_offset)
+
+
+def recover(
+    disk: Disk,
+    directory: str,
+    *,
+    log_start_offset: Offset,
+    durable_offset: Offset,
+    index_interval_bytes: int,
+) -> Recovered:
+    """Load every segment, cut a torn tail, find damage below what is known to be durable.
+
+    ``durable_offset`` is what the checkpoint knows. Below the log start nothing matters any more.
+    """
+    names = disk.list_dir(directory)
+    for name in names:
+        if name.endswith(TEMPORARY_SUFFIX):
+            disk.remove(f"{directory}/{name}")
+    bases = live_bases(base_offsets(names, LOG_SUFFIX), log_start_offset)
+    segments = {base: Segment(disk, directory, base) for base in bases}
+    for base in base_offsets(names, INDEX_SUFFIX):
+        covered = _take_index(disk, directory, base, segments.get(base))
+        durable_offset = max(durable_offset, covered)
+    if durable_offset <= log_start_offset:
+        durable_offset = 0
+    result = Recovered([], durable_offset)
+    trouble = _load(list(segments.values()), log_start_offset, index_interval_bytes, result)
+    end = result.segments[-1].next_offset if result.segments else log_start_offset
+    if end < durable_offset:
+        result.damage_offset = end
+        result.damage = trouble or (
+            f"{directory} ends at offset {end}, but records up to {durable_offset} were durable"
+        )
+    elif trouble:
+        rest = list(segments.values())[len(result.segments) :]
+        _cut(disk, directory, result, rest, trouble)
+    return result
+
+
+def load_leftovers(
+    disk: Disk,
+    directory: str,
+    *,
+    log_start_offset: Offset,
+    from_offset: Offset,
+    index_interval_bytes: int,
+) -> list[Segment]:
+    """Segments below the log start that have batches from ``from_offset`` on, as far as readable.
+
+    A crash has left them: their deletion was decided, and perhaps not finished.
+    """
+    bases = base_offsets(disk.list_dir(directory), LOG_SUFFIX)
+    live = live_bases(bases, log_start_offset)
+    found = []
+    for base, next_base in pairwise([*bases[: len(bases) - len(live)], *live[:1]]):
+        if next_base > from_offset:
+            segment = Segment(disk, directory, base)
+            _take_index(disk, directory, base, segment)
+            _load_segment(segment, index_interval_bytes, Recovered([], 0))
+            found.append(segment)
+    return found
+
+
+def _load(
+    segments: list[Segment], log_start_offset: Offset, index_interval_bytes: int, result: Recovered
+) -> str:
+    """Take in the segments up to the first trouble; says what that is, or ""."""
+    expected = log_start_offset
+    for segment, following in zip_longest(segments, segments[1:]):
+        if segment.base_offset > expected:
+            return (
+                f"offset {expected} comes next where {segment.path} starts: segment files are "
+                "missing, or not whole"
+            )
+        trouble = _load_segment(segment, index_interval_bytes, result)
+        if trouble:
+            if following is None or not _follows(following, segment):
+                return trouble
+            _cut_bytes(segment, trouble, result)
+        expected = segment.next_offset
+    return ""
+
+
+def _take_index(disk: Disk, directory: str, base: Offset, segment: Segment | None) -> Offset:
+    """Start the segment from what its index covers; returns the offset below which all was durable.
+
+    A good index whose segment is missing, or shorter, says that durable bytes are gone.
+    """
+    found = read_index(disk, directory, base)
+    if found is None:
+        return -1
+    index, summary = found
+    if segment is None or summary.log_bytes > segment.file.size():
+        return summary.next_offset
+    try:
+        if not _fits(segment, index, summary):
+            return -1  # of another log
+    except DamagedLogError:
+        return summary.next_offset  # the scan will say where
+    finally:
+        segment.close()
+    segment.index, segment.summary = index, summary
+    segment.indexed_bytes = summary.log_bytes
+    return summary.next_offset
+
+
+def _fits(segment: Segment, index: SparseIndex, summary: Summary) -> bool:
+    """Whether the last batch that an index covers ends where it says, with the chain it says.
+
+    One chain value speaks for all batches before it, so this is as good as reading them all.
+    """
+    position, chain, next_offset = index.last_position, summary.chain, summary.next_offset
+    while position < summary.log_bytes:
+        header = segment.header_at(position)
+        position, chain, next_offset = position + header.length, header.chain, header.next_offset
+    found = position, chain, next_offset
+    return found == (summary.log_bytes, summary.chain, summary.next_offset)
+
+
+def _follows(following: Segment, segment: Segment) -> bool:
+    """Whether a segment goes on just where the good part of the one before it ends.
+
+    Then what lies between is no part of the log: bytes of a write that failed and was taken back,
+    which a power cut has brought back. The chain proves it.
+    """
+    if following.base_offset != segment.next_offset:
+        return False
+    try:
+        header = _Window(following.file, following.file.size()).batch_at(0)
+    except CorruptBatchError:
+        return False
+    finally:
+        following.close()
+    return verify_chain(header, previous_chain=segment.summary.chain)
+
+
+def _load_segment(segment: Segment, index_interval_bytes: int, result: Recovered) -> str:
+    """Take in the next segment, scanning what no index covers; what is wrong with it, or ""."""
+    # Only a log whose start was deleted has a first batch with an unknown predecessor.
+    chain_known = bool(result.segments or segment.size_bytes or segment.base_offset == 0)
+    if result.segments and not segment.size_bytes:
+        segment.follow(result.segments[-1])
+    result.segments.append(segment)
+    try:
+        if segment.file.size() > segment.size_bytes:
+            result.scanned.append(segment)
+        return _scan(segment, index_interval_bytes, chain_known=chain_known)
+    finally:
+        segment.close()
+
+
+def _scan(segment: Segment, index_interval_bytes: int, *, chain_known: bool) -> str:
+    """Take in the batches after what the index covers, checking each; what is wrong, or ""."""
+    size = segment.file.size()
+    window = _Window(segment.file, size)
+    while segment.size_bytes < size:
+        before = segment.summary
+        try:
+            header = window.batch_at(segment.size_bytes)
+            if header.base_offset != segment.next_offset:
+                raise CorruptBatchError(
+                    f"offset {header.base_offset} where {segment.next_offset} comes next"
+                )
+            if header.leader_epoch < before.leader_epoch:
+                raise CorruptBatchError(
+                    f"epoch {header.leader_epoch} after epoch {before.leader_epoch}"
+                )
+            if chain_known and not verify_chain(header, previous_chain=before.chain):
+                raise CorruptBatchError("its chain value does not follow from the batch before it")
+        except CorruptBatchError as error:
+            return (
+                f"{segment.path} is bad at byte {segment.size_bytes} "
+                f"(offset {segment.next_offset}): {error}"
+            )
+        segment.note(header, index_interval_bytes=index_interval_bytes)
+        chain_known = True
+    return ""
+
+
+def _cut(disk: Disk, directory: str, result: Recovered, rest: list[Segment], trouble: str) -> None:
+    """Remove a torn tail: nobody was promised these bytes."""
+    if result.segments:
+        _cut_bytes(result.segments[-1], trouble, result)
+    for segment in rest:
+        result.notes.append(f"removed {segment.path}, which was never acknowledged: {trouble}")
+        segment.remove()
+    disk.sync_dir(directory)
+
+
+def _cut_bytes(segment: Segment, trouble: str, result: Recovered) -> None:
+    torn_bytes = segment.file.size() - segment.size_bytes
+    segment.file.truncate(segment.size_bytes)
+    result.notes.append(f"cut {torn_bytes} torn bytes that were never acknowledged: {trouble}")
+
+
+class _Window:
+    """Batches of a file, read a large piece at a time."""
+
+    def __init__(self, file: File, size: int) -> None:
+        self._file = file
+        self._size = size
+        self._start = 0
+        self._data = memoryview(b"")
+
+    def batch_at(self, position: int) -> BatchHeader:
+        header = parse_header(self._take(position, HEADER_BYTES))
+        if header.length > self._size - position:
+            raise CorruptBatchError("the file ends inside the batch")
+        return check(self._take(position, header.length))
+
+    def _take(self, position: int, length: int) -> memoryview:
+        offset = position - self._start
+        if offset < 0 or offset + length > len(self._data):
+            try:
+                data = self._file.pread(max(length, _WINDOW_BYTES), position)
+            except OSError as error:
+                raise CorruptBatchError(f"it cannot be read: {error}") from error
+            self._data = memoryview(data)
+            self._start, offset = position, 0
+        return self._data[offset : offset + length]

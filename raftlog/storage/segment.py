@@ -1,0 +1,264 @@
+"""One segment: a file of whole batches, back to back, and its sparse index.
+
+A segment knows where batches start and what they span. It knows nothing of durability, producers,
+epochs or retention: that is the log's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Final
+
+from raftlog import limits
+from raftlog.disk import Disk, File
+from raftlog.errors import CorruptBatchError, DamagedLogError
+from raftlog.record import (
+    HEADER_BYTES,
+    BatchHeader,
+    decode_lists,
+    find_timestamp,
+    parse_header,
+)
+from raftlog.storage import index as index_codec
+from raftlog.storage.index import SparseIndex, Summary
+from raftlog.types import Buffer, Offset, OffsetAndTimestamp, TimestampMs
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+# Offsets in file names have 20 digits, so that names sort as offsets do.
+NAME_DIGITS: Final = 20
+
+# Bytes taken at once when a segment is walked from one end to the other.
+_WALK_BYTES: Final = 256 * limits.KIB
+
+
+def file_name(base_offset: Offset, suffix: str) -> str:
+    return f"{base_offset:0{NAME_DIGITS}d}{suffix}"
+
+
+def base_offsets(names: Sequence[str], suffix: str) -> list[Offset]:
+    """The offsets in those ``names`` that are segment files of that suffix, ascending."""
+    stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
+    return sorted(
+        int(stem)
+        for stem in stems
+        if len(stem) == NAME_DIGITS and stem.isascii() and stem.isdecimal()
+    )
+
+
+class Segment:
+    """A segment file and what is known of it. Invariant: ``size_bytes`` ends a whole batch."""
+
+    def __init__(self, disk: Disk, directory: str, base_offset: Offset) -> None:
+        self.base_offset = base_offset
+        self.directory = directory
+        self.path = f"{directory}/{file_name(base_offset, LOG_SUFFIX)}"
+        self.index_path = f"{directory}/{file_name(base_offset, INDEX_SUFFIX)}"
+        self.index = SparseIndex()
+        self.summary = Summary(base_offset)
+        self.indexed_bytes = 0  # what the index file covers, as far as this process knows
+        self._disk = disk
+        self._file: File | None = None
+
+    # -- the file ----------------------------------------------------------------------------------
+
+    def create(self) -> None:
+        """Make the file. Its name is durable only after the directory was synced."""
+        assert self._file is None
+        self._file = self._disk.open(self.path, create=True)
+
+    @property
+    def file(self) -> File:
+        if self._file is None:
+            self._file = self._disk.open(self.path)
+        return self._file
+
+    @property
+    def is_open(self) -> bool:
+        return self._file is not None
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    @property
+    def size_bytes(self) -> int:
+        return self.summary.log_bytes
+
+    @property
+    def next_offset(self) -> Offset:
+        return self.summary.next_offset
+
+    # -- growing -----------------------------------------------------------------------------------
+
+    def follow(self, previous: Segment) -> None:
+        """Take over, while empty, what the first batch has to follow from."""
+        assert self.size_bytes == 0
+        self.summary.chain = previous.summary.chain
+        self.summary.leader_epoch = previous.summary.leader_epoch
+
+    def append(
+        self, buffers: Sequence[Buffer], header: BatchHeader, *, index_interval_bytes: int
+    ) -> None:
+        """Write one stamped batch. On ``OSError`` nothing is noted; bytes may dangle behind."""
+        self.file.append(buffers)
+        self.note(header, index_interval_bytes=index_interval_bytes)
+
+    def note(self, header: BatchHeader, *, index_interval_bytes: int) -> None:
+        """Take the batch that follows ``summary.log_bytes`` into the summary and the index."""
+        summary = self.summary
+        position = summary.log_bytes
+        if position - self.index.last_position >= max(index_interval_bytes, 1):
+            self.index.add(
+                offset=header.base_offset,
+                newest_before_ms=summary.newest_timestamp_ms,
+                position=position,
+            )
+        if position == 0:
+            summary.first_append_ms = header.append_timestamp
+        age_ms = min(header.newest_timestamp_ms, header.append_timestamp)
+        summary.newest_age_ms = max(summary.newest_age_ms, age_ms)
+        summary.newest_timestamp_ms = max(summary.newest_timestamp_ms, header.newest_timestamp_ms)
+        summary.log_bytes = position + header.length
+        summary.next_offset = header.next_offset
+        summary.chain = header.chain
+        summary.leader_epoch = header.leader_epoch
+
+    def encode_index(self) -> bytes:
+        """What the index file is to hold, once all that it covers was synced."""
+        self.indexed_bytes = self.size_bytes
+        return index_codec.encode(self.base_offset, self.index, self.summary)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def pread(self, size: int, position: int) -> bytes:
+        """``size`` bytes that the segment has; raises ``DamagedLogError``."""
+        file = self.file
+        try:
+            data = file.pread(size, position)
+        except OSError as error:
+            raise self.damaged(position, error) from error
+        if len(data) < size:
+            raise self.damaged(position + len(data), "the file ends here")
+        return data
+
+    def header_at(self, position: int) -> BatchHeader:
+        """The header of the batch at ``position``; raises ``DamagedLogError``."""
+        try:
+            return parse_header(self.pread(HEADER_BYTES, position))
+        except CorruptBatchError as error:
+            raise self.damaged(position, error) from error
+
+    def damaged(self, position: int, error: Exception | str) -> DamagedLogError:
+        return DamagedLogError(
+            f"{self.path} is damaged at byte {position}: {error}. "
+            "Run `raftlog log verify` on its directory to see how far"
+        )
+
+    def find(self, offset: Offset) -> tuple[int, BatchHeader]:
+        """The batch that holds ``offset`` (or the next one after it): its position and header."""
+        assert self.base_offset <= offset < self.next_offset
+        position = self.index.position_for_offset(offset)
+        header = self.header_at(position)
+        while header.next_offset <= offset:
+            position += header.length
+            header = self.header_at(position)
+        return position, header
+
+    def end_of_read(self, *, start: int, first: BatchHeader, end: int, bytes_max: int) -> int:
+        """Where a read from ``start`` stops: at a batch's end, one batch on at least."""
+        if start + bytes_max >= end:
+            return end
+        cut = max(self.index.batch_start_before(start + bytes_max), start + first.length)
+        while cut < end:
+            longer = cut + self.header_at(cut).length
+            if longer > start + bytes_max:
+                break
+            cut = longer
+        return min(cut, end)
+
+    def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """Positions and headers of the batches from ``position`` on."""
+        end = self.size_bytes
+        while position < end:
+            chunk = self.pread(min(_WALK_BYTES, end - position), position)
+            start = position
+            while position - start + HEADER_BYTES <= len(chunk):
+                try:
+                    header = parse_header(chunk, position - start)
+                except CorruptBatchError as error:
+                    raise self.damaged(position, error) from error
+                yield position, header
+                position += header.length
+            if position == start:
+                raise self.damaged(position, "a header is cut short")
+
+    def find_timestamp(
+        self, timestamp_ms: TimestampMs, *, from_offset: Offset
+    ) -> OffsetAndTimestamp | None:
+        """The first record from ``from_offset`` on with that timestamp or a later one."""
+        if self.summary.newest_timestamp_ms < timestamp_ms:
+            return None
+        for position, header in self.headers(self.index.position_for_timestamp(timestamp_ms)):
+            if header.newest_timestamp_ms < timestamp_ms or header.next_offset <= from_offset:
+                continue
+            batch = self.pread(header.length, position)
+            try:
+                found = find_timestamp(batch, timestamp_ms)
+                if found is not None and found.offset < from_offset:
+                    found = _find_timestamp_from(batch, timestamp_ms, from_offset)
+            except CorruptBatchError as error:
+                raise self.damaged(position, error) from error
+            if found is not None:
+                return found
+        return None
+
+    # -- shrinking ---------------------------------------------------------------------------------
+
+    def remove_index(self) -> None:
+        """Remove the index file: what it covers must never be more than what is there."""
+        if self._disk.exists(self.index_path):
+            self._disk.remove(self.index_path)
+
+    def remove(self) -> None:
+        """Remove the files. Durable only after the directory was synced."""
+        self.close()
+        self.remove_index()
+        self._disk.remove(self.path)
+
+    def truncate(self, offset: Offset, *, index_interval_bytes: int) -> None:
+        """Cut the batch that holds ``offset`` and all after it, durably. The index file is gone."""
+        kept = []
+        for _position, header in self.headers():
+            if header.next_offset > offset:
+                break
+            kept.append(header)
+        self._keep(kept, index_interval_bytes)
+        self.file.truncate(self.size_bytes)
+        self.file.sync()
+
+    def forget_bad(self, *, index_interval_bytes: int) -> None:
+        """Let the segment end, for this process, before its first bad header."""
+        kept = []
+        with suppress(DamagedLogError):
+            for _position, header in self.headers():
+                kept.append(header)
+        self._keep(kept, index_interval_bytes)
+
+    def _keep(self, headers: Sequence[BatchHeader], index_interval_bytes: int) -> None:
+        self.index, self.summary = SparseIndex(), Summary(self.base_offset)
+        for header in headers:
+            self.note(header, index_interval_bytes=index_interval_bytes)
+
+
+def _find_timestamp_from(
+    batch: bytes, timestamp_ms: TimestampMs, offset: Offset
+) -> OffsetAndTimestamp | None:
+    """As ``find_timestamp``, from ``offset`` on: for a batch that the log start cuts in two."""
+    records = decode_lists(batch)
+    for at, record_timestamp_ms in zip(records.offsets, records.timestamps_ms, strict=True):
+        if at >= offset and record_timestamp_ms >= timestamp_ms:
+            return OffsetAndTimestamp(at, record_timestamp_ms)
+    return None
