@@ -1,0 +1,233 @@
+"""``FrameReader``: bytes as they arrive in, whole frames out. No sockets, no knowledge of APIs.
+
+Its owner is an ``asyncio.BufferedProtocol``, or anything of that shape::
+
+    view = reader.get_buffer()      # the kernel writes here
+    frames = reader.received(n)     # n bytes of it were written
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from raftlog import limits
+from raftlog.errors import FrameError
+from raftlog.protocol.frame import (
+    FIXED_BYTES,
+    FRAME,
+    LENGTH_BYTES,
+    LENGTH_MIN,
+    MAGIC,
+    Frame,
+    flaw,
+)
+
+_unpack_from: Final = FRAME.unpack_from
+
+
+class FrameReader:
+    """Splits one direction of one connection into frames. Holds no memory between frames.
+
+    Frames are parsed where they arrived: in ``scratch``, which all readers of one thread may
+    share, because what a read leaves over of an incomplete frame is copied aside before
+    ``received`` returns. A frame over ``limits.FRAME_SMALL_BYTES_MAX`` that came in part gets a
+    buffer of its own, and ``get_buffer`` then shows the rest of that: the kernel writes straight
+    into the frame.
+    """
+
+    __slots__ = (
+        "_bytes_max",
+        "_filled",
+        "_held",
+        "_held_position",
+        "_large",
+        "_large_total",
+        "_scratch",
+        "_small_max",
+        "_waiting",
+        "error",
+        "first_bytes",
+    )
+
+    def __init__(
+        self, bytes_max: int = limits.FRAME_BYTES_MAX, *, scratch: memoryview | None = None
+    ) -> None:
+        if scratch is None:
+            scratch = memoryview(bytearray(limits.RECEIVE_BYTES))
+        assert len(scratch) > FIXED_BYTES and not scratch.readonly
+        assert bytes_max <= limits.FRAME_BYTES_MAX
+        self._bytes_max = bytes_max
+        self._scratch = scratch
+        # Invariant: what is held of an incomplete frame is shorter than the scratch.
+        self._small_max = min(limits.FRAME_SMALL_BYTES_MAX, len(scratch))
+        self._held = b""
+        self._held_position = 0  # not 0 only while waiting
+        self._waiting = False
+        self._large: bytearray | None = None
+        self._large_total = 0  # bytes that the frame in _large will have
+        self._filled = 0  # bytes of _large that have arrived
+        self.error: FrameError | None = None  # once set, the reader gives nothing more
+        self.first_bytes = b""  # of what the error is about
+
+    @property
+    def waiting(self) -> bool:
+        """``frames_max`` held frames back. ``received(0)`` gives them; until then, do not read."""
+        return self._waiting
+
+    @property
+    def bytes_held(self) -> int:
+        """Memory taken for this connection alone, without the scratch."""
+        return len(self._held) if self._large is None else len(self._large)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that have arrived and are not part of a frame handed out."""
+        return len(self._held) - self._held_position if self._large is None else self._filled
+
+    @property
+    def in_frame(self) -> bool:
+        """A frame has begun and not ended: a peer that falls silent now has stalled."""
+        return self.pending_bytes > 0 and not self._waiting
+
+    def get_buffer(self, sizehint: int = -1) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        """Where to write what arrives next; never empty."""
+        assert not self._waiting, "received(0) first: what waits fills the scratch"
+        large = self._large
+        if large is not None:
+            if self._filled == len(large):
+                large = self._grow(large)
+            return memoryview(large)[self._filled :]
+        held = self._held
+        if not held:
+            return self._scratch
+        self._scratch[: len(held)] = held
+        return self._scratch[len(held) :]
+
+    def received(self, count: int, *, frames_max: int | None = None) -> list[Frame]:
+        """The frames that ``count`` new bytes complete, at most ``frames_max`` of them.
+
+        Raises ``FrameError`` when the bytes are no frames, then and ever after. Frames that came
+        before the bad bytes are returned first, with ``error`` already set.
+        """
+        if self.error is not None:
+            raise self.error
+        if self._large is not None:
+            return self._received_large(self._large, count)
+        if count:
+            return self._parse(self._scratch, 0, len(self._held) + count, frames_max)
+        if self._waiting:
+            held = memoryview(self._held)
+            return self._parse(held, self._held_position, len(held), frames_max)
+        return []
+
+    def end_of_stream(self) -> FrameError | None:
+        """The peer has closed: an error if that was in the middle of a frame."""
+        if not self.in_frame:
+            return None
+        return FrameError(f"the connection ended after {self.pending_bytes} bytes of a frame")
+
+    def _parse(
+        self, view: memoryview, position: int, end: int, frames_max: int | None
+    ) -> list[Frame]:
+        frames: list[Frame] = []
+        owns_memory = view is not self._scratch
+        bytes_max = self._bytes_max
+        self._waiting = False
+        while end - position >= FIXED_BYTES:
+            length, magic, api_or_status, version, flags, correlation_id, header_length = (
+                _unpack_from(view, position)
+            )
+            if (
+                magic != MAGIC
+                or flags
+                or not LENGTH_MIN + header_length <= length <= bytes_max
+                or header_length > limits.FRAME_HEADER_BYTES_MAX
+            ):
+                return self._break(bytes(view[position : position + FIXED_BYTES]), frames)
+            header = position + FIXED_BYTES
+            attachment = header + header_length
+            following = position + LENGTH_BYTES + length
+            if following > end:
+                break
+            if len(frames) == frames_max:
+                self._waiting = True
+                break
+            frames.append(
+                Frame(
+                    api_or_status,
+                    version,
+                    correlation_id,
+                    view[header:attachment],
+                    view[attachment:following],
+                    owns_memory,
+                )
+            )
+            position = following
+        return self._set_aside(view, position, end, frames)
+
+    def _set_aside(
+        self, view: memoryview, position: int, end: int, frames: list[Frame]
+    ) -> list[Frame]:
+        """Keep what is left of ``view``, which other readers may share."""
+        if position == end:
+            self._hold(b"")
+            return frames
+        rest = view[position:end]
+        if self._waiting:
+            if view is self._scratch:
+                self._hold(bytes(rest))
+            else:
+                self._held_position = position
+        elif len(rest) < FIXED_BYTES:
+            start = bytes(rest)
+            if flaw(start, bytes_max=self._bytes_max) is not None:
+                return self._break(start, frames)
+            self._hold(start)
+        else:
+            total = LENGTH_BYTES + int.from_bytes(rest[:LENGTH_BYTES], "little")
+            if total > self._small_max:
+                self._begin_large(rest, total)
+            else:
+                self._hold(bytes(rest))
+        return frames
+
+    def _hold(self, held: bytes) -> None:
+        self._held, self._held_position = held, 0
+
+    def _break(self, start: bytes, frames: list[Frame]) -> list[Frame]:
+        problem = flaw(start, bytes_max=self._bytes_max)
+        assert problem is not None, "the reader and flaw() disagree"
+        self.error = FrameError(problem)
+        self.first_bytes = start
+        self._hold(b"")
+        if frames:
+            return frames
+        raise self.error
+
+    # -- a large frame, in a buffer of its own
+
+    def _begin_large(self, start: memoryview, total: int) -> None:
+        large = bytearray(min(total, max(limits.FRAME_TRUSTED_BYTES_MAX, len(start))))
+        memoryview(large)[: len(start)] = start
+        self._large, self._large_total, self._filled = large, total, len(start)
+        self._hold(b"")
+
+    def _grow(self, large: bytearray) -> bytearray:
+        """Twice the room: no more is taken on trust than has arrived."""
+        # A new buffer, because the owner may still have the last view of the old one.
+        larger = bytearray(min(self._large_total, 2 * len(large)))
+        memoryview(larger)[: len(large)] = large
+        self._large = larger
+        return larger
+
+    def _received_large(self, large: bytearray, count: int) -> list[Frame]:
+        self._filled += count
+        assert self._filled <= len(large), "more received than get_buffer() had room for"
+        if self._filled < self._large_total:
+            return []
+        self._large, self._filled = None, 0
+        _, _, api_or_status, version, _, correlation_id, header_length = _unpack_from(large)
+        view = memoryview(large).toreadonly()
+        attachment = FIXED_BYTES + header_length
+        header = view[FIXED_BYTES:attachment]
+        return [Frame(api_or_status, version, correlation_id, header, view[attachment:], True)]
