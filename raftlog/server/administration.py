@@ -1,0 +1,176 @@
+"""Changes to topics: one at a time, in the order of arrival, with the disk's part in a thread.
+
+The store makes a change durable, in the thread; the topic table shows it, on the loop. A deletion
+goes the other way round: what is about to vanish stops serving first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeAlias, TypeVar
+
+from raftlog import limits
+from raftlog.errors import (
+    BrokerUnavailableError,
+    RaftlogError,
+    StorageFailedError,
+    ThrottledError,
+    UnknownTopicError,
+)
+from raftlog.protocol.schema import Message
+from raftlog.server.replica_host import HostServices, PartitionHost
+from raftlog.server.reply import Reply
+from raftlog.server.topic_table import HostedTopic, TopicTable
+from raftlog.server.workers import Workers
+from raftlog.storage import Store, Topic
+from raftlog.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Operation: TypeAlias = Callable[[], Awaitable[Message]]
+
+
+class Administration:
+    """The one writer of the store's catalog and of the topic table."""
+
+    def __init__(
+        self, store: Store, topics: TopicTable, services: HostServices, worker: Workers
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._services = services
+        self._worker = worker
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed: RaftlogError | None = None
+
+    def submit(self, operation: Operation, reply: Reply) -> None:
+        """Run ``operation`` when it is its turn and reply with what it returns or raises."""
+        if len(self._tasks) >= limits.ADMIN_REQUESTS_PENDING_MAX:
+            raise ThrottledError(
+                f"{len(self._tasks)} changes to topics are waiting already "
+                "(ADMIN_REQUESTS_PENDING_MAX); try again in a moment"
+            )
+        task = self._services.loop.create_task(self._run(operation, reply))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def close(self, reason: RaftlogError) -> None:
+        """Refuse every change from now on, with ``reason``."""
+        self._closed = reason
+
+    async def finish(self) -> None:
+        """Return once no change is under way: those that wait for their turn are refused."""
+        self.close(self._closed or BrokerUnavailableError("the broker stops"))
+        await asyncio.gather(*self._tasks)
+
+    async def _run(self, operation: Operation, reply: Reply) -> None:
+        async with self._turn:
+            try:
+                if self._closed is not None:
+                    raise self._closed
+                message = await operation()
+            except RaftlogError as error:
+                reply.fail(error)
+            except Exception as error:  # noqa: BLE001 - told, logged and counted
+                reply.fail_by_mistake(error)
+            else:
+                reply.send(message)
+
+    # -- operations, each in its turn --------------------------------------------------------------
+
+    def load(self) -> None:
+        """Show every topic that the store has: the broker starts."""
+        for topic in self._store.topics.values():
+            self._topics.add(self._hosted(topic))
+
+    async def plan(self, name: str, *, partitions: int, config: Mapping[str, str]) -> Topic:
+        """What ``create`` would do: the topic, or the error."""
+        store = self._store
+        return await self._blocking(
+            lambda: store.plan_topic(name, partitions=partitions, config=config)
+        )
+
+    async def create(self, name: str, *, partitions: int, config: Mapping[str, str]) -> Topic:
+        store = self._store
+        topic = await self._blocking(
+            lambda: store.create_topic(name, partitions=partitions, config=config)
+        )
+        self._topics.add(self._hosted(topic))
+        logger.info("topic %s created with %d partitions", name, partitions)
+        return topic
+
+    async def delete(self, name: str) -> Topic:
+        store = self._store
+        topic = await self._blocking(lambda: store.delete_topic(name))
+        reason = UnknownTopicError(f"topic {name!r} was deleted")
+        hosts = self._topics.remove(name).hosts
+        for host in hosts:
+            host.close(reason)
+        await quiet(hosts)
+        await self._blocking(lambda: store.discard(topic))
+        logger.info("topic %s deleted", name)
+        return topic
+
+    async def alter(self, name: str, changes: Mapping[str, str | None]) -> Topic:
+        store = self._store
+        topic = await self._blocking(lambda: store.alter_topic(name, changes))
+        hosted = self._topics.topic(name)
+        hosted.config, hosted.overrides = topic.config, topic.overrides
+        for host in hosted.hosts:
+            host.reconsider()
+        logger.info("topic %s altered: %s", name, dict(changes))
+        return topic
+
+    async def add_partitions(self, name: str, total: int) -> Topic:
+        store = self._store
+        topic = await self._blocking(lambda: store.add_partitions(name, total))
+        hosted = self._topics.topic(name)
+        hosted.hosts += self._hosts(topic, first=len(hosted.hosts))
+        logger.info("topic %s has %d partitions now", name, total)
+        return topic
+
+    async def allocate_producer_id(self) -> int:
+        return await self._blocking(self._store.allocate_producer_id)
+
+    async def _blocking(self, work: Callable[[], T]) -> T:
+        try:
+            return await self._worker.run(work)
+        except StorageFailedError as error:
+            self._services.on_failed(error)
+            raise
+
+    def _hosted(self, topic: Topic) -> HostedTopic:
+        hosts = self._hosts(topic, first=0)
+        return HostedTopic(topic.name, topic.id, topic.config, topic.overrides, hosts)
+
+    def _hosts(self, topic: Topic, *, first: int) -> list[PartitionHost]:
+        hosts = []
+        for partition in range(first, topic.partitions):
+            log = self._store.log(topic.name, partition)
+            for note in log.notes:
+                logger.warning("%s:%d: %s", topic.name, partition, note)
+            if log.damage:
+                logger.error("%s:%d is damaged: %s", topic.name, partition, log.damage)
+            hosts.append(PartitionHost(TopicPartition(topic.name, partition), log, self._services))
+        return hosts
+
+
+async def quiet(hosts: list[PartitionHost]) -> None:
+    """Return once no thread works on the files of ``hosts``, which are closed."""
+    done = asyncio.get_running_loop().create_future()
+    missing = len(hosts)
+
+    def one_is() -> None:
+        nonlocal missing
+        missing -= 1
+        if missing == 0:
+            done.set_result(None)
+
+    for host in hosts:
+        host.when_quiet(one_is)
+    if hosts:
+        await done

@@ -1,0 +1,105 @@
+"""Two broker-wide memory budgets: requests that arrived in part, answers that were not taken yet.
+
+Both are soft by one request or answer, so that something can always finish: a budget below the size
+of one request slows the broker down and never stops it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Reading(Protocol):
+    """A connection, as the request budget sees it."""
+
+    def pause_for_memory(self) -> None: ...
+
+    def resume_from_memory(self) -> None: ...
+
+
+class RequestBudget:
+    """Bytes of requests that have arrived in part, over all connections.
+
+    Over ``bytes_max``, only the connection whose request began first goes on reading: it will
+    finish (or time out) and make room, so that connections cannot wait for each other for ever.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._held: dict[Reading, int] = {}  # in the order in which the requests began
+        self._paused: dict[Reading, None] = {}
+        self.bytes = 0
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Somebody cannot go on for lack of memory."""
+        return bool(self._paused)
+
+    def set(self, connection: Reading, size: int) -> None:
+        """``connection`` holds ``size`` bytes of a request that is not complete."""
+        before = self._held.get(connection, 0)
+        if size == before:
+            return
+        self.bytes += size - before
+        if size:
+            self._held[connection] = size
+        else:
+            del self._held[connection]
+        if size < before:
+            self._resume()
+        elif self.bytes > self._bytes_max and connection is not next(iter(self._held)):
+            self._paused[connection] = None
+            connection.pause_for_memory()
+
+    def forget(self, connection: Reading) -> None:
+        """The connection is gone."""
+        self._paused.pop(connection, None)
+        self.set(connection, 0)
+
+    def _resume(self) -> None:
+        if self.bytes <= self._bytes_max:
+            ready, self._paused = list(self._paused), {}
+        else:
+            oldest = next(iter(self._held))
+            ready = [oldest] if oldest in self._paused else []
+            self._paused.pop(oldest, None)
+        for connection in ready:
+            connection.resume_from_memory()
+
+
+class ResponseBudget:
+    """Bytes of answers that the kernel has not taken yet, over all slow readers' connections."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._held: dict[object, int] = {}
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._admitting = False
+        self.bytes = 0
+
+    @property
+    def full(self) -> bool:
+        return self.bytes >= self._bytes_max
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Somebody cannot go on for lack of memory."""
+        return bool(self._waiting)
+
+    def set(self, connection: object, size: int) -> None:
+        """``connection`` holds ``size`` bytes of answers that its reader has not taken."""
+        self.bytes += size - self._held.pop(connection, 0)
+        if size:
+            self._held[connection] = size
+        if self._admitting:  # one who was just let in has written
+            return
+        self._admitting = True
+        while self._waiting and not self.full:
+            self._waiting.popleft()()
+        self._admitting = False
+
+    def when_room(self, ready: Callable[[], None]) -> None:
+        """Call ``ready`` when there is room, in the order of asking."""
+        self._waiting.append(ready)

@@ -1,0 +1,349 @@
+"""One client's connection: bytes to requests, answers to bytes, and what it may take of the broker.
+
+What the bytes mean is ``raftlog.protocol``'s, what a request does is a handler's. Here is when to
+read and when not to:
+
+- while the client does not take its answers (``pause_writing``), its requests wait, and so do its
+  fetches;
+- while too many of its requests are in flight, they wait (``ServerConnectionState.paused``);
+- while requests that have arrived in part take too much memory, it waits its turn
+  (``RequestBudget``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, cast
+
+from raftlog import limits
+from raftlog.errors import RaftlogError
+from raftlog.protocol.connection import (
+    Broken,
+    Refusal,
+    Request,
+    ServerConnectionState,
+    ServerEvent,
+)
+from raftlog.protocol.schema import Message
+from raftlog.server.budgets import RequestBudget, ResponseBudget
+from raftlog.server.metrics import Counters
+from raftlog.types import Buffer
+
+logger = logging.getLogger(__name__)
+
+# After the last answer, what the peer still sends is thrown away for so long, so that the answer
+# arrives: closing with unread bytes would reset the connection.
+LINGER_SECONDS: Final = 1.0
+REFUSALS_LOGGED_MAX: Final = 10  # per connection: a client's mistake must not fill the broker's log
+
+
+class ConnectionServices(Protocol):
+    """What a connection needs of its broker."""
+
+    loop: asyncio.AbstractEventLoop
+    scratch: memoryview
+    requests: RequestBudget
+    responses: ResponseBudget
+    request_bytes_max: int
+    counters: Counters
+
+    def connected(self, connection: Connection) -> bool:
+        """A new connection; False when there are too many, and it has to go."""
+        ...
+
+    def disconnected(self, connection: Connection) -> None: ...
+
+    def handle(self, connection: Connection, request: Request) -> None:
+        """Answer by ``respond``, ``refuse`` or ``finish``, now or later."""
+        ...
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Invariant: requests are handled in the order in which they came."""
+
+    def __init__(self, services: ConnectionServices) -> None:
+        self.services = services
+        self._state = ServerConnectionState(services.request_bytes_max, scratch=services.scratch)
+        self._transport: asyncio.Transport | None = None
+        self._held: deque[ServerEvent] = deque()  # came while the client took no answers
+        self._unwritten: list[Buffer] = []  # answers of this turn of the loop: one write for all
+        self._unwritten_bytes = 0
+        self._held_bytes = 0
+        self._when_writable: list[Callable[[], None]] = []
+        self._writing_paused = False
+        self._writing_paused_seconds = 0.0
+        self._memory_paused = False
+        self._reading = True
+        self._lingering = False
+        self._draining = False  # the broker stops: hang up when nothing is in flight
+        self._refusals = 0
+        self.peer = "?"
+        self.local_host = ""
+        self.last_active_seconds = 0.0
+        self._frame_began_seconds: float | None = None  # while a request has arrived in part
+        self._processing = False
+
+    # -- what asyncio calls ------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)
+        name = transport.get_extra_info("peername")
+        self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "local")
+        local = transport.get_extra_info("sockname")
+        self.local_host = str(local[0]) if isinstance(local, tuple) else ""
+        transport.set_write_buffer_limits(
+            high=limits.WRITE_BUFFER_HIGH_BYTES, low=limits.WRITE_BUFFER_LOW_BYTES
+        )
+        self.last_active_seconds = self.services.loop.time()
+        if not self.services.connected(self):
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._transport = None
+        self._state.end_of_stream()
+        self._unwritten.clear()
+        self._held.clear()
+        self._when_writable.clear()
+        self.services.requests.forget(self)
+        self.services.responses.set(self, 0)
+        self.services.disconnected(self)
+
+    def eof_received(self) -> bool:
+        error = self._state.end_of_stream()
+        self._flush()
+        if error is not None and not self._lingering:
+            logger.info("connection %s: %s", self.peer, error)
+        return False  # asyncio closes, once what was written is out
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.services.scratch if self._lingering else self._state.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._lingering:
+            return
+        state = self._state
+        events = state.received(nbytes)
+        self.last_active_seconds = self.services.loop.time()
+        if state.in_frame or self._frame_began_seconds is not None:
+            self._note_partial_frame(is_new=bool(events))
+        self._process(events)
+        if state.paused:
+            self._adjust_reading()
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+        self._writing_paused_seconds = self.services.loop.time()
+        self._adjust_reading()
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self.last_active_seconds = self.services.loop.time()
+        self.services.responses.set(self, 0)
+        waiting, self._when_writable = self._when_writable, []
+        for ready in waiting:
+            ready()
+        self._process(())
+        self._adjust_reading()
+
+    # -- what the budgets and the broker call ------------------------------------------------------
+
+    def pause_for_memory(self) -> None:
+        self._memory_paused = True
+        self._adjust_reading()
+
+    def resume_from_memory(self) -> None:
+        self._memory_paused = False
+        self._adjust_reading()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that await their answer."""
+        return self._state.in_flight
+
+    @property
+    def stalled_since_seconds(self) -> float | None:
+        """When the request began that we read and that does not come to its end; else None."""
+        return self._frame_began_seconds if self._reading else None
+
+    @property
+    def not_taking_since_seconds(self) -> float | None:
+        """Since when its client has not taken the answers that wait for it; else None."""
+        return self._writing_paused_seconds if self._writing_paused else None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._transport is None
+
+    @property
+    def may_answer_at_length(self) -> bool:
+        """The client takes its answers: a fetch may read for it."""
+        return not self._writing_paused
+
+    def when_writable(self, ready: Callable[[], None]) -> None:
+        """Call ``ready`` when the client takes its answers again; never, if it goes away."""
+        self._when_writable.append(ready)
+
+    def drain(self) -> None:
+        """Read no more requests, answer those that came, then hang up."""
+        self._draining = True
+        self._adjust_reading()
+        self._check_drained()
+
+    def abort(self, reason: str) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            logger.info("connection %s: closed: %s", self.peer, reason)
+            self._transport.abort()
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    def respond(
+        self, request: Request, message: Message, attachment: Sequence[Buffer] = ()
+    ) -> None:
+        """Answer a request. If the client is gone, nothing happens."""
+        self._answered(self._state.reply(request, message, attachment))
+
+    def refuse(self, request: Request, error: RaftlogError) -> None:
+        """Answer a request with why it has no answer."""
+        self._answered(self._state.fail(request, error))
+
+    def finish(self, request: Request) -> None:
+        """A request that wants no answer is done."""
+        self._state.finish(request)
+        self._answered([])
+
+    def note_refusal(self, what: str, error: RaftlogError) -> None:
+        """Log what was refused, and stop logging it when it does not stop."""
+        self._refusals += 1
+        if self._refusals <= REFUSALS_LOGGED_MAX:
+            more = " (further ones are not logged)" if self._refusals == REFUSALS_LOGGED_MAX else ""
+            logger.info("connection %s: %s refused: %s%s", self.peer, what, error, more)
+
+    def _answered(self, buffers: list[Buffer]) -> None:
+        if buffers:
+            self._write(buffers)
+        if self._state.paused:
+            self._process(self._state.resume())
+            self._adjust_reading()
+        if self._draining:
+            self._check_drained()
+
+    def _write(self, buffers: list[Buffer]) -> None:
+        """Write at the end of this turn of the loop: a send a piece costs more than the answer."""
+        if self._transport is None or self._lingering:
+            return
+        if not self._unwritten:
+            self.services.loop.call_soon(self._flush)
+        self._unwritten += buffers
+        self._unwritten_bytes += sum(map(len, buffers))
+        if self._unwritten_bytes >= limits.WRITE_BUFFER_HIGH_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        transport, buffers = self._transport, self._unwritten
+        if transport is None or not buffers:
+            return
+        self._unwritten, self._unwritten_bytes = [], 0
+        if len(buffers) == 1:
+            transport.write(buffers[0])
+        else:
+            transport.writelines(buffers)
+        if self._writing_paused:
+            self.services.responses.set(self, transport.get_write_buffer_size())
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def _process(self, events: Sequence[ServerEvent]) -> None:
+        """Handle ``events`` after those held before, for as long as the client takes answers.
+
+        An answer may let in more events, from within a handler: they queue up here.
+        """
+        held = self._held
+        held.extend(events)
+        if self._processing:
+            return
+        self._processing = True
+        try:
+            while held and not self._writing_paused:
+                self._handle(held.popleft())
+        finally:
+            self._processing = False
+        if held or self._held_bytes:
+            self._held_bytes = sum(_size_of(event) for event in held)
+            self._note_memory()
+
+    def _handle(self, event: ServerEvent) -> None:
+        if isinstance(event, Request):
+            self.services.handle(self, event)
+        elif isinstance(event, Refusal):
+            self.note_refusal("a request", event.error)
+            self._write(event.buffers)
+        else:
+            self._say_farewell(event)
+
+    def _say_farewell(self, broken: Broken) -> None:
+        """Framing is lost: tell the peer why, and hang up."""
+        logger.info("connection %s: closed: %s", self.peer, broken.error)
+        if self._transport is not None:
+            self._write([broken.farewell])
+            self._hang_up()
+
+    def _check_drained(self) -> None:
+        if not self._state.in_flight and not self._held:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Close our side once what was written is out, and the whole when the peer saw that."""
+        transport = self._transport
+        if transport is None or self._lingering:
+            return
+        self._flush()
+        self._lingering = True
+        self._held.clear()
+        self.services.requests.forget(self)
+        if not transport.can_write_eof():
+            transport.close()
+            return
+        transport.write_eof()
+        self._adjust_reading()
+        self.services.loop.call_later(LINGER_SECONDS, self._end_lingering)
+
+    def _end_lingering(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _note_partial_frame(self, *, is_new: bool) -> None:
+        """Keep account of a request that has arrived in part; ``is_new`` if another just ended."""
+        if not self._state.in_frame:
+            self._frame_began_seconds = None
+        elif is_new or self._frame_began_seconds is None:
+            self._frame_began_seconds = self.last_active_seconds
+        self._note_memory()
+
+    def _note_memory(self) -> None:
+        self.services.requests.set(self, self._state.bytes_held + self._held_bytes)
+
+    def _adjust_reading(self) -> None:
+        """The one place that decides whether to read. What is waited for calls it again."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        wanted = self._lingering or not (
+            self._writing_paused or self._memory_paused or self._state.paused or self._draining
+        )
+        if wanted is self._reading:
+            return
+        self._reading = wanted
+        if wanted:
+            if self._frame_began_seconds is not None:  # until now it was us who waited
+                self._frame_began_seconds = self.services.loop.time()
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
+
+def _size_of(event: ServerEvent) -> int:
+    return len(event.attachment) if isinstance(event, Request) else 0

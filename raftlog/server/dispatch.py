@@ -1,0 +1,57 @@
+"""From a request to its handler: the one table of handlers, and what happens when one fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from raftlog.errors import RaftlogError, UnsupportedApiError
+from raftlog.protocol import api
+from raftlog.protocol.connection import Request
+from raftlog.server.connection import Connection
+from raftlog.server.context import BrokerContext
+from raftlog.server.handlers import (
+    api_versions,
+    fetch,
+    init_producer_id,
+    list_offsets,
+    metadata,
+    produce,
+    records,
+    topics,
+)
+from raftlog.server.reply import Reply
+
+# Answers by ``reply``, once, now or later. Raises RaftlogError only before it has answered.
+Handler: TypeAlias = Callable[[BrokerContext, Request, Reply], None]
+
+HANDLERS: Final[dict[int, Handler]] = {
+    api.API_VERSIONS.number: api_versions.handle,
+    api.METADATA.number: metadata.handle,
+    api.PRODUCE.number: produce.handle,
+    api.FETCH.number: fetch.handle,
+    api.LIST_OFFSETS.number: list_offsets.handle,
+    api.INIT_PRODUCER_ID.number: init_producer_id.handle,
+    api.CREATE_TOPICS.number: topics.handle_create,
+    api.DELETE_TOPICS.number: topics.handle_delete,
+    api.DESCRIBE_TOPICS.number: topics.handle_describe,
+    api.ALTER_TOPICS.number: topics.handle_alter,
+    api.ADD_PARTITIONS.number: topics.handle_add_partitions,
+    api.DELETE_RECORDS.number: records.handle_delete,
+}
+
+
+def dispatch(context: BrokerContext, connection: Connection, request: Request) -> None:
+    """Handle one request. Whatever goes wrong is told to its sender; the connection goes on."""
+    context.counters.requests += 1
+    reply = Reply(connection, request)
+    try:
+        handler = HANDLERS.get(request.api.number)
+        if handler is None:
+            raise UnsupportedApiError(f"this broker does not serve {request.api.name}")
+        handler(context, request, reply)
+    except RaftlogError as error:
+        connection.note_refusal(request.api.name, error)
+        reply.fail(error)
+    except Exception as error:  # noqa: BLE001 - told, logged and counted
+        reply.fail_by_mistake(error)

@@ -1,0 +1,100 @@
+"""Group commit: one fdatasync at a time per log, for everything appended since the last one began.
+
+What a sync makes durable is the log's to say (``complete_sync``); what that allows is the host's.
+"""
+
+from __future__ import annotations
+
+import errno
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+
+from raftlog.errors import StorageFailedError
+from raftlog.server.workers import Workers
+from raftlog.storage import Log, SyncTicket
+
+
+class GroupCommit:
+    """The syncs of one log. Invariant: at most one ticket is out, and none once one has failed."""
+
+    __slots__ = (
+        "_jobs",
+        "_log",
+        "_loop",
+        "_on_durable",
+        "_on_failed",
+        "_scheduled",
+        "_snapshot_due",
+        "_stopped",
+        "_ticket",
+        "_workers",
+    )
+
+    def __init__(
+        self,
+        log: Log,
+        loop: AbstractEventLoop,
+        workers: Workers,
+        *,
+        on_durable: Callable[[], None],
+        on_failed: Callable[[StorageFailedError], None],
+    ) -> None:
+        self._log = log
+        self._loop = loop
+        self._workers = workers
+        self._on_durable = on_durable
+        self._on_failed = on_failed
+        self._scheduled = False
+        self._snapshot_due = False
+        self._ticket: SyncTicket | None = None
+        self._jobs: list[Callable[[], None]] = []
+        self._stopped = False
+
+    def request(self, *, snapshot: bool = False) -> None:
+        """Sync the log, together with all that this turn of the loop still appends to it.
+
+        With ``snapshot``, also save what makes the next start quick.
+        """
+        self._snapshot_due |= snapshot
+        if self._ticket is None and not self._scheduled and not self._stopped:
+            self._scheduled = True
+            self._loop.call_soon(self._begin)
+
+    def between_syncs(self, job: Callable[[], None]) -> None:
+        """Run ``job`` while no ticket is out, before the next one begins: now, if none is."""
+        if self._ticket is None:
+            job()
+        else:
+            self._jobs.append(job)
+
+    def stop(self) -> None:
+        """Begin no more syncs. ``between_syncs`` tells when the last one is back."""
+        self._stopped = True
+
+    def _begin(self) -> None:
+        self._scheduled = False
+        if self._stopped:
+            return
+        self._ticket = ticket = self._log.begin_sync(snapshot=self._snapshot_due)
+        self._snapshot_due = False
+        if ticket is not None:
+            self._workers.submit(ticket.run, self._finished)
+
+    def _finished(self, _result: None, error: Exception | None) -> None:
+        ticket, self._ticket = self._ticket, None
+        assert ticket is not None
+        if error is None:
+            self._log.complete_sync(ticket)
+            jobs, self._jobs = self._jobs, []
+            for job in jobs:
+                job()
+            self._begin()  # the disk works on what came meanwhile while answers are made
+            self._on_durable()
+            return
+        self._stopped = True
+        if not isinstance(error, OSError):  # ours or the disk's, the outcome of the sync is unknown
+            error = OSError(errno.EIO, repr(error))
+        self._on_failed(self._log.failed_sync(ticket, error))
+        jobs, self._jobs = self._jobs, []
+        for job in jobs:
+            job()

@@ -1,0 +1,1 @@
+"""One module per request family. A handler never imports another."""

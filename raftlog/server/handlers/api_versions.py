@@ -1,0 +1,38 @@
+"""``api_versions``: what this broker speaks."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Final
+
+from raftlog.protocol.api import APIS
+from raftlog.protocol.connection import Request
+from raftlog.protocol.handshake import ApiVersionRange, ApiVersionsResponse
+from raftlog.server.context import BrokerContext
+from raftlog.server.reply import Reply
+
+_RANGES: Final = [
+    ApiVersionRange(api=api.number, version_min=api.version_min, version_max=api.version_max)
+    for api in APIS.values()
+]
+
+
+def _software() -> str:
+    try:
+        return f"raftlog {metadata.version('raftlog')}"
+    except metadata.PackageNotFoundError:  # run from a source tree that was never installed
+        return "raftlog"
+
+
+_SOFTWARE: Final = _software()
+
+
+def handle(context: BrokerContext, request: Request, reply: Reply) -> None:  # noqa: ARG001
+    reply.send(
+        ApiVersionsResponse(
+            broker_software=_SOFTWARE,
+            broker_id=context.broker_id,
+            cluster_id=context.cluster_id,
+            apis=_RANGES,
+        )
+    )

@@ -1,0 +1,45 @@
+"""``metadata``: the brokers, and the topics that were asked for."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from raftlog.errors import RaftlogError
+from raftlog.protocol.connection import Request
+from raftlog.protocol.metadata import BrokerInfo, MetadataRequest, MetadataResponse, TopicInfo
+from raftlog.protocol.schema import Failure
+from raftlog.server.context import BrokerContext
+from raftlog.server.reply import Reply
+from raftlog.server.topic_table import HostedTopic
+
+
+def handle(context: BrokerContext, request: Request, reply: Reply) -> None:
+    names = cast(MetadataRequest, request.message).topics
+    if names is None:
+        topics = [_topic(context, topic) for topic in context.topics]
+    else:
+        topics = [_by_name(context, name) for name in names]
+    broker = BrokerInfo(
+        id=context.broker_id,
+        host=context.address.host or reply.connection.local_host,
+        port=context.address.port,
+        rack=context.config.rack or None,
+    )
+    reply.send(MetadataResponse(cluster_id=context.cluster_id, brokers=[broker], topics=topics))
+
+
+def _by_name(context: BrokerContext, name: str) -> TopicInfo:
+    try:
+        return _topic(context, context.topics.topic(name))
+    except RaftlogError as error:
+        return TopicInfo(name=name, failure=Failure.of(error))
+
+
+def _topic(context: BrokerContext, topic: HostedTopic) -> TopicInfo:
+    return TopicInfo(
+        name=topic.name,
+        id=topic.id,
+        max_message_bytes=topic.config.max_message_bytes,
+        timestamp_type=topic.config.message_timestamp_type,
+        partitions=topic.partition_infos(broker_id=context.broker_id),
+    )

@@ -1,0 +1,130 @@
+"""``produce``: validate, append, and answer when ``acks`` says so.
+
+Everything up to the append happens in the order of arrival, so that a producer's requests on one
+connection reach a partition in the order in which they were sent.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import cast
+
+from raftlog.errors import CorruptBatchError, RaftlogError, UnsupportedFeatureError
+from raftlog.protocol.attachments import slices
+from raftlog.protocol.connection import Request
+from raftlog.protocol.produce import (
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
+from raftlog.protocol.schema import Failure
+from raftlog.record import BatchHeader, validate
+from raftlog.server.context import BrokerContext
+from raftlog.server.replica_host import PartitionHost
+from raftlog.server.reply import Reply
+from raftlog.storage import Appended
+from raftlog.types import NO_TIMESTAMP, Buffer
+
+ACKS_ALL = -1
+ACKS_LEADER = 1
+
+
+def handle(context: BrokerContext, request: Request, reply: Reply) -> None:
+    message = cast(ProduceRequest, request.message)
+    batches = slices(request.attachment, [part.length for part in message.partitions])
+    produce = _Produce(reply, message.acks, len(batches))
+    for index, part in enumerate(message.partitions):
+        produce.append(context, index, part, batches[index])
+
+
+class _Produce:
+    """One request under way: its answer goes out when every partition has its outcome."""
+
+    __slots__ = ("_acks", "_answers", "_missing", "_reply")
+
+    def __init__(self, reply: Reply, acks: int, count: int) -> None:
+        self._reply = reply
+        self._acks = acks
+        self._answers: list[ProducedPartition | None] = [None] * count
+        self._missing = count
+
+    def append(
+        self, context: BrokerContext, index: int, part: ProducePartition, batch: Buffer
+    ) -> None:
+        try:
+            host = context.topics.host(part.topic, part.partition)
+            header = validate(batch)
+            _check_producible(header)
+            appended = host.append(batch, header)
+        except RaftlogError as error:
+            self._settle(index, self._failed(part, error))
+            return
+        done = partial(self._done, index, part, host, appended)
+        end_offset = appended.last_offset + 1
+        if self._acks == ACKS_ALL:
+            host.when_committed(end_offset, done)
+        elif self._acks == ACKS_LEADER:
+            host.when_on_disk(end_offset, done)
+        else:
+            done(None)
+
+    def _done(
+        self,
+        index: int,
+        part: ProducePartition,
+        host: PartitionHost,
+        appended: Appended,
+        error: RaftlogError | None,
+    ) -> None:
+        """The batch is as safe as ``acks`` wants it, or ``error`` says why it will not be."""
+        if error is not None:
+            self._settle(index, self._failed(part, error))
+            return
+        log = host.log
+        stamped = log.config.message_timestamp_type == "LogAppendTime"
+        self._settle(
+            index,
+            ProducedPartition(
+                topic=part.topic,
+                partition=part.partition,
+                base_offset=appended.base_offset,
+                append_timestamp_ms=appended.append_timestamp_ms if stamped else NO_TIMESTAMP,
+                log_start_offset=log.log_start_offset,
+            ),
+        )
+
+    def _failed(self, part: ProducePartition, error: RaftlogError) -> ProducedPartition:
+        what = f"produce to {part.topic}:{part.partition}"
+        self._reply.connection.note_refusal(what, error)
+        failure = Failure.of(error)
+        return ProducedPartition(topic=part.topic, partition=part.partition, failure=failure)
+
+    def _settle(self, index: int, answer: ProducedPartition) -> None:
+        assert self._answers[index] is None, "a partition of a request has one outcome"
+        self._answers[index] = answer
+        self._missing -= 1
+        if self._missing:
+            return
+        answers = cast(list[ProducedPartition], self._answers)
+        if self._acks:
+            self._reply.send(ProduceResponse(partitions=answers))
+            return
+        failures = [answer.failure for answer in answers if answer.failure is not None]
+        if failures:
+            self._reply.drop(failures[0].to_error())
+        else:
+            self._reply.none()
+
+
+def _check_producible(header: BatchHeader) -> None:
+    """A batch may be sound, and still not be for a producer to send."""
+    if header.is_transactional or header.is_control:
+        raise UnsupportedFeatureError(
+            "transactional and control batches are not accepted: this release has no transactions"
+        )
+    if not header.is_dense:
+        raise CorruptBatchError(
+            f"a batch of {header.record_count} records claims {header.last_offset_delta + 1} "
+            "offsets; a producer's batch has no gaps"
+        )

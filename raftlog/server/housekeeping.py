@@ -1,0 +1,56 @@
+"""What a broker does now and then: retention, rolling by age, snapshots for a quick next start.
+
+Each look at a log is short, and in between the loop goes on; what blocks is in the log's tickets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from raftlog.config import BrokerConfig
+from raftlog.server.replica_host import PartitionHost
+
+HOSTS_PER_TURN: Final = 50  # looked at before the loop serves others
+
+
+class Housekeeping:
+    """Two rounds over all partitions, each at its own interval."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        hosts: Callable[[], Iterable[PartitionHost]],
+    ) -> None:
+        self._hosts = hosts
+        self._tasks = [
+            loop.create_task(self._repeat(config.log_retention_check_interval_ms, self.retire)),
+            loop.create_task(self._repeat(config.log_checkpoint_interval_ms, self.save)),
+        ]
+
+    async def retire(self) -> None:
+        """Apply every topic's retention and segment age."""
+        await self._visit(PartitionHost.apply_retention)
+
+    async def save(self) -> None:
+        """Save every log's indexes and producers, as far as they have changed."""
+        await self._visit(PartitionHost.save_snapshot)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _repeat(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1_000)
+            await work()
+
+    async def _visit(self, look: Callable[[PartitionHost], None]) -> None:
+        for number, host in enumerate(tuple(self._hosts()), start=1):
+            if host.closed is None:
+                look(host)
+            if number % HOSTS_PER_TURN == 0:
+                await asyncio.sleep(0)

@@ -1,0 +1,181 @@
+"""Sockets and the set of connections: who may connect, and who was silent or slow for too long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import math
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from raftlog import limits
+from raftlog.config import Address, BrokerConfig
+from raftlog.errors import BrokerUnavailableError
+from raftlog.protocol.connection import Request
+from raftlog.server.budgets import RequestBudget, ResponseBudget
+from raftlog.server.connection import Connection
+from raftlog.server.metrics import Counters
+
+logger = logging.getLogger(__name__)
+
+BACKLOG: Final = 1_024
+SWEEP_SECONDS_MAX: Final = 5.0
+
+
+def bind(address: Address) -> socket.socket:
+    """A listening socket. Raises ``BrokerUnavailableError`` that says what is in the way."""
+    try:
+        family, kind, protocol, _name, where = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise BrokerUnavailableError(
+            f"cannot listen on {address}: the host name does not resolve ({error.strerror}); give "
+            "an address of this machine with --listen HOST:PORT"
+        ) from error
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(where)
+        listening.listen(BACKLOG)
+        listening.setblocking(False)
+    except OSError as error:
+        listening.close()
+        raise BrokerUnavailableError(_why_not(address, error)) from error
+    return listening
+
+
+def _why_not(address: Address, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"port {address.port} on {address.host} is in use: stop what uses it, or choose "
+            f"another with --listen {Address(address.host, 0)} (0 picks a free one)"
+        )
+    if error.errno == errno.EACCES:
+        return (
+            f"port {address.port} on {address.host} is not for this user: choose one from 1024 on "
+            "with --listen HOST:PORT"
+        )
+    return (
+        f"cannot listen on {address}: {error.strerror}; give an address of this machine with "
+        "--listen HOST:PORT"
+    )
+
+
+def address_of(listening: socket.socket) -> Address:
+    """Where a socket listens: the port that was picked, if any was to be."""
+    host, port = listening.getsockname()[:2]
+    return Address(host, port)
+
+
+class Connections:
+    """All connections of a broker, and what they share. It is their ``ConnectionServices``."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        responses: ResponseBudget,
+        counters: Counters,
+        on_request: Callable[[Connection, Request], None],
+        on_lost: Callable[[Connection], None],
+    ) -> None:
+        self.loop = loop
+        # One for all: between get_buffer and buffer_updated of a connection, nothing else runs.
+        self.scratch = memoryview(bytearray(limits.RECEIVE_BYTES))
+        self.requests = RequestBudget(config.queued_max_request_bytes)
+        self.responses = responses
+        self.request_bytes_max = config.socket_request_max_bytes
+        self.counters = counters
+        self.handle = on_request
+        self._on_lost = on_lost
+        self._config = config
+        self._open: dict[Connection, None] = {}
+        self._empty: asyncio.Future[None] | None = None  # while the last connections end
+        self._refusing = False
+        shortest_ms = min(
+            config.connections_max_idle_ms,
+            config.request_receive_timeout_ms,
+            config.queued_max_wait_ms,
+        )
+        self._sweep_seconds = min(shortest_ms / 4_000, SWEEP_SECONDS_MAX)
+        self._sweeper = loop.call_later(self._sweep_seconds, self._sweep)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def make(self) -> Connection:
+        """A protocol for a new transport."""
+        return Connection(self)
+
+    def connected(self, connection: Connection) -> bool:
+        if self._refusing:
+            return False
+        if len(self._open) >= self._config.max_connections:
+            self.counters.connections_refused += 1
+            logger.warning(
+                "connection %s refused: max.connections=%d are open",
+                connection.peer,
+                self._config.max_connections,
+            )
+            return False
+        self.counters.connections_accepted += 1
+        self._open[connection] = None
+        return True
+
+    def disconnected(self, connection: Connection) -> None:
+        self._open.pop(connection, None)
+        self._on_lost(connection)
+        if self._empty is not None and not self._open and not self._empty.done():
+            self._empty.set_result(None)
+
+    async def drain(self, *, seconds_max: float) -> None:
+        """Accept nothing more, answer what came, hang up on everybody; at once when time is up."""
+        self._refusing = True
+        self._sweeper.cancel()
+        for connection in tuple(self._open):
+            connection.drain()
+        if self._open:
+            self._empty = self.loop.create_future()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._empty, seconds_max)
+        self.abort("the broker stops")
+
+    def abort(self, reason: str) -> None:
+        """Close every connection at once."""
+        self._sweeper.cancel()
+        for connection in tuple(self._open):
+            connection.abort(reason)
+
+    def _sweep(self) -> None:
+        """Timeouts of all connections in one timer: idle ones cost nothing but this."""
+        now = self.loop.time()
+        idle_seconds = self._config.connections_max_idle_ms / 1_000
+        receive_seconds = self._config.request_receive_timeout_ms / 1_000
+        pressed_seconds = self._config.queued_max_wait_ms / 1_000
+        if self.requests.is_waited_for:
+            receive_seconds = min(receive_seconds, pressed_seconds)
+        take_seconds = pressed_seconds if self.responses.is_waited_for else math.inf
+        for connection in tuple(self._open):
+            stalled_since = connection.stalled_since_seconds
+            not_taking_since = connection.not_taking_since_seconds
+            if stalled_since is not None and now - stalled_since > receive_seconds:
+                connection.abort(
+                    f"its request did not come to an end within {receive_seconds:g} s "
+                    "(request.receive.timeout.ms, or queued.max.wait.ms when memory is short)"
+                )
+            elif not_taking_since is not None and now - not_taking_since > take_seconds:
+                connection.abort(
+                    f"it did not take its answers for {take_seconds:g} s (queued.max.wait.ms) "
+                    "while others wait for memory"
+                )
+            elif not connection.in_flight and now - connection.last_active_seconds > idle_seconds:
+                connection.abort(
+                    "it was silent for connections.max.idle.ms="
+                    f"{self._config.connections_max_idle_ms}"
+                )
+        self._sweeper = self.loop.call_later(self._sweep_seconds, self._sweep)

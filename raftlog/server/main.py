@@ -1,0 +1,93 @@
+"""The broker as a process: logging, signals, exit status. The only place that ends a process."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from typing import Final
+
+from raftlog.clock import SystemClock
+from raftlog.config import Address, BrokerConfig
+from raftlog.disk import OsDisk
+from raftlog.errors import RaftlogError, StorageFailedError
+from raftlog.server.broker import Broker
+from raftlog.server.listener import address_of, bind
+
+logger = logging.getLogger("raftlog")
+
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def run(config: BrokerConfig, *, log_level: int = logging.INFO) -> int:
+    """Run a broker until SIGTERM or SIGINT. The exit status: 0, or 1 with the reason on stderr."""
+    logging.basicConfig(level=log_level, format=LOG_FORMAT, stream=sys.stderr)
+    _raise_file_limit()
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(config))
+    except RaftlogError as error:
+        _say(f"raftlog broker {config.id}: {error}")
+        return 1
+    return 0
+
+
+async def _serve(config: BrokerConfig) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    listening = bind(config.listen)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, number, stop)
+    broker = await Broker.start(
+        config,
+        clock=SystemClock(),
+        disk=OsDisk(),
+        on_fatal=_end_process,
+        listening=[listening],
+    )
+    gc.freeze()  # what lives as long as the broker need not be looked at again
+    address = Address(config.listen.host, address_of(listening).port)
+    _say(f"raftlog broker {config.id} ready on {address}")
+    await stop.wait()
+    logger.info("broker %d stops", config.id)
+    await broker.stop()
+    logger.info("broker %d stopped: everything is on the disk", config.id)
+
+
+def _say(line: str) -> None:
+    """For who started the broker, whatever its log level."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def _on_signal(number: int, stop: asyncio.Event) -> None:
+    if stop.is_set():
+        logger.warning("%s again: ending at once", signal.Signals(number).name)
+        os._exit(1)
+    stop.set()
+
+
+def _end_process(_error: StorageFailedError) -> None:
+    """Without cleaning up: nothing more may be written, and nobody may be told that it was."""
+    logging.shutdown()
+    os._exit(1)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if sys.platform == "win32":
+        return None
+    import uvloop  # not to be had on Windows
+
+    return uvloop.new_event_loop
+
+
+def _raise_file_limit() -> None:
+    """Every partition and every connection is a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

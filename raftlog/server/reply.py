@@ -1,0 +1,68 @@
+"""Where the answer to one request goes: what a handler holds on to until it has one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from raftlog.errors import OutcomeUnknownError, RaftlogError
+from raftlog.protocol.connection import Request
+from raftlog.protocol.schema import Message
+from raftlog.server.connection import Connection
+from raftlog.types import Buffer
+
+logger = logging.getLogger(__name__)
+
+_EMPTY: Final = memoryview(b"")
+
+
+class Reply:
+    """Where the answer to one request goes. Used once, at any time."""
+
+    __slots__ = ("connection", "request")
+
+    def __init__(self, connection: Connection, request: Request) -> None:
+        self.connection = connection
+        # Without the attachment: an answer may be a while in coming, and megabytes would wait too.
+        self.request = request._replace(attachment=_EMPTY) if request.attachment else request
+
+    def send(self, message: Message, attachment: Sequence[Buffer] = ()) -> None:
+        self.connection.respond(self.request, message, attachment)
+
+    def fail(self, error: RaftlogError) -> None:
+        """Say why there is no answer. A request that wants none gets the connection closed."""
+        if self.request.expects_response:
+            self.connection.refuse(self.request, error)
+        else:
+            self.drop(error)
+
+    def fail_by_mistake(self, error: Exception) -> None:
+        """A mistake of ours, caught where it can be told: nobody else is to suffer from it."""
+        self.connection.services.counters.mistakes += 1
+        logger.error(
+            "connection %s: %s failed by a mistake of the broker's",
+            self.connection.peer,
+            self.request.api.name,
+            exc_info=error,
+        )
+        self.fail(
+            OutcomeUnknownError(
+                f"the broker made a mistake ({type(error).__name__}); its log has the details. "
+                "Please report it"
+            )
+        )
+
+    def none(self) -> None:
+        """The request wants no answer, and is done."""
+        self.connection.finish(self.request)
+
+    def drop(self, error: RaftlogError) -> None:
+        """The request wants no answer and went wrong: close, so that its sender notices."""
+        self.connection.finish(self.request)
+        self.connection.abort(f"a request with acks=0 failed: {error}")
+
+    @property
+    def is_wanted(self) -> bool:
+        """The client is still there."""
+        return not self.connection.is_closed

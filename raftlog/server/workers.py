@@ -1,0 +1,74 @@
+"""Threads that run blocking calls for the event loop. They own nothing and decide nothing.
+
+A dedicated thread on a ``SimpleQueue`` adds about 30 µs to an fdatasync of 150 µs, where
+``run_in_executor`` adds 65 (two wake-ups either way; the rest is its future and its lock).
+"""
+
+from __future__ import annotations
+
+import threading
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Final, TypeAlias, TypeVar
+
+T = TypeVar("T")
+# Called on the loop with (result, None) or (None, error).
+Done: TypeAlias = Callable[[Any, Exception | None], None]
+
+JOIN_SECONDS_MAX: Final = 1.0  # a thread that is stuck in a dead disk is left behind
+
+
+class Workers:
+    """``count`` threads over one queue. Outcomes arrive on the loop."""
+
+    def __init__(self, loop: AbstractEventLoop, *, count: int, name: str) -> None:
+        self._loop = loop
+        self._queue: SimpleQueue[tuple[Callable[[], Any], Done] | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"raftlog-{name}-{number}", daemon=True)
+            for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, work: Callable[[], Any], done: Done) -> None:
+        """Run ``work`` in a thread, then ``done`` on the loop."""
+        self._queue.put((work, done))
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """The result of ``work``, run in a thread; its error is raised here."""
+        future = self._loop.create_future()
+
+        def done(result: T, error: Exception | None) -> None:
+            if future.cancelled():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        self.submit(work, done)
+        answer: T = await future
+        return answer
+
+    def stop(self) -> None:
+        """End the threads once the queue is worked off. Nothing may be submitted any more."""
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join(JOIN_SECONDS_MAX)
+
+    def _work(self) -> None:
+        call_soon = self._loop.call_soon_threadsafe
+        while (item := self._queue.get()) is not None:
+            work, done = item
+            result: Any = None
+            failure: Exception | None = None
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001 - raised, or judged, on the loop
+                failure = error
+            if self._loop.is_closed():
+                return
+            call_soon(done, result, failure)
