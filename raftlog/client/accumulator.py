@@ -1,0 +1,337 @@
+"""Records that wait to be sent, by partition, and the memory that they may take. Sans-I/O.
+
+Time is an argument or comes from the clock given. Sending, retrying and sequence numbers are
+``sender``'s; making records of what a user passes is ``records``'.
+
+A batch is closed when it is taken to be sent, or when it is full: so while the broker is busy,
+batches grow. Keyless records go to a topic's *sticky* partition, which changes with every batch.
+
+Threads: users append in theirs, the sender takes in its own; ``lock`` guards everything here. It is
+held for a few operations at a time, never while encoding or doing I/O. The two calls on the path of
+every single record, ``append`` and ``extend``, answer None when there is no room instead of waiting
+for it. Ctrl-C may end any of them after any call that it makes: so what they change stays whole, or
+is mended by the next one (``PendingBatch.mend``).
+"""
+
+from __future__ import annotations
+
+import math
+from _thread import allocate_lock
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from murmurhash2 import murmurhash2
+
+from raftlog.client.batch import (
+    RECORD_BYTES,
+    PartitionQueue,
+    PendingBatch,
+    Run,
+    TopicQueues,
+    header_bytes,
+)
+from raftlog.client.delivery import Delivery, DeliveryFuture
+from raftlog.client.metadata import TopicView
+from raftlog.client.partitioner import KAFKA_SEED, POSITIVE
+from raftlog.client.settings import ProducerSettings
+from raftlog.clock import Clock
+from raftlog.errors import ClosedError, RecordTooLargeError
+from raftlog.record import BatchBody, Codec
+from raftlog.types import Headers
+
+NEVER: Final = math.inf
+# Waiting senders are woken when this part of the memory is free, not at every batch: a thread that
+# is woken for one batch's worth of room competes with the I/O thread that is to make more.
+_ROOM_PART: Final = 4
+
+
+class Accumulator:
+    """All pending records of one producer."""
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        *,
+        clock: Clock,
+        choose: Callable[[int], int],
+    ) -> None:
+        self.lock = allocate_lock()
+        self.topics: dict[str, TopicQueues] = {}
+        self.active: dict[PartitionQueue, None] = {}  # those with something to take, oldest first
+        self.unresolved: dict[Delivery, None] = {}  # of batches closed or open, until they are done
+        self.bytes_free = settings.buffer_memory
+        self.pressed = False  # somebody waits for room or for a flush: nothing lingers
+        # When the sender will look by itself, and whether it has to be told to look sooner.
+        self.wake_at = NEVER
+        self.wake_needed = False
+        self._shut = False
+        self._room_needed = 0  # by the largest of those that wait
+        self._room_waiters: deque[Callable[[], object]] = deque()
+        self._settings = settings
+        self._linger_s = settings.linger_ms / 1_000
+        self._delivery_timeout_s = settings.delivery_timeout_ms / 1_000
+        self._monotonic = clock.monotonic
+        self._wall_ms = clock.wall_ms
+        self._choose = choose
+
+    # -- topics
+
+    def learn(self, view: TopicView) -> TopicQueues:
+        """Take what the cluster says of a topic: its partitions, and how large a batch may be."""
+        with self.lock:
+            topic = self.topics.get(view.name)
+            if topic is None:
+                topic = self.topics[view.name] = TopicQueues(
+                    view,
+                    batch_bytes_max=self._settings.batch_bytes_max,
+                    start=self._choose(view.partition_count),
+                )
+            else:
+                topic.update(view, batch_bytes_max=self._settings.batch_bytes_max)
+            return topic
+
+    # -- appending
+
+    def append(
+        self,
+        topic: TopicQueues,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int | None,
+        partition: int | None,
+    ) -> DeliveryFuture | None:
+        """Add one record; None when there is no room for it. Raises ``RecordTooLargeError``."""
+        if timestamp_ms is None:
+            timestamp_ms = self._wall_ms()
+        size = RECORD_BYTES
+        if value is not None:
+            size += len(value)
+        if key is not None:
+            size += len(key)
+        if headers is not None:
+            size += header_bytes(headers)
+        with self.lock:
+            if size > self.bytes_free:
+                self._note_no_room(size)
+                return None
+            if partition is not None:
+                queue = topic.queues[partition]
+            elif key is None:
+                queue = topic.sticky
+            else:
+                queue = topic.queues[(murmurhash2(key, KAFKA_SEED) & POSITIVE) % topic.count]
+            batch = queue.open
+            if batch is None or batch.size_bytes + size > topic.batch_bytes_max:
+                sticky = key is None and partition is None
+                batch = self._next_batch(topic, queue, size, sticky=sticky)
+            values, stamps = batch.values, batch.timestamps_ms
+            index = len(values)
+            if len(stamps) != index:
+                batch.mend()
+            batch.size_bytes += size
+            self.bytes_free -= size
+            stamps.append(timestamp_ms)
+            if key is not None or batch.keys is not None:
+                batch.add_key(index, key)
+            if headers is not None or batch.headers is not None:
+                batch.add_headers(index, headers)
+            values.append(value)  # last: now the record is there
+            return DeliveryFuture(batch.delivery, index)
+
+    def extend(
+        self, topic: TopicQueues, partition: int | None, run: Run
+    ) -> tuple[Delivery, int] | None:
+        """Add records to one batch: its delivery, and the first one's index in it; or None."""
+        size = run.size_bytes
+        with self.lock:
+            if size > self.bytes_free:
+                self._note_no_room(size)
+                return None
+            queue = topic.sticky if partition is None else topic.queues[partition]
+            batch = queue.open
+            if batch is None or batch.size_bytes + size > topic.batch_bytes_max:
+                batch = self._next_batch(topic, queue, size, sticky=partition is None)
+            first = len(batch.values)
+            batch.size_bytes += size
+            self.bytes_free -= size
+            batch.extend(run)
+            return batch.delivery, first
+
+    def add_encoded(
+        self, topic: TopicQueues, partition: int | None, body: BatchBody, size: int
+    ) -> Delivery | None:
+        """Add a batch that is encoded already, or None. It is closed: nothing joins it."""
+        with self.lock:
+            if size > self.bytes_free:
+                self._note_no_room(size)
+                return None
+            queue = topic.rotate() if partition is None else topic.queues[partition]
+            self._close_open(queue)
+            batch = self._begin(queue)
+            batch.body = body
+            batch.delivery.timestamps_ms = body.first_timestamp_ms
+            batch.size_bytes = size
+            self.bytes_free -= size
+            self._close_open(queue)
+            return batch.delivery
+
+    def _next_batch(
+        self, topic: TopicQueues, queue: PartitionQueue, size: int, *, sticky: bool
+    ) -> PendingBatch:
+        """The batch for records of ``size``, now that the one of ``queue`` is full or has gone."""
+        if size > topic.batch_bytes_max:
+            topic.check_size(size, compressed=self._settings.codec is not Codec.NONE)
+        self._close_open(queue)
+        if sticky:
+            queue = topic.rotate()
+            if queue.open is not None:  # records with a key began one there
+                if queue.open.size_bytes + size <= topic.batch_bytes_max:
+                    return queue.open
+                self._close_open(queue)
+        return self._begin(queue)
+
+    def _begin(self, queue: PartitionQueue) -> PendingBatch:
+        if self._shut:
+            raise ClosedError("the producer was closed")
+        now = self._monotonic()
+        batch = PendingBatch(
+            queue, due_at=now + self._linger_s, expires_at=now + self._delivery_timeout_s
+        )
+        queue.open = batch
+        self.active[queue] = None
+        self.unresolved[batch.delivery] = None
+        if batch.due_at < self.wake_at:
+            self.wake_needed = True
+        return batch
+
+    def _close_open(self, queue: PartitionQueue) -> None:
+        batch = queue.open
+        if batch is not None:
+            self.wake_needed = True  # it is full: no reason to linger
+            queue.open = None
+            queue.closed.append(batch)
+
+    # -- room
+
+    def _note_no_room(self, size: int) -> None:
+        """Note that somebody waits. Raises if there will never be room."""
+        if size > self._settings.buffer_memory:
+            raise RecordTooLargeError(
+                f"a record of {size} bytes is over the producer's whole "
+                f"buffer_memory={self._settings.buffer_memory}: raise that"
+            )
+        self._room_needed = max(self._room_needed, size)
+        self.pressed = True
+        self.wake_needed = True
+
+    def when_room(self, callback: Callable[[], object]) -> None:
+        """Call ``callback`` once, when there is room to speak of; at once if there is."""
+        with self.lock:
+            if not self._has_room():
+                self._room_waiters.append(callback)
+                return
+        callback()
+
+    def release(self, batch: PendingBatch) -> None:
+        """The batch is done: its memory is free, and who waits for memory may go on."""
+        callbacks: list[Callable[[], object]] = []
+        with self.lock:
+            self.bytes_free += batch.size_bytes
+            self.unresolved.pop(batch.delivery, None)
+            if self._has_room():
+                self._room_needed = 0
+                self.pressed = False
+                callbacks.extend(self._room_waiters)
+                self._room_waiters.clear()
+        for callback in callbacks:
+            callback()
+
+    def _has_room(self) -> bool:
+        # With nothing left to resolve all memory is free: nobody can wait for ever.
+        return self.bytes_free >= max(self._room_needed, self._settings.buffer_memory // _ROOM_PART)
+
+    # -- taking
+
+    def hurry(self) -> list[Delivery]:
+        """What is pending now shall be sent without lingering; the deliveries that stand for it."""
+        with self.lock:
+            for queue in self.active:
+                if queue.open is not None:
+                    queue.open.due_at = -NEVER
+            self.wake_needed = True
+            return list(self.unresolved)
+
+    def scan(self) -> list[tuple[PartitionQueue, PendingBatch, float]]:
+        """Each queue with something to take, its next batch, and when that is due.
+
+        Until ``wake_at`` is set again, every new batch asks for a wake-up.
+        """
+        with self.lock:
+            self.wake_at = NEVER
+            found: list[tuple[PartitionQueue, PendingBatch, float]] = []
+            for queue in self.active:
+                if queue.closed:
+                    found.append((queue, queue.closed[0], -NEVER))
+                elif queue.open is not None:
+                    found.append((queue, queue.open, -NEVER if self.pressed else queue.open.due_at))
+            return found
+
+    def take(self, queue: PartitionQueue, now: float) -> PendingBatch | None:
+        """The next batch of ``queue`` that is due, now the caller's; None if there is none."""
+        with self.lock:
+            if queue.closed:
+                batch = queue.closed.popleft()
+            elif queue.open is not None and (self.pressed or queue.open.due_at <= now):
+                batch, queue.open = queue.open, None
+            else:
+                return None
+            self._rest(queue)
+            return batch
+
+    def take_expired(self, queue: PartitionQueue, now: float) -> list[PendingBatch]:
+        """The batches of ``queue`` whose delivery timeout has passed."""
+        with self.lock:
+            expired = []
+            while queue.closed and queue.closed[0].expires_at <= now:
+                expired.append(queue.closed.popleft())
+            if not queue.closed and queue.open is not None and queue.open.expires_at <= now:
+                expired.append(queue.open)
+                queue.open = None
+            self._rest(queue)
+            return expired
+
+    def drop(self, queue: PartitionQueue) -> list[PendingBatch]:
+        """Take everything of ``queue``, due or not."""
+        with self.lock:
+            self._close_open(queue)
+            batches = list(queue.closed)
+            queue.closed.clear()
+            self._rest(queue)
+            return batches
+
+    def put_back(self, queue: PartitionQueue, batches: Sequence[PendingBatch]) -> None:
+        """Give back batches that were taken, in their order, before all others of the queue."""
+        with self.lock:
+            queue.closed.extendleft(reversed(batches))
+            self.active[queue] = None
+
+    def _rest(self, queue: PartitionQueue) -> None:
+        if queue.open is None and not queue.closed:
+            self.active.pop(queue, None)
+
+    def forget(self, topic: str) -> None:
+        """The topic is gone: the next send asks for it anew."""
+        self.topics.pop(topic, None)
+
+    def shut(self) -> None:
+        """Nothing more can be appended: no topic is found, and no batch begins."""
+        with self.lock:
+            self._shut = True
+            self.topics = {}
+
+    def leave_behind(self) -> None:
+        """In a forked child: nothing is sent from here, so nothing is found here."""
+        self.lock = allocate_lock()  # a thread that is not here may have held it
+        self.topics = {}

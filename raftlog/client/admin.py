@@ -1,0 +1,145 @@
+"""The synchronous admin client: each call is one of ``AsyncAdmin``'s, made on an I/O thread."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+from raftlog.client.aio.admin import AdminBase, AsyncAdmin
+from raftlog.client.descriptions import ClusterDescription, TopicDescription
+from raftlog.client.leaders import At
+from raftlog.client.loop_thread import LoopThread
+from raftlog.errors import ClosedError
+from raftlog.types import NewTopic, Offset, OffsetAndTimestamp, TopicPartition
+
+T = TypeVar("T")
+
+
+class Admin(AdminBase):
+    """Creates, changes and describes topics; looks offsets up. Safe to share between threads.
+
+    Calls that name several topics try all of them, and then raise the first failure, which names
+    its topic. A call that may have been carried out though its answer was lost raises an
+    ``OutcomeUnknownError``, unless doing it again does no harm. A context manager.
+    """
+
+    _closed = True  # until it is set up: there is nothing to close
+
+    def _setup(self) -> None:
+        self._owns_thread = self._host.loop_thread is None
+        self._thread = self._host.loop_thread or LoopThread("raftlog-admin")
+        settings = self._settings
+        self._admin = AsyncAdmin(
+            [str(address) for address in settings.bootstrap],
+            request_timeout_ms=settings.request_timeout_ms,
+            client_id=settings.client_id,
+            bootstrap_timeout_ms=settings.bootstrap_timeout_ms,
+            host=self._host,
+        )
+        self._used = False
+        self._closed = False
+
+    def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False
+    ) -> dict[str, str]:
+        """Create topics; their ids, by name. With ``validate_only``, only see whether it could be.
+
+        Raises ``TopicExistsError``, ``InvalidTopicError``, ``InvalidPartitionsError``,
+        ``InvalidConfigError``.
+        """
+        return self._call(lambda: self._admin.create_topics(topics, validate_only=validate_only))
+
+    def delete_topics(self, topics: Iterable[str]) -> None:
+        """Delete topics with all their records. Raises ``UnknownTopicError``."""
+        self._call(lambda: self._admin.delete_topics(topics))
+
+    def alter_topic(self, name: str, config: Mapping[str, str | None]) -> None:
+        """Set the topic's settings named in ``config``; None puts one back to its default.
+
+        Raises ``UnknownTopicError``, ``InvalidConfigError``.
+        """
+        self._call(lambda: self._admin.alter_topic(name, config))
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Extend the topic to ``total`` partitions, more than it has.
+
+        Keys that hash to a partition will hash to another one from then on, as in Kafka.
+        Raises ``UnknownTopicError``, ``InvalidPartitionsError``.
+        """
+        self._call(lambda: self._admin.add_partitions(name, total))
+
+    def list_topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        return self._call(self._admin.list_topics)
+
+    def describe_topics(self, topics: Iterable[str] | None = None) -> list[TopicDescription]:
+        """What there is to know of these topics; default: of all. Raises ``UnknownTopicError``."""
+        return self._call(lambda: self._admin.describe_topics(topics))
+
+    def delete_records(
+        self, before: Mapping[TopicPartition, Offset]
+    ) -> dict[TopicPartition, Offset]:
+        """Delete each partition's records below an offset (-1: all of them); where it starts now.
+
+        Raises ``UnknownTopicError``, ``UnknownPartitionError``, ``OffsetOutOfRangeError``.
+        """
+        return self._call(lambda: self._admin.delete_records(before))
+
+    def list_offsets(
+        self, queries: Mapping[TopicPartition, At]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Look offsets up: "earliest", "latest" (the end), or the first at or after a time in ms.
+
+        None where no record is at or after the time. The timestamp is -1 but for times. Raises
+        ``UnknownTopicError``, ``UnknownPartitionError``.
+        """
+        return self._call(lambda: self._admin.list_offsets(queries))
+
+    def offsets(self, topic: str, at: At = "latest") -> dict[int, Offset | None]:
+        """``list_offsets`` of all partitions of one topic: the offset, by partition number."""
+        return self._call(lambda: self._admin.offsets(topic, at))
+
+    def describe_cluster(self) -> ClusterDescription:
+        """The cluster's id and its brokers."""
+        return self._call(self._admin.describe_cluster)
+
+    def _call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        if self._closed:
+            raise ClosedError("the admin client was closed")
+        self._used = True
+        return self._thread.call(work)
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._used:
+                self._thread.call(self._admin.close)
+        finally:
+            if self._owns_thread:
+                self._thread.stop()
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._closed and self._used:
+            warnings.warn(
+                f"unclosed {self!r}: close it, or use `with`",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+            self._thread.abandon(self._admin.close, stop=self._owns_thread)

@@ -1,0 +1,1 @@
+"""The asynchronous skins. Users import them from ``raftlog.aio``."""

@@ -1,0 +1,345 @@
+"""Administration, asynchronous. The synchronous ``Admin`` calls this one, on its own thread."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+from raftlog import limits
+from raftlog.client.aio.loop_bound import LoopBound
+from raftlog.client.cluster import Cluster
+from raftlog.client.descriptions import (
+    ClusterDescription,
+    TopicDescription,
+    cluster_description,
+    topic_description,
+)
+from raftlog.client.host import Host
+from raftlog.client.leaders import At, delete_records, list_offsets
+from raftlog.client.settings import CLIENT_ID_DEFAULT, Bootstrap, connection_settings, integer
+from raftlog.client.subscription import check_partitions, check_topics
+from raftlog.errors import RaftlogError
+from raftlog.protocol import api as apis
+from raftlog.protocol.api import Api
+from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
+from raftlog.protocol.schema import Failure, Message
+from raftlog.protocol.topics import (
+    AddPartitionsRequest,
+    AlterTopicsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeTopicsRequest,
+    DescribeTopicsResponse,
+    TopicsResponse,
+    TopicToAlter,
+    TopicToCreate,
+    TopicToExtend,
+)
+from raftlog.types import (
+    NewTopic,
+    Offset,
+    OffsetAndTimestamp,
+    TopicPartition,
+    check_topic_name,
+)
+
+T = TypeVar("T")
+V = TypeVar("V", str, str | None)
+
+_METADATA_MAX_AGE_MS = 30_000
+_TO_THE_END = -1  # what delete_records means by all
+
+
+class AdminBase:
+    """The settings of an admin client; see ``Admin`` and ``AsyncAdmin``."""
+
+    def __init__(
+        self,
+        bootstrap: Bootstrap = None,
+        *,
+        request_timeout_ms: int = 30_000,
+        client_id: str = CLIENT_ID_DEFAULT,
+        bootstrap_timeout_ms: int = 3_000,
+        host: Host | None = None,
+    ) -> None:
+        """Nothing is connected before the first call.
+
+        ``bootstrap``: ``host:port[,host:port]`` of any of the cluster's brokers, or a list of such;
+            default: the environment's RAFTLOG_BOOTSTRAP, else 127.0.0.1:9100.
+        ``request_timeout_ms``: how long a call may take, retries included.
+        ``client_id``: names this client in the broker's log.
+        ``bootstrap_timeout_ms``: how long to look for the cluster the first time.
+        ``host``: where the client lives; for embedding and tests.
+
+        Raises ``InvalidRequestError`` or ``TypeError`` naming the argument that is wrong.
+        """
+        arguments = {**locals(), "metadata_max_age_ms": _METADATA_MAX_AGE_MS}
+        self._settings = connection_settings(arguments)
+        self._host = host or Host()
+        self._setup()
+
+    def _setup(self) -> None:
+        """What only one of the skins has."""
+
+
+class AsyncAdmin(LoopBound, AdminBase):
+    """Creates, changes and describes topics; looks offsets up. An asynchronous context manager.
+
+    Calls that name several topics try all of them, and then raise the first failure, which names
+    its topic. A call that may have been carried out though its answer was lost raises an
+    ``OutcomeUnknownError``, unless doing it again does no harm.
+    """
+
+    def _setup(self) -> None:
+        self._cluster = Cluster(
+            self._settings, connector=self._host.connector, chance=self._host.chance
+        )
+
+    # -- topics
+
+    async def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False
+    ) -> dict[str, str]:
+        """Create topics; their ids, by name. With ``validate_only``, only see whether it could be.
+
+        Raises ``TopicExistsError``, ``InvalidTopicError``, ``InvalidPartitionsError``,
+        ``InvalidConfigError``.
+        """
+        if isinstance(topics, NewTopic):
+            raise TypeError(f"topics={topics!r}: a list of NewTopic")
+        wanted: list[TopicToCreate] = []
+        failures: list[RaftlogError] = []
+        for topic in topics:
+            if not isinstance(topic, NewTopic):
+                raise TypeError(f"{topic!r}: a NewTopic, such as NewTopic('clicks', partitions=6)")
+            try:
+                check_topic_name(topic.name)
+            except RaftlogError as error:
+                failures.append(error)
+                continue
+            wanted.append(
+                TopicToCreate(
+                    name=topic.name,
+                    partitions=integer("partitions", topic.partitions, *_COUNTS),
+                    replication_factor=integer(
+                        "replication_factor", topic.replication_factor, *_COUNTS
+                    ),
+                    config=_config_text(topic.config),
+                )
+            )
+        return await self._change(
+            apis.CREATE_TOPICS,
+            wanted,
+            lambda part: CreateTopicsRequest(topics=part, validate_only=validate_only),
+            failures,
+        )
+
+    async def delete_topics(self, topics: Iterable[str]) -> None:
+        """Delete topics with all their records. Raises ``UnknownTopicError``."""
+        names = _names(topics)
+        await self._change(
+            apis.DELETE_TOPICS, names, lambda part: DeleteTopicsRequest(topics=part), []
+        )
+
+    async def alter_topic(self, name: str, config: Mapping[str, str | None]) -> None:
+        """Set the topic's settings named in ``config``; None puts one back to its default.
+
+        Raises ``UnknownTopicError``, ``InvalidConfigError``.
+        """
+        check_topic_name(name)
+        await self._change(
+            apis.ALTER_TOPICS,
+            [TopicToAlter(name=name, config=_config_text(config))],
+            lambda part: AlterTopicsRequest(topics=part),
+            [],
+        )
+
+    async def add_partitions(self, name: str, total: int) -> None:
+        """Extend the topic to ``total`` partitions, more than it has.
+
+        Keys that hash to a partition will hash to another one from then on, as in Kafka.
+        Raises ``UnknownTopicError``, ``InvalidPartitionsError``.
+        """
+        check_topic_name(name)
+        integer("total", total, 1, limits.PARTITIONS_PER_TOPIC_MAX)
+        await self._change(
+            apis.ADD_PARTITIONS,
+            [TopicToExtend(name=name, partitions=total)],
+            lambda part: AddPartitionsRequest(topics=part),
+            [],
+        )
+
+    async def list_topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        return sorted(topic.name for topic in (await self._metadata(None)).topics)
+
+    async def describe_topics(self, topics: Iterable[str] | None = None) -> list[TopicDescription]:
+        """What there is to know of these topics; default: of all. Raises ``UnknownTopicError``."""
+        self._bind()
+        if topics is None:
+            parts: list[list[str] | None] = [None]
+        else:
+            names = _names(topics)
+            step = limits.TOPICS_PER_REQUEST_MAX
+            parts = [names[start : start + step] for start in range(0, len(names), step)]
+        found: list[TopicDescription] = []
+        failures: list[RaftlogError] = []
+        for part in parts:
+            answer = await self._cluster.call(
+                apis.DESCRIBE_TOPICS, DescribeTopicsRequest(topics=part)
+            )
+            assert isinstance(answer, DescribeTopicsResponse)
+            for topic in answer.topics:
+                if topic.failure is None:
+                    found.append(topic_description(topic))
+                else:
+                    failures.append(_named(topic.name, topic.failure))
+        if failures:
+            raise failures[0]
+        return found
+
+    # -- records
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, Offset]
+    ) -> dict[TopicPartition, Offset]:
+        """Delete each partition's records below an offset (-1: all of them); where it starts now.
+
+        Raises ``UnknownTopicError``, ``UnknownPartitionError``, ``OffsetOutOfRangeError``.
+        """
+        self._bind()
+        if not isinstance(before, Mapping):
+            raise TypeError(f"before={before!r}: a dict of TopicPartition to an offset")
+        offsets = {
+            tp: integer("offset", offset, _TO_THE_END, limits.OFFSET_MAX)
+            for tp, offset in zip(check_partitions(before), before.values(), strict=True)
+        }
+        answers = await delete_records(self._cluster, offsets)
+        return {tp: answers[tp].log_start_offset for tp in offsets}
+
+    async def list_offsets(
+        self, queries: Mapping[TopicPartition, At]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Look offsets up: "earliest", "latest" (the end), or the first at or after a time in ms.
+
+        None where no record is at or after the time. The timestamp is -1 but for times. Raises
+        ``UnknownTopicError``, ``UnknownPartitionError``.
+        """
+        self._bind()
+        if not isinstance(queries, Mapping):
+            raise TypeError(f"queries={queries!r}: a dict of TopicPartition to what to look for")
+        wanted = dict(zip(check_partitions(queries), map(_at, queries.values()), strict=True))
+        answers = await list_offsets(self._cluster, wanted)
+        return {
+            tp: None
+            if answers[tp].offset < 0
+            else OffsetAndTimestamp(answers[tp].offset, answers[tp].timestamp_ms)
+            for tp in wanted
+        }
+
+    async def offsets(self, topic: str, at: At = "latest") -> dict[int, Offset | None]:
+        """``list_offsets`` of all partitions of one topic: the offset, by partition number."""
+        self._bind()
+        view = await self._cluster.topic(check_topic_name(topic))
+        partitions = [TopicPartition(topic, number) for number in range(view.partition_count)]
+        found = await self.list_offsets(dict.fromkeys(partitions, at))
+        return {tp.partition: hit.offset if hit else None for tp, hit in found.items()}
+
+    # -- the cluster
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """The cluster's id and its brokers."""
+        return cluster_description(await self._metadata([]))
+
+    async def _metadata(self, topics: list[str] | None) -> MetadataResponse:
+        self._bind()
+        answer = await self._cluster.call(apis.METADATA, MetadataRequest(topics=topics))
+        assert isinstance(answer, MetadataResponse)
+        return answer
+
+    async def _change(
+        self,
+        api: Api,
+        changes: Sequence[T],
+        request: Callable[[list[T]], Message],
+        failures: list[RaftlogError],
+    ) -> dict[str, str]:
+        """Have the changes made, and raise the first failure; else the topics' ids, by name."""
+        self._bind()
+        ids: dict[str, str] = {}
+        for start in range(0, len(changes), limits.TOPICS_PER_REQUEST_MAX):
+            part = list(changes[start : start + limits.TOPICS_PER_REQUEST_MAX])
+            answer = await self._cluster.call(api, request(part))
+            assert isinstance(answer, TopicsResponse)
+            for result in answer.results:
+                if result.failure is None:
+                    ids[result.name] = result.id
+                else:
+                    failures.append(_named(result.name, result.failure))
+        if failures:
+            raise failures[0]
+        return ids
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._loop is not None:
+            await self._cluster.close()
+
+    async def __aenter__(self) -> AsyncAdmin:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __del__(self) -> None:
+        if not self._closed and self._loop is not None:
+            warnings.warn(
+                f"unclosed {self!r}: close it, or use `async with`",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+
+
+_COUNTS = (1, limits.PARTITIONS_PER_TOPIC_MAX)
+
+
+def _names(topics: Iterable[str]) -> list[str]:
+    return [check_topic_name(name) for name in check_topics(topics)]
+
+
+def _config_text(config: Mapping[str, V]) -> dict[str, V]:
+    if not isinstance(config, Mapping):
+        raise TypeError(
+            f"config={config!r}: a dict of settings, such as {{'retention.ms': '1000'}}"
+        )
+    for key, value in config.items():
+        if not all(isinstance(text, str | None) for text in (key, value)) or key is None:
+            raise TypeError(f"config: {key!r}={value!r}: settings and their values are texts (str)")
+    return dict(config)
+
+
+def _named(name: str, failure: Failure) -> RaftlogError:
+    """The failure as an error whose message has the topic's name in it."""
+    error = failure.to_error()
+    return error if name in str(error) else type(error)(f"{name}: {error}")
+
+
+def _at(at: object) -> At:
+    if at == "earliest":
+        return "earliest"
+    if at == "latest":
+        return "latest"
+    if isinstance(at, bool) or not isinstance(at, int):
+        raise TypeError(f"{at!r}: 'earliest', 'latest', or a time in ms since 1970")
+    return integer("the time", at, 0, limits.TIMESTAMP_MS_MAX)

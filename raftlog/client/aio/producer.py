@@ -1,0 +1,201 @@
+"""The asynchronous producer."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from raftlog.client.aio.loop_bound import LoopBound
+from raftlog.client.batch import TopicQueues
+from raftlog.client.delivery import Delivery, DeliveryFuture, RangesFuture, pending_of, until_done
+from raftlog.client.producer import CLOSE_AFTER_INTERRUPT_S, ProducerBase
+from raftlog.client.producer_core import check_partition
+from raftlog.errors import (
+    ClosedError,
+    RaftlogError,
+    RecordTooLargeError,
+    ThrottledError,
+    UnknownPartitionError,
+)
+
+
+class AsyncProducer(LoopBound, ProducerBase):
+    """``Producer`` for asyncio: the same arguments, the same methods, as coroutines.
+
+    ``await producer.send(...)`` queues a record and gives a future; ``await`` that for the
+    ``RecordMetadata``. Made anywhere; used on one event loop. An asynchronous context manager,
+    which flushes and closes.
+    """
+
+    def _bound(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._core.attach(loop.call_soon)
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Any = None,
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+    ) -> DeliveryFuture:
+        """Queue one record; the future of its ``RecordMetadata``. Waits only when memory is full.
+
+        See ``Producer.send``.
+        """
+        self._bind()
+        core = self._core
+        queues = self._accumulator.topics.get(topic)
+        if queues is None:
+            try:
+                queues = await self._prepare(topic)
+            except ClosedError:
+                raise
+            except RaftlogError as error:
+                return core.failed(topic, error)
+        try:
+            value, key, headers, timestamp_ms, partition = core.normalize(
+                queues, value, key, headers, timestamp_ms, partition
+            )
+            append = self._accumulator.append
+            future = append(queues, value, key, headers, timestamp_ms, partition)
+            if future is None:
+                deadline = self._deadline()
+                while future is None:
+                    await self._wait_for_room(deadline)
+                    future = append(queues, value, key, headers, timestamp_ms, partition)
+        except (UnknownPartitionError, RecordTooLargeError) as error:
+            return core.failed(topic, error)
+        if self._accumulator.wake_needed:
+            core.wake()
+        return future
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
+        *,
+        headers: Sequence[Any] | None = None,
+        timestamps_ms: int | Sequence[int] | None = None,
+        partition: int | None = None,
+    ) -> RangesFuture:
+        """Queue many records with one call; the future of their offsets, as ``OffsetRange``s.
+
+        See ``Producer.send_many``.
+        """
+        self._bind()
+        core = self._core
+        run = core.columns_of(values, keys, headers, timestamps_ms)
+        try:
+            queues = self._accumulator.topics.get(topic) or await self._prepare(topic)
+            if partition is not None:
+                check_partition(queues, partition)
+        except ClosedError:
+            raise
+        except RaftlogError as error:
+            return core.all_failed(topic, len(run.values), error)
+        parts: list[tuple[Delivery, int, int]] = []
+        deadline = self._deadline()
+        for piece in core.pieces(queues, run, partition):
+            while (part := piece.offer()) is None:
+                try:
+                    await self._wait_for_room(deadline)
+                except ThrottledError as error:
+                    if not parts:
+                        raise
+                    part = piece.failed(error)
+                    break
+            parts.append(part)
+            if self._accumulator.wake_needed:
+                core.wake()
+        return RangesFuture(parts)
+
+    async def _prepare(self, topic: str) -> TopicQueues:
+        if not isinstance(topic, str):
+            raise TypeError(f"topic={topic!r}: the name of a topic (str)")
+        return await self._core.prepare(topic)
+
+    def _deadline(self) -> float:
+        return self._core.monotonic() + self._core.settings.max_block_ms / 1_000
+
+    async def _wait_for_room(self, deadline: float) -> None:
+        self._core.wake()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        self._accumulator.when_room(wake)
+        try:
+            async with asyncio.timeout(max(deadline - self._core.monotonic(), 0)):
+                await waiter
+        except TimeoutError:
+            raise self._core.no_room() from None
+
+    async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as Producer's
+        """Wait until every record sent so far is acknowledged or has failed; send them at once.
+
+        ``timeout``: seconds. See ``Producer.flush``.
+        """
+        self._bind()
+        await self._flush(timeout)
+
+    async def _flush(self, timeout_s: float | None) -> None:
+        deliveries = self._accumulator.hurry()
+        if not deliveries:
+            return
+        self._core.wake()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await until_done(pending_of(deliveries))
+        except TimeoutError:
+            raise TimeoutError(
+                f"batches not acknowledged within {timeout_s} s: {len(deliveries)}; they are still "
+                "being sent"
+            ) from None
+
+    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as Producer's
+        """Flush, for up to ``timeout`` seconds (default: as ``flush``), then stop. Idempotent.
+
+        See ``Producer.close``.
+        """
+        if self._closed:
+            return
+        if self._loop is None:
+            self._closed = True
+            return
+        self._bind()
+        self._closed = True
+        self._accumulator.shut()
+        try:
+            with suppress(TimeoutError):
+                await self._flush(timeout)
+        finally:
+            await self._core.close()
+
+    async def __aenter__(self) -> AsyncProducer:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        interrupted = kind is not None and not issubclass(kind, Exception)
+        await self.close(CLOSE_AFTER_INTERRUPT_S if interrupted else None)
+
+    def __del__(self) -> None:
+        if not self._closed and self._loop is not None:
+            warnings.warn(
+                f"unclosed {self!r}: close it, or use `async with`",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )

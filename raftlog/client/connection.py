@@ -1,0 +1,245 @@
+"""One connection to one broker: requests out, answers in, by correlation id, many at a time.
+
+asyncio's side of ``raftlog.protocol.connection``: it moves bytes and resolves futures, and decides
+nothing. Works over any ``asyncio.Transport``; who opens one is a ``Connector``, so that an embedded
+log and the tests can hand out connections that have no socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar, cast
+
+from raftlog import __version__, limits
+from raftlog.config import Address
+from raftlog.errors import (
+    BrokerUnavailableError,
+    ClosedError,
+    ConnectionLostError,
+    RaftlogError,
+    RequestTimedOutError,
+)
+from raftlog.protocol import api as apis
+from raftlog.protocol.api import Api
+from raftlog.protocol.connection import Broken, ClientConnectionState, expects_response
+from raftlog.protocol.handshake import ApiVersionsRequest, ApiVersionsResponse
+from raftlog.protocol.schema import Message
+from raftlog.types import Buffer
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+NO_BROKER: Final = -1  # before the handshake
+# asyncio's own transports join what they are given to write, up to Python 3.11; uvloop's never do.
+_JOINING: Final = "asyncio.selector_events"
+_CLOSE_TIMEOUT_S: Final = 1.0
+_JOIN_BYTES_MAX: Final = 64 * limits.KIB
+
+
+class Connector(Protocol):
+    """Opens a transport to ``host:port``, gives the ``Connection`` on it; raises ``OSError``."""
+
+    def __call__(self, host: str, port: int, /) -> Awaitable[Connection]: ...
+
+
+class Answer(NamedTuple):
+    """A broker's answer to one request. The attachment owns its memory."""
+
+    message: Message
+    attachment: memoryview
+
+
+class _Waiting(NamedTuple):
+    api: Api
+    future: asyncio.Future[Answer]
+    timer: asyncio.TimerHandle
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A protocol for ``loop.create_connection`` and the like. Used on its event loop only."""
+
+    def __init__(self, address: Address, *, scratch: memoryview | None = None) -> None:
+        self.address = address
+        self.broker_id = NO_BROKER
+        self.closed = False
+        self.writable = True  # False while the transport holds as much as it wants to
+        self.on_writable: Callable[[], None] | None = None
+        self._state = ClientConnectionState(scratch=scratch)
+        self._transport: asyncio.Transport | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: dict[int, _Waiting] = {}
+        self._lost: asyncio.Future[None] | None = None
+        self._joining = False
+
+    # -- requests
+
+    async def handshake(self, client_id: str, *, timeout_ms: int) -> ApiVersionsResponse:
+        """The first request on every connection: what the broker speaks, and who it is."""
+        request = ApiVersionsRequest(client_id=client_id, client_software=f"raftlog/{__version__}")
+        answer = await self.start(apis.API_VERSIONS, request, timeout_ms=timeout_ms)
+        message = answer.message
+        assert isinstance(message, ApiVersionsResponse)
+        self._state.agree(message.apis)
+        self.broker_id = message.broker_id
+        return message
+
+    def start(
+        self,
+        api: Api,
+        message: Message,
+        attachment: Sequence[Buffer] = (),
+        *,
+        timeout_ms: int,
+    ) -> asyncio.Future[Answer]:
+        """Send a request; the future of its answer. Raises when nothing was sent.
+
+        The future fails with the broker's error, ``ConnectionLostError``, or
+        ``RequestTimedOutError``. A connection that does not answer in time is closed: what is
+        behind on it would not come either.
+        """
+        loop, transport = self._loop, self._transport
+        if loop is None or transport is None or self.closed:
+            raise BrokerUnavailableError(f"the connection to {self.address} is closed")
+        correlation_id, buffers = self._state.send(api, message, attachment)
+        future: asyncio.Future[Answer] = loop.create_future()
+        if expects_response(message):
+            timer = loop.call_later(timeout_ms / 1_000, self._timed_out, correlation_id, timeout_ms)
+            self._waiting[correlation_id] = _Waiting(api, future, timer)
+        else:
+            future.set_result(Answer(message, memoryview(b"")))  # nothing will come: it is sent
+        self._write(transport, buffers)
+        return future
+
+    async def request(
+        self,
+        api: Api,
+        message: Message,
+        attachment: Sequence[Buffer] = (),
+        *,
+        timeout_ms: int,
+    ) -> Answer:
+        """``start``, and wait for the answer."""
+        return await self.start(api, message, attachment, timeout_ms=timeout_ms)
+
+    def _write(self, transport: asyncio.Transport, buffers: list[Buffer]) -> None:
+        if len(buffers) == 1:
+            transport.write(buffers[0])
+        elif not self._joining or sum(map(len, buffers)) <= _JOIN_BYTES_MAX:
+            transport.writelines(buffers)
+        else:
+            for buffer in buffers:
+                transport.write(buffer)
+
+    # -- the end
+
+    def abort(self, error: RaftlogError) -> None:
+        """Close at once; what awaits an answer fails with ``error``. Idempotent."""
+        self._end(error)
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def close(self) -> None:
+        """Close when what was written has left; what awaits an answer fails. Idempotent."""
+        self._end(ClosedError("the client was closed"))
+        if self._transport is None or self._lost is None:
+            return
+        self._transport.close()
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await asyncio.shield(self._lost)
+        except TimeoutError:
+            self._transport.abort()
+
+    def _end(self, error: RaftlogError) -> None:
+        self.closed = True
+        waiting, self._waiting = self._waiting, {}
+        for request in waiting.values():
+            request.timer.cancel()
+            if not request.future.done():
+                request.future.set_exception(error)
+        if self.on_writable is not None:
+            self.on_writable()
+
+    def _timed_out(self, correlation_id: int, timeout_ms: int) -> None:
+        late = self._waiting.get(correlation_id)
+        assert late is not None, "an answered request cancels its timer"
+        self.abort(
+            RequestTimedOutError(
+                f"the broker at {self.address} did not answer {late.api.name} within "
+                f"{timeout_ms} ms (request_timeout_ms): is it running, is it overloaded?"
+            )
+        )
+
+    # -- asyncio's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by duck typing
+        self._loop = asyncio.get_running_loop()
+        self._lost = self._loop.create_future()
+        self._transport.set_write_buffer_limits(high=limits.CLIENT_WRITE_BYTES_MAX)
+        self._joining = type(transport).__module__ == _JOINING
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._state.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        for event in self._state.received(nbytes):
+            if isinstance(event, Broken):
+                self._broken(event.error)
+                return
+            waiting = self._waiting.pop(event.correlation_id, None)
+            if waiting is None:
+                continue
+            waiting.timer.cancel()
+            if waiting.future.done():
+                continue  # nobody waits any more
+            if isinstance(event.message, RaftlogError):
+                waiting.future.set_exception(event.message)
+            else:
+                waiting.future.set_result(Answer(event.message, event.attachment))
+
+    def _broken(self, error: RaftlogError) -> None:
+        """The connection cannot go on. What the broker did with other requests is not known."""
+        for request in self._waiting.values():
+            if request.api is apis.API_VERSIONS and not request.future.done():
+                request.future.set_exception(type(error)(f"{self.address}: {error}"))
+        self.abort(ConnectionLostError(f"the connection to {self.address} ended: {error}"))
+
+    def eof_received(self) -> bool:
+        self._state.end_of_stream()
+        return False  # close our side too
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_result(None)
+        self._end(
+            ConnectionLostError(
+                f"the connection to {self.address} was lost before the answer came"
+                f"{f' ({exc})' if exc else ''}; the broker may have stopped"
+            )
+        )
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        if self.on_writable is not None:
+            self.on_writable()
+
+
+class SocketConnector:
+    """The ``Connector`` for TCP. Its connections share a scratch buffer, as they share a loop."""
+
+    def __init__(self) -> None:
+        self._scratch = memoryview(bytearray(limits.RECEIVE_BYTES))
+
+    async def __call__(self, host: str, port: int, /) -> Connection:
+        loop = asyncio.get_running_loop()
+        connection = Connection(Address(host, port), scratch=self._scratch)
+        transport, _ = await loop.create_connection(lambda: connection, host, port)
+        tcp_socket = transport.get_extra_info("socket")
+        if tcp_socket is not None and tcp_socket.family in (socket.AF_INET, socket.AF_INET6):
+            tcp_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection

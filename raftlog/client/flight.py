@@ -1,0 +1,209 @@
+"""What one partition has in flight, in which sequence, and what to do when some of it fails. Pure.
+
+Rule: everything that decides whether a batch is sent again, and under which sequence number, is in
+this file.
+
+    launch(batch) → succeeded(batch)                        the usual life
+                  → setback(batch, error) → settle()        once nothing is in flight any more
+
+After a setback the partition is *held*: nothing new is launched until all that is in flight is
+answered. Then ``settle`` puts what is unresolved in order and decides for each batch: again, or
+lost. Sent again, a batch repeats its bytes, sequence included, so that a broker that has it already
+says so instead of storing it twice (P4).
+
+A sequenced batch that is lost may leave a hole, which the broker will not let later ones jump. The
+partition's identity is then *spent*: it gives out no more sequences. The batches that follow are
+still tried under it, because an attempt that got no answer may have stored them. Once one is
+refused as out of sequence, none of them is in the log; or all are answered: then the producer's
+epoch is raised by one for this partition, which starts its sequence at 0 and fences whatever of the
+old epoch is still on its way (KIP-360).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from raftlog import limits
+from raftlog.client.batch import Identity, PendingBatch
+from raftlog.client.retry import may_retry
+from raftlog.errors import (
+    BrokerUnavailableError,
+    DeliveryTimedOutError,
+    OutcomeUnknownError,
+    OutOfOrderSequenceError,
+    RaftlogError,
+    RetriableError,
+)
+from raftlog.record import BatchBody, seal
+from raftlog.types import NO_PRODUCER_ID
+
+EPOCH_MAX: Final = 32_767  # an i16 in the batch's header
+SEQUENCE_MASK: Final = 0x7FFF_FFFF  # sequences count records modulo 2^31, as in Kafka
+
+
+class Settlement(NamedTuple):
+    """``again``, in order: put them back. ``lost``: fail their deliveries with the error."""
+
+    again: list[PendingBatch]
+    lost: list[tuple[PendingBatch, RaftlogError]]
+
+
+@dataclass(slots=True)
+class Flight:
+    """One partition. Only the sender touches it, on its loop."""
+
+    idempotent: bool
+    in_flight: list[PendingBatch] = field(default_factory=list)  # by ``order``
+    setbacks: list[PendingBatch] = field(default_factory=list)  # failed, and not yet settled
+    failures: int = 0  # settlements in a row without a success: the back-off's attempt number
+    not_before: float = 0.0  # backing off until then
+    identity: Identity | None = None
+    spent: bool = False  # the identity may have a hole: no new sequence under it
+    _used_up: int = NO_PRODUCER_ID  # a producer id of which this partition has had every epoch
+    _next_order: int = 0
+    _next_sequence: int = 0
+
+    @property
+    def held(self) -> bool:
+        return bool(self.setbacks)
+
+    def full_for(self, batch: PendingBatch) -> bool:
+        """Whether ``batch`` has to wait, lest the broker forget an older one that is unresolved.
+
+        It remembers so many batches of a producer; a repeat of one before those looks like a gap.
+        """
+        if not self.in_flight:
+            return False
+        order = self._next_order if batch.order < 0 else batch.order
+        return order - self.in_flight[0].order >= limits.PRODUCER_BATCHES_REMEMBERED
+
+    def may_launch(self, batch: PendingBatch, *, producer: Identity | None) -> bool:
+        """Whether ``batch``, the next in line, has a place in the sequence or can have one now.
+
+        ``producer``: this producer's identity, None until the broker has given one.
+        """
+        if not self.idempotent or self._is_sealed(batch):
+            return True
+        if self.spent:
+            if self.in_flight:
+                return False
+            self._raise_epoch()
+        if self.identity is None and not self.wants_other_than(producer):
+            self.identity, self._next_sequence = producer, 0
+        return self.identity is not None
+
+    def wants_other_than(self, producer: Identity | None) -> bool:
+        """Whether a new producer id is needed before anything can be launched here."""
+        if not self.idempotent or self.identity is not None:
+            return False
+        return producer is None or producer.producer_id == self._used_up
+
+    def launch(self, batch: PendingBatch, body: BatchBody) -> None:
+        """The batch goes out now. The first time it gets its place."""
+        if batch.order < 0:
+            batch.order = self._next_order
+            self._next_order += 1
+        if not self.idempotent:
+            batch.header = batch.header or seal(body)
+        elif not self._is_sealed(batch):
+            self._seal(batch, body)
+        self.in_flight.append(batch)
+
+    def begin_anew(self) -> None:
+        """The log behind the partition is another one: it knows no sequence of ours."""
+        if self.identity is not None:
+            self.spent = True
+
+    def _is_sealed(self, batch: PendingBatch) -> bool:
+        return batch.identity is not None and batch.identity is self.identity
+
+    def _seal(self, batch: PendingBatch, body: BatchBody) -> None:
+        assert self.identity is not None and not self.spent, "may_launch() first"
+        batch.identity = self.identity
+        batch.header = seal(
+            body,
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.producer_epoch,
+            base_sequence=self._next_sequence,
+        )
+        batch.outcome_unknown = False  # under its former identity, if any, it is in no log
+        self._next_sequence = (self._next_sequence + body.record_count) & SEQUENCE_MASK
+
+    def _raise_epoch(self) -> None:
+        """Begin a new sequence. What was sealed before and is not resolved is sealed anew."""
+        assert self.identity is not None
+        if self.identity.producer_epoch == EPOCH_MAX:
+            self._used_up = self.identity.producer_id
+            self.identity = None
+        else:
+            self.identity = self.identity._replace(producer_epoch=self.identity.producer_epoch + 1)
+        self.spent = False
+        self._next_sequence = 0
+
+    def succeeded(self, batch: PendingBatch) -> None:
+        self.in_flight.remove(batch)
+        self.failures = 0
+
+    def setback(self, batch: PendingBatch, error: RaftlogError) -> None:
+        """An attempt failed. What becomes of the batch is decided by ``settle``."""
+        self.in_flight.remove(batch)
+        batch.error = error
+        if isinstance(error, OutcomeUnknownError):
+            batch.outcome_unknown = True
+        elif isinstance(error, OutOfOrderSequenceError):
+            # Had any attempt stored it, the broker would know it: it remembers as many batches of a
+            # producer as may be in flight.
+            batch.outcome_unknown = False
+        self.setbacks.append(batch)
+
+    def settle(self, now: float) -> Settlement:
+        """Decide about all setbacks. Nothing is in flight."""
+        assert not self.in_flight, "their answers decide, too"
+        batches = sorted(self.setbacks, key=lambda batch: batch.order)
+        self.setbacks = []
+        again: list[PendingBatch] = []
+        lost: list[tuple[PendingBatch, RaftlogError]] = []
+        for batch in batches:
+            error = self._verdict(batch, first=not again, now=now)
+            if error is None:
+                again.append(batch)
+            else:
+                lost.append((batch, error))
+                self.lose(batch)
+        return Settlement(again, lost)
+
+    def _verdict(self, batch: PendingBatch, *, first: bool, now: float) -> RaftlogError | None:
+        """None to send it again, else the error to fail it with. ``first``: none goes before it."""
+        error = batch.error
+        assert error is not None
+        if isinstance(error, OutOfOrderSequenceError):
+            if first and not self.spent and self._is_sealed(batch):
+                return error  # nothing of ours is missing: the broker has lost what it acknowledged
+            if first and self.spent:
+                self._raise_epoch()
+        elif not may_retry(error, repeatable=self.idempotent):
+            if batch.outcome_unknown and not isinstance(error, OutcomeUnknownError):
+                return OutcomeUnknownError(
+                    f"refused ({error}); but an attempt before that got no answer, and may have "
+                    "been stored"
+                )
+            return error
+        return expired(batch) if batch.expires_at <= now else None
+
+    def lose(self, batch: PendingBatch) -> None:
+        """The batch is not sent again: if it has a place in the sequence, that may be a hole."""
+        if self._is_sealed(batch):
+            self.spent = True
+
+
+def expired(batch: PendingBatch) -> RaftlogError:
+    """The error of a batch whose delivery timeout has passed."""
+    queue = batch.queue
+    where = f"{queue.topic}:{queue.partition}: not acknowledged within delivery_timeout_ms"
+    because = f"; the last attempt: {batch.error}" if batch.error is not None else ""
+    if batch.outcome_unknown:
+        return DeliveryTimedOutError(f"{where}: it may or may not be stored{because}")
+    if isinstance(batch.error, RetriableError):
+        return type(batch.error)(f"{where}, and not stored{because}")
+    return BrokerUnavailableError(f"{where}, and not stored: it could not be sent{because}")

@@ -1,0 +1,312 @@
+"""The synchronous producer, and the constructor that both producers share.
+
+``send`` and ``send_many`` run in the caller's thread and only queue; an I/O thread does the rest. A
+thread waits only for room, for a topic that it names the first time, and where it asks to.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final
+
+from raftlog import limits
+from raftlog.client.batch import TopicQueues
+from raftlog.client.delivery import Delivery, DeliveryFuture, RangesFuture, pending_of
+from raftlog.client.host import Host
+from raftlog.client.loop_thread import LoopThread
+from raftlog.client.partitioner import Partitioner
+from raftlog.client.producer_core import ProducerCore, check_partition
+from raftlog.client.settings import (
+    CLIENT_ID_DEFAULT,
+    Bootstrap,
+    Serializer,
+    connection_settings,
+    function,
+    producer_settings,
+)
+from raftlog.client.waiting import refuse_io_thread, wait_for, wait_once
+from raftlog.errors import (
+    ClosedError,
+    RaftlogError,
+    RecordTooLargeError,
+    ThrottledError,
+    UnknownPartitionError,
+)
+
+# After Ctrl-C in a `with` block: long enough for what is on its way, too short to annoy.
+CLOSE_AFTER_INTERRUPT_S: Final = 1.0
+
+
+class ProducerBase:
+    """The settings of a producer; see ``Producer`` and ``AsyncProducer``."""
+
+    def __init__(
+        self,
+        bootstrap: Bootstrap = None,
+        *,
+        acks: str | int = "all",
+        idempotent: bool | None = None,
+        compression: str = "none",
+        compression_level: int | None = None,
+        linger_ms: int = 5,
+        batch_bytes_max: int = limits.MIB,
+        buffer_memory: int = 32 * limits.MIB,
+        max_block_ms: int = 60_000,
+        request_timeout_ms: int = 30_000,
+        delivery_timeout_ms: int = 120_000,
+        partitioner: Partitioner | None = None,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        client_id: str = CLIENT_ID_DEFAULT,
+        bootstrap_timeout_ms: int = 3_000,
+        metadata_max_age_ms: int = 30_000,
+        host: Host | None = None,
+    ) -> None:
+        """Nothing is connected before the first record is sent.
+
+        ``bootstrap``: ``host:port[,host:port]`` of any of the cluster's brokers, or a list of such;
+            default: the environment's RAFTLOG_BOOTSTRAP, else 127.0.0.1:9100.
+        ``acks``: a record counts as delivered: "all" (or -1): when every in-sync replica has it on
+            disk; 1: when the leader has; 0: when it has been written (its offset is unknown).
+        ``idempotent``: repeat what got no answer without storing it twice. Default: if acks="all".
+        ``compression``: "none", "gzip", "lz4" or "zstd"; ``compression_level``: the codec's own.
+        ``linger_ms``: how long a batch waits for more records, 0 to 60,000.
+        ``batch_bytes_max``: the most that goes into a batch, 1 KiB to 12 MiB, but never more than
+            the topic's max.message.bytes.
+        ``buffer_memory``: bytes that undelivered records may take before ``send`` blocks.
+        ``max_block_ms``: how long ``send`` may block, for room or for a topic's metadata.
+        ``request_timeout_ms``: how long a broker may take to answer one request.
+        ``delivery_timeout_ms``: how long a record is tried; at least linger + request timeout.
+        ``partitioner``: ``(topic, key, value, partition count) -> partition``. Default: murmur2 of
+            the key as in Kafka's clients; without a key, each partition in turn, for a batch.
+        ``key_serializer``, ``value_serializer``: whatever is sent ``-> bytes | None``.
+        ``client_id``: names this client in the broker's log.
+        ``bootstrap_timeout_ms``: how long to look for the cluster the first time.
+        ``metadata_max_age_ms``: how often to ask for partitions that were added.
+        ``host``: where the client lives; for embedding and tests.
+
+        Raises ``InvalidRequestError`` or ``TypeError`` naming the argument that is wrong.
+        """
+        arguments = locals()
+        self._host = host or Host()
+        self._core = ProducerCore(
+            connection_settings(arguments),
+            producer_settings(arguments),
+            self._host,
+            key_serializer=function("key_serializer", key_serializer),
+            value_serializer=function("value_serializer", value_serializer),
+        )
+        self._accumulator = self._core.accumulator
+        self._setup()
+
+    def _setup(self) -> None:
+        """What only one of the skins has."""
+
+
+class Producer(ProducerBase):
+    """Sends records. Safe to share between threads; a context manager, which flushes and closes.
+
+    A record's failure, whatever it is, comes out of its future; ``send`` itself raises only for
+    arguments that can never be right, when there is no room (``ThrottledError``), and when the
+    producer is closed.
+    """
+
+    _closed = True  # until it is set up: there is nothing to close
+
+    def _setup(self) -> None:
+        self._owns_thread = self._host.loop_thread is None
+        self._thread = self._host.loop_thread or LoopThread("raftlog-producer")
+        self._thread.at_fork.add(self._accumulator.leave_behind)
+        self._core.attach(self._thread.schedule)
+        self._append = self._accumulator.append
+        self._is_custom = self._core.is_custom
+        self._max_block_s = self._core.settings.max_block_ms / 1_000
+        self._used = False
+        self._closed = False
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Any = None,
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+    ) -> DeliveryFuture:
+        """Queue one record; the future of its ``RecordMetadata``. Blocks only when memory is full.
+
+        ``value``, ``key``: bytes, None, or what the serializers take. ``headers``: pairs of a name
+        and bytes (or None). ``timestamp_ms``: since 1970; default: now. ``partition``: default: by
+        key, else any. Records of one partition keep the order in which one thread sends them.
+
+        Raises ``ThrottledError``, ``ClosedError``, ``TypeError``, ``InvalidRequestError``.
+        """
+        queues = self._accumulator.topics.get(topic)
+        if queues is None:
+            try:
+                queues = self._prepare(topic)
+            except ClosedError:
+                raise
+            except RaftlogError as error:
+                return self._core.failed(topic, error)
+        try:
+            if (
+                value.__class__ is not bytes
+                or (key is not None and key.__class__ is not bytes)
+                or headers is not None
+                or timestamp_ms is not None
+                or partition is not None
+                or self._is_custom
+            ):
+                value, key, headers, timestamp_ms, partition = self._core.normalize(
+                    queues, value, key, headers, timestamp_ms, partition
+                )
+            future = self._append(queues, value, key, headers, timestamp_ms, partition)
+            if future is None:
+                deadline = self._core.monotonic() + self._max_block_s
+                while future is None:
+                    self._wait_for_room(deadline)
+                    future = self._append(queues, value, key, headers, timestamp_ms, partition)
+        except (RecordTooLargeError, UnknownPartitionError) as error:
+            return self._core.failed(topic, error)
+        if self._accumulator.wake_needed:
+            self._core.wake()
+        return future
+
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
+        *,
+        headers: Sequence[Any] | None = None,
+        timestamps_ms: int | Sequence[int] | None = None,
+        partition: int | None = None,
+    ) -> RangesFuture:
+        """Queue many records with one call; the future of their offsets, as ``OffsetRange``s.
+
+        The fast path: the cost per record is a fraction of ``send``'s. ``keys``, ``headers``: one
+        for each value. ``timestamps_ms``: one for all, or one for each; default: now. Without keys
+        and ``partition`` the records go to one partition after the other, a batch to each.
+
+        The ranges are in input order: see ``RangesFuture``. If memory runs out in the middle, the
+        records that found no room fail with ``ThrottledError``, through the future.
+
+        Raises ``ThrottledError`` (nothing was queued), ``ClosedError``, ``TypeError``,
+        ``InvalidRequestError``.
+        """
+        core = self._core
+        run = core.columns_of(values, keys, headers, timestamps_ms)
+        try:
+            queues = self._accumulator.topics.get(topic) or self._prepare(topic)
+            if partition is not None:
+                check_partition(queues, partition)
+        except ClosedError:
+            raise
+        except RaftlogError as error:
+            return core.all_failed(topic, len(run.values), error)
+        parts: list[tuple[Delivery, int, int]] = []
+        deadline = core.monotonic() + self._max_block_s
+        for piece in core.pieces(queues, run, partition):
+            while (part := piece.offer()) is None:
+                try:
+                    self._wait_for_room(deadline)
+                except ThrottledError as error:
+                    if not parts:
+                        raise
+                    part = piece.failed(error)
+                    break
+            parts.append(part)
+            if self._accumulator.wake_needed:
+                core.wake()
+        return RangesFuture(parts)
+
+    def _prepare(self, topic: str) -> TopicQueues:
+        """Learn about a topic that is sent to for the first time."""
+        if self._closed:
+            raise ClosedError("the producer was closed")
+        if not isinstance(topic, str):
+            raise TypeError(f"topic={topic!r}: the name of a topic (str)")
+        self._used = True
+        return self._thread.call(lambda: self._core.prepare(topic))
+
+    def _wait_for_room(self, deadline: float) -> None:
+        self._core.wake()
+        refuse_io_thread()
+        left = deadline - self._core.monotonic()
+        if left <= 0 or not wait_once(self._accumulator.when_room, left):
+            raise self._core.no_room()
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every record sent so far is acknowledged or has failed; send them at once.
+
+        ``timeout``: seconds; default: as long as it takes, which delivery_timeout_ms bounds. A
+        record's failure is its future's to tell, not flush's.
+
+        Raises ``TimeoutError`` when the time is over (the records are still being sent), and
+        ``ClosedError``.
+        """
+        if self._closed:
+            raise ClosedError("the producer was closed")
+        self._flush(timeout)
+
+    def _flush(self, timeout: float | None) -> None:
+        deliveries = self._accumulator.hurry()
+        if not deliveries:
+            return
+        self._core.wake()
+        if not wait_for(pending_of(deliveries), timeout):
+            raise TimeoutError(
+                f"batches not acknowledged within {timeout} s: {len(deliveries)}; they are still "
+                "being sent"
+            )
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush, for up to ``timeout`` seconds (default: as ``flush``), then stop. Idempotent.
+
+        Records that are not acknowledged by then fail: with ``ClosedError`` if they were not sent,
+        with ``ConnectionLostError`` if they may or may not have been stored.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._thread.at_fork.discard(self._accumulator.leave_behind)
+        try:
+            if self._used:
+                self._accumulator.shut()
+                self._flush_and_end(timeout)
+        finally:
+            if self._owns_thread:
+                self._thread.stop()
+
+    def _flush_and_end(self, timeout: float | None) -> None:
+        try:
+            with suppress(TimeoutError):
+                self._flush(timeout)
+        finally:  # also when Ctrl-C ends the wait: no future may be left undecided
+            self._thread.call(self._core.close)
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        interrupted = kind is not None and not issubclass(kind, Exception)
+        self.close(CLOSE_AFTER_INTERRUPT_S if interrupted else None)
+
+    def __del__(self) -> None:
+        if not self._closed and self._used:
+            warnings.warn(
+                f"unclosed {self!r}: close it, or use `with`",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+            self._thread.abandon(self._core.close, stop=self._owns_thread)

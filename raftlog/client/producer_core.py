@@ -1,0 +1,244 @@
+"""A producer without a skin: what the synchronous and the asynchronous one share.
+
+Records come in users' threads, through calls that never wait; everything asynchronous runs on the
+one loop that the core is attached to. How to wait, for room or for a topic, is the skins' business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, cast
+
+from raftlog.client.accumulator import Accumulator
+from raftlog.client.batch import Run, TopicQueues
+from raftlog.client.cluster import Cluster
+from raftlog.client.delivery import Delivery, DeliveryFuture, RangesFuture
+from raftlog.client.host import Host
+from raftlog.client.partitioner import checked, groups, partitions_of_keys
+from raftlog.client.records import checked_headers, checked_timestamp, columns_of, cut, octets
+from raftlog.client.sender import Sender
+from raftlog.client.settings import ConnectionSettings, ProducerSettings, Serializer
+from raftlog.errors import (
+    RaftlogError,
+    RecordTooLargeError,
+    ThrottledError,
+    UnknownPartitionError,
+)
+from raftlog.record import BatchBody
+from raftlog.types import Headers, check_topic_name
+
+# A run of records that fills this part of a batch is encoded by who sends it, as a batch of its
+# own; a smaller one joins the batch that is open.
+_OWN_BATCH_PART: Final = 2
+NO_PARTITION: Final = -1  # of a record that never got as far as having one
+
+
+class ProducerCore:
+    """The parts of one producer, wired. ``attach`` it to its loop before anything is awaited."""
+
+    def __init__(
+        self,
+        connection: ConnectionSettings,
+        settings: ProducerSettings,
+        host: Host,
+        *,
+        key_serializer: Serializer | None,
+        value_serializer: Serializer | None,
+    ) -> None:
+        chance = host.chance
+        self.settings = settings
+        self.cluster = Cluster(connection, connector=host.connector, chance=chance)
+        self.accumulator = Accumulator(
+            settings, clock=host.clock, choose=lambda count: int(chance() * count)
+        )
+        self.monotonic = host.clock.monotonic
+        # Whether a record needs more than the plainest path gives it.
+        self.is_custom = any((key_serializer, value_serializer, settings.partitioner))
+        self._key_serializer = key_serializer
+        self._value_serializer = value_serializer
+        self._wall_ms = host.clock.wall_ms
+        self._sender = Sender(settings, self.cluster, self.accumulator, clock=host.clock)
+        self._schedule: Callable[[Callable[[], None]], object] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    def attach(self, schedule: Callable[[Callable[[], None]], object]) -> None:
+        """``schedule`` has a function called on the core's loop."""
+        self._schedule = schedule
+
+    def wake(self) -> None:
+        """Have the sender look at what was added."""
+        assert self._schedule is not None, "attach() first"
+        self.accumulator.wake_needed = False
+        try:
+            self._schedule(self._sender.pump)
+        except BaseException:  # Ctrl-C above all: the next send has to
+            self.accumulator.wake_needed = True
+            raise
+
+    # -- records
+
+    def normalize(
+        self,
+        topic: TopicQueues,
+        value: Any,
+        key: Any,
+        headers: Any,
+        timestamp_ms: object,
+        partition: object,
+    ) -> tuple[bytes | None, bytes | None, Headers | None, int | None, int | None]:
+        """One record's serialized value and key, its headers, timestamp and partition, checked."""
+        if self._key_serializer is not None:
+            key = self._key_serializer(key)
+        if self._value_serializer is not None:
+            value = self._value_serializer(value)
+        key, value = octets(key, "key"), octets(value, "value")
+        headers = checked_headers(headers)
+        stamp = None if timestamp_ms is None else checked_timestamp(timestamp_ms)
+        chosen = None
+        if partition is not None:
+            chosen = check_partition(topic, partition)
+        elif self.settings.partitioner is not None:
+            found = self.settings.partitioner(topic.name, key, value, topic.count)
+            chosen = checked(found, topic.count, topic.name)
+        return value, key, headers, stamp, chosen
+
+    def columns_of(
+        self,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None,
+        headers: Sequence[Any] | None,
+        timestamps_ms: int | Sequence[int] | None,
+    ) -> Run:
+        """Many records, serialized and checked."""
+        return columns_of(
+            values,
+            keys,
+            headers,
+            self._wall_ms() if timestamps_ms is None else timestamps_ms,
+            key_serializer=self._key_serializer,
+            value_serializer=self._value_serializer,
+        )
+
+    def pieces(self, topic: TopicQueues, run: Run, partition: object) -> Iterator[Piece]:
+        """``run`` in pieces that fit a batch each; its partitions in the order of their first."""
+        if not run.values:
+            return
+        for chosen, part in self._by_partition(topic, run, partition):
+            for piece in cut(part, topic.batch_bytes_max):
+                yield Piece(self, topic, chosen, piece)
+
+    def _by_partition(
+        self, topic: TopicQueues, run: Run, partition: object
+    ) -> Iterator[tuple[int | None, Run]]:
+        partitioner = self.settings.partitioner
+        if partition is not None:
+            yield check_partition(topic, partition), run
+            return
+        if partitioner is None and run.keys is None:
+            yield None, run
+            return
+        import numpy as np
+
+        if partitioner is not None:
+            keys = run.keys if run.keys is not None else [None] * len(run.values)
+            chosen = [
+                checked(partitioner(topic.name, key, value, topic.count), topic.count, topic.name)
+                for key, value in zip(keys, run.values, strict=True)
+            ]
+            partitions = np.array(chosen, dtype=np.int64)
+        else:
+            assert run.keys is not None
+            keyless = (
+                [at for at, key in enumerate(run.keys) if key is None] if run.has_nulls else []
+            )
+            filled = [key or b"" for key in run.keys] if keyless else run.keys
+            partitions = partitions_of_keys(cast("Sequence[bytes]", filled), topic.count)
+            partitions[keyless] = NO_PARTITION
+        for found, indexes in groups(partitions):
+            yield (None if found == NO_PARTITION else found), run.pick(indexes.tolist())
+
+    # -- failures
+
+    def failed(self, topic: str, error: RaftlogError) -> DeliveryFuture:
+        """The future of a record that could not even be queued."""
+        return DeliveryFuture(Delivery.failed(topic, NO_PARTITION, error), 0)
+
+    def all_failed(self, topic: str, count: int, error: RaftlogError) -> RangesFuture:
+        """The same of many."""
+        return RangesFuture([(Delivery.failed(topic, NO_PARTITION, error), 0, count)])
+
+    def no_room(self) -> ThrottledError:
+        return ThrottledError(
+            f"no room for the record within max_block_ms={self.settings.max_block_ms}: all "
+            f"buffer_memory={self.settings.buffer_memory} bytes hold records that are not "
+            "acknowledged yet. Is the broker keeping up? Raise buffer_memory, or send more slowly"
+        )
+
+    # -- on the loop
+
+    async def prepare(self, name: str) -> TopicQueues:
+        """The queues of a topic, asked for if need be, within ``max_block_ms``."""
+        check_topic_name(name)
+        if self._keeper is None:
+            self._keeper = asyncio.ensure_future(self.cluster.keep_fresh())
+        view = await self.cluster.topic(name, timeout_ms=self.settings.max_block_ms)
+        return self.accumulator.learn(view)
+
+    async def close(self) -> None:
+        """Stop. What is not acknowledged by now fails. Idempotent."""
+        self.accumulator.shut()
+        if self._keeper is not None:
+            self._keeper.cancel()
+        await self._sender.close()
+        await self.cluster.close()
+
+
+class Piece:
+    """The part of a ``send_many`` that goes into one batch; encoded right here if it is large."""
+
+    __slots__ = ("_body", "_core", "_partition", "_run", "_topic")
+
+    def __init__(
+        self, core: ProducerCore, topic: TopicQueues, partition: int | None, run: Run
+    ) -> None:
+        self._core = core
+        self._topic = topic
+        self._partition = partition
+        self._run = run
+        self._body: BatchBody | None = None
+
+    def offer(self) -> tuple[Delivery, int, int] | None:
+        """Queue it: its delivery, the index of its first record there, its count; None: no room."""
+        core, topic, run = self._core, self._topic, self._run
+        count = len(run.values)
+        try:
+            if run.size_bytes * _OWN_BATCH_PART < topic.batch_bytes_max:
+                placed = core.accumulator.extend(topic, self._partition, run)
+                return None if placed is None else (*placed, count)
+            if self._body is None:
+                settings = core.settings
+                self._body = run.encode(settings.codec, settings.compression_level)
+            size = self._body.size_bytes
+            if size > topic.max_message_bytes:
+                raise topic.too_large(size)
+            delivery = core.accumulator.add_encoded(topic, self._partition, self._body, size)
+        except RecordTooLargeError as error:
+            return self.failed(error)
+        return None if delivery is None else (delivery, 0, count)
+
+    def failed(self, error: RaftlogError) -> tuple[Delivery, int, int]:
+        """The same for records that will not be queued."""
+        delivery = Delivery.failed(self._topic.name, NO_PARTITION, error)
+        return delivery, 0, len(self._run.values)
+
+
+def check_partition(topic: TopicQueues, partition: object) -> int:
+    if isinstance(partition, bool) or not isinstance(partition, int):
+        raise TypeError(f"partition={partition!r}: an int from 0 to {topic.count - 1}")
+    if not 0 <= partition < topic.count:
+        raise UnknownPartitionError(
+            f"topic {topic.name!r} has no partition {partition}: it has {topic.count}, numbered "
+            "from 0"
+        )
+    return partition

@@ -1,0 +1,391 @@
+"""What takes batches from the accumulator and sees them through, on one event loop.
+
+``pump`` is the whole machine. It is called when there may be something to do (a batch became due,
+an answer or a connection came, a back-off ended), does all that can be done at that moment, and
+sets one timer for the next. When a batch is due is the accumulator's to say, what happens to a
+failed one ``flight``'s, where the brokers are ``links``'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from raftlog import limits
+from raftlog.client.accumulator import NEVER, Accumulator
+from raftlog.client.batch import Identity, PartitionQueue, PendingBatch
+from raftlog.client.cluster import Cluster
+from raftlog.client.connection import Answer, Connection
+from raftlog.client.delivery import NO_OFFSET
+from raftlog.client.flight import Flight, expired
+from raftlog.client.links import Link, Links, leader_of
+from raftlog.client.metadata import ClusterView
+from raftlog.client.settings import ProducerSettings
+from raftlog.clock import Clock
+from raftlog.errors import (
+    ClosedError,
+    ConnectionLostError,
+    NotLeaderError,
+    RaftlogError,
+    RefusedError,
+    UnknownTopicError,
+)
+from raftlog.protocol import api as apis
+from raftlog.protocol.produce import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
+from raftlog.record import BatchBody
+from raftlog.types import NO_TIMESTAMP, Buffer
+
+logger: Final = logging.getLogger(__name__)
+
+_TICK_S: Final = 0.001  # timers are no finer: what is due within it is due
+_NO_ACKS: Final = 0
+
+
+@dataclass(slots=True)
+class _Load:
+    """A produce request being put together: at most one batch of each partition."""
+
+    link: Link
+    connection: Connection
+    batches: list[tuple[PendingBatch, BatchBody]] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def has_room_for(self, batch: PendingBatch) -> bool:
+        if not self.batches:
+            return True
+        return self.size_bytes + batch.size_bytes <= limits.PRODUCE_REQUEST_BYTES_MAX
+
+
+class Sender:
+    """Drives one accumulator. Everything here runs on one event loop."""
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        *,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._now = clock.monotonic
+        self._links = Links(
+            cluster,
+            now=self._now,
+            on_change=self.pump,
+            # Each has one batch of a partition, so the broker knows any that it gets again.
+            in_flight_max=limits.PRODUCER_BATCHES_REMEMBERED,
+        )
+        self._flights: dict[PartitionQueue, Flight] = {}
+        self._producer: Identity | None = None
+        self._asking_identity = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
+        self._closed = False
+        cluster.on_view.append(self._on_view)
+
+    # -- the machine
+
+    def pump(self) -> None:
+        """Send everything that can go now, and look again when more can."""
+        if self._closed:
+            return
+        busy = False
+        while True:
+            now = self._now() + _TICK_S
+            loads: dict[int, _Load] = {}
+            look_at = NEVER
+            for queue, head, due_at in self._accumulator.scan():
+                look_at = min(look_at, self._serve(queue, head, due_at, now, loads))
+            if not loads:
+                break
+            busy = True
+            for load in loads.values():
+                self._send(load)
+        if busy and self._settings.linger_ms:
+            # Records keep coming: look again after linger_ms unasked, which spares their thread
+            # waking this one for each new batch.
+            look_at = min(look_at, now + self._settings.linger_ms / 1_000)
+        self._look_at(look_at, now)
+
+    def _serve(
+        self,
+        queue: PartitionQueue,
+        head: PendingBatch,
+        due_at: float,
+        now: float,
+        loads: dict[int, _Load],
+    ) -> float:
+        """Load the next batch of ``queue`` if it can go; when to look at the queue again."""
+        flight = self._flight(queue)
+        if head.expires_at <= now and not flight.in_flight:
+            self._expire(queue, flight, now)
+            return now
+        if flight.held or flight.full_for(head):
+            return NEVER  # an answer comes first, and pumps
+        ready_at = max(due_at, flight.not_before)
+        if ready_at > now:
+            return min(ready_at, head.expires_at)
+        try:
+            leader = leader_of(self._cluster, queue.topic, queue.partition)
+        except RefusedError as error:
+            self._drop(queue, flight, error)
+            return NEVER
+        if leader is None:
+            return min(self._links.refresh() or NEVER, head.expires_at)
+        if not flight.may_launch(head, producer=self._producer):
+            if flight.wants_other_than(self._producer):
+                self._ask_identity()
+            return head.expires_at
+        load = loads.get(leader)
+        if load is None:
+            link = self._links.link(leader)
+            connection = self._links.connection(link, now)
+            if connection is None:
+                return min(self._links.retry_at(link, now) or NEVER, head.expires_at)
+            load = _Load(link, connection)
+        if load.has_room_for(head) and self._load(load, queue, flight, now):
+            loads[leader] = load
+        return NEVER  # if there is more, the next round serves it
+
+    def _load(self, load: _Load, queue: PartitionQueue, flight: Flight, now: float) -> bool:
+        batch = self._accumulator.take(queue, now)
+        if batch is None:
+            return False
+        if batch.is_empty:  # Ctrl-C came before its first record
+            self._accumulator.release(batch)
+            return False
+        try:
+            body = batch.encode(self._settings.codec, self._settings.compression_level)
+            topic = self._accumulator.topics.get(queue.topic)
+            if topic is not None and body.size_bytes > topic.max_message_bytes:
+                raise topic.too_large(body.size_bytes)
+        except RaftlogError as error:
+            self._fail(batch, flight, error)
+            return False
+        flight.launch(batch, body)
+        load.batches.append((batch, body))
+        load.size_bytes += body.size_bytes
+        return True
+
+    def _send(self, load: _Load) -> None:
+        parts: list[ProducePartition] = []
+        attachment: list[Buffer] = []
+        for batch, body in load.batches:
+            queue = batch.queue
+            parts.append(
+                ProducePartition(
+                    topic=queue.topic, partition=queue.partition, length=body.size_bytes
+                )
+            )
+            attachment += (batch.header, body.payload)
+        batches = [batch for batch, _ in load.batches]
+        acks = self._settings.acks
+        try:
+            future = load.connection.start(
+                apis.PRODUCE,
+                ProduceRequest(acks=acks, partitions=parts),
+                attachment,
+                timeout_ms=self._cluster.settings.request_timeout_ms,
+            )
+        except RaftlogError as error:
+            self._all_set_back(batches, error)
+            return
+        if acks == _NO_ACKS:
+            for batch in batches:
+                self._succeed(batch, NO_OFFSET, NO_TIMESTAMP)
+            return
+        load.link.in_flight += 1
+        future.add_done_callback(partial(self._answered, load.link, batches))
+
+    def _look_at(self, look_at: float, now: float) -> None:
+        """Have ``pump`` called at ``look_at``, and let the accumulator know that it will be."""
+        if self._timer is not None and not now < self._timer_at <= look_at:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer_at = look_at
+            if look_at != NEVER:
+                delay = max(look_at - now, 0.0) + _TICK_S
+                self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
+        self._accumulator.wake_at = self._timer_at
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.pump()
+
+    # -- answers
+
+    def _answered(
+        self, link: Link, batches: list[PendingBatch], future: asyncio.Future[Answer]
+    ) -> None:
+        link.in_flight -= 1
+        error = future.exception()
+        if self._closed:
+            return  # close() has told of these batches
+        if error is not None:
+            assert isinstance(error, RaftlogError), f"connections fail with our errors: {error!r}"
+            self._all_set_back(batches, error)
+            return
+        answer = future.result().message
+        assert isinstance(answer, ProduceResponse)
+        self._links.succeeded()
+        produced = {(part.topic, part.partition): part for part in answer.partitions}
+        for batch in batches:
+            self._take_answer(batch, produced.get((batch.queue.topic, batch.queue.partition)))
+        self._settle(batches)
+        self.pump()
+
+    def _take_answer(self, batch: PendingBatch, part: ProducedPartition | None) -> None:
+        if part is None:
+            lost = ConnectionLostError("the broker's answer says nothing of this partition")
+            self._set_back(batch, lost)
+        elif part.failure is not None:
+            self._set_back(batch, part.failure.to_error())
+        else:
+            self._succeed(batch, part.base_offset, part.append_timestamp_ms)
+
+    def _succeed(self, batch: PendingBatch, base_offset: int, append_timestamp_ms: int) -> None:
+        self._flight(batch.queue).succeeded(batch)
+        batch.delivery.succeed(base_offset, append_timestamp_ms)
+        self._accumulator.release(batch)
+
+    def _all_set_back(self, batches: list[PendingBatch], error: RaftlogError) -> None:
+        """A whole request failed, and with it most likely the connection."""
+        for batch in batches:
+            self._set_back(batch, error)
+        self._links.refresh()
+        self._settle(batches)
+        asyncio.get_running_loop().call_soon(self.pump)
+
+    def _set_back(self, batch: PendingBatch, error: RaftlogError) -> None:
+        self._flight(batch.queue).setback(batch, error)
+        if isinstance(error, NotLeaderError | UnknownTopicError):
+            self._links.refresh()
+
+    def _settle(self, batches: list[PendingBatch]) -> None:
+        """Decide about what failed, in each partition that has nothing in flight any more."""
+        for queue in {batch.queue: None for batch in batches}:
+            flight = self._flight(queue)
+            if not flight.setbacks or flight.in_flight:
+                continue
+            now = self._now()
+            settlement = flight.settle(now)
+            if settlement.again:
+                flight.not_before = now + self._cluster.backoff_seconds(flight.failures)
+                flight.failures += 1
+                self._accumulator.put_back(queue, settlement.again)
+            for batch, error in settlement.lost:
+                self._resolve(batch, error)
+                if isinstance(error, UnknownTopicError):
+                    self._accumulator.forget(queue.topic)
+
+    # -- batches that are not delivered
+
+    def _expire(self, queue: PartitionQueue, flight: Flight, now: float) -> None:
+        for batch in self._accumulator.take_expired(queue, now):
+            if batch.error is None:
+                batch.error = self._why_unsent(queue)
+            self._fail(batch, flight, expired(batch))
+
+    def _why_unsent(self, queue: PartitionQueue) -> RaftlogError | None:
+        leader = leader_of(self._cluster, queue.topic, queue.partition)
+        link_error = self._links.link(leader).error if leader is not None else None
+        return link_error or self._links.error
+
+    def _drop(self, queue: PartitionQueue, flight: Flight, error: RaftlogError) -> None:
+        """The partition is gone: fail everything that waits for it."""
+        self._accumulator.forget(queue.topic)
+        for batch in self._accumulator.drop(queue):
+            self._fail(batch, flight, type(error)(*error.args))
+
+    def _fail(self, batch: PendingBatch, flight: Flight, error: RaftlogError) -> None:
+        flight.lose(batch)
+        self._resolve(batch, error)
+
+    def _resolve(self, batch: PendingBatch, error: RaftlogError) -> None:
+        batch.delivery.fail(error)
+        self._accumulator.release(batch)
+
+    # -- what the machine needs to know
+
+    def _flight(self, queue: PartitionQueue) -> Flight:
+        flight = self._flights.get(queue)
+        if flight is None:
+            flight = self._flights[queue] = Flight(self._settings.idempotent)
+        return flight
+
+    def _on_view(self, view: ClusterView) -> None:
+        """Take the cluster's news: partitions added, topics made anew, leaders that moved."""
+        for topic in list(self._accumulator.topics.values()):
+            news = view.topics.get(topic.name)
+            if news is None:
+                continue
+            if news.id != topic.id:  # another topic of that name: its log knows no sequence of ours
+                for queue in topic.queues:
+                    self._flight(queue).begin_anew()
+            self._accumulator.learn(news)
+        if self._settings.idempotent and self._producer is None:
+            self._ask_identity()
+        self.pump()
+
+    def _ask_identity(self) -> None:
+        if not self._asking_identity:
+            self._asking_identity = True
+            self._links.run(self._take_identity())
+
+    async def _take_identity(self) -> None:
+        try:
+            answer = await self._cluster.call(
+                apis.INIT_PRODUCER_ID,
+                InitProducerIdRequest(),
+                timeout_ms=self._settings.delivery_timeout_ms,
+            )
+        except RaftlogError as error:
+            for queue, _, _ in self._accumulator.scan():
+                self._drop(queue, self._flight(queue), error)
+        else:
+            assert isinstance(answer, InitProducerIdResponse)
+            self._producer = Identity(answer.producer_id, answer.producer_epoch)
+        finally:
+            self._asking_identity = False
+        self.pump()
+
+    # -- the end
+
+    async def close(self) -> None:
+        """Stop. What is not acknowledged by now fails: flush first. Idempotent."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._links.close()
+        waiting: Sequence[PendingBatch] = [
+            batch
+            for queue, _, _ in self._accumulator.scan()
+            for batch in self._accumulator.drop(queue)
+        ]
+        flying = [
+            batch
+            for flight in self._flights.values()
+            for batch in (*flight.in_flight, *flight.setbacks)
+        ]
+        for batch in (*flying, *waiting):
+            where = f"{batch.queue.topic}:{batch.queue.partition}: the producer was closed"
+            if batch in flying or batch.outcome_unknown:
+                self._resolve(batch, ConnectionLostError(f"{where} before the answer came"))
+            else:
+                self._resolve(batch, ClosedError(f"{where} before the record was sent"))
+        self._flights.clear()

@@ -1,0 +1,214 @@
+"""The settings of clients, checked. Frozen values; defaults stand once, in the public signatures.
+
+Every check says which argument is wrong, what it was, and what it takes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from raftlog import limits
+from raftlog.client.partitioner import Partitioner
+from raftlog.config import Address, parse_address
+from raftlog.errors import InvalidRequestError
+from raftlog.record import Codec
+
+Bootstrap: TypeAlias = str | Sequence[str] | None
+Serializer: TypeAlias = Callable[[Any], bytes | None]
+Deserializer: TypeAlias = Callable[[bytes], Any]
+OffsetReset: TypeAlias = Literal["earliest", "latest", "error"]
+
+BOOTSTRAP_VARIABLE: Final = "RAFTLOG_BOOTSTRAP"
+BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9100"
+CLIENT_ID_DEFAULT: Final = "raftlog-python"
+DAY_MS: Final = 86_400_000
+
+LINGER_MS_MAX: Final = 60_000
+BATCH_BYTES_MIN: Final = 1_024
+BUFFER_BYTES_MAX: Final = 64 * limits.GIB
+LEVELS: Final = (-131_072, 22)  # over all codecs; each checks its own range
+ACKS: Final[dict[object, Literal[-1, 0, 1]]] = {
+    "all": -1,
+    "-1": -1,
+    -1: -1,
+    "1": 1,
+    1: 1,
+    "0": 0,
+    0: 0,
+}
+# "none" is Kafka's word for it.
+RESETS: Final[dict[object, OffsetReset]] = {
+    "earliest": "earliest",
+    "latest": "latest",
+    "error": "error",
+    "none": "error",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionSettings:
+    """What every client has: where the brokers are, and how long to wait for them."""
+
+    bootstrap: tuple[Address, ...]
+    client_id: str
+    request_timeout_ms: int
+    bootstrap_timeout_ms: int
+    metadata_max_age_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings:
+    """A producer's own. ``acks`` is the protocol's number: -1 all, 1 the leader, 0 none."""
+
+    acks: Literal[-1, 0, 1]
+    idempotent: bool
+    codec: Codec
+    compression_level: int | None
+    linger_ms: int
+    batch_bytes_max: int
+    buffer_memory: int
+    max_block_ms: int
+    delivery_timeout_ms: int
+    partitioner: Partitioner | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings:
+    """A consumer's own."""
+
+    auto_offset_reset: OffsetReset
+    check_crcs: bool
+    fetch_min_bytes: int
+    fetch_max_wait_ms: int
+    fetch_max_bytes: int
+    max_partition_fetch_bytes: int
+
+
+# The settings are made from the arguments of a client's constructor, by name.
+Arguments: TypeAlias = Mapping[str, Any]
+
+
+def connection_settings(arguments: Arguments) -> ConnectionSettings:
+    client_id = arguments["client_id"]
+    if not isinstance(client_id, str) or len(client_id) > limits.CLIENT_ID_CHARS_MAX:
+        raise InvalidRequestError(
+            f"client_id={client_id!r}: a text of up to {limits.CLIENT_ID_CHARS_MAX} characters"
+        )
+    return ConnectionSettings(
+        bootstrap=parse_bootstrap(arguments["bootstrap"]),
+        client_id=client_id,
+        request_timeout_ms=_integer(arguments, "request_timeout_ms", 1, DAY_MS),
+        bootstrap_timeout_ms=_integer(arguments, "bootstrap_timeout_ms", 0, DAY_MS),
+        metadata_max_age_ms=_integer(arguments, "metadata_max_age_ms", 100, DAY_MS),
+    )
+
+
+def producer_settings(arguments: Arguments) -> ProducerSettings:
+    acks, idempotent, level = (
+        arguments[name] for name in ("acks", "idempotent", "compression_level")
+    )
+    number = None if isinstance(acks, bool) else ACKS.get(acks)
+    if number is None:
+        raise InvalidRequestError(f"acks={acks!r}: it is 'all' (or -1), 1 or 0")
+    if idempotent and number != -1:
+        raise InvalidRequestError(
+            f"idempotent=True needs acks='all', not acks={acks!r}: leave one of them out"
+        )
+    linger_ms = _integer(arguments, "linger_ms", 0, LINGER_MS_MAX)
+    batch_bytes_max = _integer(
+        arguments, "batch_bytes_max", BATCH_BYTES_MIN, limits.PRODUCER_BATCH_BYTES_MAX
+    )
+    delivery_ms_min = linger_ms + int(arguments["request_timeout_ms"])
+    return ProducerSettings(
+        acks=number,
+        idempotent=number == -1 if idempotent is None else bool(idempotent),
+        codec=Codec.parse(arguments["compression"]),
+        compression_level=None if level is None else integer("compression_level", level, *LEVELS),
+        linger_ms=linger_ms,
+        batch_bytes_max=batch_bytes_max,
+        buffer_memory=_integer(arguments, "buffer_memory", batch_bytes_max, BUFFER_BYTES_MAX),
+        max_block_ms=_integer(arguments, "max_block_ms", 0, DAY_MS),
+        delivery_timeout_ms=_integer(arguments, "delivery_timeout_ms", delivery_ms_min, DAY_MS),
+        partitioner=function("partitioner", arguments["partitioner"]),
+    )
+
+
+def consumer_settings(arguments: Arguments) -> ConsumerSettings:
+    reset = arguments["auto_offset_reset"]
+    if reset not in RESETS:
+        raise InvalidRequestError(
+            f"auto_offset_reset={reset!r}: it is 'earliest', 'latest' or 'error'"
+        )
+    bytes_max = limits.FETCH_BYTES_MAX
+    return ConsumerSettings(
+        auto_offset_reset=RESETS[reset],
+        check_crcs=bool(arguments["check_crcs"]),
+        fetch_min_bytes=_integer(arguments, "fetch_min_bytes", 0, bytes_max),
+        fetch_max_wait_ms=_integer(arguments, "fetch_max_wait_ms", 0, limits.FETCH_WAIT_MS_MAX),
+        fetch_max_bytes=_integer(arguments, "fetch_max_bytes", 1, bytes_max),
+        max_partition_fetch_bytes=_integer(arguments, "max_partition_fetch_bytes", 1, bytes_max),
+    )
+
+
+# -- checks ----------------------------------------------------------------------------------------
+
+
+def parse_bootstrap(bootstrap: Bootstrap) -> tuple[Address, ...]:
+    """``host:port[,host:port]``, or a sequence of ``host:port``; IPv6 in brackets.
+
+    None takes the environment's RAFTLOG_BOOTSTRAP, and 127.0.0.1:9100 without it.
+    """
+    source = "bootstrap"
+    if bootstrap is None:
+        environment = os.environ.get(BOOTSTRAP_VARIABLE)
+        source = BOOTSTRAP_VARIABLE if environment else source
+        bootstrap = environment or BOOTSTRAP_DEFAULT
+    texts: Any = bootstrap.split(",") if isinstance(bootstrap, str) else bootstrap
+    if isinstance(texts, bytes) or not isinstance(texts, Sequence):
+        raise TypeError(
+            f"{source}={bootstrap!r}: a text 'host:port[,host:port]', or a list of such texts"
+        )
+    addresses: list[Address] = []
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"{source}={bootstrap!r}: {text!r} is no text 'host:port'")
+        if not text.strip() and len(texts) > 1:
+            continue  # a trailing comma
+        try:
+            address = parse_address(text)
+        except ValueError as error:
+            raise InvalidRequestError(
+                f"{source}={bootstrap!r}: {error}; write host:port[,host:port]"
+            ) from error
+        if address.port == 0:
+            raise InvalidRequestError(f"{source}={bootstrap!r}: port 0 in {text!r} is no port")
+        if address not in addresses:
+            addresses.append(address)
+    if not addresses:
+        raise InvalidRequestError(
+            f"{source}={bootstrap!r} names no broker: write host:port[,host:port]"
+        )
+    return tuple(addresses)
+
+
+def integer(name: str, value: object, minimum: int, maximum: int) -> int:
+    """``value`` if it is an int within the bounds; else an error that names the argument."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name}={value!r}: an int from {minimum} to {maximum}")
+    if not minimum <= value <= maximum:
+        raise InvalidRequestError(f"{name}={value!r} is not from {minimum} to {maximum}")
+    return value
+
+
+def _integer(arguments: Arguments, name: str, minimum: int, maximum: int) -> int:
+    return integer(name, arguments[name], minimum, maximum)
+
+
+def function(name: str, value: Any) -> Any:
+    """``value`` if it is None or can be called."""
+    if value is not None and not callable(value):
+        raise TypeError(f"{name}={value!r}: a function, or None")
+    return value

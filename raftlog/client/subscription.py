@@ -1,0 +1,410 @@
+"""Which partitions a consumer reads, where it is in each, and what is fetched and not yet read.
+
+Sans-I/O. The fetcher asks what to fetch and brings batches, on its loop; the application takes them
+out, in its own thread, and decodes them there. ``lock`` guards what both touch; it is never held
+while decoding.
+
+Per partition, in the order of offsets:
+
+    ... read │ chunks: fetched, undecoded │ being fetched │ on the broker ...
+         position                    fetch_offset
+
+``position`` is the one truth about what the application has. Whatever moves it other than reading
+raises the partition's ``generation``, and everything fetched for an older one is dropped.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Final
+
+from raftlog import limits
+from raftlog.client.settings import ConsumerSettings, OffsetReset
+from raftlog.errors import InvalidRequestError, RaftlogError
+from raftlog.types import ConsumerRecord, Offset, TopicPartition
+
+_offset_of: Final = itemgetter(ConsumerRecord._fields.index("offset"))
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """One partition that is read."""
+
+    tp: TopicPartition
+    position: Offset | None  # of the next record for the application; None: to be looked up
+    reset: OffsetReset  # how to look it up
+    generation: int = 0
+    fetch_offset: Offset = 0  # Invariant: >= position; where its last chunk ends
+    buffered_bytes: int = 0  # in chunks
+    in_flight: bool = False  # a fetch, or a look-up, of this generation
+    halted: bool = False  # its last chunk is an error that nobody has seen yet
+    paused: bool = False
+    not_before: float = 0.0  # backing off until then
+    failures: int = 0  # in a row
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """One batch as fetched, and the offset after its last record."""
+
+    data: memoryview
+    next_offset: Offset
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """What one fetch brought for one partition: batches, or an error in their place."""
+
+    part: Part
+    generation: int
+    batches: deque[Batch]
+    size_bytes: int = 0
+    error: RaftlogError | None = None
+    # Of the first batch, once it is decoded. Those before ``position`` are read.
+    records: list[ConsumerRecord] = field(default_factory=list)
+    is_iterated: bool = False  # an iteration runs over ``records``
+
+    @property
+    def is_stale(self) -> bool:
+        return self.generation != self.part.generation
+
+    def end_iteration(self) -> None:
+        """Have an iteration over the records end here: it would not notice what happens now."""
+        if self.is_iterated:
+            self.is_iterated = False
+            rest = self.records[:]
+            self.records.clear()
+            self.records = rest
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A partition to fetch, or (``offset`` None) to look the position up of; as it was then."""
+
+    part: Part
+    generation: int
+    offset: Offset | None
+
+
+class Subscription:
+    """All partitions of one consumer."""
+
+    def __init__(self, settings: ConsumerSettings) -> None:
+        self.lock = allocate_lock()
+        self.parts: dict[TopicPartition, Part] = {}
+        self.topics: tuple[str, ...] = ()  # subscribed to; () when partitions are assigned
+        self.starved = False  # something was not fetched for want of room: tell when there is some
+        self.closed = False
+        self._chunks: deque[Chunk] = deque()  # in the order they came
+        self._buffered_bytes = 0
+        self._waiters: list[Callable[[], object]] = []
+        self._settings = settings
+        fetch_bytes = settings.max_partition_fetch_bytes
+        self._part_bytes_max = min(
+            fetch_bytes * limits.PREFETCH_FETCHES_MAX, limits.PREFETCH_BYTES_MAX
+        )
+
+    # -- what is read
+
+    def assign(self, partitions: Iterable[TopicPartition], *, topics: Sequence[str] = ()) -> None:
+        """Read exactly ``partitions`` from now on; those read already, from where they are."""
+        with self.lock:
+            kept = {tp: self.parts.get(tp) for tp in dict.fromkeys(partitions)}
+            for tp, part in self.parts.items():
+                if tp not in kept:
+                    self._drop(part)
+            reset = self._settings.auto_offset_reset
+            self.parts = {tp: part or Part(tp, None, reset) for tp, part in kept.items()}
+            self.topics = tuple(topics)
+
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read new partitions of topics subscribed to, too: from their first record on."""
+        with self.lock:
+            for tp in partitions:
+                self.parts.setdefault(tp, Part(tp, None, "earliest"))
+
+    def part(self, tp: TopicPartition) -> Part:
+        """The partition, or raise ``InvalidRequestError``."""
+        found = self.parts.get(tp)
+        if found is None:
+            raise InvalidRequestError(
+                f"{tp[0]}:{tp[1]} is not assigned to this consumer: assign() or subscribe() first"
+            )
+        return found
+
+    # -- moving
+
+    def seek(self, tp: TopicPartition, offset: Offset) -> None:
+        with self.lock:
+            part = self.part(tp)
+            self._drop(part)
+            part.position = part.fetch_offset = offset
+
+    def reset(self, tp: TopicPartition, how: OffsetReset) -> None:
+        """Have the position looked up anew."""
+        with self.lock:
+            part = self.part(tp)
+            self._drop(part)
+            part.position, part.reset = None, how
+
+    def found(self, wanted: Wanted, offset: Offset) -> None:
+        """A position was looked up; it does not count if it was moved meanwhile."""
+        part = wanted.part
+        with self.lock:
+            if wanted.generation == part.generation:
+                part.in_flight = False
+                part.failures = 0
+                part.position = part.fetch_offset = offset
+
+    def rewind(self, part: Part) -> None:
+        """Drop what is fetched and not read: fetch it again."""
+        with self.lock:
+            self._drop(part)
+
+    def _drop(self, part: Part) -> None:
+        part.generation += 1
+        part.in_flight = part.halted = False
+        part.not_before = 0.0
+        part.failures = 0
+        if part.position is not None:
+            part.fetch_offset = part.position
+        for chunk in [chunk for chunk in self._chunks if chunk.part is part]:
+            chunk.end_iteration()
+            self._remove(chunk)
+
+    def paused(self) -> set[TopicPartition]:
+        with self.lock:
+            return {tp for tp, part in self.parts.items() if part.paused}
+
+    def set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
+        with self.lock:
+            for part in [self.part(tp) for tp in partitions]:
+                part.paused = paused
+                for chunk in self._chunks:
+                    if chunk.part is part:
+                        chunk.end_iteration()
+            if not paused:
+                self._wake()
+
+    # -- the fetcher's side
+
+    def wanted(self, now: float) -> tuple[list[Wanted], float | None]:
+        """The partitions to fetch now, or to look up; and when there will be more by itself."""
+        found: list[Wanted] = []
+        again_at: float | None = None
+        with self.lock:
+            self.starved = False
+            is_full = self._buffered_bytes >= limits.PREFETCH_BYTES_MAX
+            for part in self.parts.values():
+                if part.in_flight or part.halted or (part.paused and part.position is not None):
+                    continue
+                if part.not_before > now:
+                    again_at = min(part.not_before, again_at or part.not_before)
+                    continue
+                if part.position is None:
+                    found.append(Wanted(part, part.generation, None))
+                elif is_full or part.buffered_bytes >= self._part_bytes_max:
+                    self.starved = True
+                else:
+                    found.append(Wanted(part, part.generation, part.fetch_offset))
+        return found, again_at
+
+    def room(self) -> int:
+        """How many bytes a fetch may bring now."""
+        with self.lock:
+            return max(limits.PREFETCH_BYTES_MAX - self._buffered_bytes, 1)
+
+    def started(self, wanted: Iterable[Wanted]) -> None:
+        with self.lock:
+            for want in wanted:
+                if want.generation == want.part.generation:
+                    want.part.in_flight = True
+
+    def fetched(self, wanted: Wanted, batches: Sequence[Batch], size_bytes: int) -> None:
+        """A fetch brought ``batches``, none perhaps."""
+        part = wanted.part
+        with self.lock:
+            if wanted.generation != part.generation:
+                return
+            part.in_flight = False
+            part.failures = 0
+            if not batches:
+                return
+            part.fetch_offset = batches[-1].next_offset
+            # What gave something comes last next time: a broker fills its answer from the front.
+            self.parts[part.tp] = self.parts.pop(part.tp)
+            part.buffered_bytes += size_bytes
+            self._buffered_bytes += size_bytes
+            self._chunks.append(Chunk(part, part.generation, deque(batches), size_bytes))
+            self._wake()
+
+    def failed(self, wanted: Wanted, error: RaftlogError) -> None:
+        """A fetch failed in a way that the application has to see."""
+        part = wanted.part
+        with self.lock:
+            if wanted.generation != part.generation:
+                return
+            part.in_flight = False
+            part.halted = True
+            self._chunks.append(Chunk(part, part.generation, deque(), error=error))
+            self._wake()
+
+    def lost(self, wanted: Wanted) -> None:
+        """The offset to fetch from is out of range: look a position up anew, by the reset policy.
+
+        But first the application reads what it has: that was in range.
+        """
+        part = wanted.part
+        with self.lock:
+            if wanted.generation != part.generation:
+                return
+            part.in_flight = False
+            if part.fetch_offset == part.position:
+                self._drop(part)
+                part.position, part.reset = None, self._settings.auto_offset_reset
+
+    def delayed(self, wanted: Wanted, until: float) -> None:
+        """A fetch failed, or brought nothing, in a way that asks for a pause."""
+        part = wanted.part
+        with self.lock:
+            if wanted.generation == part.generation:
+                part.in_flight = False
+                part.failures += 1
+                part.not_before = until
+
+    # -- the application's side
+
+    def next_chunk(self, *, errors: bool = True) -> Chunk | None:
+        """The first chunk that is not paused and has something left.
+
+        Raises the error that stands in the place of batches: asking again then fetches again. With
+        ``errors`` false it is left for the next time.
+        """
+        with self.lock:
+            for chunk in list(self._chunks):
+                part = chunk.part
+                if chunk.is_stale or (chunk.error is None and not chunk.batches):
+                    self._remove(chunk)  # Ctrl-C came when this was to be done
+                    continue
+                if part.paused:
+                    continue
+                if chunk.error is not None:
+                    if not errors:
+                        return None
+                    self._drop(part)
+                    raise chunk.error.with_traceback(None)
+                assert part.position is not None
+                records = chunk.records
+                if records and _offset_of(records[-1]) < part.position:
+                    self._finish_batch(chunk)
+                if chunk.batches:
+                    return chunk
+            return None
+
+    def first_unread(self, chunk: Chunk) -> int:
+        """The index of the first record of ``chunk`` that the application does not have."""
+        position = chunk.part.position
+        assert position is not None
+        return bisect_left(chunk.records, position, key=_offset_of)
+
+    def finish_batch(self, chunk: Chunk) -> None:
+        """The chunk's first batch is read to its end."""
+        with self.lock:
+            if not chunk.is_stale:
+                self._finish_batch(chunk)
+
+    def _finish_batch(self, chunk: Chunk) -> None:
+        # In this order, Ctrl-C after any of the calls leaves what the next reading puts right.
+        chunk.end_iteration()
+        chunk.part.position = chunk.batches[0].next_offset
+        chunk.records = []
+        chunk.batches.popleft()
+        if not chunk.batches:
+            self._remove(chunk)
+
+    def take_batches(self, chunk: Chunk, bytes_max: int) -> list[Batch]:
+        """The batches of ``chunk`` and of those that follow it, at least one, to read at once."""
+        taken: list[Batch] = []
+        size = 0
+        with self.lock:
+            for other in self._chunks:
+                if other.part is not chunk.part or other.error is not None:
+                    continue
+                for batch in other.batches:
+                    size += len(batch.data)
+                    if taken and size > bytes_max:
+                        return taken
+                    taken.append(batch)
+        return taken
+
+    def finish_batches(self, chunk: Chunk, taken: Sequence[Batch]) -> None:
+        """What ``take_batches`` gave is read to its end."""
+        part = chunk.part
+        with self.lock:
+            if chunk.is_stale:
+                return
+            left = len(taken)
+            for other in [other for other in self._chunks if other.part is part]:
+                while left and other.batches:
+                    self._finish_batch(other)
+                    left -= 1
+
+    def _remove(self, chunk: Chunk) -> None:
+        chunk.part.buffered_bytes -= chunk.size_bytes
+        self._buffered_bytes -= chunk.size_bytes
+        chunk.size_bytes = 0
+        self._chunks.remove(chunk)
+
+    # -- waiting
+
+    def when_ready(self, callback: Callable[[], object]) -> None:
+        """Call ``callback`` once: when something came, or the consumer was closed; or at once."""
+        with self.lock:
+            if not self.closed and not any(not chunk.part.paused for chunk in self._chunks):
+                self._waiters.append(callback)
+                return
+        callback()
+
+    def shut(self) -> None:
+        """End all waits."""
+        with self.lock:
+            self.closed = True
+            self._wake()
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for callback in waiters:
+            callback()
+
+
+def check_partitions(partitions: Iterable[object]) -> list[TopicPartition]:
+    """``partitions`` as a list of ``TopicPartition``; pairs of a topic and a number will do."""
+    if isinstance(partitions, str | TopicPartition):
+        raise TypeError(f"{partitions!r}: a list of TopicPartition(topic, partition)")
+    checked = []
+    for partition in partitions:
+        if not isinstance(partition, tuple) or len(partition) != 2:
+            raise TypeError(f"{partition!r}: a TopicPartition(topic, partition)")
+        topic, number = partition
+        if not isinstance(topic, str) or isinstance(number, bool) or not isinstance(number, int):
+            raise TypeError(f"{partition!r}: a TopicPartition of a text (str) and an int")
+        if number < 0:
+            raise InvalidRequestError(f"{partition!r}: partitions are numbered from 0")
+        checked.append(TopicPartition(topic, number))
+    return checked
+
+
+def check_topics(topics: Iterable[str]) -> list[str]:
+    """``topics`` as a list without repeats."""
+    if isinstance(topics, str | bytes):
+        raise TypeError(f"topics={topics!r}: a list of topic names, such as [{topics!r}]")
+    names = list(dict.fromkeys(topics))
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"topics={names!r}: {name!r} is no text (str)")
+    return names

@@ -1,0 +1,184 @@
+"""``raftlog.open(path)``: a log inside this program, with no server and no sockets.
+
+The broker's own core and the usual clients, joined by connections in memory on one background
+thread: every feature is the same code, and the files are those of a broker, which can take them
+over when the log is closed (and the other way round). A lock keeps a second opener out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+import weakref
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, TypeAlias, TypeVar
+
+from raftlog import limits
+from raftlog.client.admin import Admin
+from raftlog.client.connection import Connection
+from raftlog.client.consumer import Consumer
+from raftlog.client.host import Host
+from raftlog.client.loop_thread import LoopThread
+from raftlog.client.producer import Producer
+from raftlog.clock import SystemClock
+from raftlog.config import Address, BrokerConfig
+from raftlog.disk import Disk, OsDisk
+from raftlog.errors import ClosedError, StorageFailedError, TopicExistsError
+from raftlog.memory_transport import join
+from raftlog.server.broker import Broker
+from raftlog.types import NewTopic
+
+logger = logging.getLogger(__name__)
+
+Client: TypeAlias = Producer | Consumer | Admin
+
+ClientT = TypeVar("ClientT", Producer, Consumer, Admin)
+
+# What clients are told to connect to. Never resolved: the connector goes straight to the broker.
+ADDRESS: Final = Address("embedded", 1)
+
+
+class EmbeddedLog:
+    """An open log. Use ``raftlog.open``; close it, or use ``with``.
+
+    Its clients work as long as it is open, from any thread; closing it closes them, producers after
+    what they have still to send. A disk that fails shows as ``StorageFailedError`` from every call.
+    """
+
+    _closed = True  # until it is open: there is nothing to close
+
+    def __init__(
+        self, path: str | os.PathLike[str], settings: Mapping[str, str], *, disk: Disk
+    ) -> None:
+        self.path = os.fspath(path)
+        config = BrokerConfig.from_text({**settings, "data.dir": self.path})
+        self._thread = LoopThread("raftlog-embedded")
+        self._clients: weakref.WeakSet[Client] = weakref.WeakSet()
+        self._scratch = memoryview(bytearray(limits.RECEIVE_BYTES))
+
+        async def start() -> Broker:
+            broker = await Broker.start(
+                config, clock=SystemClock(), disk=disk, on_fatal=_noted, any_id=True
+            )
+            broker.context.address = ADDRESS
+            return broker
+
+        try:
+            self._broker = self._thread.call(start)
+        except BaseException:
+            self._thread.stop()
+            raise
+        self._host = Host(connector=self._connect, loop_thread=self._thread)
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"EmbeddedLog({self.path!r}{', closed' if self._closed else ''})"
+
+    # -- clients
+
+    def producer(self, **settings: Any) -> Producer:
+        """A producer for this log; ``settings`` are those of ``raftlog.Producer``."""
+        return self._keep(Producer(str(ADDRESS), host=self._open_host(), **settings))
+
+    def consumer(self, **settings: Any) -> Consumer:
+        """A consumer of this log; ``settings`` are those of ``raftlog.Consumer``."""
+        return self._keep(Consumer(str(ADDRESS), host=self._open_host(), **settings))
+
+    def admin(self, **settings: Any) -> Admin:
+        """An admin of this log; ``settings`` are those of ``raftlog.Admin``."""
+        return self._keep(Admin(str(ADDRESS), host=self._open_host(), **settings))
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        config: Mapping[str, str] | None = None,
+        if_not_exists: bool = False,
+    ) -> None:
+        """Create a topic. Raises ``TopicExistsError``, unless ``if_not_exists``."""
+        with self.admin() as admin:
+            try:
+                admin.create_topics([NewTopic(name, partitions, config=config or {})])
+            except TopicExistsError:
+                if not if_not_exists:
+                    raise
+
+    # -- the end
+
+    def close(self) -> None:
+        """Close the clients, make everything durable, let go of the directory. Idempotent.
+
+        Raises ``StorageFailedError`` if the disk failed, now or before.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            for client in list(self._clients):
+                client.close()
+            self._thread.call(self._broker.stop)
+        finally:
+            self._thread.stop()
+
+    def __enter__(self) -> EmbeddedLog:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._closed:
+            warnings.warn(
+                f"unclosed {self!r}: close it, or use `with`",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+            self._thread.abandon(self._broker.stop, stop=True)
+
+    # -- inside
+
+    def _open_host(self) -> Host:
+        if self._closed:
+            raise ClosedError(f"the log in {self.path} was closed")
+        return self._host
+
+    def _keep(self, client: ClientT) -> ClientT:
+        self._clients.add(client)
+        return client
+
+    async def _connect(self, host: str, port: int, /) -> Connection:
+        """A new connection to the broker, on their common loop."""
+        if self._broker.context.is_stopping:
+            raise ClosedError(f"the log in {self.path} was closed")
+        connection = Connection(Address(host, port), scratch=self._scratch)
+        join(self._broker.context.loop, connection, self._broker.connections.make())
+        return connection
+
+
+def _noted(error: StorageFailedError) -> None:
+    """The broker has logged it, and every caller is told by its own request."""
+    logger.debug("embedded log failed: %s", error)
+
+
+def open(  # noqa: A001 - its name is ``raftlog.open``
+    path: str | os.PathLike[str],
+    *,
+    settings: Mapping[str, str] | None = None,
+    disk: Disk | None = None,
+) -> EmbeddedLog:
+    """Open (or start) the log in the directory ``path``, for this process alone.
+
+    ``settings``: a broker's, such as ``{"log.retention.check.interval.ms": "60000"}``. ``disk``:
+    for tests. Raises ``DataDirectoryError`` when another process, or another opener in this one,
+    has it open, or when it cannot be written; ``InvalidConfigError`` for a setting.
+    """
+    return EmbeddedLog(path, settings or {}, disk=disk or OsDisk())
