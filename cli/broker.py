@@ -1,0 +1,84 @@
+"""``raftlog broker``: one broker in this process, until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import click
+
+from cli import options
+from raftlog.config import BrokerConfig, parse_address
+from raftlog.server.main import run
+
+
+def _address(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+    if text is not None:
+        try:
+            parse_address(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+    return text
+
+
+@click.command()
+@click.option(
+    "--config",
+    "config_path",
+    envvar="RAFTLOG_CONFIG",
+    show_envvar=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A TOML file of settings; the options below go before it.",
+)
+@click.option("--id", "broker_id", type=click.IntRange(min=0), help="The broker's number.")
+@click.option("--listen", metavar="HOST:PORT", callback=_address, help="Where to listen.")
+@click.option("--data-dir", metavar="DIR", help="Where everything is stored.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=lambda _context, _parameter, pairs: dict(map(options.key_and_value, pairs)),
+    help="Any other setting; may be repeated.",
+)
+@click.option(
+    "--stop-with-stdin",
+    is_flag=True,
+    help="Stop when standard input closes: for programs that start brokers.",
+)
+@click.pass_context
+def broker(
+    context: click.Context,
+    config_path: Path | None,
+    broker_id: int | None,
+    listen: str | None,
+    data_dir: str | None,
+    settings: dict[str, str],
+    stop_with_stdin: bool,
+) -> None:
+    """Run one broker.
+
+    What it has to say goes to stderr: "ready" with its address once it answers requests. It stops
+    on SIGTERM or Ctrl-C, when the requests in flight are answered.
+
+    \b
+    Example:
+      raftlog broker --id 1 --listen 127.0.0.1:9100 --data-dir raftlog-data/broker-1
+    """
+    given = {"id": broker_id, "listen": listen, "data.dir": data_dir}
+    overrides = settings | {key: str(value) for key, value in given.items() if value is not None}
+    document = config_path.read_text(encoding="utf-8") if config_path else ""
+    config = BrokerConfig.from_toml(document, overrides)
+    if stop_with_stdin:
+        threading.Thread(target=_stop_with_stdin, daemon=True).start()
+    context.exit(run(config))
+
+
+def _stop_with_stdin() -> None:
+    """The starter is gone when the pipe that it held closes: then stop as if told to."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,125 @@
+"""``raftlog demo``: the main job on a throw-away cluster, with a SIGKILL in the middle."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from cli import options, output
+from cli.events import page_views
+from cli.lines import read_lines
+from cli.main import STATUS_FAILED
+from cli.rehearsal import Lines, Rehearsal, Result
+from raftlog.testing import cluster
+
+RECORDS_DEFAULT: Final = 200_000
+
+
+@click.command()
+@click.option(
+    "--brokers",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many; this release runs one.",
+)
+@click.option(
+    "--input",
+    "source",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Send this file's lines instead of generated page views.",
+)
+@click.option(
+    "--records",
+    type=click.IntRange(min=1),
+    default=RECORDS_DEFAULT,
+    show_default=True,
+    help="How many page views to generate.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the page views.")
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Put the cluster into this new or empty directory, and leave it there.",
+)
+@options.as_json
+@click.pass_context
+def demo(
+    context: click.Context,
+    brokers: int,
+    source: Path | None,
+    records: int,
+    seed: int,
+    keep: Path | None,
+    as_json: bool,
+) -> None:
+    """Produce, kill -9 the broker, read back, compare: the whole promise.
+
+    Page-view events go into a topic of a throw-away cluster. In mid-stream the broker is killed
+    with SIGKILL and started again. Then everything is read back and compared with what was
+    acknowledged. Exit status 1 if anything is lost, changed, or there twice.
+
+    \b
+    Example:
+      raftlog demo --input access.log --keep demo-cluster
+    """
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise click.BadParameter(f"{keep} is not empty", param_hint="--keep")
+
+    def lines() -> Lines:
+        return _file_lines(source) if source is not None else _generated(records, seed)
+
+    total = sum(map(len, lines())) if source is not None else records
+    if total == 0:
+        raise click.BadParameter(f"{source} is empty", param_hint="--input")
+    with ExitStack() as stack:
+        directory = keep or Path(stack.enter_context(tempfile.TemporaryDirectory("-raftlog-demo")))
+        running = stack.enter_context(cluster(brokers, directory=directory))
+        note = (lambda _text: None) if as_json else output.note
+        result = Rehearsal(running, total=total, note=note).run(lines())
+    if as_json:
+        output.print_json(result.to_dict())
+    else:
+        _print(result, keep)
+    if not result.verdict.holds:
+        context.exit(STATUS_FAILED)
+
+
+def _file_lines(path: Path) -> Lines:
+    with path.open("rb") as file:
+        yield from read_lines(file)
+
+
+def _generated(records: int, seed: int) -> Lines:
+    for event in page_views(records, seed=seed):
+        yield [event]
+
+
+def _print(result: Result, keep: Path | None) -> None:
+    verdict = result.verdict
+    outage = result.outage
+    killed = f"broker {outage.broker_id} (process {outage.pid}) with SIGKILL"
+    rows: list[tuple[str, Any]] = [
+        ("acknowledged", f"{verdict.acknowledged:,} records, {result.bytes_sent:,} bytes"),
+        ("killed", f"{killed}, after {outage.acknowledged:,} acknowledgements"),
+        ("answering again", f"after {outage.seconds:.2f} s"),
+        ("found", f"{verdict.found:,}"),
+        ("lost", f"{verdict.lost:,}"),
+        ("duplicated", f"{verdict.duplicated:,}"),
+        ("order", "kept" if verdict.in_order else "BROKEN"),
+        ("bytes", f"{'identical' if verdict.identical else 'DIFFERENT'}, SHA-256 {verdict.sha256}"),
+        ("took", f"{result.seconds:.1f} s"),
+    ]
+    for name, value in rows:
+        click.echo(f"{name:>16}  {value}")
+    click.echo()
+    if verdict.holds:
+        click.echo("Every acknowledged record came back, once, in order, byte for byte.")
+    else:
+        click.echo("THE PROMISE IS BROKEN. Please report this, with the directory from --keep.")
+    if keep is not None:
+        click.echo(f"The cluster's files are in {keep}: raftlog up --data-dir {keep}")

@@ -1,0 +1,163 @@
+"""``raftlog log``: what a partition's files hold, and whether it is sound. Needs no broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, Final
+
+import click
+
+from cli import options, output
+from cli.formats import bytes_to_json
+from cli.main import Failed
+from raftlog.disk import OsDisk
+from raftlog.storage import inspect
+from raftlog.storage.inspect import BatchRow, PartitionReport
+
+_COLUMNS: Final = "{:>12} {:>12} {:>12} {:>8} {:>9} {:>5} {:>6} {:>14} {:>6}  {}"
+_HEADINGS: Final = (
+    "position",
+    "first",
+    "last",
+    "records",
+    "bytes",
+    "codec",
+    "epoch",
+    "appended ms",
+    "pid",
+    "sequence",
+)
+
+
+@click.group()
+def log() -> None:
+    """Look into a partition's files, offline.
+
+    \b
+    Example:
+      raftlog log verify raftlog-data
+    """
+
+
+@log.command()
+@click.argument("path", type=click.Path(exists=True))
+@click.option("--records", is_flag=True, help="Show the records of each batch too.")
+@options.as_json
+@click.pass_context
+def dump(context: click.Context, path: str, records: bool, as_json: bool) -> None:
+    """Print the batches of a segment file, or of every segment below a directory.
+
+    Ends with exit status 1 where a batch is bad.
+
+    \b
+    Example:
+      raftlog log dump raftlog-data/broker-1 --records --json
+    """
+    bad = 0
+    for text, error in _rows(path, records=records, as_json=as_json):
+        click.echo(text)
+        bad += bool(error)
+    if bad:
+        context.exit(1)
+
+
+def _rows(path: str, *, records: bool, as_json: bool) -> Iterator[tuple[str, str]]:
+    """The text of each batch, and what is wrong with it."""
+    last_path = ""
+    for row in inspect.dump(OsDisk(), path.rstrip("/")):
+        if as_json:
+            yield output.to_json(_readable(row.to_dict(records=records))), row.error
+            continue
+        if row.path != last_path:
+            last_path = row.path
+            yield f"{row.path}\n{_COLUMNS.format(*_HEADINGS)}", ""
+        yield "\n".join([_batch_line(row), *(_record_lines(row) if records else ())]), row.error
+
+
+def _readable(row: dict[str, Any]) -> dict[str, Any]:
+    for record in row.get("content", ()):
+        record["key"] = bytes_to_json(record["key"])
+        record["value"] = bytes_to_json(record["value"])
+        record["headers"] = [[name, bytes_to_json(value)] for name, value in record["headers"]]
+    return row
+
+
+def _batch_line(row: BatchRow) -> str:
+    header = row.header
+    if header is None:
+        return f"{row.position:>12} BAD: {row.error}"
+    line = _COLUMNS.format(
+        row.position,
+        header.base_offset,
+        header.next_offset - 1,
+        header.record_count,
+        header.length,
+        header.codec.name.lower(),
+        header.leader_epoch,
+        header.append_timestamp,
+        header.producer_id,
+        header.base_sequence,
+    )
+    return f"{line}  BAD: {row.error}" if row.error else line
+
+
+def _record_lines(row: BatchRow) -> Iterator[str]:
+    for record in row.to_dict(records=True).get("content", ()):
+        key, value = record["key"], record["value"]
+        yield f"{'':>12} {record['offset']:>12} {record['timestamp_ms']} {key!r} {value!r}"
+
+
+@log.command()
+@click.argument("directory", type=click.Path(exists=True, file_okay=False))
+@options.as_json
+def verify(directory: str, as_json: bool) -> None:
+    """Check every batch, chain and index below a directory.
+
+    Exit status 1 if durable records are damaged or missing. An unfinished write at the end of a
+    log, or an index that does not fit, is reported and is no damage: the next start of the broker
+    mends it.
+
+    \b
+    Example:
+      raftlog log verify raftlog-data
+    """
+    reports = []
+    with output.progress("partitions") as advance:
+        for report in inspect.verify(OsDisk(), directory.rstrip("/")):
+            reports.append(report)
+            advance(1)
+    damaged = [report for report in reports if report.is_damaged]
+    if as_json:
+        output.print_json({"sound": not damaged, "partitions": [asdict(r) for r in reports]})
+    else:
+        _print_reports(reports)
+    if damaged:
+        raise Failed(
+            f"{len(damaged)} of {len(reports)} partitions are damaged: restore them from a backup, "
+            "or keep what lies before the damage"
+        )
+
+
+def _print_reports(reports: list[PartitionReport]) -> None:
+    output.print_table(
+        ("partition", "segments", "batches", "records", "bytes", "start", "end", "state"),
+        [
+            (
+                report.directory,
+                report.segments,
+                report.batches,
+                report.records,
+                report.size_bytes,
+                report.log_start_offset,
+                report.log_end_offset,
+                "DAMAGED" if report.is_damaged else "sound",
+            )
+            for report in reports
+        ],
+    )
+    for problem in (problem for report in reports for problem in report.problems):
+        click.echo(
+            f"{problem.kind}: {problem.path} byte {problem.position}, offset {problem.offset}: "
+            f"{problem.message}"
+        )

@@ -1,0 +1,159 @@
+"""The ``raftlog`` command: the table of commands, and where errors become exit statuses.
+
+A command's module is imported when it is run (or asked for help), so that ``raftlog --help`` is
+quick.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Final, NamedTuple, NoReturn
+
+import click
+from click.shell_completion import CompletionItem
+
+STATUS_FAILED: Final = 1
+STATUS_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
+
+
+class Entry(NamedTuple):
+    """Where a command is, and the first line of its help (a test holds the two equal)."""
+
+    home: str  # module:attribute
+    help: str
+
+
+COMMANDS: Final[dict[str, Entry]] = {
+    "demo": Entry(
+        "cli.demo:demo", "Produce, kill -9 the broker, read back, compare: the whole promise."
+    ),
+    "up": Entry("cli.up:up", "Run a local cluster in the foreground."),
+    "broker": Entry("cli.broker:broker", "Run one broker."),
+    "topic": Entry("cli.topic:topic", "Create, list, describe, alter and delete topics."),
+    "produce": Entry(
+        "cli.produce:produce", "Send records, a line each, from a file or standard input."
+    ),
+    "tail": Entry("cli.tail:tail", "Print records."),
+    "log": Entry("cli.log:log", "Look into a partition's files, offline."),
+    "bench": Entry(
+        "cli.bench:bench",
+        "Measure this machine's raftlog, next to the floor: the least that the machine could do.",
+    ),
+    "completion": Entry("cli.completion:completion", "Print the shell's completion script."),
+}
+
+
+class Failed(click.ClickException):
+    """The operation failed: one line on stderr, exit status 1."""
+
+    exit_code = STATUS_FAILED
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"raftlog: {' '.join(self.message.split())}", file=file, err=file is None)
+
+
+class Root(click.Group):
+    """The command table as a click group."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module, _, attribute = entry.home.partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [name for name in COMMANDS if name.startswith(incomplete)]
+        if not names:
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(name, help=COMMANDS[name].help) for name in names]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; what the world did wrong becomes one line and a status."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            ctx.exit(STATUS_INTERRUPTED)
+        except BrokenPipeError:
+            discard_standard_output()  # whoever read our output has had enough, as in `| head`
+        except OSError as error:
+            raise Failed(describe_os_error(error)) from error
+        except Exception as error:
+            from raftlog.errors import RaftlogError
+
+            if isinstance(error, RaftlogError):
+                raise Failed(str(error) or type(error).__name__) from error
+            raise
+
+
+def describe_os_error(error: OSError) -> str:
+    reason = error.strerror or str(error) or type(error).__name__
+    return f"{error.filename}: {reason}" if error.filename else reason
+
+
+def discard_standard_output() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush does not fail again."""
+    import os
+
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def show_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from raftlog import __version__
+
+        click.echo(f"raftlog {__version__}")
+        ctx.exit()
+
+
+@click.command(cls=Root)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=show_version,
+    help="Print the version and exit.",
+)
+def root() -> None:
+    """A partitioned commit log: topics of records, appended by producers, read by consumers.
+
+    \b
+    Example:
+      raftlog up &                         a broker on 127.0.0.1:9100
+      raftlog topic create clicks
+      echo hello | raftlog produce clicks
+      raftlog tail clicks -o earliest
+
+    RAFTLOG_BOOTSTRAP stands in for --bootstrap, RAFTLOG_CONFIG for --config. Exit status: 0
+    success, 1 the operation failed, 2 wrong usage, 130 interrupted.
+    """
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; the exit status."""
+    try:
+        status = root.main(args=list(arguments), prog_name="raftlog", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return STATUS_INTERRUPTED
+    return status if isinstance(status, int) else 0
+
+
+def main() -> NoReturn:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))

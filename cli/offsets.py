@@ -1,0 +1,150 @@
+"""The OFFSETS grammar of ``raftlog tail -o``: text to bounds, bounds to offsets. Pure.
+
+    earliest | latest | N | -N | +N | @TIME | @TIME1:TIME2 | N1:N2
+
+N is an offset; -N is N before the end and +N is N after the beginning of each partition. A range
+has its first bound in it and not its second. TIME is ISO 8601 (UTC unless it says otherwise),
+milliseconds since 1970, or relative to now: -2h, -1h30m (units: ms s m h d w).
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Final, NamedTuple
+
+from raftlog.types import Offset, TimestampMs
+
+_UNIT_MS: Final = {
+    "ms": 1,
+    "s": 1_000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "w": 604_800_000,
+}
+_RELATIVE: Final = re.compile(r"-((?:\d{1,12}(?:ms|[smhdw]))+)", re.ASCII)
+_RELATIVE_PART: Final = re.compile(r"(\d+)(ms|[smhdw])", re.ASCII)
+_NUMBER: Final = re.compile(r"\d{1,19}", re.ASCII)
+_INT64_MAX: Final = (1 << 63) - 1
+
+GRAMMAR: Final = "earliest, latest, N, -N, +N, @TIME, @TIME1:TIME2 or N1:N2"
+TIME_GRAMMAR: Final = "ISO 8601, milliseconds since 1970, or relative to now as in -2h"
+
+
+class From(Enum):
+    """What a bound's number counts from."""
+
+    BEGINNING = "beginning"
+    END = "end"  # the number is how far before it
+    OFFSET = "offset"
+    TIME = "time"
+
+
+class Bound(NamedTuple):
+    """One point in every partition."""
+
+    kind: From
+    number: int = 0
+
+
+class Offsets(NamedTuple):
+    """Where to start, and where to stop if the text says so."""
+
+    start: Bound
+    stop: Bound | None = None
+
+
+EARLIEST: Final = Bound(From.BEGINNING)
+LATEST: Final = Bound(From.END)
+
+
+def parse_offsets(text: str, *, now_ms: TimestampMs) -> Offsets:
+    """The meaning of OFFSETS; raises ``ValueError`` that says what is accepted."""
+    if text == "earliest":
+        return Offsets(EARLIEST)
+    if text == "latest":
+        return Offsets(LATEST)
+    if text.startswith("@"):
+        return _parse_times(text[1:], now_ms=now_ms)
+    if text[:1] in {"-", "+"}:
+        kind = From.END if text[0] == "-" else From.BEGINNING
+        return Offsets(Bound(kind, _integer(text[1:], text)))
+    first, colon, second = text.partition(":")
+    start = Bound(From.OFFSET, _integer(first, text))
+    if not colon:
+        return Offsets(start)
+    stop = Bound(From.OFFSET, _integer(second, text))
+    if stop.number < start.number:
+        raise ValueError(f"{text!r} ends before it begins")
+    return Offsets(start, stop)
+
+
+def _integer(digits: str, text: str) -> int:
+    if not _NUMBER.fullmatch(digits) or int(digits) > _INT64_MAX:
+        raise ValueError(f"{text!r} is none of {GRAMMAR}")
+    return int(digits)
+
+
+def _parse_times(text: str, *, now_ms: TimestampMs) -> Offsets:
+    """``TIME`` or ``TIME1:TIME2``. An ISO time holds colons itself: try the whole first."""
+    whole = parse_time(text, now_ms=now_ms)
+    if whole is not None:
+        return Offsets(Bound(From.TIME, whole))
+    pairs = [
+        (parse_time(text[:at], now_ms=now_ms), parse_time(text[at + 1 :], now_ms=now_ms))
+        for at, character in enumerate(text)
+        if character == ":"
+    ]
+    ranges = [(start, stop) for start, stop in pairs if start is not None and stop is not None]
+    if not ranges:
+        raise ValueError(f"{'@' + text!r}: write @TIME or @TIME1:TIME2; TIME is {TIME_GRAMMAR}")
+    if len(ranges) > 1:
+        raise ValueError(f"{'@' + text!r} can be read in two ways: write milliseconds since 1970")
+    start, stop = ranges[0]
+    if stop < start:
+        raise ValueError(f"{'@' + text!r} ends before it begins")
+    return Offsets(Bound(From.TIME, start), Bound(From.TIME, stop))
+
+
+def parse_time(text: str, *, now_ms: TimestampMs) -> TimestampMs | None:
+    """TIME as milliseconds since 1970, or None if it is no time."""
+    if _NUMBER.fullmatch(text):
+        return min(int(text), _INT64_MAX)
+    relative = _RELATIVE.fullmatch(text)
+    if relative:
+        parts = _RELATIVE_PART.findall(relative[1])
+        return max(0, now_ms - sum(int(count) * _UNIT_MS[unit] for count, unit in parts))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0, int(moment.timestamp() * 1_000))
+
+
+class Extent(NamedTuple):
+    """A partition's offsets: ``beginning`` is its first, ``end`` is one past its last."""
+
+    beginning: Offset
+    end: Offset
+
+
+def resolve(bound: Bound, extent: Extent, *, at_time: Offset | None) -> Offset:
+    """The offset of ``bound`` in one partition, not yet confined to what the partition has.
+
+    ``at_time`` is the first offset at or after a TIME bound; None if there is none.
+    """
+    if bound.kind is From.BEGINNING:
+        return min(extent.beginning + bound.number, extent.end)
+    if bound.kind is From.END:
+        return max(extent.end - bound.number, extent.beginning)
+    if bound.kind is From.TIME:
+        return extent.end if at_time is None else at_time
+    return bound.number
+
+
+def confine(offset: Offset, extent: Extent) -> Offset:
+    """``offset``, or the nearest one that the partition has."""
+    return max(extent.beginning, min(offset, extent.end))

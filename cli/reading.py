@@ -1,0 +1,124 @@
+"""Which records ``raftlog tail`` reads, and reading them: a span of offsets for each partition."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cli import output
+from cli.formats import Formatter
+from cli.offsets import Bound, Extent, From, Offsets, confine, resolve
+from raftlog import Consumer
+from raftlog.errors import BrokerUnavailableError, OffsetOutOfRangeError, UnknownPartitionError
+from raftlog.types import ConsumerRecord, Offset, TopicPartition
+
+POLL_MS: Final = 500
+POLL_RECORDS_MAX: Final = 10_000
+SILENCE_S_MAX: Final = 60.0  # without -f every record asked for exists: no news is a fault
+
+
+@dataclass(frozen=True)
+class Span:
+    """What to read of one partition: from ``start`` to before ``stop``; None is for ever."""
+
+    start: Offset
+    stop: Offset | None
+
+
+def partitions_of(consumer: Consumer, topic: str, partition: int | None) -> list[TopicPartition]:
+    numbers = sorted(consumer.partitions_for(topic))
+    if partition is None:
+        return [TopicPartition(topic, number) for number in numbers]
+    if partition not in numbers:
+        raise UnknownPartitionError(
+            f"{topic} has no partition {partition}: it has 0 to {numbers[-1]}"
+        )
+    return [TopicPartition(topic, partition)]
+
+
+def plan(
+    consumer: Consumer, partitions: Sequence[TopicPartition], offsets: Offsets, *, follow: bool
+) -> dict[TopicPartition, Span]:
+    """Where to begin and end in each partition, by what it holds now."""
+    begin, end = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+    extents = {tp: Extent(begin[tp], end[tp]) for tp in partitions}
+    starts = _resolve(consumer, offsets.start, extents)
+    _check_in_range(offsets.start, extents)
+    stops = _resolve(consumer, offsets.stop, extents) if offsets.stop else end
+    return {
+        tp: Span(
+            start=confine(starts[tp], extent),
+            stop=None if follow else confine(stops[tp], extent),
+        )
+        for tp, extent in extents.items()
+    }
+
+
+def _resolve(
+    consumer: Consumer, bound: Bound, extents: dict[TopicPartition, Extent]
+) -> dict[TopicPartition, Offset]:
+    at_times: dict[TopicPartition, Offset] = {}
+    if bound.kind is From.TIME:
+        found = consumer.offsets_for_times(dict.fromkeys(extents, bound.number))
+        at_times = {tp: hit.offset for tp, hit in found.items() if hit is not None}
+    return {tp: resolve(bound, extent, at_time=at_times.get(tp)) for tp, extent in extents.items()}
+
+
+def _check_in_range(start: Bound, extents: dict[TopicPartition, Extent]) -> None:
+    """An offset that is in no partition is a mistake; one that is in some begins at those."""
+    if start.kind is From.OFFSET and not any(
+        extent.beginning <= start.number <= extent.end for extent in extents.values()
+    ):
+        ranges = ", ".join(f"{tp}: {at.beginning} to {at.end}" for tp, at in extents.items())
+        raise OffsetOutOfRangeError(f"offset {start.number} is out of range ({ranges})")
+
+
+def copy(
+    consumer: Consumer,
+    spans: dict[TopicPartition, Span],
+    *,
+    write: Formatter,
+    pattern: re.Pattern[bytes] | None,
+    count: int | None,
+) -> None:
+    """Print the records of ``spans``, at most ``count``."""
+    left = {tp for tp, span in spans.items() if span.stop is None or span.start < span.stop}
+    consumer.assign(sorted(left))
+    for tp in left:
+        consumer.seek(tp, spans[tp].start)
+    heard = time.monotonic()
+    while left and count != 0:
+        records = consumer.poll(timeout_ms=POLL_MS, max_records=POLL_RECORDS_MAX)
+        chosen = [record for record in records if _wanted(record, spans, pattern)][:count]
+        if chosen:
+            output.write_bytes(b"".join(map(write, chosen)))
+        if count is not None:
+            count -= len(chosen)
+        for tp in [tp for tp in left if _is_done(consumer, tp, spans[tp])]:
+            left.remove(tp)
+            consumer.pause([tp])
+        now = time.monotonic()
+        heard = now if records else heard
+        if now - heard > SILENCE_S_MAX and all(spans[tp].stop is not None for tp in left):
+            raise BrokerUnavailableError(
+                f"{min(left)} gave no record for {SILENCE_S_MAX:g} s, though it has more: "
+                "is its broker up?"
+            )
+
+
+def _is_done(consumer: Consumer, tp: TopicPartition, span: Span) -> bool:
+    return span.stop is not None and consumer.position(tp) >= span.stop
+
+
+def _wanted(
+    record: ConsumerRecord,
+    spans: dict[TopicPartition, Span],
+    pattern: re.Pattern[bytes] | None,
+) -> bool:
+    stop = spans[TopicPartition(record.topic, record.partition)].stop
+    return (stop is None or record.offset < stop) and (
+        pattern is None or pattern.search(record.value or b"") is not None
+    )

@@ -1,0 +1,192 @@
+"""Two asyncio transports joined in memory: a connection without a socket, on one event loop.
+
+For the embedded log and for tests. Behaves as TCP does where a protocol can tell: bytes come in
+order and in pieces of any size, later than they were written; a reader that pauses makes its writer
+pause; closing delivers what was written first, aborting does not. What is written is handed over as
+it is, so it must not be changed afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Final
+
+from raftlog import limits
+from raftlog.types import Buffer
+
+HIGH_BYTES_DEFAULT: Final = 64 * limits.KIB
+
+
+class MemoryTransport(asyncio.Transport):
+    """One end. Made by ``join``; its methods are asyncio's."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.BufferedProtocol) -> None:
+        super().__init__()
+        self._loop = loop
+        self._protocol = protocol
+        self._peer: MemoryTransport = self  # until joined
+        self._incoming: deque[memoryview] = deque()  # what the peer wrote, not yet delivered here
+        self._incoming_bytes = 0
+        self._peer_ended = False  # after what is incoming, the end of the stream comes
+        self._delivering = False  # a delivery is due on the loop
+        self._reading = True
+        self._writing_ended = False
+        self._closing = False
+        self._lost = False
+        self._writer_paused = False
+        self._high = HIGH_BYTES_DEFAULT
+        self._low = HIGH_BYTES_DEFAULT // 4
+
+    # -- writing
+
+    def write(self, data: Buffer) -> None:
+        self.writelines((data,))
+
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
+        peer = self._peer
+        if self._writing_ended or self._closing or peer._lost:
+            return  # as a socket's transport: the loss is told by connection_lost
+        for data in list_of_data:
+            view = memoryview(data).cast("B")
+            if view:
+                peer._incoming.append(view)
+                peer._incoming_bytes += len(view)
+        peer._deliver_soon()
+        if not self._writer_paused and peer._incoming_bytes > self._high:
+            self._writer_paused = True
+            self._protocol.pause_writing()
+
+    def write_eof(self) -> None:
+        if not self._writing_ended:
+            self._writing_ended = True
+            self._peer._peer_ended = True
+            self._peer._deliver_soon()
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = HIGH_BYTES_DEFAULT if high is None else high
+        self._low = self._high // 4 if low is None else low
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._low, self._high
+
+    def get_write_buffer_size(self) -> int:
+        return self._peer._incoming_bytes
+
+    # -- reading
+
+    def is_reading(self) -> bool:
+        return self._reading and not self._closing
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        self._reading = True
+        self._deliver_soon()
+
+    # -- the end
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        """Deliver what was written, then end; what arrives meanwhile is lost."""
+        if self._closing:
+            return
+        self._closing = True
+        self._drop_incoming()
+        self.write_eof()
+        if not self._peer._incoming:
+            self._loop.call_soon(self._lose, None)
+
+    def abort(self) -> None:
+        """End at once, on both sides."""
+        self._closing = True
+        self._peer._drop_incoming()
+        self._loop.call_soon(self._lose, None)
+        self._loop.call_soon(self._peer._lose, ConnectionResetError("the other side aborted"))
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._protocol
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        assert isinstance(protocol, asyncio.BufferedProtocol)
+        self._protocol = protocol
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ARG002 - has none
+        return default
+
+    # -- delivery, always from the loop: no protocol is called from within another's write
+
+    def _deliver_soon(self) -> None:
+        if not self._delivering and not self._lost:
+            self._delivering = True
+            self._loop.call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        """Fill the protocol's buffer once, as a read from a socket would."""
+        self._delivering = False
+        if self._closing or self._lost or not self._reading:
+            return
+        if self._incoming:
+            buffer = memoryview(self._protocol.get_buffer(self._incoming_bytes))
+            count = self._fill(buffer)
+            self._peer._drained()
+            self._protocol.buffer_updated(count)
+            self._deliver_soon()
+        elif self._peer_ended:
+            self._peer_ended = False
+            if not self._protocol.eof_received():
+                self.close()
+
+    def _fill(self, buffer: memoryview) -> int:
+        count = 0
+        while self._incoming and count < len(buffer):
+            first = self._incoming[0]
+            size = min(len(first), len(buffer) - count)
+            buffer[count : count + size] = first[:size]
+            count += size
+            if size == len(first):
+                self._incoming.popleft()
+            else:
+                self._incoming[0] = first[size:]
+        self._incoming_bytes -= count
+        return count
+
+    def _drop_incoming(self) -> None:
+        self._incoming.clear()
+        self._incoming_bytes = 0
+        self._peer._drained()
+
+    def _drained(self) -> None:
+        """The peer took some of what we wrote."""
+        if self._writer_paused and self._peer._incoming_bytes <= self._low:
+            self._writer_paused = False
+            self._loop.call_soon(self._protocol.resume_writing)
+        if self._closing and not self._peer._incoming:
+            self._loop.call_soon(self._lose, None)
+
+    def _lose(self, error: Exception | None) -> None:
+        if self._lost:
+            return
+        self._lost = self._closing = True
+        self._drop_incoming()
+        self._protocol.connection_lost(error)
+
+
+def join(
+    loop: asyncio.AbstractEventLoop,
+    left: asyncio.BufferedProtocol,
+    right: asyncio.BufferedProtocol,
+) -> tuple[MemoryTransport, MemoryTransport]:
+    """Connect two protocols, which are told at once."""
+    transports = MemoryTransport(loop, left), MemoryTransport(loop, right)
+    transports[0]._peer, transports[1]._peer = transports[1], transports[0]
+    left.connection_made(transports[0])
+    right.connection_made(transports[1])
+    return transports

@@ -1,0 +1,216 @@
+"""The floor: the same bytes through the same sockets, writes and fdatasyncs, with no log logic.
+
+A server process takes frames, appends each to a file and answers it when it is synced; a client
+sends frames and keeps so many in flight. There are no checksums, offsets, indexes, topics, retries
+or records: what remains is what any log that syncs before it acknowledges has to pay on this
+machine, in Python.
+
+    frame  | length 4 | bytes |        answer  | 1 byte for each frame |         little-endian
+
+Two ways to sync, because they are best at different things: ``thread`` (group commit: one fdatasync
+for all that arrived during the one before) for throughput, ``inline`` (no hop to a thread) for
+latency.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, cast
+
+import uvloop
+
+from raftlog.limits import MIB
+from raftlog.testing.bench.figures import Floor, percentile_us
+
+_LENGTH: Final = struct.Struct("<I")
+_SCRATCH_BYTES: Final = 1 << 18
+ANSWER: Final = b"\x01"
+
+
+class _FloorProtocol(asyncio.BufferedProtocol):
+    """One connection. A frame goes straight from the socket into the buffer that is written."""
+
+    def __init__(self, fd: int, pool: ThreadPoolExecutor | None) -> None:
+        self._fd = fd
+        self._pool = pool
+        self._loop = asyncio.get_running_loop()
+        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._held = b""
+        self._frame: memoryview | None = None
+        self._filled = 0
+        self._written = 0
+        self._syncing = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by duck typing
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        return self._scratch if self._frame is None else self._frame[self._filled :]
+
+    def buffer_updated(self, count: int) -> None:
+        if self._frame is None:
+            self._parse(self._held + bytes(self._scratch[:count]))
+        else:
+            self._filled += count
+            self._finish()
+        if self._written and not self._syncing:
+            self._sync()
+
+    def _parse(self, data: bytes) -> None:
+        while len(data) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(data)
+            self._frame = memoryview(bytearray(length))
+            body = data[_LENGTH.size : _LENGTH.size + length]
+            self._frame[: len(body)] = body
+            self._filled = len(body)
+            data = data[_LENGTH.size + length :]
+            self._finish()
+        self._held = data
+
+    def _finish(self) -> None:
+        if self._frame is not None and self._filled == len(self._frame):
+            os.write(self._fd, self._frame)
+            self._frame = None
+            self._written += 1
+
+    def _sync(self) -> None:
+        self._syncing, self._written = self._written, 0
+        if self._pool is None:
+            os.fdatasync(self._fd)
+            self._synced()
+        else:
+            done = self._pool.submit(os.fdatasync, self._fd)
+            done.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._synced))
+
+    def _synced(self) -> None:
+        self._transport.write(ANSWER * self._syncing)
+        self._syncing = 0
+        if self._written:
+            self._sync()
+
+
+async def _serve(listener: socket.socket, path: str, how: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    pool = ThreadPoolExecutor(1) if how == "thread" else None
+    server = await asyncio.get_running_loop().create_server(
+        lambda: _FloorProtocol(fd, pool), sock=listener
+    )
+    await server.serve_forever()
+
+
+@contextmanager
+def floor_server(directory: Path, *, sync: str) -> Iterator[tuple[str, int]]:
+    """A floor server process; ``sync`` is ``thread`` or ``inline``. Yields its address."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                __name__,
+                str(listener.fileno()),
+                str(directory / "floor"),
+                sync,
+            ],
+            pass_fds=[listener.fileno()],
+        )
+        try:
+            yield listener.getsockname()
+        finally:
+            process.kill()
+            process.wait()
+
+
+def warm_page_cache(directory: Path, size_bytes: int) -> None:
+    """Write and remove so many bytes, so that measuring does not meet memory never used before.
+
+    On a virtual machine the first use of a page of memory may cost ten times what its second does:
+    whoever came first would pay for all.
+    """
+    path = directory / "warm"
+    with path.open("wb", buffering=0) as file:
+        for _ in range(size_bytes // MIB + 1):
+            file.write(bytes(MIB))
+    path.unlink()
+
+
+class FloorClient:
+    """Sends frames, some in flight; blocking, in the caller's thread."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._socket = socket.create_connection(address)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def stream(self, frame: bytes, *, frames: int, in_flight_max: int) -> float:
+        """Seconds until ``frames`` copies of ``frame`` are sent and answered."""
+        parts = [_LENGTH.pack(len(frame)), frame]
+        size = len(frame) + _LENGTH.size
+        in_flight = 0
+        start = time.perf_counter()
+        for _ in range(frames):
+            while in_flight >= in_flight_max:
+                in_flight -= len(self._socket.recv(4_096))
+            sent = self._socket.sendmsg(parts)
+            if sent < size:
+                self._socket.sendall(b"".join(parts)[sent:])
+            in_flight += 1
+        while in_flight:
+            in_flight -= len(self._socket.recv(4_096))
+        return time.perf_counter() - start
+
+    def round_trips(self, frame: bytes, *, count: int) -> list[float]:
+        """Seconds of each of ``count`` round trips, one in flight."""
+        whole = _LENGTH.pack(len(frame)) + frame
+        seconds = []
+        for _ in range(count):
+            start = time.perf_counter()
+            self._socket.sendall(whole)
+            self._socket.recv(1)
+            seconds.append(time.perf_counter() - start)
+        return seconds
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def measure(directory: Path | None, *, rounds: int, frames: int = 300) -> Floor:
+    """The floor by itself, in a directory that is removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="raftlog-bench-", dir=directory) as home:
+        return _measure(Path(home), rounds=rounds, frames=frames)
+
+
+def _measure(directory: Path, *, rounds: int, frames: int) -> Floor:
+    rates, seconds = [], []
+    frame = bytes(MIB)
+    with floor_server(directory, sync="thread") as address:
+        client = FloorClient(address)
+        for _ in range(rounds):
+            elapsed = client.stream(frame, frames=frames, in_flight_max=5)
+            rates.append(frames * MIB / elapsed / 1e6)
+        client.close()
+    with floor_server(directory, sync="inline") as address:
+        client = FloorClient(address)
+        for _ in range(rounds):
+            seconds += client.round_trips(bytes(200), count=1_000)
+        client.close()
+    return Floor(
+        streamed_megabytes_per_s=statistics.median(rates),
+        p50_us=percentile_us(seconds, 50),
+        p99_us=percentile_us(seconds, 99),
+    )
+
+
+if __name__ == "__main__":
+    uvloop.run(_serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2], sys.argv[3]))

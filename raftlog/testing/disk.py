@@ -1,0 +1,308 @@
+"""A disk in memory that forgets, tears and refuses what a real one may. No real time, no files.
+
+``crash`` ends the process: what was written stays. ``power_cut`` takes back what was not synced:
+none of it stays, or what came first, or any part of it, by sectors and by names (``page_cache``).
+How much stays is chance, drawn from the ``random.Random`` that the disk was given; so is how much
+of a failing write gets through. All else is determined. ``faults`` are data: a list, tried in turn.
+
+One simulated process holds a disk at a time. Handles and locks from before its end are dead.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from random import Random
+from typing import Final
+
+from raftlog.disk import TEMPORARY_SUFFIX
+from raftlog.testing.page_cache import CachedDirectory, CachedFile, Change, Node
+from raftlog.types import Buffer
+
+FREE_BYTES: Final = 1 << 40  # what a disk without a capacity says it has
+FOREVER: Final = -1
+# Operations that change what a restart finds. Also failing can: "open", "read" and "lock".
+CHANGES: Final = frozenset(
+    ("create", "write", "truncate", "sync", "make_dir", "rename", "remove", "sync_dir")
+)
+
+
+class Stopped(BaseException):
+    """The process ended in the middle of an operation; whatever it still tries raises this too."""
+
+
+@dataclass(slots=True)
+class Fault:
+    """``times`` operations fail, after ``skip`` of them, on paths like ``path`` (as in a shell)."""
+
+    operations: Collection[str] = CHANGES
+    error: int | None = errno.EIO  # None: the process ends there, see ``Stopped``
+    path: str = "*"
+    skip: int = 0
+    times: int = 1
+    forgets: bool = False  # a failed sync drops what it should have written, as on ext4
+
+    def strikes(self, operation: str, path: str) -> bool:
+        if not self.times or operation not in self.operations or not fnmatchcase(path, self.path):
+            return False
+        if self.skip:
+            self.skip -= 1
+            return False
+        self.times -= 1
+        return True
+
+
+def _os_error(code: int, path: str) -> OSError:
+    return OSError(code, os.strerror(code), path)
+
+
+class SimFile:
+    """An open file. Like ``OsFile``, it believes that nobody else changes the size."""
+
+    def __init__(self, disk: SimDisk, path: str, node: CachedFile) -> None:
+        self._disk = disk
+        self._path = path
+        self._node = node
+        self._process: int | None = disk.process
+        self._size = len(node.data)
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def size(self) -> int:
+        return self._size
+
+    def _strike(self, operation: str) -> Fault | None:
+        fault = self._disk.strike(operation, self._path)
+        if self._process != self._disk.process:
+            raise _os_error(errno.EBADF, self._path)
+        return fault
+
+    def _check(self, operation: str) -> None:
+        fault = self._strike(operation)
+        if fault is not None:
+            raise self._disk.failure(fault, self._path)
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        self._write(b"".join(buffers), self._size)
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        self._write(bytes(data), position)
+
+    def _write(self, data: bytes, position: int) -> None:
+        """A write that fails has written any part of its bytes, or as many as there is room for."""
+        fault = self._strike("write")
+        written = len(data)
+        if fault is not None:
+            written = self._disk.random.randrange(max(written, 1))
+        elif (lacking := self._lacking(position + written)) > 0:
+            fault, written = Fault(error=errno.ENOSPC), max(0, written - lacking)
+        if written:
+            self._node.change(Change(position, data[:written]))
+        if fault is not None:
+            raise self._disk.failure(fault, self._path)
+        self._size = max(self._size, position + written)
+
+    def _lacking(self, end: int) -> int:
+        """Overwriting takes no room."""
+        growth = end - len(self._node.data)
+        return growth - self._disk.free_bytes(self._path) if growth > 0 else 0
+
+    def pread(self, size: int, position: int) -> bytes:
+        self._check("read")
+        return bytes(self._node.data[position : position + size])
+
+    def truncate(self, size: int) -> None:
+        self._check("truncate")
+        self._node.change(Change(size, None))
+        self._size = size
+
+    def sync(self) -> None:
+        fault = self._strike("sync")
+        if fault is None:
+            self._node.sync()
+            return
+        if fault.forgets:
+            self._node.pending.clear()
+        raise self._disk.failure(fault, self._path)
+
+    def close(self) -> None:
+        self._process = None
+
+
+class SimLock:
+    def __init__(self, locks: set[str], path: str) -> None:
+        self._locks = locks  # those of this process: the next one has its own
+        self._path = path
+
+    def release(self) -> None:
+        self._locks.discard(self._path)
+
+
+class SimDisk:
+    """A ``raftlog.disk.Disk``; see the module."""
+
+    def __init__(self, random: Random, *, capacity_bytes: int | None = None) -> None:
+        self.random = random
+        self.capacity_bytes = capacity_bytes  # of all files' bytes; may be changed at any time
+        self.faults: list[Fault] = []
+        self.changes = 0  # operations of ``CHANGES`` so far: the points at which to end a process
+        self.process = 0
+        self._stopped = False
+        self._root = CachedDirectory()
+        self._locks: set[str] = set()
+
+    # -- what may happen to it ---------------------------------------------------------------------
+
+    def crash(self) -> None:
+        """End the process. What it wrote stays, synced or not."""
+        self.process += 1
+        self._stopped = False
+        self._locks = set()
+
+    def power_cut(self) -> None:
+        """End the process, and forget of what was not synced whatever chance takes."""
+        self.crash()
+        self._root.power_cut(self.random)
+
+    def flip_bit(self, path: str, bit: int) -> None:
+        """Bit rot: change one bit of a file at rest."""
+        node = self._file(path)
+        for image in (node.data, node.durable):
+            if bit // 8 < len(image):
+                image[bit // 8] ^= 1 << bit % 8
+
+    def cut_off(self, path: str, size: int) -> None:
+        """Lose a file's bytes from ``size`` on, durable or not."""
+        node = self._file(path)
+        node.sync()
+        del node.data[size:], node.durable[size:]
+
+    def durable_bytes(self, path: str) -> bytes | None:
+        """What of a file every power cut leaves, or None when not even its name is sure."""
+        node: Node | None = self._root
+        for name in _parts(path):
+            node = node.durable.get(name) if isinstance(node, CachedDirectory) else None
+        return bytes(node.durable) if isinstance(node, CachedFile) else None
+
+    def strike(self, operation: str, path: str) -> Fault | None:
+        """The fault that an operation meets; counts it."""
+        if self._stopped:
+            raise Stopped
+        self.changes += operation in CHANGES
+        return next((fault for fault in self.faults if fault.strikes(operation, path)), None)
+
+    def failure(self, fault: Fault, path: str) -> BaseException:
+        if fault.error is not None:
+            return _os_error(fault.error, path)
+        self._stopped = True
+        return Stopped()
+
+    def _check(self, operation: str, path: str) -> None:
+        fault = self.strike(operation, path)
+        if fault is not None:
+            raise self.failure(fault, path)
+
+    # -- names -------------------------------------------------------------------------------------
+
+    def _find(self, path: str) -> Node | None:
+        node: Node | None = self._root
+        for name in _parts(path):
+            node = node.names.get(name) if isinstance(node, CachedDirectory) else None
+        return node
+
+    def _directory(self, path: str) -> CachedDirectory:
+        node = self._find(path)
+        if not isinstance(node, CachedDirectory):
+            raise _os_error(errno.ENOENT if node is None else errno.ENOTDIR, path)
+        return node
+
+    def _file(self, path: str) -> CachedFile:
+        node = self._find(path)
+        if not isinstance(node, CachedFile):
+            raise _os_error(errno.ENOENT if node is None else errno.EISDIR, path)
+        return node
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> SimFile:
+        if create and self._find(path) is None:
+            self._check("create", path)
+            self._directory(os.path.dirname(path)).change({os.path.basename(path): CachedFile()})
+        elif write:
+            self._check("open", path)
+        return SimFile(self, path, self._file(path))
+
+    def exists(self, path: str) -> bool:
+        return self._find(path) is not None
+
+    def list_dir(self, path: str) -> list[str]:
+        node = self._find(path)
+        return sorted(node.names) if isinstance(node, CachedDirectory) else []
+
+    def make_dirs(self, path: str) -> None:
+        if self._find(path) is None:
+            parent, name = os.path.split(path)
+            self.make_dirs(parent)
+            self._check("make_dir", path)
+            self._directory(parent).change({name: CachedDirectory()})
+            self.sync_dir(parent)
+        self._directory(path)
+
+    def rename(self, source: str, target: str) -> None:
+        self._check("rename", source)
+        (parent, name), (other, new_name) = os.path.split(source), os.path.split(target)
+        assert parent == other, "names move within a directory here"
+        self._directory(parent).change({name: None, new_name: self._file(source)})
+
+    def remove(self, path: str) -> None:
+        self._check("remove", path)
+        self._file(path)
+        self._directory(os.path.dirname(path)).change({os.path.basename(path): None})
+
+    def remove_tree(self, path: str) -> None:
+        node = self._find(path)
+        if isinstance(node, CachedDirectory):
+            for name in sorted(node.names):
+                self.remove_tree(f"{path}/{name}")
+        if node is not None:
+            self._check("remove", path)
+            self._directory(os.path.dirname(path)).change({os.path.basename(path): None})
+
+    def sync_dir(self, path: str) -> None:
+        self._check("sync_dir", path)
+        self._directory(path).sync()
+
+    def read_file(self, path: str, *, bytes_max: int) -> bytes:
+        self._check("read", path)
+        data = bytes(self._file(path).data)
+        if len(data) > bytes_max:
+            raise _os_error(errno.EFBIG, path)
+        return data
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        file = self.open(path + TEMPORARY_SUFFIX, create=True)
+        file.truncate(0)
+        file.append([data])
+        file.sync()
+        self.rename(path + TEMPORARY_SUFFIX, path)
+        self.sync_dir(os.path.dirname(path))
+
+    def lock(self, path: str) -> SimLock:
+        self._check("lock", path)
+        if path in self._locks:
+            raise _os_error(errno.EAGAIN, path)
+        self.open(path, create=True)
+        self._locks.add(path)
+        return SimLock(self._locks, path)
+
+    def free_bytes(self, path: str) -> int:  # noqa: ARG002 - one disk, one capacity
+        if self.capacity_bytes is None:
+            return FREE_BYTES
+        return max(0, self.capacity_bytes - sum(len(file.data) for file in self._root.files()))
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in {"", "."}]

@@ -1,0 +1,129 @@
+"""Files and directories with their unsynced changes, and what a power cut makes of them.
+
+Part of the simulated disk. Pure but for the ``random.Random`` that a power cut is given; knows no
+paths, no handles and no faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, NamedTuple, TypeAlias
+
+SECTOR_BYTES: Final = 512
+# What stays of unsynced changes: none of them, those that came first, or any of them.
+_SURVIVAL: Final = ("none", "prefix", "subset")
+_SIZE: Final = -1  # stands for the file's size where the others are sectors
+
+
+class Change(NamedTuple):
+    """A write of ``data`` at ``position``; without data, a change of the size to ``position``."""
+
+    position: int
+    data: bytes | None
+
+    def apply(self, image: bytearray) -> range:
+        """Change ``image``; the sectors that have changed."""
+        before = len(image)
+        end = self.position + len(self.data or b"")
+        image.extend(bytes(max(0, (self.position if self.data is None else end) - before)))
+        if self.data is None:
+            del image[self.position :]
+            end = max(before, self.position)
+        else:
+            image[self.position : end] = self.data
+        return range(min(before, self.position) // SECTOR_BYTES, -(-end // SECTOR_BYTES))
+
+
+@dataclass(slots=True, eq=False)
+class CachedFile:
+    """``data`` is what the process sees: ``durable`` with every one of ``pending`` applied."""
+
+    data: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)
+    pending: list[Change] = field(default_factory=list)
+
+    def change(self, change: Change) -> None:
+        change.apply(self.data)
+        self.pending.append(change)
+
+    def sync(self) -> None:
+        pending, self.pending = self.pending, []
+        for change in pending:
+            change.apply(self.durable)
+
+    def power_cut(self, random: Random) -> None:
+        """Each sector, and the size, is left as it was after so many of the changes."""
+        total, how = len(self.pending), random.choice(_SURVIVAL)
+        whole = random.randint(0, total) if how == "prefix" else 0
+        drawn: dict[int, int] = {}
+
+        def changes_seen(sector: int) -> int:
+            if how == "subset" and sector not in drawn:
+                drawn[sector] = random.randint(0, total)
+            return drawn.get(sector, whole)
+
+        image, size = bytearray(self.durable), len(self.durable)
+        working = bytearray(self.durable)
+        for number, change in enumerate(self.pending, start=1):
+            sectors = change.apply(working)
+            if how == "prefix" and number == whole + 1:  # the one under way: some of it, in order
+                torn = range(sectors.start, random.randint(sectors.start, sectors.stop))
+                drawn |= dict.fromkeys((*torn, _SIZE) if torn else (), number)
+            for sector in sectors:
+                if number <= changes_seen(sector):
+                    _copy_sector(working, image, sector)
+            if number <= changes_seen(_SIZE):
+                size = len(working)
+        image.extend(bytes(max(0, size - len(image))))
+        self.data, self.durable, self.pending = image[:size], image[:size], []
+
+
+def _copy_sector(source: bytearray, target: bytearray, sector: int) -> None:
+    start, end = sector * SECTOR_BYTES, (sector + 1) * SECTOR_BYTES
+    target.extend(bytes(max(0, end - len(target))))
+    target[start:end] = source[start:end].ljust(SECTOR_BYTES, b"\0")
+
+
+Node: TypeAlias = "CachedFile | CachedDirectory"
+
+
+@dataclass(slots=True, eq=False)
+class CachedDirectory:
+    names: dict[str, Node] = field(default_factory=dict)
+    durable: dict[str, Node] = field(default_factory=dict)
+    pending: list[dict[str, Node | None]] = field(default_factory=list)
+
+    def change(self, changes: dict[str, Node | None]) -> None:
+        """Name, or with None un-name, several nodes at once."""
+        self.pending.append(changes)
+        _rename(self.names, changes)
+
+    def sync(self) -> None:
+        self.durable, self.pending = dict(self.names), []
+
+    def power_cut(self, random: Random) -> None:
+        total, how = len(self.pending), random.choice(_SURVIVAL)
+        whole = random.randint(0, total) if how == "prefix" else 0
+        for number, changes in enumerate(self.pending, start=1):
+            if random.random() < 0.5 if how == "subset" else number <= whole:
+                _rename(self.durable, changes)
+        self.names, self.pending = dict(self.durable), []
+        for _name, node in sorted(self.names.items()):
+            node.power_cut(random)
+
+    def files(self) -> Iterator[CachedFile]:
+        for node in self.names.values():
+            if isinstance(node, CachedFile):
+                yield node
+            else:
+                yield from node.files()
+
+
+def _rename(names: dict[str, Node], changes: dict[str, Node | None]) -> None:
+    for name, node in changes.items():
+        if node is None:
+            names.pop(name, None)
+        else:
+            names[name] = node

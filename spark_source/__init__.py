@@ -1,0 +1,1 @@
+"""The PySpark data source for raftlog. It is not written yet: this package holds its place."""
