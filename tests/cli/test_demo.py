@@ -1,0 +1,75 @@
+"""``raftlog demo`` end to end: real records, a real SIGKILL, and a verdict with its exit status."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.ledger import Ledger, Verdict
+from tests.cli.conftest import Raftlog
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.mark.parametrize("records", [1, 2, 3, 20_000])
+def test_nothing_acknowledged_is_lost(raftlog: Raftlog, records: int) -> None:
+    verdict = raftlog("demo", "--records", records, "--json").json
+    assert (verdict["acknowledged"], verdict["found"]) == (records, records)
+    assert (verdict["lost"], verdict["duplicated"]) == (0, 0)
+    assert verdict["in_order"]
+    assert verdict["identical"]
+    assert (verdict["brokers"], verdict["failovers"]) == (1, 1)
+    assert verdict["acknowledged_before_kill"] < records or records < 3
+    assert verdict["seconds"] > verdict["unavailable_seconds"] > 0
+
+
+def test_a_files_lines_are_the_records(raftlog: Raftlog, tmp_path: Path) -> None:
+    source, kept = tmp_path / "lines", tmp_path / "kept"
+    source.write_bytes(b"".join(b"line %d \xff\r\n" % number for number in range(3_000)))
+    ran = raftlog("demo", "--input", source, "--keep", kept)
+    assert ran.status == 0
+    text = ran.out.decode()
+    assert "acknowledged  3,000 records" in text
+    assert "lost  0" in text
+    assert "byte for byte" in text
+    assert "kill -9 " in ran.err
+    assert raftlog("log", "verify", kept, "--json").json["partitions"][0]["records"] == 3_000
+
+
+def test_a_loss_is_told_and_is_status_1(raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Ledger.verdict
+
+    def robbed(ledger: Ledger) -> Verdict:
+        ledger.acknowledge([b"one that was never stored"], [1_000])
+        return honest(ledger)
+
+    monkeypatch.setattr(Ledger, "verdict", robbed)
+    ran = raftlog("demo", "--records", 10)
+    assert ran.status == 1
+    assert "lost  1" in ran.out.decode()
+    assert "THE PROMISE IS BROKEN" in ran.out.decode()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "reason"),
+    [
+        (["--brokers", "3"], 1, "replication comes with the next"),
+        (["--input", "/nowhere"], 2, "/nowhere"),
+        (["--records", "0"], 2, "--records"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    raftlog: Raftlog, arguments: list[str], status: int, reason: str
+) -> None:
+    ran = raftlog("demo", *arguments)
+    assert ran.status == status
+    assert reason in ran.err
+
+
+def test_an_empty_input_and_a_used_directory_are_refused(raftlog: Raftlog, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    assert raftlog("demo", "--input", tmp_path / "empty").status == 2
+    ran = raftlog("demo", "--keep", tmp_path)
+    assert ran.status == 2
+    assert "is not empty" in ran.err

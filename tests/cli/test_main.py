@@ -1,0 +1,131 @@
+"""The front door: quick help, and a status and one line for everything that goes wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import click
+import pytest
+
+from cli import main
+from raftlog.errors import UnknownTopicError
+from tests.cli.conftest import Raftlog
+
+Spawn = Callable[..., "subprocess.Popen[bytes]"]
+
+
+def test_help_lists_every_command_with_its_line(raftlog: Raftlog) -> None:
+    ran = raftlog("--help")
+    assert ran.status == 0
+    for name, entry in main.COMMANDS.items():
+        assert f"  {name} ".encode() in ran.out
+        assert entry.help.split()[0].encode() in ran.out
+
+
+def test_help_loads_neither_numpy_nor_rich_nor_any_command() -> None:
+    code = (
+        "import sys; from cli.main import run; run(['--help']); "
+        "heavy = {'numpy', 'msgspec', 'rich', 'asyncio', 'cli.tail', 'cli.topic'}; "
+        "sys.exit(' '.join(heavy & set(sys.modules)) or 0)"
+    )
+    path = os.pathsep.join(filter(None, sys.path))
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_the_version_is_the_packages(raftlog: Raftlog) -> None:
+    from raftlog import __version__
+
+    assert raftlog("--version").out.decode() == f"raftlog {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["nonsense"], ["--nonsense"], ["topic", "nonsense"], ["tail"], ["tail", "t", "-n", "many"]],
+)
+def test_wrong_usage_is_status_2(raftlog: Raftlog, arguments: list[str]) -> None:
+    ran = raftlog(*arguments)
+    assert ran.status == 2
+    assert "Error: " in ran.err
+    assert ran.out == b""
+
+
+class Raising(click.Command):
+    """A command that ends with the given error."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__("raising")
+        self._error = error
+
+    def invoke(self, ctx: click.Context) -> None:
+        raise self._error
+
+
+@pytest.fixture
+def ending_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], int]:
+    def call(error: BaseException) -> int:
+        monkeypatch.setattr(main.Root, "get_command", lambda *_: Raising(error))
+        return main.run(["raising"])
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (UnknownTopicError("no topic 't'"), "raftlog: no topic 't'\n"),
+        (UnknownTopicError("two\n lines"), "raftlog: two lines\n"),
+        (UnknownTopicError(), "raftlog: UnknownTopicError\n"),
+        (PermissionError(13, "Permission denied", "/data"), "raftlog: /data: Permission denied\n"),
+        (ConnectionResetError(), "raftlog: ConnectionResetError\n"),
+        (TimeoutError("no answer within 5 s"), "raftlog: no answer within 5 s\n"),
+    ],
+)
+def test_what_the_world_did_wrong_is_one_line_and_status_1(
+    ending_with: Callable[[BaseException], int],
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    line: str,
+) -> None:
+    assert ending_with(error) == 1
+    assert capsys.readouterr().err == line
+
+
+def test_an_interrupt_is_status_130_and_silent(
+    ending_with: Callable[[BaseException], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ending_with(KeyboardInterrupt()) == 130
+    assert capsys.readouterr().err.strip() == ""
+
+
+def test_our_own_mistakes_keep_their_traceback(
+    ending_with: Callable[[BaseException], int],
+) -> None:
+    with pytest.raises(AssertionError):
+        ending_with(AssertionError("a broken invariant"))
+
+
+def test_a_reader_that_has_had_enough_ends_the_command_quietly(spawn: Spawn) -> None:
+    process = spawn("completion", "zsh")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.wait(timeout=20) == 0
+    assert process.stderr.read() == b""
+
+
+def test_ctrl_c_ends_a_waiting_command_with_130(spawn: Spawn) -> None:
+    process = spawn("produce", "nowhere", "--bootstrap", "127.0.0.1:1", stdin=subprocess.PIPE)
+    assert process.stderr is not None
+    assert process.poll() is None
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(timeout=20) in {130, -signal.SIGINT}

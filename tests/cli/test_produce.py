@@ -1,0 +1,143 @@
+"""``raftlog produce`` to a real broker: bytes arrive as they are, and it says which did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Raftlog
+
+pytestmark = pytest.mark.integration
+
+
+def values(raftlog: Raftlog, topic: str, *arguments: object) -> bytes:
+    ran = raftlog("tail", topic, "-o", "earliest", *arguments)
+    assert ran.status == 0, ran.err
+    return ran.out
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"a\nb\n", b"a\nb", b"", b"\n\n", b"\xff\0\r\n\xc3\xa9\n", b"x" * 100_000 + b"\ny\n"],
+    ids=["lines", "no-last-newline", "nothing", "empty-lines", "any-bytes", "a-long-line"],
+)
+def test_a_files_lines_come_back_byte_for_byte(
+    raftlog: Raftlog, topic: str, tmp_path: Path, data: bytes
+) -> None:
+    file = tmp_path / "input"
+    file.write_bytes(data)
+    ran = raftlog("produce", topic, "--file", file, "-p", 0, "--json")
+    expected = data.removesuffix(b"\n").split(b"\n") if data else []
+    assert ran.json["records"] == ran.json["acknowledged"] == len(expected)
+    assert values(raftlog, topic) == b"".join(line + b"\n" for line in expected)
+
+
+def test_many_chunks_keep_their_order(raftlog: Raftlog, topic: str) -> None:
+    data = b"".join(b"%d %s\n" % (number, b"x" * 100) for number in range(40_000))
+    ran = raftlog("produce", topic, "-p", 1, "--compression", "lz4", stdin=data)
+    assert ran.out.decode().splitlines() == [
+        f"40000 records to {topic}",
+        "partition 1: 40000 records, offsets 0 to 39999",
+    ]
+    assert values(raftlog, topic) == data
+
+
+def test_keys_choose_partitions_and_come_back(raftlog: Raftlog, topic: str) -> None:
+    data = b"".join(b"user-%d\tview %d\n" % (number % 7, number) for number in range(70))
+    assert raftlog("produce", topic, "--key-separator", "\t", stdin=data).status == 0
+    lines = values(raftlog, topic, "--format", r"%p %k %v").splitlines()
+    by_key: dict[bytes, list[tuple[bytes, int]]] = {}
+    for partition, key, _, number in (line.split(b" ") for line in lines):
+        by_key.setdefault(key, []).append((partition, int(number)))
+    assert len(by_key) == 7
+    for found in by_key.values():
+        assert len({partition for partition, _ in found}) == 1
+        assert [number for _, number in found] == sorted(number for _, number in found)
+
+
+def test_headers_are_on_every_record(raftlog: Raftlog, topic: str) -> None:
+    arguments = ["--header", "from=a=b", "--header", "empty="]
+    assert raftlog("produce", topic, *arguments, stdin=b"1\n2\n").status == 0
+    assert values(raftlog, topic, "--format", "%v %h") == b"1 from=a=b,empty=\n2 from=a=b,empty=\n"
+
+
+def test_json_lines_say_everything_about_a_record(raftlog: Raftlog, topic: str) -> None:
+    records = [
+        {"value": "v", "key": "k", "partition": 1, "timestamp_ms": 5, "headers": {"a": "1"}},
+        {"value": {"base64": "/w=="}, "partition": 1},
+        {"value": None, "key": "k", "partition": 1},
+    ]
+    data = b"".join(json.dumps(record).encode() + b"\n" for record in records)
+    assert raftlog("produce", topic, "--jsonl", stdin=data).status == 0
+    found = raftlog("tail", topic, "-o", "earliest", "--json").json_lines
+    assert found[0] | {"offset": 0, "leader_epoch": 0} == {
+        "topic": topic,
+        "partition": 1,
+        "offset": 0,
+        "key": "k",
+        "value": "v",
+        "headers": [["a", "1"]],
+        "timestamp_ms": 5,
+        "leader_epoch": 0,
+    }
+    assert [record["value"] for record in found] == ["v", {"base64": "/w=="}, None]
+
+
+def test_what_tail_prints_as_json_can_be_sent_again(raftlog: Raftlog, topic: str) -> None:
+    assert raftlog("produce", topic, "--key-separator", ":", stdin=b"k:v\n\xff:\xfe\n").status == 0
+    printed = raftlog("tail", topic, "-o", "earliest", "--json").out
+    copy = f"{topic}-copy"
+    assert raftlog("topic", "create", copy, "--partitions", 2).status == 0
+    assert raftlog("produce", copy, "--jsonl", stdin=printed).status == 0
+    assert raftlog("tail", copy, "-o", "earliest", "--json").out == printed.replace(
+        topic.encode(), copy.encode()
+    )
+
+
+def test_a_bad_line_of_json_is_named(raftlog: Raftlog, topic: str) -> None:
+    ran = raftlog("produce", topic, "--jsonl", stdin=b'{"value": "v"}\n{"valeu": "v"}\n')
+    assert ran.status == 1
+    assert "line 2: unknown field 'valeu'" in ran.err
+
+
+def test_without_acknowledgements_there_are_no_offsets(raftlog: Raftlog, topic: str) -> None:
+    ran = raftlog("produce", topic, "--acks", 0, "--json", stdin=b"1\n2\n")
+    assert (ran.json["records"], ran.json["partitions"]) == (2, [])
+
+
+def test_a_rate_is_kept(raftlog: Raftlog, topic: str) -> None:
+    ran = raftlog("produce", topic, "--rate", 100, "--json", stdin=b"x\n" * 50)
+    assert ran.json["acknowledged"] == 50
+    assert ran.json["seconds"] > 0.4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["no-such-topic"], "no-such-topic"),
+        (["a/b"], "not a topic name"),
+        (["--partition", "7"], "no partition 7"),
+    ],
+)
+def test_refusals_say_what_to_change(
+    raftlog: Raftlog, topic: str, arguments: list[str], reason: str
+) -> None:
+    words = arguments if not arguments[0].startswith("-") else [topic, *arguments]
+    ran = raftlog("produce", *words, stdin=b"v\n")
+    assert ran.status == 1
+    assert reason in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_a_record_that_is_too_large_is_refused(raftlog: Raftlog, topic: str) -> None:
+    ran = raftlog("produce", topic, stdin=b"x" * 2_000_000)
+    assert ran.status == 1
+    assert "max.message.bytes" in ran.err
+
+
+def test_a_broker_that_is_not_there_is_named(raftlog: Raftlog) -> None:
+    ran = raftlog("produce", "t", "--bootstrap", "127.0.0.1:1", stdin=b"v\n")
+    assert ran.status == 1
+    assert "127.0.0.1:1" in ran.err

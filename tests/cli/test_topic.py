@@ -1,0 +1,99 @@
+"""``raftlog topic``: made, shown, changed and removed, for people and as JSON."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Raftlog
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_topic_is_made_as_asked(raftlog: Raftlog, bootstrap: str) -> None:
+    arguments = ["--partitions", 3, "--config", "retention.ms=5", "--config", "flush.policy=os"]
+    made = raftlog("topic", "create", "as-asked", *arguments, "--json").json
+    described = raftlog("topic", "describe", "as-asked", "--json").json
+    assert made == {"name": "as-asked", "id": described["id"], "created": True}
+    assert described["config"]["retention.ms"] == "5"
+    assert sorted(described["config_overrides"]) == ["flush.policy", "retention.ms"]
+    assert [part["partition"] for part in described["partitions"]] == [0, 1, 2]
+    promised = {
+        *("partition", "leader", "leader_epoch", "replicas", "isr", "witnesses"),
+        *("log_start_offset", "high_watermark"),
+    }
+    assert promised <= described["partitions"][0].keys()
+
+
+def test_an_existing_topic_is_refused_unless_that_is_fine(raftlog: Raftlog, topic: str) -> None:
+    ran = raftlog("topic", "create", topic)
+    assert ran.status == 1
+    assert topic in ran.err
+    again = raftlog("topic", "create", topic, "--if-not-exists", "--json").json
+    assert again["created"] is False
+    assert again["id"] == raftlog("topic", "describe", topic, "--json").json["id"]
+
+
+def test_topics_are_listed(raftlog: Raftlog, topic: str) -> None:
+    assert topic in raftlog("topic", "list", "--json").json
+    assert topic in raftlog("topic", "list").out.decode().splitlines()
+
+
+def test_without_a_name_all_are_described(raftlog: Raftlog, topic: str) -> None:
+    described = raftlog("topic", "describe", "--json").json
+    assert topic in [entry["name"] for entry in described]
+
+
+def test_a_description_for_people_shows_partitions_and_durability(
+    raftlog: Raftlog, topic: str
+) -> None:
+    assert raftlog("produce", topic, "-p", 1, stdin=b"1\n2\n").status == 0
+    lines = raftlog("topic", "describe", topic).out.decode().splitlines()
+    assert lines[0].startswith(f"{topic}  id ")
+    assert "flush.policy=fsync" in lines[1]
+    assert lines[2].split()[:3] == ["partition", "leader", "epoch"]
+    assert lines[4].split()[:6] == ["1", "1", "0", "1", "0", "2"]
+
+
+def test_settings_are_changed_and_put_back(raftlog: Raftlog, topic: str) -> None:
+    assert raftlog("topic", "alter", topic, "--config", "segment.bytes=1000000").status == 0
+    config = raftlog("topic", "describe", topic, "--json").json["config"]
+    assert config["segment.bytes"] == "1000000"
+    changed = raftlog("topic", "alter", topic, "--reset", "segment.bytes", "--json").json
+    assert changed == {"name": topic, "config": {"segment.bytes": None}}
+    assert raftlog("topic", "describe", topic, "--json").json["config_overrides"] == []
+
+
+def test_a_deleted_topic_is_gone(raftlog: Raftlog, topic: str) -> None:
+    assert raftlog("topic", "delete", topic, "--json").json == {"name": topic, "deleted": True}
+    ran = raftlog("topic", "describe", topic)
+    assert ran.status == 1
+    assert topic in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "reason"),
+    [
+        (["create", "a/b"], 1, "not a topic name"),
+        (["create", ".."], 1, "not a topic name"),
+        (["create", "a b"], 1, "not a topic name"),
+        (["create", "x" * 300], 1, "not a topic name"),
+        (["create", "naïve"], 1, "not a topic name"),
+        (["create", "t", "--partitions", "0"], 2, "--partitions"),
+        (["create", "t", "--replication-factor", "3"], 1, "replication factor"),
+        (["create", "t", "--config", "retention"], 2, "KEY=VALUE"),
+        (["create", "t", "--config", "retention=1"], 1, "retention.ms"),
+        (["create", "t", "--config", "retention.ms=soon"], 1, "retention.ms=soon"),
+        (["alter", "t"], 2, "nothing to change"),
+        (["alter", "no-such", "--config", "retention.ms=1"], 1, "no-such"),
+        (["describe", "no-such"], 1, "no-such"),
+        (["delete", "no-such"], 1, "no-such"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else str(value),
+)
+def test_refusals_name_what_is_wrong(
+    raftlog: Raftlog, bootstrap: str, arguments: list[str], status: int, reason: str
+) -> None:
+    ran = raftlog("topic", *arguments, "--bootstrap", bootstrap)
+    assert ran.status == status
+    assert reason in ran.err
+    assert ran.out == b""

@@ -1,0 +1,110 @@
+"""``raftlog up`` as a process: it says where it is, resumes a directory, leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from raftlog.testing import wait_until
+from tests.cli.conftest import Raftlog
+
+pytestmark = pytest.mark.integration
+Spawn = Callable[..., "subprocess.Popen[bytes]"]
+
+
+def first_lines(process: subprocess.Popen[bytes]) -> list[str]:
+    """Its output up to "ready"."""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line.decode().strip())
+        if "ready" in lines[-1]:
+            return lines
+    raise AssertionError(process.communicate())
+
+
+def broker_pid(directory: Path) -> int | None:
+    record = json.loads((directory / "cluster.json").read_bytes())
+    pid: int | None = record["brokers"][0]["pid"]
+    return pid
+
+
+def is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_it_runs_until_it_is_told_to_stop(
+    spawn: Spawn, tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    process = spawn("up", "--data-dir", tmp_path, "--port", 0)
+    lines = first_lines(process)
+    assert lines[-1] == "ready"
+    assert lines[-2].startswith("bootstrap: 127.0.0.1:")
+    pid = broker_pid(tmp_path)
+    assert pid is not None
+    process.send_signal(number)
+    assert process.wait(timeout=30) == status
+    assert not is_alive(pid)
+    assert broker_pid(tmp_path) is None
+
+
+def test_the_same_directory_resumes_at_the_same_address(spawn: Spawn, tmp_path: Path) -> None:
+    first = spawn("up", "--data-dir", tmp_path, "--port", 0, "--json")
+    before = json.loads(first_lines(first)[-1])
+    first.terminate()
+    first.wait(timeout=30)
+    second = spawn("up", "--data-dir", tmp_path, "--json")
+    assert json.loads(first_lines(second)[-1])["bootstrap"] == before["bootstrap"]
+
+
+def test_brokers_end_even_if_it_is_killed(spawn: Spawn, tmp_path: Path) -> None:
+    process = spawn("up", "--data-dir", tmp_path, "--port", 0)
+    first_lines(process)
+    pid = broker_pid(tmp_path)
+    assert pid is not None
+    process.kill()
+    wait_until(lambda: not is_alive(pid), timeout_s=30, what="the broker's end")
+
+
+def test_another_shell_brings_a_killed_broker_back(
+    spawn: Spawn, raftlog: Raftlog, tmp_path: Path
+) -> None:
+    process = spawn("up", "--data-dir", tmp_path, "--port", 0)
+    first_lines(process)
+    pid = broker_pid(tmp_path)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: broker_pid(tmp_path) is None, what="a record of the death")
+    ran = raftlog("up", "--data-dir", tmp_path, "--start", 1, "--json")
+    assert ran.json["ready"] is True
+    wait_until(lambda: broker_pid(tmp_path) not in {pid, None}, what="a record of the start")
+
+
+def test_a_second_one_in_the_same_directory_is_refused(
+    spawn: Spawn, raftlog: Raftlog, tmp_path: Path
+) -> None:
+    first_lines(spawn("up", "--data-dir", tmp_path, "--port", 0))
+    ran = raftlog("up", "--data-dir", tmp_path, "--port", 0)
+    assert ran.status == 1
+    assert "another `raftlog up` runs" in ran.err
+
+
+def test_a_port_in_use_is_refused(spawn: Spawn, raftlog: Raftlog, tmp_path: Path) -> None:
+    lines = first_lines(spawn("up", "--data-dir", tmp_path / "a", "--port", 0))
+    port = lines[-2].rpartition(":")[2]
+    ran = raftlog("up", "--data-dir", tmp_path / "b", "--port", port)
+    assert ran.status == 1
+    assert f"127.0.0.1:{port}" in ran.err
+
+
+def test_more_brokers_come_with_replication(raftlog: Raftlog, tmp_path: Path) -> None:
+    ran = raftlog("up", "--brokers", 3, "--data-dir", tmp_path)
+    assert ran.status == 1
+    assert "replication comes with the next" in ran.err

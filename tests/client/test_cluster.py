@@ -1,0 +1,276 @@
+"""A client's hold on its cluster: connecting, refreshing, retrying, giving up in time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from raftlog.client.cluster import Cluster
+from raftlog.client.settings import ConnectionSettings, parse_bootstrap
+from raftlog.errors import (
+    BrokerUnavailableError,
+    ClosedError,
+    ConnectionLostError,
+    FrameError,
+    NotLeaderError,
+    RequestTimedOutError,
+    ThrottledError,
+    UnknownTopicError,
+    UnsupportedVersionError,
+)
+from raftlog.protocol import api as apis
+from raftlog.protocol.metadata import MetadataRequest
+from raftlog.protocol.produce import InitProducerIdRequest, InitProducerIdResponse
+from raftlog.protocol.topics import CreateTopicsRequest, TopicToCreate
+from tests.client.world import FakeCluster, do_and_vanish, ignore, refuse, run, vanish
+
+
+def cluster_of(fake: FakeCluster, bootstrap: str | None = None) -> Cluster:
+    host = fake.host
+    return Cluster(
+        ConnectionSettings(
+            bootstrap=parse_bootstrap(bootstrap or fake.bootstrap),
+            client_id="me",
+            request_timeout_ms=30_000,
+            bootstrap_timeout_ms=3_000,
+            metadata_max_age_ms=30_000,
+        ),
+        connector=host.connector,
+        chance=host.chance,
+    )
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def test_a_topic_is_asked_for_once() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", 3)
+        cluster = cluster_of(fake)
+        first, second = await asyncio.gather(cluster.topic("t"), cluster.topic("t"))
+        assert first is second
+        assert await cluster.topic("t") is first
+        assert len(fake.asked(MetadataRequest)) == 1
+        await cluster.close()
+
+    run(test)
+
+
+def test_concurrent_refreshes_share_a_request_and_miss_no_topic() -> None:
+    async def test(fake: FakeCluster) -> None:
+        for name in "abc":
+            fake.create(name)
+        cluster = cluster_of(fake)
+        await asyncio.gather(
+            cluster.refresh(["a"]),
+            cluster.refresh(["b"]),
+            cluster.refresh(["a"]),
+            cluster.refresh(),
+        )
+        asked = [request.topics for request in fake.asked(MetadataRequest)]
+        assert len(asked) <= 2
+        assert set(cluster.view.topics) == {"a", "b"}
+        await cluster.close()
+
+    run(test)
+
+
+def test_an_unknown_topic_is_refused_at_once_and_not_asked_for_again() -> None:
+    async def test(fake: FakeCluster) -> None:
+        cluster = cluster_of(fake)
+        start = now()
+        with pytest.raises(UnknownTopicError, match="no topic t"):
+            await cluster.topic("t")
+        assert now() == start
+        await cluster.refresh()
+        assert fake.asked(MetadataRequest)[-1].topics == []
+        fake.create("t")
+        assert (await cluster.topic("t")).name == "t"
+        await cluster.close()
+
+    run(test)
+
+
+def test_nothing_reachable_names_every_address_and_gives_up_soon() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.down = {1, 2}
+        cluster = cluster_of(fake)
+        start = now()
+        with pytest.raises(BrokerUnavailableError) as caught:
+            await cluster.topic("t")
+        assert 0 < now() - start <= 3
+        for part in ("broker-1:9100", "broker-2:9100", "refused", "raftlog up"):
+            assert part in str(caught.value)
+        await cluster.close()
+
+    run(test, brokers=2)
+
+
+def test_any_bootstrap_address_will_do() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fake.down = {1}
+        cluster = cluster_of(fake)
+        assert (await cluster.topic("t")).name == "t"
+        assert fake.connects == ["broker-1", "broker-2"]
+        await cluster.close()
+
+    run(test, brokers=2)
+
+
+def test_one_connection_for_each_broker_even_over_two_addresses() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        cluster = cluster_of(fake)
+        await cluster.topic("t")
+        one, two = await asyncio.gather(cluster.connection(1), cluster.connection(1))
+        assert one is two
+        assert len(fake.peers) == 1
+        await cluster.close()
+        await asyncio.sleep(0.01)
+        assert not fake.peers
+
+    run(test)
+
+
+def test_a_broker_that_goes_away_is_waited_for_once_the_cluster_was_reached() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        cluster = cluster_of(fake)
+        await cluster.topic("t")
+        fake.kill(1)
+        asyncio.get_running_loop().call_later(20, fake.down.clear)
+        start = now()
+        answer = await cluster.call(apis.INIT_PRODUCER_ID, InitProducerIdRequest())
+        assert isinstance(answer, InitProducerIdResponse)
+        assert 19 < now() - start < 23
+        fake.kill(1)
+        start = now()
+        with pytest.raises(BrokerUnavailableError):
+            await cluster.call(apis.INIT_PRODUCER_ID, InitProducerIdRequest())
+        assert 25 < now() - start <= 30
+        await cluster.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("fault", [vanish, do_and_vanish, ignore, refuse(ThrottledError("full"))])
+def test_an_idempotent_request_is_repeated_after_any_passing_fault(fault: object) -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.next(apis.INIT_PRODUCER_ID, fault)  # type: ignore[arg-type]
+        cluster = cluster_of(fake)
+        answer = await cluster.call(
+            apis.INIT_PRODUCER_ID, InitProducerIdRequest(), timeout_ms=60_000
+        )
+        assert isinstance(answer, InitProducerIdResponse)
+        await cluster.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"), [(vanish, ConnectionLostError), (ignore, RequestTimedOutError)]
+)
+def test_another_request_is_not_repeated_when_its_outcome_is_unknown(
+    fault: object, error: type[Exception]
+) -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.next(apis.CREATE_TOPICS, fault)  # type: ignore[arg-type]
+        cluster = cluster_of(fake)
+        with pytest.raises(error):
+            await cluster.call(
+                apis.CREATE_TOPICS, CreateTopicsRequest(topics=[TopicToCreate(name="t")])
+            )
+        assert len(fake.asked(CreateTopicsRequest)) == 1
+        await cluster.close()
+
+    run(test)
+
+
+def test_a_stranger_at_the_address_is_told_at_once() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.next(
+            apis.API_VERSIONS, lambda peer, _request: peer.write([b"HTTP/1.1 400 Bad Request"])
+        )
+        cluster = cluster_of(fake)
+        start = now()
+        with pytest.raises(FrameError, match="broker-1:9100: an HTTP server"):
+            await cluster.topic("t")
+        assert now() == start
+        await cluster.close()
+
+    run(test)
+
+
+def test_a_broker_without_a_needed_version_is_told_at_once() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.api_ranges[apis.METADATA.number] = (5, 6)
+        cluster = cluster_of(fake)
+        with pytest.raises(UnsupportedVersionError, match="upgrade"):
+            await cluster.topic("t")
+        await cluster.close()
+
+    run(test)
+
+
+def test_a_broker_that_takes_connections_and_says_nothing_is_unavailable() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.next(apis.API_VERSIONS, *[ignore] * 10)
+        cluster = cluster_of(fake)
+        with pytest.raises(BrokerUnavailableError, match="fell silent"):
+            await cluster.topic("t")
+        await cluster.close()
+
+    run(test)
+
+
+def test_an_unknown_broker_and_one_that_cannot_be_reached_are_named() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        cluster = cluster_of(fake, "broker-1:9100")
+        await cluster.topic("t")
+        with pytest.raises(BrokerUnavailableError, match="broker 7"):
+            await cluster.connection(7)
+        fake.down.add(2)
+        with pytest.raises(BrokerUnavailableError, match="broker 2, which is to be reached at bro"):
+            await cluster.connection(2)
+        await cluster.close()
+
+    run(test, brokers=2)
+
+
+def test_keeping_fresh_sees_what_no_error_tells() -> None:
+    async def test(fake: FakeCluster) -> None:
+        topic = fake.create("t")
+        cluster = cluster_of(fake)
+        await cluster.topic("t")
+        keeper = asyncio.ensure_future(cluster.keep_fresh())
+        topic.leaders.append(1)
+        fake.next(apis.METADATA, refuse(NotLeaderError("not now")))
+        await asyncio.sleep(61)
+        assert cluster.view.topic("t").partition_count == 2
+        keeper.cancel()
+        cluster.forget_topics([])
+        await cluster.close()
+
+    run(test)
+
+
+def test_a_closed_one_says_so_and_leaves_no_task() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.next(apis.METADATA, ignore)
+        cluster = cluster_of(fake)
+        waiting = asyncio.ensure_future(cluster.topic("t"))
+        await asyncio.sleep(0.1)
+        await cluster.close()
+        await cluster.close()
+        with pytest.raises(ClosedError):
+            await waiting
+        with pytest.raises(ClosedError):
+            await cluster.call(apis.METADATA, MetadataRequest())
+        cluster.refresh_soon()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(test)

@@ -1,0 +1,286 @@
+"""The synchronous consumer, over brokers in memory on its own thread."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from raftlog.client.consumer import Consumer
+from raftlog.client.host import Host
+from raftlog.errors import (
+    BrokerUnavailableError,
+    ClosedError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    UnknownPartitionError,
+    UnknownTopicError,
+    UnsupportedFeatureError,
+)
+from raftlog.types import OffsetAndTimestamp, TopicPartition
+from tests.client.samples import python
+from tests.client.test_fetcher import fill
+from tests.client.test_subscription import A, B
+from tests.client.world import FakeCluster
+
+WAIT_MS = 20_000
+
+
+@contextmanager
+def consumer_of(fake: FakeCluster, **settings: Any) -> Iterator[Consumer]:
+    settings = {"auto_offset_reset": "earliest", **settings}
+    with Consumer(fake.bootstrap, host=Host(connector=fake.connect), **settings) as consumer:
+        yield consumer
+
+
+@pytest.fixture
+def fake() -> FakeCluster:
+    made = FakeCluster()
+    made.create("t", 2)
+    fill(made, 3, 2)
+    return made
+
+
+def offsets(consumer: Consumer, count: int) -> list[int]:
+    found: list[int] = []
+    while len(found) < count:
+        found += [record.offset for record in consumer.poll(WAIT_MS, count - len(found))]
+    return found
+
+
+def test_polling(fake: FakeCluster) -> None:
+    with consumer_of(fake) as consumer:
+        consumer.assign([A])
+        assert consumer.assignment() == {A}
+        assert offsets(consumer, 5) == [0, 1, 2, 3, 4]
+        assert consumer.position(A) == 5
+        assert consumer.poll(timeout_ms=0) == []
+        assert consumer.poll(timeout_ms=20) == []
+
+
+def test_iterating(fake: FakeCluster) -> None:
+    with consumer_of(fake) as consumer:
+        consumer.subscribe(["t"])
+        iteration = iter(consumer)
+        assert [next(iteration).offset for _ in range(5)] == [0, 1, 2, 3, 4]
+        consumer.seek(A, 3)
+        assert next(iteration).offset == 3
+        assert consumer.position(A) == 4
+        for record in consumer:
+            assert record.offset == 4
+            break
+
+
+def test_iterating_with_deserializers(fake: FakeCluster) -> None:
+    with consumer_of(fake, value_deserializer=bytes.decode) as consumer:
+        consumer.assign([A])
+        record = next(iter(consumer))
+        assert (record.key, record.value) == (None, "x")
+        assert consumer.position(A) == 1
+
+
+def test_arrow(fake: FakeCluster) -> None:
+    pytest.importorskip("pyarrow")
+    with consumer_of(fake) as consumer:
+        consumer.assign([A])
+        batch = consumer.poll_arrow(WAIT_MS)
+        assert batch is not None
+        assert batch.column("offset").to_pylist()[:3] == [0, 1, 2]
+        consumer.seek(A, 5)
+        assert consumer.poll_arrow(timeout_ms=20) is None
+
+
+def test_where_to_read(fake: FakeCluster) -> None:
+    with consumer_of(fake) as consumer:
+        consumer.assign([A, B])
+        assert consumer.beginning_offsets([A, B]) == {A: 0, B: 0}
+        assert consumer.end_offsets([A, B]) == {A: 5, B: 0}
+        assert consumer.offsets_for_times({A: 1_700_000_000_003, B: 0}) == {
+            A: OffsetAndTimestamp(3, 1_700_000_000_003),
+            B: None,
+        }
+        consumer.seek_to_end()
+        assert (consumer.position(A), consumer.position(B)) == (5, 0)
+        consumer.seek_to_beginning([A])
+        assert offsets(consumer, 1) == [0]
+        assert consumer.partitions_for("t") == {0, 1}
+
+
+def test_pausing(fake: FakeCluster) -> None:
+    fill(fake, 1, partition=1)
+    with consumer_of(fake) as consumer:
+        consumer.assign([A, B])
+        consumer.pause([A])
+        assert consumer.paused() == {A}
+        assert {record.partition for record in consumer.poll(WAIT_MS)} == {1}
+        assert consumer.poll(timeout_ms=20) == []
+        consumer.resume([A])
+        assert offsets(consumer, 5) == [0, 1, 2, 3, 4]
+
+
+def test_unsubscribing(fake: FakeCluster) -> None:
+    with consumer_of(fake) as consumer:
+        consumer.subscribe(["t"])
+        consumer.unsubscribe()
+        assert consumer.assignment() == set()
+        with pytest.raises(InvalidRequestError, match=r"assign\(\) or subscribe\(\) first"):
+            consumer.poll(0)
+
+
+def test_records_that_come_later_are_waited_for(fake: FakeCluster) -> None:
+    with consumer_of(fake, auto_offset_reset="latest") as consumer:
+        consumer.assign([A])
+        threading.Timer(0.05, fill, (fake, 1)).start()
+        assert offsets(consumer, 1) == [5]
+
+
+def test_what_does_not_exist_is_told_at_once(fake: FakeCluster) -> None:
+    with consumer_of(fake) as consumer:
+        with pytest.raises(UnknownTopicError):
+            consumer.subscribe(["nope"])
+        with pytest.raises(UnknownPartitionError):
+            consumer.assign([TopicPartition("t", 9)])
+        with pytest.raises(InvalidRequestError, match="not assigned"):
+            consumer.position(A)
+        with pytest.raises(InvalidRequestError, match="not assigned"):
+            consumer.seek(A, 0)
+
+
+def test_out_of_range_without_a_policy(fake: FakeCluster) -> None:
+    with consumer_of(fake, auto_offset_reset="error") as consumer:
+        consumer.assign([A])
+        consumer.seek(A, 77)
+        with pytest.raises(OffsetOutOfRangeError, match="77 is outside 0 to 5"):
+            consumer.poll(WAIT_MS)
+        assert consumer.position(A) == 77
+
+
+def test_nobody_there_is_told_soon(fake: FakeCluster) -> None:
+    fake.down.add(1)
+    told = pytest.raises(BrokerUnavailableError, match="raftlog up")
+    with consumer_of(fake, bootstrap_timeout_ms=50) as consumer, told:
+        consumer.subscribe(["t"])
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda consumer: consumer.poll(max_records=0), InvalidRequestError),
+        (lambda consumer: consumer.poll(timeout_ms=-1), InvalidRequestError),
+        (lambda consumer: consumer.poll(timeout_ms=0.5), TypeError),
+        (lambda consumer: consumer.seek(A, -1), InvalidRequestError),
+        (lambda consumer: consumer.seek(A, "end"), TypeError),
+        (lambda consumer: consumer.seek("t", 0), TypeError),
+        (lambda consumer: consumer.assign(A), TypeError),
+        (lambda consumer: consumer.subscribe("t"), TypeError),
+        (lambda consumer: consumer.offsets_for_times([A]), TypeError),
+    ],
+)
+def test_what_can_never_be_right(fake: FakeCluster, call: Any, error: type[Exception]) -> None:
+    with consumer_of(fake) as consumer:
+        consumer.assign([A])
+        with pytest.raises(error):
+            call(consumer)
+
+
+def test_there_are_no_groups_yet(fake: FakeCluster) -> None:
+    with pytest.raises(UnsupportedFeatureError, match=r"assign\(\) or subscribe\(\)"):
+        Consumer(fake.bootstrap, group="g")
+    with consumer_of(fake) as consumer:
+        for call in (consumer.commit, lambda: consumer.committed(A)):
+            with pytest.raises(UnsupportedFeatureError, match="group"):
+                call()
+    gc.collect()
+
+
+def test_closing_ends_a_poll_of_another_thread(fake: FakeCluster) -> None:
+    errors: list[BaseException] = []
+    with consumer_of(fake, auto_offset_reset="latest") as consumer:
+        consumer.assign([A])
+
+        def read() -> None:
+            try:
+                next(iter(consumer))
+            except ClosedError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        while not consumer._subscription._waiters:
+            thread.join(0.001)
+    thread.join(20)
+    assert len(errors) == 1
+    consumer.close()
+    for use in (consumer.poll, lambda: consumer.assign([A]), lambda: consumer.seek(A, 0)):
+        with pytest.raises(ClosedError, match="closed"):
+            use()
+
+
+def test_ctrl_c_ends_a_poll(fake: FakeCluster) -> None:
+    def interrupt() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    with consumer_of(fake, auto_offset_reset="latest") as consumer:
+        consumer.assign([A])
+        threading.Timer(0.05, interrupt).start()
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(WAIT_MS)
+        fill(fake, 1)
+        assert offsets(consumer, 1) == [5]
+
+
+def test_an_unclosed_consumer_warns_and_goes(fake: FakeCluster) -> None:
+    consumer = Consumer(fake.bootstrap, host=Host(connector=fake.connect))
+    consumer.assign([A])
+    consumer.poll(0)
+    io_thread = consumer._thread._thread
+    assert io_thread is not None
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        del consumer
+        gc.collect()
+    assert [(w.category, "unclosed" in str(w.message)) for w in warned] == [(ResourceWarning, True)]
+    io_thread.join(20)
+    assert not io_thread.is_alive()
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGCHLD"), reason="needs fork")
+def test_a_forked_child_is_told_to_make_its_own() -> None:
+    done = python(
+        """
+        import os, warnings
+        warnings.simplefilter("ignore")
+        from raftlog.client.consumer import Consumer
+        from raftlog.client.host import Host
+        from raftlog.errors import ClosedError
+        from raftlog.types import TopicPartition
+        from tests.client.world import FakeCluster
+        fake = FakeCluster()
+        fake.create("t")
+        consumer = Consumer(fake.bootstrap, host=Host(connector=fake.connect))
+        consumer.assign([TopicPartition("t", 0)])
+        child = os.fork()
+        if not child:
+            try:
+                consumer.poll()
+            except ClosedError as error:
+                print("fork" in str(error), flush=True)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        print(consumer.poll(0))
+        consumer.close()
+        """
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n[]\n"), done.stderr
+
+
+def test_one_that_was_never_used_has_nothing_to_close(fake: FakeCluster) -> None:
+    Consumer(fake.bootstrap).close()
+    gc.collect()
+    assert not fake.connects

@@ -1,0 +1,320 @@
+"""Taking what is fetched: records, runs and Arrow; damage, deserializers, positions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from raftlog.client.consumer_core import ConsumerCore, check_times
+from raftlog.client.settings import ConnectionSettings, parse_bootstrap
+from raftlog.errors import (
+    CorruptBatchError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from raftlog.protocol.fetch import ListOffsetsRequest
+from raftlog.types import OffsetAndTimestamp, TopicPartition
+from tests.client.samples import consumer_settings, stored_batch
+from tests.client.test_fetcher import fill
+from tests.client.test_subscription import A, B
+from tests.client.world import FakeCluster, run
+
+
+def core_of(fake: FakeCluster, **settings: Any) -> ConsumerCore:
+    deserializers = {
+        name: settings.pop(name, None) for name in ("key_deserializer", "value_deserializer")
+    }
+    core = ConsumerCore(
+        ConnectionSettings(
+            bootstrap=parse_bootstrap(fake.bootstrap),
+            client_id="me",
+            request_timeout_ms=30_000,
+            bootstrap_timeout_ms=3_000,
+            metadata_max_age_ms=30_000,
+        ),
+        consumer_settings(**settings),
+        fake.host,
+        **deserializers,
+    )
+    core.attach(asyncio.get_running_loop().call_soon)
+    return core
+
+
+async def filled(fake: FakeCluster, *counts: int, **settings: Any) -> ConsumerCore:
+    """A core that has fetched batches of so many records of partition 0."""
+    fake.create("t", 2)
+    fill(fake, *counts)
+    core = core_of(fake, **settings)
+    await core.assign([A])
+    core.activate()
+    await asyncio.sleep(0.1)
+    return core
+
+
+def taken(core: ConsumerCore, most: int) -> list[int]:
+    return [record.offset for record in core.take(most)]
+
+
+def test_records_are_taken_up_to_the_number_asked_for_across_batches() -> None:
+    async def test(fake: FakeCluster) -> None:
+        core = await filled(fake, 3, 1, 4)
+        assert [taken(core, most) for most in (2, 3, 9, 9)] == [[0, 1], [2, 3, 4], [5, 6, 7], []]
+        assert await core.position(A) == 8
+        await core.close()
+
+    run(test)
+
+
+def test_records_carry_where_they_are() -> None:
+    async def test(fake: FakeCluster) -> None:
+        core = await filled(fake, 1)
+        (record,) = core.take(9)
+        assert (record.topic, record.partition, record.offset) == ("t", 0, 0)
+        assert (record.key, record.value, record.headers) == (None, b"x", ())
+        assert record.leader_epoch == 3
+        await core.close()
+
+    run(test)
+
+
+def test_runs_and_takes_can_be_mixed() -> None:
+    async def test(fake: FakeCluster) -> None:
+        core = await filled(fake, 4, 2)
+        first = core.next_run()
+        assert first is not None
+        record = next(first.records)
+        first.part.position = record.offset + 1
+        assert taken(core, 2) == [1, 2]
+        assert list(first.records) == []
+        second = core.next_run()
+        assert second is not None
+        for record in second.records:
+            second.part.position = record.offset + 1
+        assert await core.position(A) == 4
+        assert taken(core, 9) == [4, 5]
+        assert core.next_run() is None
+        await core.close()
+
+    run(test)
+
+
+def test_arrow_joins_batches_from_the_position_on() -> None:
+    pytest.importorskip("pyarrow")
+
+    async def test(fake: FakeCluster) -> None:
+        core = await filled(fake, 3, 2)
+        assert taken(core, 1) == [0]
+        found = core.take_arrow()
+        assert found is not None
+        assert found.column("offset").to_pylist() == [1, 2, 3, 4]
+        assert core.take_arrow() is None
+        assert await core.position(A) == 5
+        await core.close()
+
+    run(test)
+
+
+def damage(fake: FakeCluster, index: int) -> None:
+    """Flip a bit in the payload of a stored batch: its header stays good."""
+    log = fake.topics["t"].logs[0]
+    bad = bytearray(log.batches[index])
+    bad[-1] ^= 1
+    log.batches[index] = bytes(bad)
+
+
+@pytest.mark.parametrize("how", ["take", "run", "arrow"])
+def test_damage_is_told_with_its_place_and_never_stepped_over(how: str) -> None:
+    pytest.importorskip("pyarrow")
+
+    def read(core: ConsumerCore) -> Any:
+        return {"take": lambda: core.take(9), "run": core.next_run, "arrow": core.take_arrow}[how]()
+
+    async def test(fake: FakeCluster) -> None:
+        core = await filled(fake, 2)
+        fill(fake, 3, 1)
+        damage(fake, 1)
+        await asyncio.sleep(0.6)
+        first = read(core)
+        if how == "run":
+            for record in first.records:
+                first.part.position = record.offset + 1
+        assert await core.position(A) == 2
+        await asyncio.sleep(0.1)
+        for _ in range(2):
+            with pytest.raises(CorruptBatchError, match=r"t:0: .* offset 2 .*seek\(.*, 5\)"):
+                read(core)
+            await asyncio.sleep(0.1)
+        assert await core.position(A) == 2
+        core.subscription.seek(A, 5)
+        core.look()
+        await asyncio.sleep(0.1)
+        assert taken(core, 9) == [5]
+        await core.close()
+
+    run(test)
+
+
+def test_records_before_the_damage_come_first() -> None:
+    pytest.importorskip("pyarrow")
+
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", 2)
+        fill(fake, 2, 3)
+        damage(fake, 1)
+        core = core_of(fake)
+        await core.assign([A])
+        core.activate()
+        await asyncio.sleep(0.1)
+        assert taken(core, 9) == [0, 1]
+        core.subscription.seek(A, 0)
+        core.look()
+        await asyncio.sleep(0.1)
+        found = core.take_arrow()
+        assert found is not None
+        assert found.num_rows == 2
+        await core.close()
+
+    run(test)
+
+
+def test_checking_can_be_left_out() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", 2)
+        fill(fake, 1)
+        batch = bytearray(fake.topics["t"].logs[0].batches[0])
+        batch[40] ^= 1  # the stored CRC itself
+        fake.topics["t"].logs[0].batches[0] = bytes(batch)
+        core = core_of(fake, check_crcs=False)
+        await core.assign([A])
+        core.activate()
+        await asyncio.sleep(0.1)
+        assert taken(core, 9) == [0]
+        await core.close()
+
+    run(test)
+
+
+def test_deserializers_see_what_is_not_none() -> None:
+    async def test(fake: FakeCluster) -> None:
+        core = await filled(fake, 2, key_deserializer=bytes.decode, value_deserializer=len)
+        assert [(record.key, record.value) for record in core.take(9)] == [(None, 1)] * 2
+        await core.close()
+
+    run(test)
+
+
+def test_a_record_that_cannot_be_deserialized_is_told_and_can_be_passed() -> None:
+    def picky(value: bytes) -> bytes:
+        if value == b"bad":
+            raise ValueError("not this one")
+        return value
+
+    async def test(fake: FakeCluster) -> None:
+        core = await filled(fake, 1, value_deserializer=picky)
+        log = fake.topics["t"].logs[0]
+        log.batches.append(stored_batch(1, b"good", b"bad", b"fine"))
+        log.end = 4
+        await asyncio.sleep(0.6)
+        assert taken(core, 9) == [0, 1], "those before it"
+        with pytest.raises(ValueError, match="not this one") as caught:
+            core.take(9)
+        assert "t:0 at offset 2" in caught.value.__notes__[0]
+        assert await core.position(A) == 2
+        core.subscription.seek(A, 3)
+        core.look()
+        await asyncio.sleep(0.1)
+        assert taken(core, 9) == [3]
+        await core.close()
+
+    run(test)
+
+
+def test_assigning_checks_that_partitions_exist() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", 2)
+        core = core_of(fake)
+        with pytest.raises(UnknownTopicError):
+            await core.assign([TopicPartition("nope", 0)])
+        with pytest.raises(UnknownPartitionError):
+            await core.assign([TopicPartition("t", 2)])
+        assert not core.subscription.parts
+        await core.close()
+
+    run(test)
+
+
+def test_latest_is_the_end_when_it_was_assigned() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", 2)
+        fill(fake, 3)
+        core = core_of(fake, auto_offset_reset="latest")
+        await core.assign([A])
+        fill(fake, 2)
+        core.activate()
+        await asyncio.sleep(0.1)
+        assert taken(core, 9) == [3, 4]
+        await core.close()
+
+    run(test)
+
+
+def test_subscribing_reads_all_partitions() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", 2)
+        fake.create("u")
+        core = core_of(fake)
+        await core.subscribe(["t", "u"])
+        assert set(core.subscription.parts) == {A, B, TopicPartition("u", 0)}
+        await core.subscribe(["u"])
+        assert set(core.subscription.parts) == {TopicPartition("u", 0)}
+        await core.close()
+
+    run(test)
+
+
+def test_positions_and_offsets_are_looked_up() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", 2)
+        fill(fake, 4)
+        core = core_of(fake)
+        await core.assign([A, B])
+        assert await core.position(A) == 0
+        assert await core.offsets([A, B], "latest") == {A: 4, B: 0}
+        await core.reset([A], "latest")
+        assert await core.position(A) == 4
+        found = await core.offsets_for_times({A: 1_700_000_000_000, B: 1})
+        assert found == {A: OffsetAndTimestamp(0, 1_700_000_000_000), B: None}
+        asked = len(fake.asked(ListOffsetsRequest))
+        await core.settle([A])
+        assert len(fake.asked(ListOffsetsRequest)) == asked, "it is known"
+        await core.close()
+
+    run(test)
+
+
+def test_without_a_policy_there_is_no_position() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", 2)
+        core = core_of(fake, auto_offset_reset="error")
+        await core.assign([A])
+        with pytest.raises(OffsetOutOfRangeError, match="seek"):
+            await core.position(A)
+        await core.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("times", [[A], {A: 1.5}, {A: True}, {A: "now"}])
+def test_times_are_checked(times: Any) -> None:
+    with pytest.raises(TypeError):
+        check_times(times)
+
+
+def test_a_time_before_1970_is_refused() -> None:
+    assert check_times({("t", 0): 5}) == {A: 5}
+    with pytest.raises(InvalidRequestError, match="1970"):
+        check_times({A: -1})

@@ -1,0 +1,458 @@
+"""Batches brought ahead of the application from scripted brokers, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from raftlog import limits
+from raftlog.client.fetcher import Fetcher
+from raftlog.client.subscription import Subscription
+from raftlog.errors import (
+    CorruptBatchError,
+    DamagedLogError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    ThrottledError,
+    UnknownTopicError,
+)
+from raftlog.protocol import api as apis
+from raftlog.protocol.connection import Request
+from raftlog.protocol.fetch import (
+    FetchedPartition,
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+)
+from raftlog.protocol.schema import Failure
+from raftlog.types import TopicPartition
+from tests.client.samples import consumer_settings, stored_batch
+from tests.client.test_cluster import cluster_of
+from tests.client.test_subscription import A, B, read
+from tests.client.world import (
+    Behaviour,
+    FakeCluster,
+    Peer,
+    do_and_vanish,
+    ignore,
+    refuse,
+    run,
+    vanish,
+)
+
+
+class Rig:
+    """A fetcher and its subscription, active."""
+
+    def __init__(self, fake: FakeCluster, *partitions: TopicPartition, **settings: Any) -> None:
+        self.fake = fake
+        self.partitions = partitions or (A,)
+        self.cluster = cluster_of(fake)
+        self.subscription = Subscription(consumer_settings(**settings))
+        self.fetcher = Fetcher(
+            consumer_settings(**settings),
+            self.cluster,
+            self.subscription,
+            now=fake.host.clock.monotonic,
+        )
+
+    async def __aenter__(self) -> Rig:
+        for name in self.fake.topics:
+            await self.cluster.topic(name)
+        self.subscription.assign(self.partitions)
+        self.fetcher.activate()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.fetcher.close()
+        await self.cluster.close()
+
+    async def read(self, count: int) -> list[int]:
+        """The next ``count`` offsets, waited for."""
+        found: list[int] = []
+        while len(found) < count:
+            ready = asyncio.Event()
+            self.subscription.when_ready(ready.set)
+            await ready.wait()
+            found += read(self.subscription, count - len(found))
+            if self.subscription.starved:
+                self.fetcher.look()
+        return found
+
+
+def fill(fake: FakeCluster, *counts: int, partition: int = 0, size: int = 1) -> None:
+    log = fake.topics["t"].logs[partition]
+    for count in counts:
+        log.batches.append(stored_batch(log.end, *[b"x" * size] * count))
+        log.end += count
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def fetches(fake: FakeCluster) -> list[FetchRequest]:
+    return fake.asked(FetchRequest)
+
+
+def test_records_are_fetched_from_the_beginning_and_on() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fill(fake, 3, 2)
+        async with Rig(fake) as rig:
+            assert await rig.read(5) == [0, 1, 2, 3, 4]
+            fill(fake, 2)
+            start = now()
+            assert await rig.read(2) == [5, 6]
+            assert now() - start < 0.1, "the fetch was waiting for them"
+            assert rig.subscription.part(A).position == 7
+
+    run(test)
+
+
+def test_an_idle_consumer_asks_twice_a_second() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        async with Rig(fake):
+            await asyncio.sleep(10)
+            assert 18 <= len(fetches(fake)) <= 22
+            assert fetches(fake)[0].wait_ms_max == 500
+
+    run(test)
+
+
+@pytest.mark.parametrize("wait_ms", [500, 0])
+def test_a_broker_that_answers_early_with_nothing_is_not_hammered(wait_ms: int) -> None:
+    def nothing(peer: Peer, request: Request) -> None:
+        peer.write(peer.state.reply(request, FetchResponse(partitions=[])))
+
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fake.next(apis.FETCH, *[nothing] * 10_000)
+        async with Rig(fake, fetch_max_wait_ms=wait_ms):
+            await asyncio.sleep(10)
+            assert len(fetches(fake)) < (60 if wait_ms else 1_500)
+
+    run(test)
+
+
+def test_partitions_of_one_broker_share_a_fetch() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", 3, leaders=[1, 1, 2])
+        for partition in range(3):
+            fill(fake, 1, partition=partition)
+        partitions = [TopicPartition("t", number) for number in range(3)]
+        async with Rig(fake, *partitions) as rig:
+            await rig.read(3)
+            first = {len(request.partitions) for request in fetches(fake)[:2]}
+            assert first == {1, 2}
+
+    run(test, brokers=2)
+
+
+def test_an_idle_partition_does_not_hold_up_a_busy_one() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", 2)
+        fill(fake, *[10] * 50, size=1_000)
+        async with Rig(fake, A, B, max_partition_fetch_bytes=20_000) as rig:
+            start = now()
+            await rig.read(500)
+            assert now() - start < 1.0, "not half a second for each fetch"
+            assert max_in_flight(fake) <= limits.FETCHES_IN_FLIGHT_MAX
+
+    run(test)
+
+
+def max_in_flight(fake: FakeCluster) -> int:
+    return max(peer.state.in_flight for peer in fake.peers)
+
+
+def test_fetching_ahead_stops_when_there_is_enough() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fill(fake, *[1] * 100, size=1_000)
+        async with Rig(fake, max_partition_fetch_bytes=1_200) as rig:
+            await asyncio.sleep(5)
+            fetched = len(fetches(fake))
+            assert fetched <= limits.PREFETCH_FETCHES_MAX + 1
+            assert await rig.read(100) == list(range(100))
+
+    run(test)
+
+
+@pytest.mark.parametrize("fault", [vanish, do_and_vanish, ignore, refuse(ThrottledError("busy"))])
+def test_any_passing_fault_is_got_over(fault: Behaviour) -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fill(fake, 2)
+        async with Rig(fake) as rig:
+            assert await rig.read(2) == [0, 1]
+            fake.next(apis.FETCH, fault)
+            fill(fake, 2)
+            assert await rig.read(2) == [2, 3]
+
+    run(test)
+
+
+def test_a_leader_that_moved_is_followed() -> None:
+    async def test(fake: FakeCluster) -> None:
+        topic = fake.create("t")
+        fill(fake, 1)
+        async with Rig(fake) as rig:
+            await rig.read(1)
+            topic.leaders[0] = None
+            await asyncio.sleep(5)
+            topic.leaders[0] = 2
+            fill(fake, 1)
+            assert await rig.read(1) == [1]
+
+    run(test, brokers=2)
+
+
+def test_a_broker_that_restarts_is_waited_for_without_hurry() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fill(fake, 1)
+        async with Rig(fake) as rig:
+            await rig.read(1)
+            fake.kill(1)
+            await asyncio.sleep(60)
+            assert len(fake.connects) < 250
+            fake.down.clear()
+            fill(fake, 1)
+            assert await rig.read(1) == [1]
+
+    run(test)
+
+
+def test_positions_that_cannot_be_looked_up_yet_are_tried_again() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fill(fake, 1)
+        fake.next(apis.LIST_OFFSETS, *[refuse(NotLeaderError("moving"))] * 3)
+        async with Rig(fake) as rig:
+            assert await rig.read(1) == [0]
+            assert len(fake.asked(ListOffsetsRequest)) == 4
+
+    run(test)
+
+
+def test_latest_begins_at_the_end() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fill(fake, 5)
+        async with Rig(fake, auto_offset_reset="latest") as rig:
+            await asyncio.sleep(1)
+            fill(fake, 1)
+            assert await rig.read(1) == [5]
+
+    run(test)
+
+
+def test_without_a_policy_a_position_has_to_be_given() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fill(fake, 3)
+        async with Rig(fake, auto_offset_reset="error") as rig:
+            await asyncio.sleep(1)
+            with pytest.raises(OffsetOutOfRangeError, match=r"seek\(\)"):
+                rig.subscription.next_chunk()
+            rig.subscription.seek(A, 1)
+            rig.fetcher.look()
+            assert await rig.read(2) == [1, 2]
+
+    run(test)
+
+
+def test_out_of_range_goes_on_by_the_policy(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fill(fake, 3)
+        async with Rig(fake) as rig:
+            rig.subscription.seek(A, 99)
+            rig.fetcher.look()
+            assert await rig.read(3) == [0, 1, 2]
+
+    run(test)
+    assert "offset 99 is outside 0 to 3" in caplog.text
+
+
+def test_out_of_range_without_a_policy_is_told_with_the_range() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fill(fake, 3)
+        async with Rig(fake, auto_offset_reset="error") as rig:
+            rig.subscription.seek(A, 99)
+            rig.fetcher.look()
+            await asyncio.sleep(1)
+            with pytest.raises(OffsetOutOfRangeError, match="t:0: offset 99 is outside 0 to 3"):
+                rig.subscription.next_chunk()
+
+    run(test)
+
+
+def failing(error: Exception) -> Behaviour:
+    """Answer a fetch: its one partition fails."""
+
+    def behave(peer: Peer, request: Request) -> None:
+        assert isinstance(request.message, FetchRequest)
+        (part,) = request.message.partitions
+        failure = Failure.of(error)  # type: ignore[arg-type]
+        answer = FetchedPartition(topic=part.topic, partition=part.partition, failure=failure)
+        peer.write(peer.state.reply(request, FetchResponse(partitions=[answer])))
+
+    return behave
+
+
+@pytest.mark.parametrize("error", [UnknownTopicError("gone"), DamagedLogError("bad bytes at 7")])
+def test_what_does_not_pass_is_told_once_each_time_it_is_asked_for(error: Exception) -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fill(fake, 1)
+        async with Rig(fake) as rig:
+            await rig.read(1)
+            fake.next(apis.FETCH, failing(error), failing(error))
+            await asyncio.sleep(2)
+            asked = len(fetches(fake))
+            for _ in range(2):
+                with pytest.raises(type(error), match=str(error)):
+                    rig.subscription.next_chunk()
+                rig.fetcher.look()
+                await asyncio.sleep(0.4)
+            assert len(fetches(fake)) - asked <= 2
+            fill(fake, 1)
+            assert await rig.read(1) == [1]
+
+    run(test)
+
+
+def test_a_topic_that_is_deleted_is_told_of() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fill(fake, 1)
+        async with Rig(fake) as rig:
+            await rig.read(1)
+            del fake.topics["t"]
+            await asyncio.sleep(2)
+            with pytest.raises(UnknownTopicError):
+                rig.subscription.next_chunk()
+
+    run(test)
+
+
+@pytest.mark.parametrize("damage", ["header", "cut", "length"])
+def test_good_batches_before_a_bad_one_are_read_first(damage: str) -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fill(fake, 2, 2)
+        log = fake.topics["t"].logs[0]
+        good, bad = log.batches
+        broken = {
+            "header": bad[:8] + b"\xff" + bad[9:],
+            "cut": bad[:-5],
+            "length": bad[:4] + b"\xff" + bad[5:],
+        }[damage]
+
+        def answer(peer: Peer, request: Request) -> None:
+            part = FetchedPartition(topic="t", partition=0, length=len(good) + len(broken))
+            message = FetchResponse(partitions=[part])
+            peer.write(peer.state.reply(request, message, [good, broken]))
+
+        fake.next(apis.FETCH, answer)
+        async with Rig(fake) as rig:
+            assert await rig.read(2) == [0, 1]
+            with pytest.raises(CorruptBatchError, match="t:0"):
+                rig.subscription.next_chunk()
+            rig.fetcher.look()
+            assert await rig.read(2) == [2, 3], "it was damaged on its way only"
+
+    run(test)
+
+
+def test_an_answer_whose_lengths_do_not_add_up_is_refused() -> None:
+    def answer(peer: Peer, request: Request) -> None:
+        part = FetchedPartition(topic="t", partition=0, length=99)
+        peer.write(peer.state.reply(request, FetchResponse(partitions=[part]), [b"short"]))
+
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fill(fake, 1)
+        fake.next(apis.FETCH, answer)
+        async with Rig(fake) as rig:
+            await asyncio.sleep(1)
+            with pytest.raises(Exception, match="add up"):
+                rig.subscription.next_chunk()
+
+    run(test)
+
+
+def test_seeking_does_not_wait_for_the_fetch_that_is_on_its_way() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fill(fake, 5)
+        async with Rig(fake) as rig:
+            await rig.read(5)
+            await asyncio.sleep(0.01)
+            start = now()
+            rig.subscription.seek(A, 2)
+            rig.fetcher.look()
+            assert await rig.read(3) == [2, 3, 4]
+            assert now() - start < 0.1
+
+    run(test)
+
+
+def test_many_seeks_at_the_end_do_not_use_up_the_fetches() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fill(fake, 5)
+        async with Rig(fake) as rig:
+            await rig.read(5)
+            start = now()
+            for _ in range(20):
+                rig.subscription.seek(A, 4)
+                rig.fetcher.look()
+                assert await rig.read(1) == [4]
+                await asyncio.sleep(0.01)
+            assert now() - start < 0.5
+            assert max_in_flight(fake) <= limits.FETCHES_OUTSTANDING_MAX
+
+    run(test)
+
+
+def test_partitions_added_to_a_topic_subscribed_to_are_read() -> None:
+    async def test(fake: FakeCluster) -> None:
+        topic = fake.create("t")
+        async with Rig(fake, auto_offset_reset="latest") as rig:
+            rig.subscription.topics = ("t",)
+            topic.logs.append(type(topic.logs[0])())
+            topic.leaders.append(1)
+            fill(fake, 2, partition=1)
+            await rig.cluster.refresh()
+            assert await rig.read(2) == [0, 1], "from their beginning: they are new"
+            assert set(rig.subscription.parts) == {A, B}
+
+    run(test)
+
+
+def test_nothing_is_fetched_before_the_application_asks_and_after_the_end() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        rig = Rig(fake)
+        await rig.cluster.topic("t")
+        rig.subscription.assign([A])
+        rig.fetcher.look()
+        await asyncio.sleep(1)
+        assert not fetches(fake)
+        rig.fetcher.activate()
+        await asyncio.sleep(0.1)
+        await rig.fetcher.close()
+        asked = len(fetches(fake))
+        rig.fetcher.look()
+        await asyncio.sleep(1)
+        assert len(fetches(fake)) == asked
+        await rig.cluster.close()
+
+    run(test)

@@ -1,0 +1,123 @@
+"""Requests to the leaders of many partitions: split, joined, retried, refused."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from raftlog.client.leaders import delete_records, list_offsets
+from raftlog.errors import (
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from raftlog.protocol import api as apis
+from raftlog.protocol.fetch import ListOffsetsRequest
+from raftlog.protocol.schema import Failure
+from raftlog.protocol.topics import DeletedRecords, DeleteRecordsResponse
+from raftlog.types import TopicPartition
+from tests.client.test_cluster import cluster_of
+from tests.client.test_fetcher import fill
+from tests.client.world import FakeCluster, answer_with, do_and_vanish, run, vanish
+
+PARTITIONS = [TopicPartition("t", number) for number in range(3)]
+
+
+def test_each_leader_is_asked_once_for_its_partitions() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", 3, leaders=[1, 2, 1])
+        fill(fake, 5, partition=2)
+        cluster = cluster_of(fake)
+        found = await list_offsets(cluster, dict.fromkeys(PARTITIONS, "latest"))
+        assert {tp: answer.offset for tp, answer in found.items()} == dict(
+            zip(PARTITIONS, [0, 0, 5], strict=True)
+        )
+        assert sorted(
+            (broker, len(message.queries))
+            for broker, message in fake.requests
+            if isinstance(message, ListOffsetsRequest)
+        ) == [(1, 2), (2, 1)]
+        assert await list_offsets(cluster, {}) == {}
+        await cluster.close()
+
+    run(test, brokers=2)
+
+
+def test_only_what_failed_is_asked_for_again() -> None:
+    async def test(fake: FakeCluster) -> None:
+        topic = fake.create("t", 3)
+        cluster = cluster_of(fake)
+        await cluster.topic("t")
+        topic.leaders[1] = 2
+        found = await list_offsets(cluster, dict.fromkeys(PARTITIONS, "earliest"))
+        assert set(found) == set(PARTITIONS)
+        asked = [[query.partition for query in m.queries] for m in fake.asked(ListOffsetsRequest)]
+        assert asked[0] == [0, 1, 2]
+        assert all(again == [1] for again in asked[1:])
+        await cluster.close()
+
+    run(test, brokers=2)
+
+
+@pytest.mark.parametrize("fault", [vanish, do_and_vanish])
+def test_a_lost_connection_is_got_over(fault: object) -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", 3)
+        cluster = cluster_of(fake)
+        fake.next(apis.LIST_OFFSETS, fault)  # type: ignore[arg-type]
+        assert len(await list_offsets(cluster, dict.fromkeys(PARTITIONS, 0))) == 3
+        await cluster.close()
+
+    run(test)
+
+
+def test_a_partition_without_a_leader_is_waited_for_and_then_told_of() -> None:
+    async def test(fake: FakeCluster) -> None:
+        topic = fake.create("t", 3, leaders=[1, None, 1])
+        cluster = cluster_of(fake)
+        asyncio.get_running_loop().call_later(5, topic.leaders.__setitem__, 1, 1)
+        assert len(await list_offsets(cluster, dict.fromkeys(PARTITIONS, "latest"))) == 3
+        topic.leaders[1] = None
+        await cluster.refresh()
+        with pytest.raises(NotLeaderError, match="t:1"):
+            await list_offsets(cluster, dict.fromkeys(PARTITIONS, "latest"))
+        await cluster.close()
+
+    run(test)
+
+
+def test_what_does_not_exist_is_told_at_once() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", 3)
+        cluster = cluster_of(fake)
+        with pytest.raises(UnknownTopicError):
+            await list_offsets(cluster, {TopicPartition("u", 0): "latest"})
+        with pytest.raises(UnknownPartitionError):
+            await list_offsets(cluster, {TopicPartition("t", 3): "latest"})
+        assert asyncio.get_running_loop().time() == 1_000
+        await cluster.close()
+
+    run(test)
+
+
+def test_a_refusal_is_raised_after_all_were_tried() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", 2)
+        cluster = cluster_of(fake)
+        answers = [
+            DeletedRecords(
+                topic="t", partition=0, failure=Failure.of(OffsetOutOfRangeError("t:0: too far"))
+            ),
+            DeletedRecords(topic="t", partition=1, log_start_offset=3),
+        ]
+        fake.next(apis.DELETE_RECORDS, answer_with(DeleteRecordsResponse(partitions=answers)))
+        with pytest.raises(OffsetOutOfRangeError, match="too far"):
+            await delete_records(cluster, {PARTITIONS[0]: 9, PARTITIONS[1]: 3})
+        fake.next(apis.DELETE_RECORDS, answer_with(DeleteRecordsResponse(partitions=answers[1:])))
+        found = await delete_records(cluster, {PARTITIONS[1]: 3})
+        assert found[PARTITIONS[1]].log_start_offset == 3
+        await cluster.close()
+
+    run(test)

@@ -1,0 +1,52 @@
+"""What may be tried again, and the bounds of the back-off."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raftlog.client.retry import Backoff, may_retry
+from raftlog.errors import (
+    ERRORS_BY_CODE,
+    OutcomeUnknownError,
+    RaftlogError,
+    RetriableError,
+    ThrottledError,
+    UnknownTopicError,
+)
+
+
+@pytest.mark.parametrize("error", ERRORS_BY_CODE.values())
+def test_the_class_of_an_error_decides(error: type[RaftlogError]) -> None:
+    nothing_was_done = issubclass(error, RetriableError)
+    unknown = issubclass(error, OutcomeUnknownError)
+    assert may_retry(error("x"), repeatable=False) is nothing_was_done
+    assert may_retry(error("x"), repeatable=True) is (nothing_was_done or unknown)
+
+
+def test_other_exceptions_are_never_retried() -> None:
+    assert not may_retry(ValueError("x"), repeatable=True)
+    assert not may_retry(UnknownTopicError("x"), repeatable=True)
+    assert may_retry(ThrottledError("x"), repeatable=False)
+
+
+@given(
+    first_ms=st.integers(1, 1_000),
+    longest_ms=st.integers(1_000, 60_000),
+    attempt=st.integers(0, 10_000),
+    chance=st.floats(0, 1, exclude_max=True),
+)
+def test_a_back_off_is_bounded_and_never_nothing(
+    first_ms: int, longest_ms: int, attempt: int, chance: float
+) -> None:
+    backoff = Backoff(first_ms=first_ms, longest_ms=longest_ms)
+    seconds = backoff.seconds(attempt, lambda: chance)
+    assert 0 < seconds <= longest_ms / 1_000
+
+
+def test_a_back_off_doubles() -> None:
+    backoff = Backoff(first_ms=100, longest_ms=1_000)
+    assert [backoff.seconds(attempt, lambda: 1.0) for attempt in range(6)] == pytest.approx(
+        [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    )

@@ -1,0 +1,496 @@
+"""Batches on their way to scripted brokers, in virtual time: retries, order, limits, giving up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from raftlog import limits
+from raftlog.client.accumulator import Accumulator
+from raftlog.client.batch import TopicQueues
+from raftlog.client.cluster import Cluster
+from raftlog.client.delivery import DeliveryFuture
+from raftlog.client.sender import Sender
+from raftlog.client.settings import ConnectionSettings, parse_bootstrap
+from raftlog.errors import (
+    BrokerUnavailableError,
+    ClosedError,
+    ConnectionLostError,
+    DeliveryTimedOutError,
+    DiskFullError,
+    InvalidRequestError,
+    NotLeaderError,
+    OutOfOrderSequenceError,
+    RaftlogError,
+    RecordTooLargeError,
+    UnknownTopicError,
+    UnsupportedVersionError,
+)
+from raftlog.protocol import api as apis
+from raftlog.protocol.metadata import MetadataRequest
+from raftlog.protocol.produce import InitProducerIdRequest, ProduceRequest, ProduceResponse
+from raftlog.record import Codec, parse_header
+from raftlog.types import RecordMetadata
+from tests.client.samples import producer_settings
+from tests.client.virtual import START_MS, LoopClock, VirtualLoop
+from tests.client.world import (
+    FakeCluster,
+    do_and_ignore,
+    do_and_vanish,
+    hold,
+    ignore,
+    refuse,
+    refuse_partitions,
+    run,
+    vanish,
+)
+
+
+class Rig:
+    """A sender, what it drives and where it sends."""
+
+    def __init__(self, fake: FakeCluster, **settings: Any) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        host = fake.host
+        clock = LoopClock(loop)
+        self.fake = fake
+        self.settings = producer_settings(**settings)
+        self.cluster = Cluster(
+            ConnectionSettings(
+                bootstrap=parse_bootstrap(fake.bootstrap),
+                client_id="me",
+                request_timeout_ms=30_000,
+                bootstrap_timeout_ms=3_000,
+                metadata_max_age_ms=30_000,
+            ),
+            connector=host.connector,
+            chance=host.chance,
+        )
+        self.accumulator = Accumulator(self.settings, clock=clock, choose=lambda _count: 0)
+        self.sender = Sender(self.settings, self.cluster, self.accumulator, clock=clock)
+
+    async def __aenter__(self) -> Rig:
+        for name in self.fake.topics:
+            await self.topic(name)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.sender.close()
+        await self.cluster.close()
+
+    async def topic(self, name: str) -> TopicQueues:
+        return self.accumulator.learn(await self.cluster.topic(name))
+
+    def send(self, value: bytes, topic: str = "t", partition: int | None = 0) -> DeliveryFuture:
+        future = self.accumulator.append(
+            self.accumulator.topics[topic], value, None, None, None, partition
+        )
+        assert future is not None
+        if self.accumulator.wake_needed:
+            self.accumulator.wake_needed = False
+            asyncio.get_running_loop().call_soon(self.sender.pump)
+        return future
+
+    async def send_batches(self, *values: bytes) -> list[DeliveryFuture]:
+        """Each value in a batch and a request of its own, all in flight."""
+        futures = []
+        for value in values:
+            futures.append(self.send(value))
+            await asyncio.sleep(0.006)
+        return futures
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def outcome(future: DeliveryFuture) -> RecordMetadata | RaftlogError:
+    try:
+        return await future
+    except RaftlogError as error:
+        return error
+
+
+async def offsets(futures: list[DeliveryFuture]) -> list[int]:
+    return [(await future).offset for future in futures]
+
+
+def test_records_arrive_after_lingering() -> None:
+    async def test(fake: FakeCluster) -> None:
+        log = fake.create("t").logs[0]
+        async with Rig(fake) as rig:
+            start = now()
+            futures = [rig.send(b"%d" % number) for number in range(3)]
+            assert await offsets(futures) == [0, 1, 2]
+            assert 0.004 < now() - start < 0.010
+            assert log.values() == [b"0", b"1", b"2"]
+            assert (await futures[0]).timestamp_ms >= START_MS
+            (request,) = fake.asked(ProduceRequest)
+            assert request.acks == -1
+
+    run(test)
+
+
+def test_partitions_share_a_request_and_brokers_do_not() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", 3, leaders=[1, 1, 2])
+        fake.create("u", 1, leaders=[1])
+        async with Rig(fake) as rig:
+            futures = [rig.send(b"x", partition=partition) for partition in range(3)]
+            futures.append(rig.send(b"y", "u"))
+            assert await offsets(futures) == [0, 0, 0, 0]
+            asked = {
+                broker: sorted((part.topic, part.partition) for part in message.partitions)
+                for broker, message in fake.requests
+                if isinstance(message, ProduceRequest)
+            }
+            assert asked == {1: [("t", 0), ("t", 1), ("u", 0)], 2: [("t", 2)]}
+
+    run(test, brokers=2)
+
+
+def test_five_requests_in_flight_and_the_backlog_in_one_batch() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        gate = asyncio.Event()
+        fake.next(apis.PRODUCE, *[hold(gate)] * 5)
+        async with Rig(fake) as rig:
+            futures = await rig.send_batches(*[b"%d" % number for number in range(20)])
+            assert len(fake.asked(ProduceRequest)) == 5
+            gate.set()
+            assert await offsets(futures) == list(range(20))
+            assert len(fake.asked(ProduceRequest)) == 6, "while it waited, the batch grew"
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "fault", [vanish, do_and_vanish, ignore, do_and_ignore, refuse(DiskFullError("full"))]
+)
+def test_any_passing_fault_stores_every_record_once_and_in_order(fault: Any) -> None:
+    async def test(fake: FakeCluster) -> None:
+        log = fake.create("t").logs[0]
+        async with Rig(fake) as rig:
+            await rig.send(b"before")
+            fake.next(apis.PRODUCE, fault)
+            futures = await rig.send_batches(b"a", b"b", b"c")
+            assert await offsets(futures) == [1, 2, 3]
+            assert log.values() == [b"before", b"a", b"b", b"c"]
+
+    run(test)
+
+
+def test_a_leader_that_moved_is_followed() -> None:
+    async def test(fake: FakeCluster) -> None:
+        topic = fake.create("t")
+        async with Rig(fake) as rig:
+            await rig.send(b"a")
+            topic.leaders[0] = 2
+            futures = await rig.send_batches(b"b", b"c", b"d")
+            assert await offsets(futures) == [1, 2, 3]
+            brokers = [
+                broker for broker, message in fake.requests if isinstance(message, ProduceRequest)
+            ]
+            assert brokers[-1] == 2
+            assert topic.logs[0].values() == [b"a", b"b", b"c", b"d"]
+
+    run(test, brokers=2)
+
+
+def test_a_partition_without_a_leader_is_waited_for() -> None:
+    async def test(fake: FakeCluster) -> None:
+        topic = fake.create("t", leaders=[None])
+        async with Rig(fake) as rig:
+            asyncio.get_running_loop().call_later(10, topic.leaders.__setitem__, 0, 1)
+            future = rig.send(b"a")
+            assert (await future).offset == 0
+            assert 10 <= now() - 1_000 < 13
+            assert 10 < len(fake.asked(MetadataRequest)) < 60, "it asks again, but not in a hurry"
+
+    run(test)
+
+
+def test_a_broker_that_restarts_loses_nothing() -> None:
+    async def test(fake: FakeCluster) -> None:
+        log = fake.create("t").logs[0]
+        async with Rig(fake) as rig:
+            await rig.send(b"first")
+            fake.kill(1)
+            futures = await rig.send_batches(*[b"%d" % number for number in range(30)])
+            await asyncio.sleep(60)
+            fake.down.clear()
+            assert await offsets(futures) == list(range(1, 31))
+            assert log.values() == [b"first", *(b"%d" % number for number in range(30))]
+            assert len(fake.connects) < 250, "it backs off"
+
+    run(test)
+
+
+def test_what_cannot_be_sent_in_time_says_why() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        async with Rig(fake) as rig:
+            await rig.send(b"first")
+            fake.kill(1)
+            start = now()
+            error = await outcome(rig.send(b"a"))
+            assert type(error) is BrokerUnavailableError
+            assert "t:0" in str(error)
+            assert "broker-1:9100" in str(error)
+            assert 120 <= now() - start < 122
+            assert rig.accumulator.bytes_free == rig.settings.buffer_memory
+
+    run(test)
+
+
+def test_what_may_be_stored_when_time_is_over_says_so() -> None:
+    async def test(fake: FakeCluster) -> None:
+        log = fake.create("t").logs[0]
+        async with Rig(fake) as rig:
+            fake.next(apis.PRODUCE, do_and_ignore, *[ignore] * 9)
+            error = await outcome(rig.send(b"a"))
+            assert type(error) is DeliveryTimedOutError
+            assert "may or may not be stored" in str(error)
+            assert log.values() == [b"a"]
+            fake._next.clear()
+            assert (await rig.send(b"b")).offset == 1, "the next one goes on, in a new epoch"
+            assert log.values() == [b"a", b"b"]
+
+    run(test)
+
+
+def test_without_idempotence_an_unknown_outcome_is_never_repeated() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        async with Rig(fake, idempotent=False) as rig:
+            fake.next(apis.PRODUCE, do_and_vanish)
+            assert type(await outcome(rig.send(b"a"))) is ConnectionLostError
+            fake.next(apis.PRODUCE, refuse(NotLeaderError("moved")))
+            assert (await rig.send(b"b")).offset == 1, "what was not done is"
+            assert len(fake.asked(ProduceRequest)) == 3
+            assert not fake.asked(InitProducerIdRequest)
+
+    run(test)
+
+
+def test_a_refused_batch_fails_alone() -> None:
+    async def test(fake: FakeCluster) -> None:
+        log = fake.create("t").logs[0]
+        async with Rig(fake) as rig:
+            fake.next(apis.PRODUCE, refuse_partitions(InvalidRequestError("bad timestamp")))
+            futures = await rig.send_batches(b"bad", b"a", b"b")
+            outcomes = [await outcome(future) for future in futures]
+            assert type(outcomes[0]) is InvalidRequestError
+            assert log.values() == [b"a", b"b"]
+            headers = [parse_header(batch) for batch in log.batches]
+            assert {header.producer_epoch for header in headers} == {1}
+
+    run(test)
+
+
+def test_one_partitions_trouble_is_not_anothers() -> None:
+    async def test(fake: FakeCluster) -> None:
+        topic = fake.create("t", 2)
+        async with Rig(fake) as rig:
+            produced = refuse_partitions(DiskFullError("full"))
+            fake.next(apis.PRODUCE, produced, produced, produced)
+            slow = rig.send(b"a", partition=0)
+            await asyncio.sleep(0.01)
+            quick = rig.send(b"b", partition=1)
+            fake._next.clear()
+            assert (await quick).offset == 0
+            assert (await slow).offset == 0
+            assert topic.logs[0].values() == [b"a"]
+
+    run(test)
+
+
+def test_a_broker_that_lost_what_it_acknowledged_is_told_of() -> None:
+    async def test(fake: FakeCluster) -> None:
+        log = fake.create("t").logs[0]
+        async with Rig(fake) as rig:
+            await rig.send(b"a")
+            log.batches.clear()
+            log.end = 0
+            log.producers = type(log.producers)()
+            assert type(await outcome(rig.send(b"b"))) is OutOfOrderSequenceError
+            assert (await rig.send(b"c")).offset == 0
+
+    run(test)
+
+
+def test_a_topic_that_is_deleted_fails_what_waits_for_it() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        async with Rig(fake) as rig:
+            await rig.send(b"a")
+            del fake.topics["t"]
+            for future in [rig.send(b"b"), rig.send(b"c")]:
+                assert type(await outcome(future)) is UnknownTopicError
+            assert "t" not in rig.accumulator.topics
+
+    run(test)
+
+
+def test_a_topic_that_is_deleted_while_its_records_wait() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", leaders=[None])
+        async with Rig(fake) as rig:
+            future = rig.send(b"a")
+            await asyncio.sleep(0.1)
+            del fake.topics["t"]
+            assert type(await outcome(future)) is UnknownTopicError
+            assert now() < 1_003
+
+    run(test)
+
+
+def test_a_topic_made_anew_is_written_from_its_beginning() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        async with Rig(fake) as rig:
+            await rig.send(b"a")
+            log = fake.create("t").logs[0]
+            fake.topics["t"].id = "another"
+            await rig.cluster.refresh()
+            assert (await rig.send(b"b")).offset == 0
+            assert log.values() == [b"b"]
+
+    run(test)
+
+
+def test_a_batch_over_the_topics_limit_is_refused_before_it_is_sent() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", max_message_bytes=1_100)
+        async with Rig(fake) as rig:
+            error = await outcome(rig.send(b"x" * 1_050))  # fits but for the batch's header
+            assert type(error) is RecordTooLargeError
+            assert "max.message.bytes of 1100" in str(error)
+            assert (await rig.send(b"x" * 900)).offset == 0
+            assert len(fake.asked(ProduceRequest)) == 1
+
+    run(test)
+
+
+def test_a_record_that_compresses_to_fit_is_sent() -> None:
+    async def test(fake: FakeCluster) -> None:
+        log = fake.create("t", max_message_bytes=1_100).logs[0]
+        async with Rig(fake, codec=Codec.ZSTD) as rig:
+            assert (await rig.send(b"x" * 100_000)).offset == 0
+            assert len(log.batches[0]) < 1_100
+            assert log.values() == [b"x" * 100_000]
+
+    run(test)
+
+
+def test_a_request_is_bounded() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", 4, max_message_bytes=limits.BATCH_BYTES_MAX)
+        async with Rig(
+            fake,
+            batch_bytes_max=limits.PRODUCER_BATCH_BYTES_MAX,
+            buffer_memory=64 * limits.MIB,
+        ) as rig:
+            large = b"x" * (limits.PRODUCER_BATCH_BYTES_MAX - 1_000)
+            futures = [rig.send(large, partition=partition) for partition in range(4)]
+            assert await offsets(futures) == [0] * 4
+            sizes = [
+                sum(part.length for part in request.partitions)
+                for request in fake.asked(ProduceRequest)
+            ]
+            assert len(sizes) == 2
+            assert max(sizes) <= limits.PRODUCE_REQUEST_BYTES_MAX
+
+    run(test)
+
+
+@pytest.mark.parametrize("acks", [1, 0])
+def test_other_acks(acks: int) -> None:
+    async def test(fake: FakeCluster) -> None:
+        log = fake.create("t").logs[0]
+        async with Rig(fake, acks=acks, idempotent=False) as rig:
+            futures = await rig.send_batches(b"a", b"b")
+            assert await offsets(futures) == ([0, 1] if acks else [-1, -1])
+            await asyncio.sleep(0.01)
+            assert log.values() == [b"a", b"b"]
+            assert {request.acks for request in fake.asked(ProduceRequest)} == {acks}
+
+    run(test)
+
+
+def test_without_acks_a_full_connection_is_waited_for() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        async with Rig(fake, acks=0, idempotent=False) as rig:
+            await rig.send(b"a")
+            (peer,) = fake.peers
+            peer.transport.pause_reading()
+            futures = []
+            for _ in range(10):
+                futures.append(rig.send(b"x" * 500_000))
+                await asyncio.sleep(5)
+            assert futures[0].done()
+            assert not futures[-1].done()
+            peer.transport.resume_reading()
+            assert await offsets(futures) == [-1] * 10
+
+    run(test)
+
+
+def test_no_producer_id_no_records() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fake.api_ranges[apis.INIT_PRODUCER_ID.number] = (8, 9)
+        async with Rig(fake) as rig:
+            assert type(await outcome(rig.send(b"a"))) is UnsupportedVersionError
+            assert not fake.asked(ProduceRequest)
+
+    run(test)
+
+
+def test_an_answer_that_leaves_a_partition_out_is_no_answer() -> None:
+    async def test(fake: FakeCluster) -> None:
+        log = fake.create("t").logs[0]
+        async with Rig(fake) as rig:
+            fake.next(
+                apis.PRODUCE,
+                lambda peer, request: peer.write(
+                    peer.state.reply(request, ProduceResponse(partitions=[]))
+                ),
+            )
+            assert (await rig.send(b"a")).offset == 0
+            assert log.values() == [b"a"]
+
+    run(test)
+
+
+def test_an_idle_sender_sleeps() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        async with Rig(fake) as rig:
+            await rig.send(b"a")
+            await asyncio.sleep(0.05)
+            assert rig.sender._timer is None
+            assert not asyncio.all_tasks() - {asyncio.current_task()}
+
+    run(test)
+
+
+def test_closing_fails_what_is_left_by_what_is_known_of_it() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", 2, leaders=[1, None])
+        async with Rig(fake) as rig:
+            fake.next(apis.PRODUCE, ignore)
+            flying = rig.send(b"a", partition=0)
+            waiting = rig.send(b"b", partition=1)
+            await asyncio.sleep(1)
+            await rig.sender.close()
+            assert type(await outcome(flying)) is ConnectionLostError
+            assert type(await outcome(waiting)) is ClosedError
+            assert rig.accumulator.bytes_free == rig.settings.buffer_memory
+            rig.sender.pump()
+
+    run(test)

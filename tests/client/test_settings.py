@@ -1,0 +1,169 @@
+"""Arguments of clients: what is taken, and what an error says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raftlog import limits
+from raftlog.client.settings import (
+    connection_settings,
+    consumer_settings,
+    function,
+    integer,
+    parse_bootstrap,
+    producer_settings,
+)
+from raftlog.errors import InvalidRequestError, RaftlogError
+from raftlog.record import Codec
+
+CONNECTION = {
+    "bootstrap": "a:1",
+    "client_id": "me",
+    "request_timeout_ms": 1_000,
+    "bootstrap_timeout_ms": 0,
+    "metadata_max_age_ms": 30_000,
+}
+PRODUCER = {
+    "acks": "all",
+    "idempotent": None,
+    "compression": "none",
+    "compression_level": None,
+    "linger_ms": 5,
+    "batch_bytes_max": limits.MIB,
+    "buffer_memory": 32 * limits.MIB,
+    "max_block_ms": 60_000,
+    "request_timeout_ms": 30_000,
+    "delivery_timeout_ms": 120_000,
+    "partitioner": None,
+}
+CONSUMER = {
+    "auto_offset_reset": "latest",
+    "check_crcs": True,
+    "fetch_min_bytes": 1,
+    "fetch_max_wait_ms": 500,
+    "fetch_max_bytes": limits.FETCH_BYTES_MAX,
+    "max_partition_fetch_bytes": limits.MIB,
+}
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "addresses"),
+    [
+        ("localhost:9100", [("localhost", 9100)]),
+        ("a:1,b:2", [("a", 1), ("b", 2)]),
+        (" a:1 , b:2 ,", [("a", 1), ("b", 2)]),
+        ("a:1,a:1", [("a", 1)]),
+        ("[::1]:9100,[fe80::1]:1", [("::1", 9100), ("fe80::1", 1)]),
+        (["a:1", "b:2"], [("a", 1), ("b", 2)]),
+        (("a:1",), [("a", 1)]),
+    ],
+)
+def test_bootstrap_lists(bootstrap: Any, addresses: list[tuple[str, int]]) -> None:
+    assert list(parse_bootstrap(bootstrap)) == addresses
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "named"),
+    [
+        ("", "''"),
+        (",", "names no broker"),
+        ("localhost", "'localhost'"),
+        ("a:1,b:x", "'x'"),
+        ("a:70000", "70000"),
+        ("a:0", "port 0"),
+        ("::1:9100", "brackets"),
+        (":9100", "':9100'"),
+        ([], "names no broker"),
+    ],
+)
+def test_a_bad_bootstrap_is_named(bootstrap: Any, named: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_bootstrap(bootstrap)
+    assert named in str(caught.value)
+    assert "host:port" in str(caught.value).lower() or "port 0" in str(caught.value)
+
+
+@pytest.mark.parametrize("bootstrap", [b"a:1", 9100, [9100], {"a": 1}])
+def test_a_bootstrap_of_another_type_is_refused(bootstrap: Any) -> None:
+    with pytest.raises(TypeError, match="bootstrap"):
+        parse_bootstrap(bootstrap)
+
+
+def test_the_environment_stands_in_for_bootstrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAFTLOG_BOOTSTRAP", raising=False)
+    assert list(parse_bootstrap(None)) == [("127.0.0.1", 9100)]
+    monkeypatch.setenv("RAFTLOG_BOOTSTRAP", "there:7")
+    assert list(parse_bootstrap(None)) == [("there", 7)]
+    assert list(parse_bootstrap("here:8")) == [("here", 8)]
+    monkeypatch.setenv("RAFTLOG_BOOTSTRAP", "nonsense")
+    with pytest.raises(InvalidRequestError, match="RAFTLOG_BOOTSTRAP='nonsense'"):
+        parse_bootstrap(None)
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "name", "value"),
+    [
+        (connection_settings, CONNECTION, "client_id", "x" * 257),
+        (connection_settings, CONNECTION, "client_id", None),
+        (connection_settings, CONNECTION, "request_timeout_ms", 0),
+        (connection_settings, CONNECTION, "bootstrap_timeout_ms", -1),
+        (connection_settings, CONNECTION, "metadata_max_age_ms", 1),
+        (producer_settings, PRODUCER, "acks", 2),
+        (producer_settings, PRODUCER, "acks", True),
+        (producer_settings, PRODUCER, "compression", "snappy"),
+        (producer_settings, PRODUCER, "compression_level", 99),
+        (producer_settings, PRODUCER, "linger_ms", -1),
+        (producer_settings, PRODUCER, "linger_ms", "5"),
+        (producer_settings, PRODUCER, "linger_ms", 0.5),
+        (producer_settings, PRODUCER, "batch_bytes_max", 100),
+        (producer_settings, PRODUCER, "batch_bytes_max", limits.PRODUCER_BATCH_BYTES_MAX + 1),
+        (producer_settings, PRODUCER, "buffer_memory", limits.MIB - 1),
+        (producer_settings, PRODUCER, "max_block_ms", -1),
+        (producer_settings, PRODUCER, "delivery_timeout_ms", 30_004),
+        (producer_settings, PRODUCER, "partitioner", "murmur2"),
+        (consumer_settings, CONSUMER, "auto_offset_reset", "newest"),
+        (consumer_settings, CONSUMER, "fetch_min_bytes", -1),
+        (consumer_settings, CONSUMER, "fetch_max_wait_ms", 60_001),
+        (consumer_settings, CONSUMER, "fetch_max_bytes", 0),
+        (consumer_settings, CONSUMER, "max_partition_fetch_bytes", limits.FETCH_BYTES_MAX + 1),
+    ],
+)
+def test_a_bad_argument_is_named(
+    make: Any, arguments: dict[str, Any], name: str, value: object
+) -> None:
+    make(arguments)
+    with pytest.raises((RaftlogError, TypeError)) as caught:
+        make({**arguments, name: value})
+    assert name in str(caught.value) or str(value) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("acks", "number", "idempotent"),
+    [("all", -1, True), (-1, -1, True), ("1", 1, False), (1, 1, False), (0, 0, False)],
+)
+def test_idempotence_comes_with_acks_all(acks: Any, number: int, idempotent: bool) -> None:
+    settings = producer_settings({**PRODUCER, "acks": acks})
+    assert (settings.acks, settings.idempotent) == (number, idempotent)
+
+
+def test_idempotence_needs_acks_all() -> None:
+    with pytest.raises(InvalidRequestError, match="acks='all'"):
+        producer_settings({**PRODUCER, "acks": 1, "idempotent": True})
+    assert not producer_settings({**PRODUCER, "idempotent": False}).idempotent
+
+
+def test_names_become_values() -> None:
+    assert producer_settings({**PRODUCER, "compression": "lz4"}).codec is Codec.LZ4
+    settings = consumer_settings({**CONSUMER, "auto_offset_reset": "none"})
+    assert settings.auto_offset_reset == "error"
+
+
+def test_integers_and_functions() -> None:
+    assert integer("n", 3, 3, 3) == 3
+    with pytest.raises(TypeError, match="n=True"):
+        integer("n", True, 0, 1)
+    assert function("f", None) is None
+    with pytest.raises(TypeError, match="f=3"):
+        function("f", 3)

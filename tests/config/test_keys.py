@@ -1,0 +1,35 @@
+"""A table of settings: text in, typed values out, and errors that name the setting."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftlog.config.keys import INT64_MAX, number, parse, word
+from raftlog.errors import InvalidConfigError
+
+KEYS = (
+    number("size.bytes", 10, 1, 100, "bytes", "A size."),
+    number("age.ms", 5, -1, INT64_MAX, "ms", "An age."),
+    word("kind", "a", ("a", "b"), "A kind."),
+)
+
+
+def test_values_are_typed_and_named_as_fields() -> None:
+    values = parse(KEYS, {"size.bytes": "7", "kind": "b"}, what="test")
+    assert values == {"size_bytes": 7, "kind": "b"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("size", "1", "'size' is not a test setting; there are: age.ms, kind, size.bytes"),
+        ("size.bytes", "0", "size.bytes=0 .* 1 to 100"),
+        ("size.bytes", "many", "bytes, 1 to 100"),
+        ("size.bytes", "1e3", "1 to 100"),
+        ("age.ms", "-2", r"2\^63-1"),
+        ("kind", "c", "a or b"),
+    ],
+)
+def test_errors_name_the_setting_and_what_it_takes(name: str, text: str, words: str) -> None:
+    with pytest.raises(InvalidConfigError, match=words):
+        parse(KEYS, {name: text}, what="test")

@@ -1,0 +1,61 @@
+"""What every test gets: Hypothesis profiles, a seed, and what to type to see a failure again.
+
+No fixtures of one package live here; they stand in that package's own ``conftest.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+pytest_plugins = ["raftlog.testing.pytest_plugin"]
+
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
+
+# `dev` gives the same verdict for the same code; the other two look further each time they run.
+settings.register_profile("dev", max_examples=50, derandomize=True, deadline=None)
+settings.register_profile(
+    "ci",
+    max_examples=1_000,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("nightly", settings.get_profile("ci"), max_examples=50_000)
+settings.load_profile(PROFILE)
+
+DEV_SEED = 20_240_229
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the run's seed before xdist starts its workers, so that all have the same."""
+    if "RAFTLOG_SEED" not in os.environ:
+        seed = DEV_SEED if PROFILE == "dev" else secrets.randbelow(1 << 32)
+        os.environ["RAFTLOG_SEED"] = str(seed)
+
+
+def pytest_report_header() -> str:
+    return f"raftlog: HYPOTHESIS_PROFILE={PROFILE} RAFTLOG_SEED={os.environ['RAFTLOG_SEED']}"
+
+
+@pytest.fixture
+def seed() -> int:
+    """The run's seed. A test that needs chance makes its own ``random.Random(seed)``."""
+    return int(os.environ["RAFTLOG_SEED"])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[Any]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test that used chance says what replays it."""
+    report = yield
+    if report.failed and "seed" in getattr(item, "fixturenames", ()):
+        replay = f"RAFTLOG_SEED={os.environ['RAFTLOG_SEED']} python -m pytest '{item.nodeid}'"
+        report.sections.append(("to run this again", replay))
+    return report

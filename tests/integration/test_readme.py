@@ -1,0 +1,92 @@
+"""The examples of README and start page, run as they stand: a reader's first minute works."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raftlog.testing import Cluster, cluster
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+START = ROOT / "docs" / "start.md"
+MARK = "<!-- run by tests/integration/test_readme.py -->\n"
+ADDRESS = "127.0.0.1:9100"  # what the examples say; the test's own broker is elsewhere
+LINES_MAX = 11
+
+
+def examples(language: str, page: Path = README) -> list[str]:
+    """The marked blocks of one language."""
+    pattern = re.escape(MARK) + rf"```{language}\n(.*?)```\n"
+    return re.findall(pattern, page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.fixture
+def environment(tmp_path: Path, running: Cluster) -> dict[str, str]:
+    """Where `raftlog` is a command, and where it finds the test's broker."""
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    script = commands / "raftlog"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m raftlog "$@"\n')
+    script.chmod(0o755)
+    return {
+        **os.environ,
+        "PATH": f"{commands}:{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "RAFTLOG_BOOTSTRAP": running.bootstrap,
+    }
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Cluster]:
+    with cluster(brokers=1, directory=tmp_path / "raftlog-data") as started:
+        yield started
+
+
+def run(command: list[str], environment: dict[str, str], directory: Path) -> str:
+    ran = subprocess.run(
+        command, env=environment, cwd=directory, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "Traceback" not in ran.stderr
+    return ran.stdout
+
+
+def test_there_is_one_short_example_of_each_kind() -> None:
+    for language in ("bash", "python"):
+        (example,) = examples(language)
+        assert example.count("\n") <= LINES_MAX
+
+
+def test_the_shell_example_works(environment: dict[str, str], tmp_path: Path) -> None:
+    (example,) = examples("bash")
+    out = run(["bash", "-euo", "pipefail", "-c", example], environment, tmp_path)
+    assert "1000 records to clicks" in out
+    assert '"user-1"' in out
+    assert "sound" in out
+
+
+def test_the_python_example_works(
+    environment: dict[str, str], running: Cluster, tmp_path: Path
+) -> None:
+    (example,) = examples("python")
+    assert ADDRESS in example
+    program = example.replace(ADDRESS, running.bootstrap)
+    out = run([sys.executable, "-c", program], environment, tmp_path)
+    assert "RecordMetadata(topic='views', partition=0, offset=0" in out
+    assert out.splitlines()[-1] == "1001"
+
+
+def test_the_embedded_example_works(environment: dict[str, str], tmp_path: Path) -> None:
+    (example,) = examples("python", START)
+    out = run([sys.executable, "-W", "error", "-c", example], environment, tmp_path)
+    assert "offset=0" in out
+    assert "value=b'hello'" in out

@@ -1,0 +1,56 @@
+"""The API table: complete, unambiguous, and the only judge of numbers and versions."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from raftlog.errors import UnsupportedApiError, UnsupportedVersionError
+from raftlog.protocol import api as apis
+from raftlog.protocol.api import APIS, METADATA, Api
+from raftlog.protocol.schema import Message
+
+
+def test_every_row_that_is_named_is_in_the_table() -> None:
+    named = [row for row in vars(apis).values() if isinstance(row, Api)]
+    assert named == list(APIS.values())
+
+
+def test_numbers_and_names_are_unambiguous() -> None:
+    assert list(APIS) == list(range(len(APIS))), "numbers are never given twice, nor left out"
+    assert len({api.name for api in APIS.values()}) == len(APIS)
+
+
+def test_names_are_those_that_stand_in_the_source() -> None:
+    assert all(getattr(apis, api.name.upper()) is api for api in APIS.values())
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
+def test_a_row_is_whole(api: Api) -> None:
+    assert issubclass(api.request, Message)
+    assert issubclass(api.response, Message)
+    assert 0 <= api.version_min <= api.version_max < 1 << 16
+    assert apis.lookup(api.number, api.version_min) is api
+    assert apis.lookup(api.number, api.version_max) is api
+
+
+@pytest.mark.parametrize("number", [len(APIS), 0xFFFF])
+def test_an_unknown_api_is_named(number: int) -> None:
+    with pytest.raises(UnsupportedApiError, match=f"API {number} is not known .* 0 to 11"):
+        apis.lookup(number, 0)
+
+
+@pytest.mark.parametrize("version", [0, 4, 0xFFFF])
+def test_an_unknown_version_is_answered_with_the_known_ones(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = dataclasses.replace(METADATA, version_min=1, version_max=3)
+    monkeypatch.setitem(APIS, METADATA.number, newer)
+    with pytest.raises(UnsupportedVersionError, match=f"version {version} of metadata .* 1 to 3"):
+        apis.lookup(METADATA.number, version)
+
+
+def test_what_may_be_repeated_is_said() -> None:
+    once = {api.name for api in APIS.values() if not api.idempotent}
+    assert once == {"produce", "create_topics", "delete_topics", "add_partitions"}

@@ -1,0 +1,58 @@
+"""The wire format as it was written down: bytes that must never change unnoticed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raftlog.protocol import schema
+from raftlog.protocol.api import APIS
+from raftlog.protocol.frame import STATUS_OK, Frame
+from raftlog.protocol.frame_reader import FrameReader
+from tests.golden import make_protocol
+from tests.protocol.link import deliver
+
+GOLDEN = make_protocol.load()
+CHANGED = (
+    "the wire format changed: see the compatibility rules in docs/internals/protocol.md; when it "
+    "is meant to, run `python -m tests.golden.make_protocol` and read what it changes"
+)
+ENTRIES = pytest.mark.parametrize("entry", GOLDEN["apis"], ids=lambda entry: entry["api"])
+
+
+def test_every_api_has_its_golden_bytes() -> None:
+    assert [entry["api"] for entry in GOLDEN["apis"]] == [api.name for api in APIS.values()]
+
+
+def test_messages_make_the_golden_bytes() -> None:
+    assert make_protocol.made(GOLDEN) == GOLDEN, CHANGED
+
+
+def test_the_file_is_as_the_script_writes_it() -> None:
+    assert make_protocol.PATH.read_text(encoding="utf-8") == make_protocol.text(GOLDEN)
+
+
+def parse(lines: list[str]) -> Frame:
+    (frame,) = deliver(bytes.fromhex("".join(lines)), FrameReader())
+    assert isinstance(frame, Frame)
+    assert frame.correlation_id == make_protocol.CORRELATION_ID
+    return frame
+
+
+@ENTRIES
+def test_golden_requests_are_read_as_what_they_say(entry: dict[str, Any]) -> None:
+    api = make_protocol.api_named(entry["api"])
+    frame = parse(entry["request_frame"])
+    assert (frame.api_or_status, frame.version) == (api.number, entry["version"])
+    assert schema.decode(frame.header, api.request) == make_protocol.request_of(entry)
+    assert frame.attachment.hex() == "".join(entry.get("request_attachment", []))
+
+
+@ENTRIES
+def test_golden_responses_are_read_as_what_they_say(entry: dict[str, Any]) -> None:
+    api = make_protocol.api_named(entry["api"])
+    frame = parse(entry["response_frame"])
+    assert (frame.api_or_status, frame.version) == (STATUS_OK, entry["version"])
+    assert schema.decode(frame.header, api.response) == make_protocol.response_of(entry)
+    assert frame.attachment.hex() == "".join(entry.get("response_attachment", []))

@@ -1,0 +1,131 @@
+"""Messages: any bytes give one that is inside its bounds, or an error that names the field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raftlog import errors, limits
+from raftlog.errors import InvalidRequestError, RaftlogError, RetriableError, UnknownTopicError
+from raftlog.protocol import schema
+from raftlog.protocol.fetch import FetchPartition, FetchRequest
+from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
+from raftlog.protocol.schema import Failure, Message
+from tests.protocol import strategies
+
+TYPES = strategies.message_types()
+of_any_type = st.sampled_from(TYPES)
+
+
+def pack(value: Any) -> bytes:
+    return msgspec.msgpack.encode(value)
+
+
+@pytest.mark.parametrize("message_type", TYPES, ids=lambda one: one.__name__)
+@given(data=st.data())
+def test_every_message_comes_back_as_it_was(
+    message_type: type[Message], data: st.DataObject
+) -> None:
+    message = data.draw(strategies.messages(message_type))
+    encoded = schema.encode(message)
+    assert schema.decode(encoded, message_type) == message
+    assert schema.decode(memoryview(encoded), message_type) == message
+
+
+def decode_or_refuse(data: bytes, message_type: type[Message]) -> None:
+    try:
+        message = schema.decode(data, message_type)
+    except InvalidRequestError:
+        return
+    assert schema.decode(schema.encode(message), message_type) == message
+
+
+@given(st.binary(max_size=60), of_any_type)
+def test_any_bytes_give_a_message_or_are_refused(data: bytes, message_type: type[Message]) -> None:
+    decode_or_refuse(data, message_type)
+
+
+@given(of_any_type, st.data())
+def test_damaged_messages_are_messages_or_refused(
+    message_type: type[Message], data: st.DataObject
+) -> None:
+    encoded = bytearray(schema.encode(data.draw(strategies.messages(message_type))))
+    for _ in range(data.draw(st.integers(1, 3))):
+        position = data.draw(st.integers(0, len(encoded)))
+        size = data.draw(st.integers(0, 2))
+        encoded[position : position + size] = data.draw(st.binary(max_size=2))
+    decode_or_refuse(bytes(encoded), message_type)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "truncated"),
+        (b"\x80\x80", "trailing"),
+        (b"\x90", "Expected `object`, got `array`"),
+        (pack({"topics": 1}), r"\$.topics"),
+        (pack({"topics": ["a", 2]}), r"\$.topics\[1\]"),
+        (b"\x81\xa6topics\x91\xa2\xff\xff", "utf"),
+        (b"\x81\xa6topics\x91\xa2\xff", "truncated"),
+        (b"\x81\xa6topics\xdd\xff\xff\xff\xff", "length <= 1000"),
+        (b"\x81\xa1x" + b"\x91" * 100_000, "recursion"),
+        (b"\x81\xa1x\xc1", "invalid opcode"),
+    ],
+)
+def test_what_is_wrong_is_said(data: bytes, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"(?i)MetadataRequest.*{words}"):
+        schema.decode(data, MetadataRequest)
+
+
+def test_an_older_peer_ignores_what_it_does_not_know() -> None:
+    data = pack({"topics": ["a"], "added_in_2031": [{"deep": [1, 2]}]})
+    assert schema.decode(data, MetadataRequest) == MetadataRequest(topics=["a"])
+
+
+def test_a_newer_peer_takes_the_default_of_what_an_older_one_left_out() -> None:
+    data = pack({"partitions": [{"topic": "a", "partition": 0, "offset": 7}]})
+    assert schema.decode(data, FetchRequest) == FetchRequest([FetchPartition("a", 0, offset=7)])
+
+
+def test_a_field_without_a_default_has_to_be_there() -> None:
+    with pytest.raises(InvalidRequestError, match="missing required field `cluster_id`"):
+        schema.decode(b"\x80", MetadataResponse)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(MetadataRequest(topics=["\ud800"]), id="no text"),
+        pytest.param(FetchRequest([FetchPartition("a", 0, offset=1 << 70)]), id="no number"),
+    ],
+)
+def test_what_the_wire_cannot_carry_is_refused(message: Message) -> None:
+    with pytest.raises(InvalidRequestError, match=type(message).__name__):
+        schema.encode(message)
+
+
+# -- failures --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error_type", errors.ERRORS_BY_CODE.values(), ids=lambda one: one.__name__)
+def test_every_error_travels(error_type: type[RaftlogError]) -> None:
+    encoded = schema.encode(Failure.of(error_type("do this next")))
+    error = schema.decode(encoded, Failure).to_error()
+    assert type(error) is error_type
+    assert str(error) == "do this next"
+
+
+def test_an_error_of_a_newer_peer_keeps_its_class() -> None:
+    error = Failure(code=77, message="try again").to_error()
+    assert type(error) is RetriableError
+    assert str(error) == "try again (error code 77)"
+
+
+def test_a_failure_is_bounded_and_always_text() -> None:
+    long = Failure.of(UnknownTopicError("x" * 10_000))
+    assert len(long.message) == limits.ERROR_MESSAGE_CHARS_MAX
+    assert Failure.of(UnknownTopicError("in /data/\udcff")).message == "in /data/?"

@@ -1,0 +1,152 @@
+"""Arrow: the same records as the other readers give, whole columns at a time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from raftlog import limits
+from raftlog.errors import CorruptBatchError, InvalidRequestError, UnsupportedFeatureError
+from raftlog.record import arrow, decode_arrow, decode_records
+from raftlog.types import ConsumerRecord
+from tests.record.batches import ALL_CODECS, NOW_MS, batch_of, forged, numpy_from, stamped
+from tests.record.test_decoder import BATCH, HEADERS, KEYS, LATE, SPARSE, STORED, TIMES, VALUES
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+PLAIN = stamped(batch_of([b"p", b"q"], timestamps_ms=7), base_offset=300, leader_epoch=5)
+NULLS = stamped(batch_of([None] * 3, keys=[b"a", b"b", b"c"]), base_offset=400)
+EMPTY_HEADERS = stamped(batch_of([b"r"], headers=[(("", b""),)]), base_offset=500)
+EVERY = [STORED, SPARSE, LATE, PLAIN, NULLS, EMPTY_HEADERS]
+
+
+@pytest.fixture(params=[1, 1 << 30], ids=["numpy", "loop"], autouse=True)
+def _both_ways(request: pytest.FixtureRequest) -> Iterator[None]:
+    with numpy_from(request.param):
+        yield
+
+
+def row_of(record: ConsumerRecord) -> dict[str, Any]:
+    headers = [{"key": name, "value": value} for name, value in record.headers]
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "key": record.key,
+        "value": record.value,
+        "headers": headers or None,
+        "timestamp": EPOCH + timedelta(milliseconds=record.timestamp_ms),
+        "leader_epoch": record.leader_epoch,
+    }
+
+
+def expected(batches: Sequence[bytes], from_offset: int = 0) -> list[dict[str, Any]]:
+    return [
+        row_of(record)
+        for batch in batches
+        for record in decode_records(batch, topic="clicks", partition=3, from_offset=from_offset)
+    ]
+
+
+def arrow_of(batches: Sequence[bytes], from_offset: int = 0) -> pa.RecordBatch:
+    table = decode_arrow(batches, topic="clicks", partition=3, from_offset=from_offset)
+    table.validate(full=True)
+    return table
+
+
+def test_the_schema_is_what_spark_wants() -> None:
+    assert arrow_of([PLAIN]).schema.equals(
+        pa.schema(
+            {
+                "topic": pa.string(),
+                "partition": pa.int32(),
+                "offset": pa.int64(),
+                "key": pa.binary(),
+                "value": pa.binary(),
+                "headers": pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
+                "timestamp": pa.timestamp("us", "UTC"),
+                "leader_epoch": pa.int32(),
+            }
+        )
+    )
+
+
+@pytest.mark.parametrize("batch", EVERY)
+def test_one_batch(batch: bytes) -> None:
+    assert arrow_of([batch]).to_pylist() == expected([batch])
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_many_batches_become_one(order: int) -> None:
+    batches = EVERY[::order] * 2
+    assert arrow_of(batches).to_pylist() == expected(batches)
+
+
+@pytest.mark.parametrize("from_offset", [*range(98, 124), 301, 402, 501, 1 << 70])
+def test_from_an_offset_on(from_offset: int) -> None:
+    assert arrow_of(EVERY, from_offset).to_pylist() == expected(EVERY, from_offset)
+    assert arrow_of([SPARSE], from_offset).to_pylist() == expected([SPARSE], from_offset)
+
+
+def test_no_batches_give_no_rows_in_the_same_schema() -> None:
+    assert arrow_of([]).num_rows == 0
+    assert arrow_of([]).schema == arrow_of([PLAIN]).schema == arrow_of([PLAIN], 999).schema
+
+
+@pytest.mark.parametrize("codec", ALL_CODECS)
+def test_codecs(codec: int) -> None:
+    data = batch_of(VALUES * 200, keys=KEYS * 200, headers=HEADERS * 200,
+                    timestamps_ms=TIMES * 200, codec=codec)  # fmt: skip
+    assert arrow_of([data, data]).to_pylist() == expected([data, data])
+
+
+def test_names_in_any_language_and_the_last_millisecond() -> None:
+    data = batch_of([b""], timestamps_ms=limits.TIMESTAMP_MS_MAX)
+    table = decode_arrow([data], topic="\xe4", partition=0)
+    table.validate(full=True)
+    assert table.column("topic").to_pylist() == ["\xe4"]
+    assert table.column("timestamp")[0].value == limits.TIMESTAMP_MS_MAX * 1_000
+
+
+@pytest.mark.parametrize("wrong", [BATCH[:-1], BATCH + b"x", b"", bytes(200), forged(b"\xc0" * 12)])
+def test_corrupt_batches_are_refused(wrong: bytes) -> None:
+    for check_crc in (True, False):
+        with pytest.raises(CorruptBatchError):
+            decode_arrow([PLAIN, wrong], topic="t", partition=0, check_crc=check_crc)
+
+
+def test_the_crc_is_left_out_on_request() -> None:
+    flipped = bytearray(batch_of([b"abc"], timestamps_ms=NOW_MS))
+    flipped[flipped.index(b"abc")] ^= 1
+    with pytest.raises(CorruptBatchError, match="CRC"):
+        decode_arrow([flipped], topic="t", partition=0)
+    table = decode_arrow([flipped], topic="t", partition=0, check_crc=False)
+    assert table.column("value").to_pylist() == [b"`bc"]
+
+
+def test_more_than_an_arrow_array_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow, "_ARROW_OFFSET_MAX", 100)
+    big = batch_of([b"v" * 60])
+    assert decode_arrow([big], topic="t", partition=0).num_rows == 1
+    with pytest.raises(InvalidRequestError, match="values of 120 together"):
+        decode_arrow([big, big], topic="t", partition=0)
+    with pytest.raises(InvalidRequestError, match="topic names"):
+        decode_arrow([batch_of([b""] * 11)], topic="ten chars.", partition=0)
+
+
+def test_a_single_plain_batch_is_not_copied() -> None:
+    data = bytearray(batch_of([b"v" * 1_000]))
+    table = decode_arrow([data], topic="t", partition=0)
+    data[data.index(b"vvv")] = ord("w")
+    assert table.column("value")[0].as_py()[:3] == b"wvv"
+
+
+def test_without_pyarrow_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrow.arrow_schema.cache_clear()
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UnsupportedFeatureError, match=r"pip install raftlog\[arrow\]"):
+        decode_arrow([PLAIN], topic="t", partition=0)

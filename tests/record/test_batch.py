@@ -1,0 +1,256 @@
+"""The header: bounds, sums, the leader's stamp and the chain."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from raftlog import limits
+from raftlog.errors import CorruptBatchError
+from raftlog.record import (
+    HEADER_BYTES,
+    LEADER_BYTES,
+    BatchHeader,
+    Codec,
+    check,
+    encode,
+    parse_header,
+    seal,
+    split,
+    stamp,
+    verify_chain,
+)
+from tests.record.batches import ALL_CODECS, NOW_MS, batch_of, resealed, stamped
+
+BATCH = batch_of([b"one", b"two", None], keys=[b"k", None, b""], timestamps_ms=[5, 9, 7])
+I64_MAX = (1 << 63) - 1
+
+
+def test_a_producers_header_reads_back_as_drawn() -> None:
+    body = encode([b"one", b"two"], timestamps_ms=[9, 5])
+    data = seal(body, producer_id=7, producer_epoch=2, base_sequence=11) + body.payload
+    assert parse_header(data) == BatchHeader(
+        magic=1,
+        layout=1,
+        leader_flags=0,
+        length=len(data),
+        base_offset=0,
+        chain=0,
+        append_timestamp=-1,
+        leader_epoch=-1,
+        leader_crc=struct.unpack_from("<I", data, 36)[0],
+        crc32c=struct.unpack_from("<I", data, 40)[0],
+        attributes=0,
+        producer_epoch=2,
+        record_count=2,
+        last_offset_delta=1,
+        first_timestamp=9,
+        max_timestamp=9,
+        producer_id=7,
+        base_sequence=11,
+        uncompressed_length=len(body.payload),
+    )
+    assert body.size_bytes == len(data)
+
+
+def test_positions_of_fields_are_as_drawn() -> None:
+    data = stamped(
+        batch_of([b"v"], producer=(0x77, 0x66, 0x55)),
+        base_offset=0x0102030405060708,
+        leader_epoch=0x11121314,
+        append_timestamp_ms=0x2122,
+        log_append_time=True,
+    )
+    assert data[:4] == b"\x01\x01\x01\x00"
+    assert data[4:8] == len(data).to_bytes(4, "little")
+    assert data[8:16] == bytes.fromhex("0807060504030201")
+    assert data[24:32] == bytes.fromhex("2221000000000000")
+    assert data[32:36] == bytes.fromhex("14131211")
+    assert data[46:48] == b"\x66\x00"
+    assert data[72:80] == b"\x77" + bytes(7)
+    assert data[80:84] == b"\x55" + bytes(3)
+
+
+def test_properties_of_a_header() -> None:
+    header = check(stamped(BATCH, base_offset=10, append_timestamp_ms=77))
+    assert (header.next_offset, header.codec, header.log_append_time) == (13, Codec.NONE, False)
+    assert (header.newest_timestamp_ms, header.has_producer, header.is_dense) == (9, False, True)
+    assert not header.is_transactional
+    assert not header.is_control
+    header = check(stamped(BATCH, append_timestamp_ms=77, log_append_time=True))
+    assert (header.newest_timestamp_ms, header.log_append_time) == (77, True)
+    header = parse_header(resealed(BATCH, attributes=0b110000, producer_id=1, producer_epoch=0,
+                                   base_sequence=0))  # fmt: skip
+    assert header.is_transactional
+    assert header.is_control
+    assert header.has_producer
+
+
+@pytest.mark.parametrize("codec", ALL_CODECS)
+@pytest.mark.parametrize("log_append_time", [False, True])
+def test_check_finds_every_flipped_bit(codec: Codec, log_append_time: bool) -> None:
+    values = [b"value %d" % row for row in range(12)]
+    data = bytearray(
+        stamped(
+            batch_of(values, codec=codec, headers=[(("h", b"1"),)] * 12),
+            base_offset=1,
+            log_append_time=log_append_time,
+        )
+    )
+    assert check(data).codec is codec
+    for bit in range(len(data) * 8):
+        data[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptBatchError):
+            check(data)
+        data[bit // 8] ^= 1 << bit % 8
+    assert check(data)
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"magic": 2}, "magic 2"),
+        ({"layout": 9}, "layout 9"),
+        ({"leader_flags": 2}, "leader flags 0x0002"),
+        ({"length": HEADER_BYTES}, "length 88"),
+        ({"length": limits.BATCH_BYTES_MAX + 1}, "length"),
+        ({"base_offset": -1}, "offset"),
+        ({"base_offset": I64_MAX - 2}, "offset"),
+        ({"append_timestamp": -2}, "append timestamp"),
+        ({"append_timestamp": limits.TIMESTAMP_MS_MAX + 1}, "append timestamp"),
+        ({"leader_flags": 1, "append_timestamp": -1}, "append timestamp"),
+        ({"leader_epoch": -2}, "leader epoch"),
+        ({"attributes": 2}, "attributes 0x0002"),
+        ({"attributes": 8}, "attributes"),
+        ({"attributes": 1 << 15}, "attributes"),
+        ({"record_count": 0}, "0 records"),
+        ({"record_count": limits.RECORDS_PER_BATCH_MAX + 1}, "records"),
+        ({"record_count": 4}, "4 records do not fit 3 offsets"),
+        ({"first_timestamp": -1}, "timestamps"),
+        ({"first_timestamp": 10}, "timestamps"),
+        ({"max_timestamp": limits.TIMESTAMP_MS_MAX + 1}, "timestamps"),
+        ({"uncompressed_length": 0}, "payload of 0 bytes"),
+        ({"uncompressed_length": 24}, "payload of 24 bytes for 3 records"),
+        ({"uncompressed_length": limits.BATCH_UNCOMPRESSED_BYTES_MAX + 1}, "payload"),
+        ({"uncompressed_length": len(BATCH) - HEADER_BYTES + 1}, "promised"),
+        ({"producer_id": 1}, "producer"),
+        ({"producer_epoch": 1}, "producer"),
+        ({"base_sequence": 1}, "producer"),
+        ({"producer_id": 1, "producer_epoch": 1}, "producer"),
+        ({"producer_id": -2, "producer_epoch": 0, "base_sequence": 0}, "producer"),
+    ],
+)
+def test_a_header_outside_its_bounds_is_refused(fields: dict[str, int], fault: str) -> None:
+    with pytest.raises(CorruptBatchError, match=fault):
+        parse_header(resealed(BATCH, **fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"base_offset": I64_MAX - 3},
+        {"append_timestamp": limits.TIMESTAMP_MS_MAX},
+        {"max_timestamp": limits.TIMESTAMP_MS_MAX},
+        {"leader_epoch": (1 << 31) - 1},
+        {"producer_id": I64_MAX, "producer_epoch": 32_767, "base_sequence": (1 << 31) - 1},
+        {"chain": (1 << 64) - 1},
+        {"length": limits.BATCH_BYTES_MAX, "attributes": 4},
+    ],
+)
+def test_a_header_at_its_bounds_is_accepted(fields: dict[str, int]) -> None:
+    header = parse_header(resealed(BATCH, **fields))
+    assert header._asdict().items() >= fields.items()
+    assert header.next_offset <= I64_MAX
+
+
+@pytest.mark.parametrize("size", [0, 1, LEADER_BYTES, HEADER_BYTES - 1])
+def test_a_short_header_is_refused(size: int) -> None:
+    with pytest.raises(CorruptBatchError, match=f"takes 88 bytes; at byte 0 there are {size}"):
+        parse_header(BATCH[:size])
+    with pytest.raises(CorruptBatchError):
+        parse_header(b"x" * 7 + BATCH[:size], 7)
+
+
+def test_a_position_past_the_end_is_refused() -> None:
+    with pytest.raises(CorruptBatchError, match="there are 0"):
+        parse_header(BATCH, len(BATCH) + 5)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_any_buffer_will_do(kind: type[bytes]) -> None:
+    assert check(kind(BATCH)) == check(BATCH)
+    assert parse_header(kind(b"xy" + BATCH), 2) == parse_header(BATCH)
+    assert [bytes(piece) for piece in split(kind(BATCH * 2))] == [BATCH, BATCH]
+
+
+@pytest.mark.parametrize("data", [BATCH[:-1], BATCH + b"x", BATCH * 2, BATCH[:HEADER_BYTES]])
+def test_check_wants_exactly_one_batch(data: bytes) -> None:
+    with pytest.raises(CorruptBatchError, match=f"for a batch of {len(BATCH)}"):
+        check(data)
+
+
+def test_split_gives_whole_batches_and_refuses_a_cut_one() -> None:
+    other = batch_of([b"x" * 100])
+    assert [bytes(piece) for piece in split(BATCH + other + BATCH)] == [BATCH, other, BATCH]
+    assert list(split(b"")) == []
+    pieces = split(BATCH + other[:-1])
+    assert bytes(next(pieces)) == BATCH
+    with pytest.raises(CorruptBatchError, match=f"at byte {len(BATCH)}: "):
+        next(pieces)
+    with pytest.raises(CorruptBatchError, match="takes 88 bytes"):
+        list(split(BATCH + other[:50]))
+
+
+def test_stamp_changes_the_leaders_section_alone() -> None:
+    header = parse_header(BATCH)
+    section, chain = stamp(
+        header,
+        base_offset=100,
+        leader_epoch=3,
+        append_timestamp_ms=NOW_MS,
+        log_append_time=False,
+        previous_chain=99,
+    )
+    assert len(section) == LEADER_BYTES
+    stored = check(section + BATCH[LEADER_BYTES:])
+    assert stored.chain == chain
+    assert stored == header._replace(
+        base_offset=100,
+        leader_epoch=3,
+        append_timestamp=NOW_MS,
+        chain=chain,
+        leader_crc=stored.leader_crc,
+    )
+    assert verify_chain(stored, previous_chain=99)
+    assert not verify_chain(stored, previous_chain=98)
+
+
+def test_stamp_twice_is_stamp_once() -> None:
+    once = stamped(BATCH, base_offset=4, leader_epoch=1)
+    assert stamped(stamped(BATCH, base_offset=9, log_append_time=True), base_offset=4,
+                   leader_epoch=1) == once  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"base_offset": 6},
+        {"leader_epoch": 2},
+        {"append_timestamp": 1},
+        {"leader_flags": 1},
+        {"crc32c": 1},
+        {"length": 1_000},
+        {"chain": 1},
+    ],
+)
+def test_the_chain_covers_what_two_replicas_must_agree_on(fields: dict[str, int]) -> None:
+    header = parse_header(stamped(BATCH, base_offset=5, leader_epoch=1, previous_chain=17))
+    assert verify_chain(header, previous_chain=17)
+    assert not verify_chain(header._replace(**fields), previous_chain=17)
+
+
+@pytest.mark.parametrize("producer", [(1, -1, -1), (-1, 0, -1), (-1, -1, 0), (1, 1, -1)])
+def test_seal_wants_all_of_a_producer_or_none(producer: tuple[int, int, int]) -> None:
+    with pytest.raises(AssertionError):
+        batch_of([b"v"], producer=producer)

@@ -1,0 +1,178 @@
+"""Fetch: what is answered, when, and how much of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftlog.errors import (
+    OffsetOutOfRangeError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from raftlog.protocol import api as apis
+from raftlog.protocol.fetch import FetchPartition, FetchRequest, FetchResponse
+from raftlog.protocol.topics import DeleteTopicsRequest
+from tests.server.harness import (
+    Client,
+    FaultyDisk,
+    RunningBroker,
+    batch_of,
+    error_of,
+    only,
+    running,
+    values_of,
+)
+
+LONG_MS = 20_000
+
+
+def test_a_fetch_in_the_middle_of_a_batch_gives_the_whole_batch(client: Client) -> None:
+    client.create("t")
+    client.produce("t", batch_of(b"a", b"b", b"c"))
+    client.produce("t", batch_of(b"d"))
+    parts, values = client.fetch("t", 1)
+    assert values == [b"a", b"b", b"c", b"d"]
+    assert only(parts).high_watermark == 4
+    assert only(parts).log_start_offset == 0
+
+
+def test_at_the_end_there_is_nothing_and_no_error(client: Client) -> None:
+    client.create("t")
+    client.produce("t", batch_of(b"a"))
+    assert client.fetch("t", 1) == ([], [])
+
+
+def test_a_waiting_fetch_is_woken_by_the_commit(broker: RunningBroker, client: Client) -> None:
+    client.create("t")
+    with broker.client() as consumer:
+        waiting = consumer.send_fetch("t", 0, wait_ms_max=LONG_MS)
+        consumer.offset("t", "latest")
+        assert not consumer.answered(waiting)
+        client.produce("t", batch_of(b"a"))
+        assert consumer.fetched(waiting)[1] == [b"a"]
+
+
+def test_records_that_are_not_committed_are_not_seen(client: Client, disk: FaultyDisk) -> None:
+    client.create("t")
+    client.produce("t", batch_of(b"a"))
+    disk.faults.sync_gate.clear()
+    produced = client.send_batch("t", batch_of(b"b"))
+    waiting = client.send_fetch("t", 1, wait_ms_max=LONG_MS)
+    assert client.fetch("t", 0)[1] == [b"a"]
+    assert client.fetch("t", 2) == ([], [])  # between the high watermark and the log's end
+    assert not client.answered(waiting)
+    disk.faults.sync_gate.set()
+    assert client.fetched(waiting)[1] == [b"b"]
+    client.produced(produced)
+
+
+def test_bytes_min_is_waited_for(broker: RunningBroker, client: Client) -> None:
+    client.create("t")
+    batch = batch_of(b"x" * 1_000)
+    client.produce("t", batch)
+    with broker.client() as consumer:
+        waiting = consumer.send_fetch("t", 0, wait_ms_max=LONG_MS, bytes_min=3 * len(batch))
+        for _ in range(2):
+            consumer.offset("t", "latest")
+            assert not consumer.answered(waiting)
+            client.produce("t", batch)
+        assert len(consumer.fetched(waiting)[1]) == 3
+
+
+def test_time_is_up_with_less_than_bytes_min(client: Client) -> None:
+    client.create("t")
+    client.produce("t", batch_of(b"a"))
+    _, values = client.fetch("t", 0, wait_ms_max=30, bytes_min=1_000_000)
+    assert values == [b"a"]
+    assert client.fetch("t", 1, wait_ms_max=1) == ([], [])
+
+
+def test_limits_never_split_a_batch_nor_starve(client: Client) -> None:
+    client.create("t", partitions=3)
+    big = batch_of(b"x" * 10_000)
+    for partition in range(3):
+        for _ in range(2):
+            client.produce("t", big, partition=partition)
+    assert len(client.fetch("t", bytes_max=1)[1]) == 1
+    assert len(client.fetch("t", bytes_max=len(big))[1]) == 1
+    assert len(client.fetch("t", bytes_max=2 * len(big))[1]) == 2
+    parts = [FetchPartition(topic="t", partition=number, offset=0) for number in range(3)]
+    first_served = set()
+    for bytes_max in (1, len(big), 2 * len(big) + 1):
+        for _ in range(3):
+            request = FetchRequest(partitions=parts, bytes_max=bytes_max, wait_ms_max=0)
+            answer = client.answer(client.send(apis.FETCH, request))
+            assert isinstance(answer.message, FetchResponse)
+            count = max(1, bytes_max // len(big))
+            assert len(values_of(answer.attachment)) == count
+            assert sum(part.length for part in answer.message.partitions) == len(answer.attachment)
+            first_served.add(answer.message.partitions[0].partition)
+    assert first_served == {0, 1, 2}, "under a limit, every partition gets its turn"
+
+
+def test_partitions_with_nothing_new_are_left_out(client: Client) -> None:
+    client.create("t", partitions=3)
+    client.produce("t", batch_of(b"a"), partition=1)
+    parts = [FetchPartition(topic="t", partition=number, offset=0) for number in range(3)]
+    answer: FetchResponse = client.ask(apis.FETCH, FetchRequest(partitions=parts))
+    assert only(answer.partitions).partition == 1
+
+
+def test_failures_are_per_partition_and_end_the_wait(client: Client) -> None:
+    client.create("t")
+    client.produce("t", batch_of(b"a"))
+    parts = [
+        FetchPartition(topic="t", partition=0, offset=0),
+        FetchPartition(topic="t", partition=0, offset=99),
+        FetchPartition(topic="t", partition=9, offset=0),
+        FetchPartition(topic="nope", partition=0, offset=0),
+    ]
+    request = FetchRequest(partitions=parts, wait_ms_max=LONG_MS, bytes_min=1_000_000)
+    answer = client.answer(client.send(apis.FETCH, request))
+    assert isinstance(answer.message, FetchResponse)
+    found = {(p.topic, p.partition, p.failure is None): p for p in answer.message.partitions}
+    assert len(found) == 4
+    assert isinstance(error_of(found["t", 0, False]), OffsetOutOfRangeError)
+    assert isinstance(error_of(found["t", 9, False]), UnknownPartitionError)
+    assert isinstance(error_of(found["nope", 0, False]), UnknownTopicError)
+    assert values_of(answer.attachment) == [b"a"]
+
+
+def test_deleting_the_topic_ends_a_wait(broker: RunningBroker, client: Client) -> None:
+    client.create("t")
+    with broker.client() as consumer:
+        waiting = consumer.send_fetch("t", 0, wait_ms_max=LONG_MS)
+        consumer.send_fetch("t", 0, wait_ms_max=LONG_MS, bytes_min=1_000_000)
+        consumer.offset("t", "latest")
+        client.ask(apis.DELETE_TOPICS, DeleteTopicsRequest(topics=["t"]))
+        parts, _ = consumer.fetched(waiting)
+        assert isinstance(error_of(only(parts)), UnknownTopicError)
+
+
+def test_a_fetch_does_not_hold_up_other_requests(client: Client) -> None:
+    client.create("t")
+    waiting = client.send_fetch("t", 0, wait_ms_max=LONG_MS)
+    assert client.produce("t", batch_of(b"a")).base_offset == 0
+    assert client.fetched(waiting)[1] == [b"a"]
+
+
+def test_a_closed_connection_leaves_nothing_waiting(broker: RunningBroker, client: Client) -> None:
+    client.create("t")
+    consumer = broker.client()
+    consumer.send_fetch("t", 0, wait_ms_max=LONG_MS)
+    consumer.offset("t", "latest")
+    purgatory = broker.broker.context.purgatory
+    assert broker.call(lambda: len(purgatory)) == 1
+    consumer.close()
+    broker.wait_until(lambda: len(purgatory) == 0)
+    client.produce("t", batch_of(b"a"))
+
+
+@pytest.mark.parametrize("bytes_max", [1_024, 5_000])
+def test_the_brokers_own_limit_holds(tmp_path, bytes_max: int) -> None:  # type: ignore[no-untyped-def]
+    with running(tmp_path, fetch_max_bytes=str(bytes_max)) as broker, broker.client() as client:
+        client.create("t")
+        for _ in range(10):
+            client.produce("t", batch_of(b"x" * 900))
+        _, values = client.fetch("t", bytes_max=1 << 20)
+        assert len(values) == max(1, bytes_max // len(batch_of(b"x" * 900)))

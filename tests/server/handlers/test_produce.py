@@ -1,0 +1,180 @@
+"""Produce: what is appended, when it is acknowledged, and what is refused without harm."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftlog.errors import (
+    CorruptBatchError,
+    InvalidRequestError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    RecordTooLargeError,
+    UnknownPartitionError,
+    UnknownTopicError,
+    UnsupportedFeatureError,
+)
+from raftlog.protocol import api as apis
+from raftlog.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse
+from raftlog.types import NO_TIMESTAMP
+from tests.record.batches import resealed
+from tests.server.harness import Client, FakeClock, FaultyDisk, RunningBroker, batch_of, error_of
+
+
+def test_batches_get_consecutive_offsets(client: Client) -> None:
+    client.create("t")
+    assert client.produce("t", batch_of(b"a", b"b")).base_offset == 0
+    assert client.produce("t", batch_of(b"c")).base_offset == 2
+    assert client.fetch("t")[1] == [b"a", b"b", b"c"]
+
+
+def test_pipelined_requests_are_appended_in_the_order_of_sending(client: Client) -> None:
+    client.create("t")
+    sent = [client.send_batch("t", batch_of(b"%d" % number)) for number in range(500)]
+    assert [client.produced(id_).base_offset for id_ in sent] == list(range(500))
+    assert client.fetch("t")[1] == [b"%d" % number for number in range(500)]
+
+
+def test_acknowledgement_waits_for_the_disk(client: Client, disk: FaultyDisk) -> None:
+    client.create("t")
+    client.produce("t", batch_of(b"first"))
+    disk.faults.sync_gate.clear()
+    waiting = {acks: client.send_batch("t", batch_of(b"%d" % acks), acks=acks) for acks in (-1, 1)}
+    # Whatever the broker would say early would be here before the answer to a later request.
+    assert client.offset("t", "latest").offset == 1
+    assert client.fetch("t")[1] == [b"first"]
+    assert not client.answered(*waiting.values())
+    disk.faults.sync_gate.set()
+    assert [client.produced(id_).base_offset for id_ in waiting.values()] == [1, 2]
+    assert client.offset("t", "latest").offset == 3
+
+
+def test_flush_policy_os_waits_for_no_disk(client: Client, disk: FaultyDisk) -> None:
+    client.create("t", flush_policy="os")
+    disk.faults.sync_gate.clear()
+    assert client.produce("t", batch_of(b"a")).base_offset == 0
+    assert client.produce("t", batch_of(b"b"), acks=1).base_offset == 1
+    assert client.fetch("t")[1] == [b"a", b"b"]
+    disk.faults.sync_gate.set()
+
+
+def test_one_sync_serves_all_that_came_while_the_last_one_ran(
+    client: Client, disk: FaultyDisk
+) -> None:
+    client.create("t")
+    client.produce("t", batch_of(b"warm"))
+    disk.faults.sync_gate.clear()
+    disk.faults.syncs = 0
+    sent = [client.send_batch("t", batch_of(b"x")) for _ in range(100)]
+    client.offset("t", "latest")  # all of them have been appended
+    disk.faults.sync_gate.set()
+    for id_ in sent:
+        client.produced(id_)
+    assert disk.faults.syncs <= 3
+
+
+def test_acks_0_is_appended_and_not_answered(client: Client) -> None:
+    client.create("t")
+    client.send_batch("t", batch_of(b"a"), acks=0)
+    assert client.produce("t", batch_of(b"b")).base_offset == 1
+
+
+def test_acks_0_that_fails_closes_the_connection(client: Client, broker: RunningBroker) -> None:
+    client.send_batch("unknown", batch_of(b"a"), acks=0)
+    assert client.is_closed_by_broker()
+    with broker.client() as other:
+        assert other.create("t").failure is None
+
+
+def test_log_append_time_is_told(client: Client, clock: FakeClock) -> None:
+    client.create("created")
+    client.create("stamped", message_timestamp_type="LogAppendTime")
+    assert client.produce("created", batch_of(b"a")).append_timestamp_ms == NO_TIMESTAMP
+    assert client.produce("stamped", batch_of(b"a")).append_timestamp_ms == clock.now_ms
+
+
+def test_each_partition_of_a_request_has_its_own_outcome(client: Client) -> None:
+    client.create("t", partitions=2)
+    good, bad = batch_of(b"a"), bytearray(batch_of(b"b"))
+    bad[-1] ^= 1
+    parts = [
+        ProducePartition(topic="t", partition=0, length=len(good)),
+        ProducePartition(topic="t", partition=1, length=len(bad)),
+        ProducePartition(topic="t", partition=2, length=len(good)),
+        ProducePartition(topic="nope", partition=0, length=len(good)),
+        ProducePartition(topic="t", partition=1, length=len(good)),
+    ]
+    answer: ProduceResponse = client.ask(
+        apis.PRODUCE,
+        ProduceRequest(acks=-1, partitions=parts),
+        [good, bad, good, good, good],
+    )
+    answers = answer.partitions
+    assert [(a.topic, a.partition) for a in answers] == [(p.topic, p.partition) for p in parts]
+    assert [a.base_offset for a in answers] == [0, -1, -1, -1, 0]
+    assert isinstance(error_of(answers[1]), CorruptBatchError)
+    assert isinstance(error_of(answers[2]), UnknownPartitionError)
+    assert isinstance(error_of(answers[3]), UnknownTopicError)
+
+
+def test_lengths_that_do_not_add_up_refuse_the_request(client: Client) -> None:
+    client.create("t")
+    batch = batch_of(b"a")
+    for length in (len(batch) - 1, len(batch) + 1, 0):
+        part = ProducePartition(topic="t", partition=0, length=length)
+        with pytest.raises(InvalidRequestError, match="add up"):
+            client.ask(apis.PRODUCE, ProduceRequest(acks=-1, partitions=[part]), [batch])
+    assert client.offset("t", "latest").offset == 0
+
+
+def sequenced(number: int, *values: bytes, epoch: int = 0) -> bytes:
+    return batch_of(*values, producer_id=7, producer_epoch=epoch, base_sequence=number)
+
+
+def test_a_duplicate_is_answered_with_the_first_offset(client: Client) -> None:
+    client.create("t")
+    assert client.produce("t", sequenced(0, b"a", b"b")).base_offset == 0
+    assert client.produce("t", sequenced(2, b"c")).base_offset == 2
+    assert client.produce("t", sequenced(0, b"a", b"b")).base_offset == 0
+    assert client.produce("t", sequenced(2, b"c")).base_offset == 2
+    assert client.fetch("t")[1] == [b"a", b"b", b"c"]
+
+
+def test_a_duplicate_of_an_unsynced_batch_waits_as_well(client: Client, disk: FaultyDisk) -> None:
+    client.create("t")
+    client.produce("t", sequenced(0, b"a"))
+    disk.faults.sync_gate.clear()
+    sent = [client.send_batch("t", sequenced(1, b"b")) for _ in range(2)]
+    client.offset("t", "latest")
+    assert not client.answered(*sent)
+    disk.faults.sync_gate.set()
+    assert [client.produced(id_).base_offset for id_ in sent] == [1, 1]
+
+
+def test_sequence_gaps_and_old_epochs_are_refused(client: Client) -> None:
+    client.create("t")
+    client.produce("t", sequenced(0, b"a"))
+    gap = client.produce("t", sequenced(5, b"x"))
+    assert isinstance(error_of(gap), OutOfOrderSequenceError)
+    client.produce("t", sequenced(0, b"b", epoch=1))
+    fenced = client.produce("t", sequenced(1, b"c"))
+    assert isinstance(error_of(fenced), ProducerFencedError)
+    assert client.fetch("t")[1] == [b"a", b"b"]
+
+
+def test_a_batch_over_the_topics_limit_is_refused(client: Client) -> None:
+    client.create("t", max_message_bytes="2000")
+    assert isinstance(error_of(client.produce("t", batch_of(b"x" * 3_000))), RecordTooLargeError)
+    assert client.produce("t", batch_of(b"x" * 1_000)).base_offset == 0
+
+
+def test_batches_that_are_not_for_producers_are_refused(client: Client) -> None:
+    client.create("t")
+    for change, error in (
+        ({"attributes": 1 << 5}, UnsupportedFeatureError),
+        ({"attributes": 1 << 4}, UnsupportedFeatureError),
+        ({"last_offset_delta": 5}, CorruptBatchError),
+    ):
+        batch = resealed(batch_of(b"a", b"b"), **change)
+        assert isinstance(error_of(client.produce("t", batch)), error), change
+    assert client.offset("t", "latest").offset == 0

@@ -1,0 +1,218 @@
+"""Topic administration: each topic's outcome, and what is left after a restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raftlog.errors import (
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from raftlog.protocol import api as apis
+from raftlog.protocol.topics import (
+    AddPartitionsRequest,
+    AlterTopicsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeTopicsRequest,
+    DescribeTopicsResponse,
+    TopicDescription,
+    TopicsResponse,
+    TopicToAlter,
+    TopicToCreate,
+    TopicToExtend,
+)
+from tests.server.harness import (
+    Client,
+    FaultyDisk,
+    RunningBroker,
+    batch_of,
+    error_of,
+    only,
+    running,
+)
+
+LONG_MS = 20_000
+
+
+def describe(client: Client, *names: str) -> list[TopicDescription]:
+    request = DescribeTopicsRequest(topics=list(names) or None)
+    answer: DescribeTopicsResponse = client.ask(apis.DESCRIBE_TOPICS, request)
+    return answer.topics
+
+
+def create(client: Client, *topics: TopicToCreate, validate_only: bool = False) -> TopicsResponse:
+    request = CreateTopicsRequest(topics=list(topics), validate_only=validate_only)
+    answer: TopicsResponse = client.ask(apis.CREATE_TOPICS, request)
+    return answer
+
+
+def alter(client: Client, name: str, config: dict[str, str | None]) -> Any:
+    request = AlterTopicsRequest(topics=[TopicToAlter(name=name, config=config)])
+    answer: TopicsResponse = client.ask(apis.ALTER_TOPICS, request)
+    return only(answer.results)
+
+
+def test_create_and_describe(client: Client) -> None:
+    made = create(client, TopicToCreate(name="t", partitions=2, config={"retention.ms": "5000"}))
+    result = only(made.results)
+    assert result.failure is None
+    client.produce("t", batch_of(b"a", b"b"), partition=1)
+    topic = only(describe(client, "t"))
+    assert (topic.name, topic.id) == ("t", result.id)
+    assert topic.config["retention.ms"] == "5000"
+    assert topic.config["cleanup.policy"] == "delete"
+    assert topic.config_overrides == ["retention.ms"]
+    assert [p.high_watermark for p in topic.partitions] == [0, 2]
+    assert topic.partitions[1].log_end_offset == 2
+    assert topic.partitions[1].size_bytes > 88
+    assert topic.partitions[1].damage == ""
+    assert [name.name for name in describe(client)] == ["t"]
+
+
+REFUSED = [
+    (TopicToCreate(name="a/b"), InvalidTopicError),
+    (TopicToCreate(name=".."), InvalidTopicError),
+    (TopicToCreate(name="two words"), InvalidTopicError),
+    (TopicToCreate(name="x" * 300), InvalidTopicError),
+    (TopicToCreate(name="grün"), InvalidTopicError),
+    (TopicToCreate(name="there"), TopicExistsError),
+    (TopicToCreate(name="n", partitions=0), InvalidPartitionsError),
+    (TopicToCreate(name="n", partitions=-1), InvalidPartitionsError),
+    (TopicToCreate(name="n", partitions=10_001), InvalidPartitionsError),
+    (TopicToCreate(name="n", replication_factor=3), InvalidPartitionsError),
+    (TopicToCreate(name="n", replication_factor=0), InvalidPartitionsError),
+    (TopicToCreate(name="n", config={"no.such.key": "1"}), InvalidConfigError),
+    (TopicToCreate(name="n", config={"retention.ms": "soon"}), InvalidConfigError),
+    (TopicToCreate(name="n", config={"segment.bytes": "1"}), InvalidConfigError),
+]
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_a_refused_topic_does_not_hurt_its_neighbours(client: Client, validate_only: bool) -> None:
+    client.create("there")
+    topics = [topic for topic, _ in REFUSED]
+    good = [TopicToCreate(name="first"), *topics, TopicToCreate(name="last")]
+    results = create(client, *good, validate_only=validate_only).results
+    assert [result.name for result in results] == [topic.name for topic in good]
+    for result, (topic, error) in zip(results[1:-1], REFUSED, strict=True):
+        assert isinstance(error_of(result), error), topic
+    assert results[0].failure is None
+    assert results[-1].failure is None
+    names = {topic.name for topic in describe(client)}
+    assert names == ({"there"} if validate_only else {"there", "first", "last"})
+
+
+def test_the_replication_factor_error_says_how_many_brokers_there_are(client: Client) -> None:
+    made = create(client, TopicToCreate(name="n", replication_factor=3))
+    assert "1 broker" in str(error_of(only(made.results)))
+
+
+def test_alter_sets_and_resets_keys_at_once(client: Client) -> None:
+    client.create("t", max_message_bytes="2000")
+    big = batch_of(b"x" * 3_000)
+    assert client.produce("t", big).failure is not None
+    assert alter(client, "t", {"max.message.bytes": "10000", "retention.ms": "7"}).failure is None
+    assert client.produce("t", big).failure is None
+    assert only(describe(client, "t")).config_overrides == ["max.message.bytes", "retention.ms"]
+    assert alter(client, "t", {"retention.ms": None}).failure is None
+    assert only(describe(client, "t")).config_overrides == ["max.message.bytes"]
+    assert isinstance(error_of(alter(client, "t", {"nope": "1"})), InvalidConfigError)
+    assert isinstance(error_of(alter(client, "t", {"nope": None})), InvalidConfigError)
+    assert isinstance(error_of(alter(client, "other", {})), UnknownTopicError)
+
+
+def test_altering_the_flush_policy_releases_those_who_wait(
+    client: Client, disk: FaultyDisk
+) -> None:
+    client.create("t")
+    client.produce("t", batch_of(b"a"))
+    disk.faults.sync_gate.clear()
+    waiting = client.send_batch("t", batch_of(b"b"))
+    alter(client, "t", {"flush.policy": "os"})
+    assert client.produced(waiting).base_offset == 1
+    disk.faults.sync_gate.set()
+    alter(client, "t", {"flush.policy": "fsync"})
+    assert client.produce("t", batch_of(b"c")).base_offset == 2
+    assert client.fetch("t")[1] == [b"a", b"b", b"c"]
+
+
+def test_add_partitions(client: Client) -> None:
+    client.create("t")
+
+    def extend(name: str, total: int) -> Any:
+        request = AddPartitionsRequest(topics=[TopicToExtend(name=name, partitions=total)])
+        answer: TopicsResponse = client.ask(apis.ADD_PARTITIONS, request)
+        return only(answer.results)
+
+    assert extend("t", 3).failure is None
+    assert client.produce("t", batch_of(b"a"), partition=2).base_offset == 0
+    assert isinstance(error_of(extend("t", 3)), InvalidPartitionsError)
+    assert isinstance(error_of(extend("t", 1)), InvalidPartitionsError)
+    assert isinstance(error_of(extend("nope", 2)), UnknownTopicError)
+    assert len(only(describe(client, "t")).partitions) == 3
+
+
+def delete(client: Client, *names: str) -> TopicsResponse:
+    answer: TopicsResponse = client.ask(apis.DELETE_TOPICS, DeleteTopicsRequest(topics=[*names]))
+    return answer
+
+
+def test_a_deleted_topic_is_gone_and_its_name_is_free(client: Client) -> None:
+    old = client.create("t")
+    client.produce("t", batch_of(b"old"))
+    results = delete(client, "t", "t").results
+    assert results[0].failure is None
+    assert isinstance(error_of(results[1]), UnknownTopicError)
+    assert isinstance(error_of(client.produce("t", batch_of(b"x"))), UnknownTopicError)
+    assert client.create("t").id != old.id
+    assert client.fetch("t") == ([], [])
+
+
+def test_deletion_ends_waiting_produces_and_waits_for_the_disk(
+    client: Client, broker: RunningBroker, disk: FaultyDisk
+) -> None:
+    client.create("t")
+    client.produce("t", batch_of(b"a"))
+    disk.faults.sync_gate.clear()
+    waiting = client.send_batch("t", batch_of(b"b"))
+    with broker.client() as admin:
+        deletion = admin.send(apis.DELETE_TOPICS, DeleteTopicsRequest(topics=["t"]))
+        assert isinstance(error_of(client.produced(waiting)), UnknownTopicError)
+        assert isinstance(error_of(client.offset("t", "latest")), UnknownTopicError)
+        disk.faults.sync_gate.set()
+        admin.answer(deletion)
+    assert broker.fatal == []
+    assert client.create("t").failure is None
+
+
+def test_administration_outlives_a_restart(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, broker.client() as client:
+        client.create("kept", partitions=2, retention_ms="5000")
+        client.create("gone")
+        client.produce("kept", batch_of(b"a"), partition=1)
+        delete(client, "gone")
+        before = only(describe(client))
+    with running(tmp_path) as broker, broker.client() as client:
+        after = only(describe(client))
+        assert (after.id, after.config, after.config_overrides) == (
+            before.id,
+            before.config,
+            before.config_overrides,
+        )
+        assert [p.high_watermark for p in after.partitions] == [0, 1]
+        epochs = [[p.info.leader_epoch for p in topic.partitions] for topic in (before, after)]
+        assert epochs == [[0, 0], [0, 1]], "who leads again does so in a new epoch"
+        assert client.fetch("kept", partition=1)[1] == [b"a"]
+
+
+def test_describing_what_does_not_exist(client: Client) -> None:
+    topics = describe(client, "nope", "a/b")
+    assert isinstance(error_of(topics[0]), UnknownTopicError)
+    assert isinstance(error_of(topics[1]), InvalidTopicError)

@@ -1,0 +1,135 @@
+"""The whole broker: how it stops, what a restart finds, and what a failed disk does."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+
+from raftlog.errors import StorageFailedError
+from raftlog.server.broker import Broker
+from tests.server.harness import (
+    Client,
+    FaultyDisk,
+    RunningBroker,
+    batch_of,
+    error_of,
+    running,
+)
+
+
+def sequenced(number: int) -> bytes:
+    return batch_of(b"%d" % number, producer_id=3, producer_epoch=0, base_sequence=number)
+
+
+def stop_in_background(broker: RunningBroker) -> threading.Thread:
+    thread = threading.Thread(target=broker.stop)
+    thread.start()
+    broker.wait_until(lambda: broker.broker.context.is_stopping)
+    return thread
+
+
+def test_a_graceful_stop_answers_what_is_in_flight(
+    broker: RunningBroker, client: Client, disk: FaultyDisk
+) -> None:
+    client.create("t")
+    client.produce("t", batch_of(b"a"))
+    disk.faults.sync_gate.clear()
+    produced = client.send_batch("t", batch_of(b"b"))
+    fetch = client.send_fetch("t", 1, wait_ms_max=20_000)
+    client.offset("t", "latest")
+    stopping = stop_in_background(broker)
+    assert client.fetched(fetch) == ([], [])  # with what there was
+    disk.faults.sync_gate.set()
+    assert client.produced(produced).base_offset == 1
+    assert client.is_closed_by_broker()
+    client.close()
+    stopping.join()
+
+
+def test_a_stop_does_not_wait_for_ever_for_a_client(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    settings = {"controlled_shutdown_timeout_ms": "50"}
+    with running(tmp_path, disk=disk, **settings) as broker, broker.client() as client:  # type: ignore[arg-type]
+        client.create("t")
+        client.produce("t", batch_of(b"a"))
+        disk.faults.sync_gate.clear()
+        client.send_batch("t", batch_of(b"b"))
+        client.offset("t", "latest")
+        stopping = stop_in_background(broker)
+        assert client.is_closed_by_broker()
+        disk.faults.sync_gate.set()
+        stopping.join()
+    with running(tmp_path) as broker, broker.client() as client:
+        assert client.fetch("t")[1] == [b"a", b"b"], "not acknowledged, and not lost either"
+
+
+def test_a_restart_finds_everything_and_knows_duplicates(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, broker.client() as client:
+        client.create("t")
+        for number in range(8):
+            assert client.produce("t", sequenced(number)).base_offset == number
+    with running(tmp_path) as broker, broker.client() as client:
+        assert client.produce("t", sequenced(7)).base_offset == 7
+        assert client.produce("t", sequenced(4)).base_offset == 4
+        assert client.produce("t", sequenced(9)).failure is not None
+        assert client.produce("t", sequenced(8)).base_offset == 8
+        assert client.fetch("t")[1] == [b"%d" % number for number in range(9)]
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_failed_fsync_is_fatal(
+    broker: RunningBroker, client: Client, disk: FaultyDisk, code: int, tmp_path: Path
+) -> None:
+    client.create("t")
+    client.create("other")
+    client.produce("t", batch_of(b"a"))
+    disk.faults.sync_error = code
+    refused = client.produce("t", batch_of(b"b"))
+    assert isinstance(error_of(refused), StorageFailedError)
+    assert len(broker.fatal) == 1
+    assert "t" in str(broker.fatal[0])
+    disk.faults.sync_error = 0
+    for topic in ("t", "other"):  # one disk: all of it is in doubt
+        assert isinstance(error_of(client.produce(topic, batch_of(b"c"))), StorageFailedError)
+        assert isinstance(error_of(client.offset(topic, 0)), StorageFailedError)
+    client.close()
+    assert broker.expect_failed_stop() is broker.fatal[0]
+    with running(tmp_path / "data") as again, again.client() as other:
+        assert other.fetch("t")[1][:1] == [b"a"]
+        assert other.produce("t", batch_of(b"d")).failure is None
+
+
+def test_the_last_words_name_the_file_and_what_to_do(
+    broker: RunningBroker, client: Client, disk: FaultyDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.create("t")
+    disk.faults.sync_error = errno.EIO
+    client.produce("t", batch_of(b"a"))
+    words = [record.message for record in caplog.records if record.levelname == "CRITICAL"]
+    assert len(words) == 1
+    for word in ("topics/t/", "Input/output error", "syncing again would not tell", "start"):
+        assert word in words[0]
+    client.close()
+    broker.expect_failed_stop()
+
+
+def test_a_failed_disk_on_the_way_out_is_told(
+    broker: RunningBroker, client: Client, disk: FaultyDisk
+) -> None:
+    client.create("t", flush_policy="os")
+    client.produce("t", batch_of(b"a"))
+    log = broker.broker.context.topics.host("t", 0).log
+    broker.wait_until(lambda: log.durable_end_offset == 1)  # as a new segment is
+    disk.faults.sync_error = errno.EIO
+    client.produce("t", batch_of(b"b"))
+    assert broker.fatal == []
+    client.close()
+    assert "t" in str(broker.expect_failed_stop())
+
+
+def test_connections_work_without_sockets(broker: RunningBroker) -> None:
+    assert isinstance(broker.broker, Broker)
+    assert broker.broker.connections.make() is not broker.broker.connections.make()

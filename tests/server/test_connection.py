@@ -1,0 +1,235 @@
+"""One connection cannot take more than its share: of memory, of requests, of time."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from raftlog import limits
+from raftlog.config import Address
+from raftlog.protocol import api as apis
+from raftlog.protocol.fetch import FetchPartition, FetchRequest
+from raftlog.protocol.frame import encode_request
+from raftlog.protocol.frame_reader import FrameReader
+from raftlog.protocol.metadata import MetadataRequest
+from raftlog.protocol.produce import ProducePartition, ProduceRequest
+from raftlog.server.connection import REFUSALS_LOGGED_MAX
+from tests.server.harness import (
+    TIMEOUT_S,
+    Client,
+    FaultyDisk,
+    RunningBroker,
+    batch_of,
+    closed_by_peer,
+    running,
+)
+
+VALUE = b"v" * 500_000
+
+
+class SlowReader:
+    """Sends requests and reads nothing, until told to; the kernel holds little for it."""
+
+    def __init__(self, address: Address) -> None:
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        self.socket.settimeout(TIMEOUT_S)
+        self.socket.connect(address)
+        self._reader = FrameReader()
+
+    def send(self, api: int, message: object, *, correlation_id: int) -> None:
+        buffers = encode_request(
+            api,
+            version=0,
+            correlation_id=correlation_id,
+            message=message,  # type: ignore[arg-type]
+        )
+        self.socket.sendall(b"".join(buffers))
+
+    def read(self, count: int) -> int:
+        """Take ``count`` answers; the bytes of their attachments."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        sizes: list[int] = []
+        while len(sizes) < count:
+            received = self.socket.recv_into(self._reader.get_buffer())
+            assert received, "the broker closed the connection"
+            sizes += [len(frame.attachment) for frame in self._reader.received(received)]
+        return sum(sizes)
+
+
+def fetch_of(topic: str, bytes_max: int) -> FetchRequest:
+    part = FetchPartition(topic=topic, partition=0, offset=0, bytes_max=bytes_max)
+    return FetchRequest(partitions=[part], wait_ms_max=0)
+
+
+def unsent_bytes(broker: RunningBroker) -> int:
+    """What the broker holds of answers, beyond what the kernel took."""
+
+    def look() -> int:
+        return sum(
+            connection._unwritten_bytes + connection._transport.get_write_buffer_size()
+            for connection in broker.broker.connections._open
+            if connection._transport is not None
+        )
+
+    return broker.call(look)
+
+
+def test_a_client_that_takes_no_answers_costs_one_answer(
+    broker: RunningBroker, client: Client
+) -> None:
+    client.create("t")
+    client.produce("t", batch_of(VALUE))
+    slow = SlowReader(broker.address)
+    for number in range(100):
+        slow.send(apis.FETCH.number, fetch_of("t", 1 << 20), correlation_id=number)
+    broker.wait_until(lambda: broker.broker.context.responses.bytes > 0)
+    for _ in range(20):
+        assert client.fetch("t")[1] == [VALUE]
+    assert unsent_bytes(broker) < 2 * len(VALUE)
+    assert slow.read(100) == 100 * len(batch_of(VALUE))
+    assert broker.call(lambda: broker.broker.context.responses.bytes) == 0
+    slow.socket.close()
+
+
+def test_long_answers_that_are_not_taken_hold_up_the_requests_behind_them(
+    broker: RunningBroker, client: Client
+) -> None:
+    client.create("t", partitions=1_000)
+    slow = SlowReader(broker.address)
+    for number in range(500):
+        slow.send(apis.METADATA.number, MetadataRequest(), correlation_id=number)
+    context = broker.broker.context
+    broker.wait_until(lambda: context.counters.requests > 10)
+    for _ in range(20):
+        client.offset("t", "latest")
+    assert unsent_bytes(broker) < 4 * limits.WRITE_BUFFER_HIGH_BYTES
+    slow.read(500)
+    slow.socket.close()
+
+
+def test_requests_over_the_most_in_flight_wait_their_turn(
+    client: Client, disk: FaultyDisk, broker: RunningBroker
+) -> None:
+    client.create("t")
+    client.produce("t", batch_of(b"first"))
+    disk.faults.sync_gate.clear()
+    count = 3 * limits.REQUESTS_IN_FLIGHT_MAX
+    sent = [client.send_batch("t", batch_of(b"%d" % number)) for number in range(count)]
+    connections = broker.broker.connections._open
+    broker.wait_until(lambda: max(c.in_flight for c in connections) > 0)
+    with broker.client() as other:
+        other.offset("t", "latest")
+    assert broker.call(lambda: max(c.in_flight for c in connections)) <= (
+        limits.REQUESTS_IN_FLIGHT_MAX
+    )
+    disk.faults.sync_gate.set()
+    assert [client.produced(id_).base_offset for id_ in sent] == list(range(1, count + 1))
+
+
+def test_large_requests_share_a_budget_and_all_arrive(tmp_path: Path) -> None:
+    settings = {"queued_max_request_bytes": str(limits.MIB)}
+    with running(tmp_path, **settings) as broker, broker.client() as client:  # type: ignore[arg-type]
+        client.create("t", max_message_bytes=str(8 * limits.MIB))
+        batch = batch_of(b"x" * (3 * limits.MIB))
+        part = ProducePartition(topic="t", partition=0, length=len(batch))
+        message = ProduceRequest(acks=-1, partitions=[part])
+        senders = [broker.client() for _ in range(5)]
+        ids, rests = [], []
+        budget = broker.broker.connections.requests
+        for sender in senders:
+            id_, buffers = sender._state.send(apis.PRODUCE, message, [batch])
+            whole = b"".join(buffers)
+            sender.socket.sendall(whole[: 2 * limits.MIB])
+            ids.append(id_)
+            rests.append(whole[2 * limits.MIB :])
+        broker.wait_until(lambda: budget.is_waited_for)
+        assert client.produce("t", batch_of(b"small")).base_offset == 0
+        # In the opposite order: those that wait must not keep the one that may go on.
+        for sender, rest in reversed(list(zip(senders, rests, strict=True))):
+            sender.socket.setblocking(False)
+            taken = sender.socket.send(rest)
+            rests[senders.index(sender)] = rest[taken:]
+            sender.socket.settimeout(TIMEOUT_S)
+        for sender, id_, rest in zip(senders, ids, rests, strict=True):
+            sender.socket.sendall(rest)
+            assert sender.produced(id_).failure is None
+            sender.close()
+        assert client.offset("t", "latest").offset == 6
+        assert broker.call(lambda: budget.bytes) == 0
+
+
+def test_when_memory_is_short_who_does_not_take_answers_has_to_go(tmp_path: Path) -> None:
+    settings = {"queued_max_response_bytes": str(limits.MIB), "queued_max_wait_ms": "50"}
+    with running(tmp_path, **settings) as broker, broker.client() as client:  # type: ignore[arg-type]
+        client.create("t", max_message_bytes=str(8 * limits.MIB))
+        big = batch_of(b"x" * (7 * limits.MIB))
+        client.produce("t", big)
+        slow = SlowReader(broker.address)
+        slow.send(apis.FETCH.number, fetch_of("t", 1), correlation_id=0)
+        broker.wait_until(lambda: broker.broker.context.responses.full)
+        assert len(client.fetch("t")[1]) == 1  # waits until the slow one was hung up on
+        assert closed_by_peer(slow.socket)
+        slow.socket.close()
+
+
+def test_batches_that_wait_for_the_disk_take_no_memory(
+    broker: RunningBroker, client: Client, disk: FaultyDisk
+) -> None:
+    client.create("t")
+    batch = batch_of(VALUE)
+    client.produce("t", batch)
+    disk.faults.sync_gate.clear()
+    tracemalloc.start()
+    try:
+        sent = [client.send_batch("t", batch) for _ in range(50)]
+        client.offset("t", "latest")
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes < 10 * len(batch)
+    disk.faults.sync_gate.set()
+    assert [client.produced(id_).base_offset for id_ in sent] == list(range(1, 51))
+
+
+def test_refusals_do_not_fill_the_log(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for _ in range(100):
+        client.produce("nope", batch_of(b"a"))
+    refused = [record.message for record in caplog.records if "refused" in record.message]
+    assert len(refused) == REFUSALS_LOGGED_MAX
+    assert "not logged" in refused[-1]
+
+
+def test_a_client_that_leaves_with_requests_in_flight(
+    broker: RunningBroker, client: Client, disk: FaultyDisk
+) -> None:
+    client.create("t")
+    client.produce("t", batch_of(b"a"))
+    disk.faults.sync_gate.clear()
+    gone = broker.client()
+    gone.send_batch("t", batch_of(b"b"))
+    gone.send_fetch("t", 1, wait_ms_max=10_000)
+    gone.offset("t", "latest")
+    gone.close()
+    broker.wait_until(lambda: len(broker.broker.connections) == 1)
+    disk.faults.sync_gate.set()
+    assert client.produce("t", batch_of(b"c")).base_offset == 2
+    assert client.fetch("t")[1] == [b"a", b"b", b"c"]
+    assert broker.broker.context.counters.mistakes == 0
+
+
+def test_answers_of_one_turn_leave_in_one_piece(client: Client, disk: FaultyDisk) -> None:
+    """The client sees what it sent together answered together, not a packet a request."""
+    client.create("t")
+    client.produce("t", batch_of(b"a"))
+    disk.faults.sync_gate.clear()
+    sent = [client.send_batch("t", batch_of(b"b")) for _ in range(50)]
+    client.offset("t", "latest")
+    disk.faults.sync_gate.set()
+    client.produced(sent[-1])
+    assert client.answered(sent[0])

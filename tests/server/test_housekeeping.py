@@ -1,0 +1,93 @@
+"""Retention, rolling and snapshots, in rounds and between syncs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from raftlog.limits import SEGMENT_BYTES_MIN
+from tests.server.harness import Client, FakeClock, FaultyDisk, RunningBroker, batch_of, running
+
+FULL = batch_of(b"x" * (SEGMENT_BYTES_MIN // 2))  # two of them need two segments
+HOUR_MS = 3_600_000
+
+
+def retire(broker: RunningBroker) -> None:
+    broker.await_(broker.broker.housekeeping.retire())
+
+
+def test_old_segments_go_and_the_rest_stays(
+    broker: RunningBroker, client: Client, clock: FakeClock
+) -> None:
+    client.create("t", segment_bytes=str(SEGMENT_BYTES_MIN), retention_ms=str(HOUR_MS))
+    client.create("kept")
+    client.produce("kept", FULL)
+    for _ in range(4):
+        client.produce("t", batch_of(b"x" * 10_000, timestamp_ms=clock.now_ms))
+        clock.now_ms += HOUR_MS // 2
+    retire(broker)
+    earliest = client.offset("t", "earliest").offset
+    assert 0 < earliest < 4
+    assert len(client.fetch("t", earliest)[1]) == 4 - earliest
+    assert client.offset("kept", "earliest").offset == 0
+    broker.wait_until(lambda: len(list(Path(broker.config.data_dir).rglob("*.log"))) <= 4)
+
+
+def test_rounds_come_by_themselves(tmp_path: Path, clock: FakeClock) -> None:
+    settings = {"log_retention_check_interval_ms": "1", "log_checkpoint_interval_ms": "1"}
+    with running(tmp_path, clock=clock, **settings) as broker, broker.client() as client:  # type: ignore[arg-type]
+        client.create("t", segment_bytes=str(SEGMENT_BYTES_MIN), retention_bytes="0")
+        for _ in range(3):
+            client.produce("t", FULL)
+        log = broker.broker.context.topics.host("t", 0).log
+        broker.wait_until(lambda: log.log_start_offset > 0)
+        client.create("kept")
+        client.produce("kept", FULL)
+        broker.wait_until(lambda: any(tmp_path.rglob("topics/kept/**/*.index")))
+
+
+def test_an_old_segment_is_rolled_even_if_nothing_is_written(
+    broker: RunningBroker, client: Client, clock: FakeClock
+) -> None:
+    client.create("t", segment_ms="1000")
+    client.produce("t", FULL)
+    log = broker.broker.context.topics.host("t", 0).log
+    retire(broker)
+    assert broker.call(lambda: log.segment_count) == 1
+    clock.now_ms += 1_000
+    retire(broker)
+    assert broker.call(lambda: log.segment_count) == 2
+    assert client.produce("t", FULL).base_offset == 1
+
+
+def test_retention_finds_its_moment_while_a_log_is_always_being_synced(
+    broker: RunningBroker, client: Client, disk: FaultyDisk
+) -> None:
+    client.create("t", segment_bytes=str(SEGMENT_BYTES_MIN), retention_bytes="0")
+    for _ in range(3):
+        client.produce("t", FULL)
+    disk.faults.sync_gate.clear()
+    first = client.send_batch("t", FULL)
+    client.offset("t", "latest")
+    second = client.send_batch("t", FULL)
+    client.offset("t", "latest")
+    retire(broker)
+    assert client.offset("t", "earliest").offset == 0
+    disk.faults.sync_gate.set()
+    client.produced(first)
+    client.produced(second)
+    assert client.offset("t", "earliest").offset > 0
+
+
+def test_a_full_disk_does_not_stop_the_round(
+    broker: RunningBroker, client: Client, clock: FakeClock, disk: FaultyDisk
+) -> None:
+    client.create("t", segment_ms="1000")
+    client.produce("t", FULL)
+    clock.now_ms += 1_000
+    disk.faults.no_room = True
+    retire(broker)
+    disk.faults.no_room = False
+    assert broker.fatal == []
+    retire(broker)
+    log = broker.broker.context.topics.host("t", 0).log
+    assert broker.call(lambda: log.segment_count) == 2

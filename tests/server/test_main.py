@@ -1,0 +1,280 @@
+"""The broker as a process: what it says, how it ends, and what is left when it is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from raftlog.config import Address, parse_address
+from raftlog.server.listener import address_of, bind
+from tests.server.harness import TIMEOUT_S, Client, batch_of
+
+PROGRAM = """
+import sys
+from raftlog.config import BrokerConfig
+from raftlog.server.main import run
+sys.exit(run(BrokerConfig.from_text(dict(pair.split("=", 1) for pair in sys.argv[1:]))))
+"""
+FAILING_PROGRAM = (
+    """
+import sys
+from raftlog.server import main
+from tests.server.harness import FaultyDisk
+disk = FaultyDisk()
+disk.faults.sync_error = 5
+main.OsDisk = lambda: disk
+"""
+    + PROGRAM
+)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Process:
+    """A broker process, from its first line to its exit status."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        program: str = PROGRAM,
+        prefix: Sequence[str] = (),
+        **settings: str,
+    ) -> None:
+        pairs = {"data.dir": str(data_dir), "listen": "127.0.0.1:0", **settings}
+        self._process = subprocess.Popen(
+            [
+                *prefix,
+                *(sys.executable, "-c", program),
+                *(f"{key}={value}" for key, value in pairs.items()),
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        self.said: list[str] = []
+
+    def address(self) -> Address:
+        """Wait for the ready line; the address in it."""
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self.said.append(line)
+            if " ready on " in line:
+                return parse_address(line.rpartition(" ")[2])
+        raise AssertionError("".join(self.said))
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def end(self) -> int:
+        """Wait for the end; the exit status."""
+        _, rest = self._process.communicate(timeout=TIMEOUT_S)
+        self.said += rest.splitlines(keepends=True)
+        return self._process.returncode
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+
+
+@contextlib.contextmanager
+def process(
+    data_dir: Path, program: str = PROGRAM, prefix: Sequence[str] = (), **settings: str
+) -> Iterator[Process]:
+    running = Process(data_dir, program, prefix, **settings)
+    try:
+        yield running
+    finally:
+        running.kill()
+
+
+def refusal(data_dir: Path, prefix: Sequence[str] = (), **settings: str) -> str:
+    """What a broker says that cannot start: one line, no traceback."""
+    with process(data_dir, prefix=prefix, **settings) as broken:
+        assert broken.end() == 1
+        lines = [line for line in broken.said if line.startswith("raftlog broker")]
+        assert len(lines) == 1, broken.said
+        assert "Traceback" not in "".join(broken.said)
+        return lines[0]
+
+
+class Load:
+    """A producer that writes numbered records, some in flight, until its connection ends."""
+
+    def __init__(self, address: Address, *, in_flight: int = 20) -> None:
+        self.acknowledged: dict[int, bytes] = {}  # by offset
+        self.sent = 0
+        self._client = Client(address)
+        self._in_flight = in_flight
+        self._enough = threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        waiting: list[tuple[int, bytes]] = []
+        with contextlib.suppress(OSError, AssertionError):  # the broker has gone
+            while True:
+                while len(waiting) < self._in_flight:
+                    value = b"record %d" % self.sent
+                    waiting.append((self._client.send_batch("t", batch_of(value)), value))
+                    self.sent += 1
+                id_, value = waiting.pop(0)
+                self.acknowledged[self._client.produced(id_).base_offset] = value
+                self._enough.release()
+
+    def wait_for(self, count: int) -> None:
+        for _ in range(count):
+            assert self._enough.acquire(timeout=TIMEOUT_S)
+
+    def finish(self) -> None:
+        self._thread.join(TIMEOUT_S)
+        self._client.close()
+
+
+def stored(address: Address) -> list[bytes]:
+    with Client(address) as client:
+        end = client.offset("t", "latest").offset
+        values: list[bytes] = []
+        while len(values) < end:
+            values += client.fetch("t", len(values))[1]
+        return values
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_whatever_ends_it_under_load_nothing_acknowledged_is_lost(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    with process(tmp_path) as first:
+        address = first.address()
+        with Client(address) as client:
+            client.create("t")
+        load = Load(address)
+        load.wait_for(200)
+        first.signal(how)
+        status = first.end()
+        load.finish()
+        assert status == (-signal.SIGKILL if how is signal.SIGKILL else 0), first.said
+    with process(tmp_path) as second:
+        values = stored(second.address())
+        assert load.acknowledged.items() <= dict(enumerate(values)).items()
+        assert len(load.acknowledged) <= len(values) <= load.sent
+        assert len(set(values)) == len(values)
+
+
+def test_it_says_where_it_listens_and_that_it_stopped(tmp_path: Path) -> None:
+    with process(tmp_path, id="3") as broker:
+        address = broker.address()
+        assert broker.said[-1] == f"raftlog broker 3 ready on {address}\n"
+        broker.signal(signal.SIGTERM)
+        assert broker.end() == 0
+        assert "everything is on the disk" in broker.said[-1]
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with contextlib.closing(bind(Address("127.0.0.1", 0))) as taken:
+        address = address_of(taken)
+        line = refusal(tmp_path, listen=str(address))
+        assert f"port {address.port}" in line
+        assert "--listen" in line
+
+
+def test_a_data_directory_that_is_in_use(tmp_path: Path) -> None:
+    with process(tmp_path) as first:
+        first.address()
+        assert "in use" in refusal(tmp_path)
+
+
+def test_a_data_directory_of_another_broker(tmp_path: Path) -> None:
+    with process(tmp_path, id="2") as first:
+        first.address()
+        first.signal(signal.SIGTERM)
+        assert first.end() == 0
+    assert "belongs to broker id 2" in refusal(tmp_path)
+
+
+@contextlib.contextmanager
+def mounted(directory: Path, options: str) -> Iterator[Path]:
+    """A small file system of its own, where the machine lets us have one."""
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", options, "none", str(directory)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting needs root")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", str(directory)], check=True)
+
+
+def test_a_read_only_directory(tmp_path: Path) -> None:
+    with mounted(tmp_path / "read-only", "ro") as directory:
+        line = refusal(directory / "data")
+        assert "cannot be written" in line
+        assert "read-only" in line.lower()
+
+
+# Root may write anywhere; without its capabilities it is a user like others.
+POWERLESS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all") if os.geteuid() == 0 else ()
+
+
+def test_a_directory_without_permission(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    assert "cannot be written" in refusal(closed / "data", prefix=POWERLESS)
+
+
+def test_a_full_file_system(tmp_path: Path) -> None:
+    """Producers are told, reads go on, and writes resume when there is room."""
+    with mounted(tmp_path / "small", "size=4m") as directory, process(directory / "data") as broker:
+        address = broker.address()
+        ballast = directory / "ballast"
+        with Client(address) as client:
+            client.create("t")
+            client.produce("t", batch_of(b"first"))
+            ballast.write_bytes(bytes(3 << 20))
+            batch = batch_of(b"x" * 50_000)
+            answers = [client.produce("t", batch) for _ in range(40)]
+            full = [answer.failure for answer in answers if answer.failure is not None]
+            assert full
+            assert all("no room" in failure.message for failure in full)
+            kept = len(answers) - len(full) + 1
+            assert client.offset("t", "latest").offset == kept
+            assert client.fetch("t", 0, bytes_max=1)[1] == [b"first"]
+            ballast.unlink()
+            assert client.produce("t", batch).base_offset == kept
+        broker.signal(signal.SIGTERM)
+        assert broker.end() == 0, broker.said
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    with process(tmp_path) as broker:
+        address = broker.address()
+        with socket.create_connection(address) as lingering:
+            # While the broker waits for this one to hang up, the second signal comes.
+            broker.signal(signal.SIGTERM)
+            lingering.settimeout(TIMEOUT_S)
+            assert lingering.recv(1) == b""
+            broker.signal(signal.SIGTERM)
+            assert broker.end() == 1
+            assert any("again" in line for line in broker.said)
+
+
+def test_a_failed_fsync_ends_the_process_and_answers_nobody(tmp_path: Path) -> None:
+    with process(tmp_path, FAILING_PROGRAM) as broker:
+        with Client(broker.address()) as client:
+            client.create("t")
+            client.send_batch("t", batch_of(b"a"))
+            assert client.socket.recv(1) == b"", "an answer to what may be lost"
+        assert broker.end() == 1
+        last = broker.said[-1]
+        for word in ("CRITICAL", "Input/output error", "syncing again would not tell", "topics/t/"):
+            assert word in last
+    with process(tmp_path) as again, Client(again.address()) as client:
+        assert client.produce("t", batch_of(b"b")).failure is None

@@ -1,0 +1,75 @@
+"""Ending a process at every single change that an act makes to the disk, in every way.
+
+``sweep`` prepares a disk, lets ``act`` run up to its k-th change, ends the process there by a kill,
+by a power cut, or by a kill and then a power cut, and has ``check`` judge what the next process
+finds. A power cut has several outcomes, so each is tried with several seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from random import Random
+from typing import Final, TypeVar
+
+from raftlog.testing.disk import Fault, SimDisk, Stopped
+
+T = TypeVar("T")
+WAYS: Final = ("kill", "power cut", "kill, then power cut")
+
+
+def sweep(
+    prepare: Callable[[SimDisk], T],
+    act: Callable[[SimDisk, T], None],
+    check: Callable[[SimDisk, T], None],
+    *,
+    seed: int,
+    chances: int = 3,
+) -> int:
+    """How many changes ``act`` makes; each was the last one once, and so was none of them."""
+    disk = SimDisk(Random(seed))
+    state = prepare(disk)
+    before = disk.changes
+    act(disk, state)
+    changes = disk.changes - before
+    assert changes > 0
+    for stop in range(changes + 1):
+        for way, chance in _ways(chances):
+            _try_one(prepare, act, check, seed=seed + 1_000 * chance, stop=stop, way=way)
+    return changes
+
+
+def _ways(chances: int) -> Iterator[tuple[str, int]]:
+    """A kill has one outcome."""
+    for way in WAYS:
+        for chance in range(1 if way == "kill" else chances):
+            yield way, chance
+
+
+def _try_one(
+    prepare: Callable[[SimDisk], T],
+    act: Callable[[SimDisk, T], None],
+    check: Callable[[SimDisk, T], None],
+    *,
+    seed: int,
+    stop: int,
+    way: str,
+) -> None:
+    disk = SimDisk(Random(seed))
+    state = prepare(disk)
+    disk.faults.append(Fault(error=None, skip=stop))
+    with suppress(Stopped):
+        act(disk, state)
+    disk.faults.clear()
+    try:
+        if way == "power cut":
+            disk.power_cut()
+        else:
+            disk.crash()
+        check(disk, state)
+        if way == "kill, then power cut":
+            disk.power_cut()
+            check(disk, state)
+    except BaseException as error:
+        error.add_note(f"{way} before change {stop}, seed {seed}")
+        raise

@@ -1,0 +1,235 @@
+"""Topics and producer ids: what is accepted, refused, and read back after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+
+from raftlog import limits
+from raftlog.config import TopicConfig
+from raftlog.errors import (
+    DamagedLogError,
+    DiskFullError,
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    RaftlogError,
+    StorageFailedError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from raftlog.storage.catalog import PRODUCER_ID_BLOCK, Catalog, Topic
+from raftlog.testing.disk import Fault, SimDisk
+from tests.storage.logs import sim_disk
+
+PATH = "data/catalog"
+
+
+def new_disk() -> SimDisk:
+    disk = sim_disk()
+    disk.make_dirs("data")
+    return disk
+
+
+def catalog_on(disk: SimDisk) -> Catalog:
+    numbers = count()
+    return Catalog(disk, PATH, new_id=lambda: f"id{next(numbers)}")
+
+
+def created(catalog: Catalog, name: str = "clicks", partitions: int = 2, **keys: str) -> Topic:
+    overrides = {key.replace("_", "."): value for key, value in keys.items()}
+    topic = catalog.plan(name, partitions=partitions, overrides=overrides)
+    catalog.create(topic)
+    return topic
+
+
+def test_a_topic_is_read_back_after_a_power_cut() -> None:
+    disk = new_disk()
+    topic = created(catalog_on(disk), retention_ms="5000")
+    disk.power_cut()
+    catalog = catalog_on(disk)
+    assert catalog.get("clicks") == topic
+    assert topic.config == TopicConfig(retention_ms=5_000)
+    assert topic.overrides == {"retention.ms": "5000"}
+    assert catalog.deleting == {}
+
+
+def test_planning_changes_nothing() -> None:
+    disk = new_disk()
+    catalog = catalog_on(disk)
+    catalog.plan("clicks", partitions=1, overrides={})
+    assert (catalog.topics, disk.list_dir("data")) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "partitions", "overrides", "error"),
+    [
+        ("clicks", 1, {}, TopicExistsError),
+        ("a/b", 1, {}, InvalidTopicError),
+        ("..", 1, {}, InvalidTopicError),
+        ("", 1, {}, InvalidTopicError),
+        ("x" * 250, 1, {}, InvalidTopicError),
+        ("caf\u00e9", 1, {}, InvalidTopicError),
+        ("new", 0, {}, InvalidPartitionsError),
+        ("new", -1, {}, InvalidPartitionsError),
+        ("new", limits.PARTITIONS_PER_TOPIC_MAX + 1, {}, InvalidPartitionsError),
+        ("new", 1, {"retention.hours": "1"}, InvalidConfigError),
+        ("new", 1, {"retention.ms": "soon"}, InvalidConfigError),
+        ("new", 1, {"segment.bytes": "1"}, InvalidConfigError),
+    ],
+)
+def test_what_is_wrong_with_a_new_topic_is_told(
+    name: str, partitions: int, overrides: dict[str, str], error: type[RaftlogError]
+) -> None:
+    catalog = catalog_on(new_disk())
+    created(catalog)
+    with pytest.raises(error):
+        catalog.plan(name, partitions=partitions, overrides=overrides)
+    assert list(catalog.topics) == ["clicks"]
+
+
+def test_a_broker_has_so_many_partitions_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PARTITIONS_PER_BROKER_MAX", 5)
+    catalog = catalog_on(new_disk())
+    created(catalog, partitions=3)
+    created(catalog, "other", partitions=2)
+    with pytest.raises(InvalidPartitionsError, match=r"6 partitions.*limit of 5"):
+        catalog.plan("third", partitions=1, overrides={})
+    with pytest.raises(InvalidPartitionsError, match="limit of 5"):
+        catalog.plan_extension("clicks", 4)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda catalog: catalog.get("missing"),
+        lambda catalog: catalog.delete("missing"),
+        lambda catalog: catalog.alter("missing", {}),
+        lambda catalog: catalog.plan_extension("missing", 3),
+    ],
+    ids=["get", "delete", "alter", "extend"],
+)
+def test_an_unknown_topic_is_told(act: Callable[[Catalog], object]) -> None:
+    with pytest.raises(UnknownTopicError, match=r"missing.*raftlog topic create"):
+        act(catalog_on(new_disk()))
+
+
+def test_settings_are_changed_and_put_back() -> None:
+    disk = new_disk()
+    catalog = catalog_on(disk)
+    created(catalog, retention_ms="5000")
+    altered = catalog.alter("clicks", {"segment.bytes": "20000", "retention.ms": None})
+    assert altered.overrides == {"segment.bytes": "20000"}
+    assert altered.config == TopicConfig(segment_bytes=20_000)
+    assert catalog_on(disk).get("clicks") == altered
+
+
+@pytest.mark.parametrize("changes", [{"no.such": "1"}, {"no.such": None}, {"retention.ms": "x"}])
+def test_a_bad_change_is_refused_whole(changes: dict[str, str | None]) -> None:
+    catalog = catalog_on(new_disk())
+    topic = created(catalog)
+    with pytest.raises(InvalidConfigError):
+        catalog.alter("clicks", {"segment.bytes": "20000", **changes})
+    assert catalog.get("clicks") == topic
+
+
+def test_partitions_are_added_and_never_taken_away() -> None:
+    disk = new_disk()
+    catalog = catalog_on(disk)
+    created(catalog, partitions=2)
+    catalog.extend(catalog.plan_extension("clicks", 5))
+    assert catalog_on(disk).get("clicks").partitions == 5
+    for total in (5, 4, 0):
+        with pytest.raises(InvalidPartitionsError):
+            catalog.plan_extension("clicks", total)
+
+
+def test_a_dropped_topic_is_remembered_until_its_files_are_gone() -> None:
+    disk = new_disk()
+    catalog = catalog_on(disk)
+    topic = created(catalog)
+    assert catalog.delete("clicks") == topic
+    assert catalog.topics == {}
+    again = catalog_on(disk)
+    assert again.deleting == {topic.id: topic}
+    again.deleted(topic)
+    assert catalog_on(disk).deleting == {}
+
+
+def test_a_topic_that_is_created_again_has_another_id() -> None:
+    catalog = catalog_on(new_disk())
+    first = created(catalog)
+    catalog.delete("clicks")
+    assert created(catalog).id != first.id
+
+
+def test_readers_see_the_topics_before_or_after() -> None:
+    catalog = catalog_on(new_disk())
+    before = catalog.topics
+    created(catalog)
+    assert before == {}
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (Fault({"sync"}), StorageFailedError),
+        (Fault({"write"}, error=28), DiskFullError),
+    ],
+)
+def test_a_change_that_cannot_be_written_did_not_happen(
+    fault: Fault, error: type[RaftlogError]
+) -> None:
+    disk = new_disk()
+    catalog = catalog_on(disk)
+    created(catalog)
+    disk.faults.append(fault)
+    with pytest.raises(error, match="data/catalog"):
+        catalog.delete("clicks")
+    assert list(catalog.topics) == ["clicks"]
+    assert list(catalog_on(disk).topics) == ["clicks"]
+
+
+def test_damage_to_the_catalog_is_never_taken_for_an_empty_one() -> None:
+    disk = new_disk()
+    created(catalog_on(disk))
+    disk.flip_bit(PATH, 300)
+    with pytest.raises(DamagedLogError, match="data/catalog is damaged"):
+        catalog_on(disk)
+
+
+# -- producer ids ----------------------------------------------------------------------------------
+
+
+def test_producer_ids_are_handed_out_in_order_and_never_twice() -> None:
+    disk = new_disk()
+    catalog = catalog_on(disk)
+    assert [catalog.allocate_producer_id() for _ in range(3)] == [0, 1, 2]
+    created(catalog)
+    disk.power_cut()
+    catalog = catalog_on(disk)
+    assert catalog.allocate_producer_id() == PRODUCER_ID_BLOCK
+    assert list(catalog.topics) == ["clicks"]
+
+
+def test_the_disk_is_asked_once_for_many_producer_ids() -> None:
+    disk = new_disk()
+    catalog = catalog_on(disk)
+    catalog.allocate_producer_id()
+    changes = disk.changes
+    ids = [catalog.allocate_producer_id() for _ in range(PRODUCER_ID_BLOCK - 1)]
+    assert (ids[-1], disk.changes) == (PRODUCER_ID_BLOCK - 1, changes)
+    assert catalog.allocate_producer_id() == PRODUCER_ID_BLOCK
+    assert disk.changes > changes
+
+
+def test_no_producer_id_without_room_to_reserve_it() -> None:
+    disk = new_disk()
+    catalog = catalog_on(disk)
+    disk.capacity_bytes = 0
+    with pytest.raises(DiskFullError):
+        catalog.allocate_producer_id()
+    disk.capacity_bytes = None
+    assert catalog.allocate_producer_id() == 0

@@ -1,0 +1,32 @@
+"""Tests of raftlog.storage.faults."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from raftlog.errors import DiskFullError, StorageFailedError
+from raftlog.storage.faults import storage_error
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_no_room_is_an_error_that_passes(code: int) -> None:
+    error = storage_error("writing x", OSError(code, os.strerror(code)))
+    assert isinstance(error, DiskFullError)
+    assert str(error).startswith(f"writing x: no room on the disk ({os.strerror(code)})")
+    assert "free space" in str(error)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EROFS, errno.EBADF, errno.EFBIG, errno.EACCES])
+def test_any_other_error_means_the_disk_is_not_to_be_trusted(code: int) -> None:
+    error = storage_error("writing x", OSError(code, os.strerror(code), "some/file"))
+    assert isinstance(error, StorageFailedError)
+    assert str(error).startswith("writing x failed: ")
+    assert os.strerror(code) in str(error)
+    assert "some/file" in str(error)
+
+
+def test_an_error_without_a_code_is_not_taken_for_no_room() -> None:
+    assert isinstance(storage_error("writing x", OSError("odd")), StorageFailedError)

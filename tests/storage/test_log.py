@@ -1,0 +1,485 @@
+"""A log at work: what is read where, when a segment ends, what goes and what is found by time.
+
+Durability, damage, full and bad disks and idempotence have files of their own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raftlog import limits
+from raftlog.config import TopicConfig
+from raftlog.disk import Disk, OsDisk
+from raftlog.errors import (
+    DamagedLogError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+)
+from raftlog.record import decode_lists, parse_header, split, verify_chain
+from raftlog.storage import Appended, Log
+from raftlog.types import OffsetAndTimestamp
+from tests.storage.logs import (
+    DIRECTORY,
+    NOW_MS,
+    ONE_SEGMENT,
+    SMALL,
+    after_power_cut,
+    append,
+    base_offsets_of,
+    batch_of,
+    count_reads,
+    files,
+    fill,
+    killed,
+    open_log,
+    sim_disk,
+    stored,
+    value_at,
+    values,
+)
+
+
+@pytest.fixture(params=["sim", "os"])
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Log:
+    """An empty log of small segments."""
+    disk: Disk = sim_disk() if request.param == "sim" else OsDisk()
+    return open_log(disk, directory=f"{tmp_path}/log")
+
+
+# -- appending -------------------------------------------------------------------------------------
+
+
+def test_a_batch_gets_the_next_offsets_and_the_time(log: Log) -> None:
+    assert append(log, b"a", b"b") == Appended(0, 1, NOW_MS)
+    assert append(log, b"c", now_ms=NOW_MS + 5) == Appended(2, 2, NOW_MS + 5)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 3)
+    assert values(log) == [b"a", b"b", b"c"]
+
+
+def test_a_batch_is_stored_as_it_came_but_for_the_leaders_section(log: Log) -> None:
+    sent = batch_of([b"a"], producer=(7, 0, 0))
+    append(log, b"a", producer=(7, 0, 0), leader_epoch=3, now_ms=NOW_MS + 9)
+    (found,) = stored(log)
+    header = parse_header(found)
+    assert found[40:] == sent[40:]
+    assert (header.base_offset, header.leader_epoch, header.append_timestamp) == (0, 3, NOW_MS + 9)
+    assert not header.log_append_time
+
+
+def test_the_leaders_time_is_every_records_time_where_the_topic_says_so() -> None:
+    log = open_log(sim_disk(), TopicConfig(message_timestamp_type="LogAppendTime"))
+    append(log, b"a", b"b", timestamps_ms=5, now_ms=NOW_MS)
+    (found,) = stored(log)
+    assert list(decode_lists(found).timestamps_ms) == [NOW_MS, NOW_MS]
+
+
+def test_each_batch_follows_the_one_before_across_segments_and_restarts() -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    for _ in range(4):
+        fill(log, 5)
+        log = killed(disk)
+    chain = 0
+    for batch in stored(log):
+        header = parse_header(batch)
+        assert verify_chain(header, previous_chain=chain)
+        chain = header.chain
+    assert log.chain == chain
+
+
+def test_the_chain_goes_on_when_every_record_was_deleted() -> None:
+    log = open_log(sim_disk())
+    fill(log, 5)
+    before = log.chain
+    log.advance_log_start(5).run()
+    fill(log, 1)
+    assert verify_chain(parse_header(stored(log)[0]), previous_chain=before)
+
+
+def test_the_chain_is_known_after_a_restart_on_an_empty_segment() -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    fill(log, 3)
+    log.roll_if_due(now_ms=NOW_MS + SMALL.segment_ms)
+    log.sync()
+    chain = log.chain
+    log = killed(disk)
+    assert (log.segment_count, log.chain) == (2, chain)
+    fill(log, 1)
+    assert killed(disk).damage == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"timestamps_ms": NOW_MS + 51}, InvalidRequestError),
+        ({"timestamps_ms": NOW_MS - 51}, InvalidRequestError),
+        ({"timestamps_ms": NOW_MS + 50}, None),
+    ],
+)
+def test_what_the_topics_settings_refuse_is_not_appended(
+    options: dict[str, int], error: type[Exception] | None
+) -> None:
+    config = TopicConfig(message_timestamp_after_max_ms=50, message_timestamp_before_max_ms=50)
+    log = open_log(sim_disk(), config)
+    if error is None:
+        append(log, b"x", **options)
+        return
+    with pytest.raises(error):
+        append(log, b"x", **options)
+    assert (log.log_end_offset, log.segment_count) == (0, 0)
+
+
+def test_a_batch_over_the_topics_limit_is_refused() -> None:
+    log = open_log(sim_disk(), TopicConfig(max_message_bytes=1_024))
+    with pytest.raises(RecordTooLargeError, match=r"max\.message\.bytes=1024"):
+        append(log, b"x" * 1_024)
+    append(log, b"x" * 800)
+
+
+def test_a_batch_larger_than_a_segment_has_one_for_itself(log: Log) -> None:
+    fill(log, 2)
+    append(log, b"x" * 5_000)
+    fill(log, 1)
+    assert log.segment_count == 3
+    assert len(values(log)) == 4
+
+
+# -- segments --------------------------------------------------------------------------------------
+
+
+def test_a_segment_ends_before_it_outgrows_its_size() -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    fill(log, 50)
+    sizes = [len(disk.read_file(path, bytes_max=1 << 20)) for path in files(disk, ".log")]
+    assert max(sizes) <= SMALL.segment_bytes
+    assert min(sizes[:-1]) > SMALL.segment_bytes - 400
+    assert log.segment_count == len(sizes)
+
+
+def test_a_segment_ends_when_it_is_old_enough() -> None:
+    config = TopicConfig(segment_ms=1_000)
+    log = open_log(sim_disk(), config)
+    append(log, b"x", now_ms=NOW_MS)
+    append(log, b"x", now_ms=NOW_MS + 999)
+    assert log.segment_count == 1
+    assert not log.roll_if_due(now_ms=NOW_MS + 999)
+    append(log, b"x", now_ms=NOW_MS + 1_000)
+    assert log.segment_count == 2
+    assert log.roll_if_due(now_ms=NOW_MS + 2_000)
+    assert not log.roll_if_due(now_ms=NOW_MS + 9_000)  # an empty one is never too old
+    assert log.segment_count == 3
+
+
+def test_an_empty_log_has_no_segment_to_end() -> None:
+    assert not open_log(sim_disk()).roll_if_due(now_ms=NOW_MS)
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def test_a_read_gives_whole_batches_from_the_one_that_holds_the_offset(log: Log) -> None:
+    for count in (3, 1, 4, 2):
+        append(log, *[b"x"] * count)
+    assert base_offsets_of(stored(log, 0)) == [0, 3, 4, 8]
+    assert base_offsets_of(stored(log, 2)) == [0, 3, 4, 8]
+    assert base_offsets_of(stored(log, 5)) == [4, 8]
+    assert stored(log, 10) == []
+
+
+def test_a_read_never_reaches_past_its_end_nor_splits_the_batch_that_lies_across_it(
+    log: Log,
+) -> None:
+    for count in (3, 1, 4):
+        append(log, *[b"x"] * count)
+    for end, expected in ((3, [0]), (4, [0, 3]), (5, [0, 3]), (7, [0, 3]), (8, [0, 3, 4])):
+        parts = log.read(start_offset=0, end_offset=end, bytes_max=limits.MIB)
+        assert base_offsets_of([b for part in parts for b in split(part)]) == expected
+    # Nothing that is wholly below the end: nothing, not an empty piece.
+    assert log.read(start_offset=5, end_offset=6, bytes_max=limits.MIB) == []
+    assert log.read(start_offset=0, end_offset=2, bytes_max=limits.MIB) == []
+
+
+def test_a_read_takes_as_many_batches_as_fit_and_one_at_least(log: Log) -> None:
+    fill(log, 15)
+    size = len(stored(log)[0])
+    for bytes_max in range(0, 6 * size, 97):
+        parts = log.read(start_offset=4, end_offset=15, bytes_max=bytes_max)
+        assert len(b"".join(parts)) == max(1, bytes_max // size) * size
+
+
+@pytest.mark.parametrize("offset", [-1, 3, 9])
+def test_an_offset_outside_the_log_is_refused_with_what_is_there(offset: int) -> None:
+    log = open_log(sim_disk())
+    fill(log, 8)
+    log.advance_log_start(4).run()
+    with pytest.raises(OffsetOutOfRangeError, match=f"{offset} is outside 4 to 8"):
+        log.read(start_offset=offset, end_offset=8, bytes_max=1)
+
+
+def test_reading_at_the_end_gives_nothing(log: Log) -> None:
+    assert log.read(start_offset=0, end_offset=0, bytes_max=1) == []
+    fill(log, 2)
+    assert log.read(start_offset=2, end_offset=2, bytes_max=1) == []
+
+
+# -- finding by time -------------------------------------------------------------------------------
+
+
+def test_the_first_record_at_or_after_a_time_is_found(log: Log) -> None:
+    times = [[10, 30], [20], [40, 5, 50], [45]]
+    for row in times:
+        append(log, *[b"x" * 150] * len(row), timestamps_ms=row)
+    flat = [at for row in times for at in row]
+    for timestamp_ms in range(55):
+        expected = [
+            OffsetAndTimestamp(offset, at) for offset, at in enumerate(flat) if at >= timestamp_ms
+        ]
+        found = log.offset_for_timestamp(timestamp_ms, end_offset=7)
+        assert found == (expected[0] if expected else None)
+
+
+def test_a_record_at_or_past_the_end_is_not_found(log: Log) -> None:
+    append(log, b"x", b"y", timestamps_ms=[10, 20])
+    assert log.offset_for_timestamp(15, end_offset=1) is None
+    assert log.offset_for_timestamp(15, end_offset=2) == OffsetAndTimestamp(1, 20)
+
+
+def test_a_deleted_record_is_not_found_by_its_time(log: Log) -> None:
+    append(log, b"x", b"y", b"z", timestamps_ms=[10, 20, 30])
+    log.sync()
+    log.advance_log_start(1).run()
+    assert log.offset_for_timestamp(5, end_offset=3) == OffsetAndTimestamp(1, 20)
+
+
+# -- dropping --------------------------------------------------------------------------------------
+
+
+def retained(config: TopicConfig, *, now_ms: int, ages_ms: list[int], watermark: int = 99) -> int:
+    """The log start after retention, of one segment for each age (and one more, the active)."""
+    log = open_log(sim_disk(), config)
+    for age_ms in ages_ms:
+        append(log, b"x" * 900, timestamps_ms=NOW_MS - age_ms)
+    log.sync()
+    ticket = log.apply_retention(now_ms=now_ms, high_watermark=min(watermark, log.log_end_offset))
+    if ticket is not None:
+        ticket.run()
+    assert log.segment_count == len(ages_ms) - log.log_start_offset or log.size_bytes == 0
+    return log.log_start_offset
+
+
+def config_of(*, ms: int = -1, size: int = -1) -> TopicConfig:
+    return TopicConfig(segment_bytes=1_000, retention_ms=ms, retention_bytes=size)
+
+
+def test_retention_by_time() -> None:
+    ages = [500, 300, 100]
+    for retention_ms, start in ((-1, 0), (500, 0), (400, 1), (200, 2), (50, 3)):
+        assert retained(config_of(ms=retention_ms), now_ms=NOW_MS, ages_ms=ages) == start
+
+
+def test_retention_by_size() -> None:
+    size = len(batch_of([b"x" * 900]))  # of a batch, and so of a segment
+    for kept, start in ((-1, 0), (3 * size, 0), (2 * size, 1), (2 * size - 1, 1), (0, 3)):
+        assert retained(config_of(size=kept), now_ms=NOW_MS, ages_ms=[0, 0, 0]) == start
+
+
+def test_retention_by_both() -> None:
+    ages = [500, 300, 100]
+    assert retained(config_of(ms=400, size=0), now_ms=NOW_MS, ages_ms=ages) == 3
+    assert retained(config_of(ms=200, size=99_999), now_ms=NOW_MS, ages_ms=ages) == 2
+
+
+def test_retention_stops_at_the_high_watermark() -> None:
+    ages = [500, 500, 500]
+    assert retained(config_of(ms=0), now_ms=NOW_MS, ages_ms=ages, watermark=2) == 2
+
+
+def test_records_stamped_in_the_future_expire_too() -> None:
+    """ADR 0005: they count from when they were appended."""
+    year_ms = 365 * 86_400_000
+    ages = [-100 * year_ms, -5]
+    config = config_of(ms=1_000)
+    assert retained(config, now_ms=NOW_MS + 1_000, ages_ms=ages) == 0
+    assert retained(config, now_ms=NOW_MS + 1_001, ages_ms=ages) == 2
+
+
+def test_deleting_moves_the_start_at_once_and_drops_whole_segments() -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    fill(log, 20)
+    segments = files(disk, ".log")
+    log.advance_log_start(8).run()
+    assert log.log_start_offset == 8
+    assert values(log) == [value_at(offset) for offset in range(8, 20)]
+    assert files(disk, ".log") == segments[1:]
+    log.advance_log_start(8).run()
+    log.advance_log_start(20).run()
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (20, 20, 0)
+    assert files(disk, ".log") == [f"{DIRECTORY}/{20:020d}.log"]
+    append(log, b"on")
+    assert values(log) == [b"on"]
+
+
+def test_while_a_ticket_is_out_the_start_moves_and_files_go_later() -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    fill(log, 20)
+    fill(log, 1, sync=False)
+    ticket = log.begin_sync()
+    assert ticket is not None
+    count = len(files(disk, ".log"))
+    log.advance_log_start(13).run()
+    assert (log.log_start_offset, len(files(disk, ".log"))) == (13, count)
+    assert log.apply_retention(now_ms=NOW_MS, high_watermark=20) is None
+    ticket.run()
+    log.complete_sync(ticket)
+    later = log.apply_retention(now_ms=NOW_MS, high_watermark=20)
+    assert later is not None
+    later.run()
+    assert (log.log_start_offset, len(files(disk, ".log"))) == (13, count - 2)
+
+
+def test_deletions_may_be_carried_out_in_any_order() -> None:
+    """Several threads run tickets."""
+    disk = sim_disk()
+    log = open_log(disk)
+    fill(log, 20)
+    first, second = log.advance_log_start(7), log.advance_log_start(14)
+    second.run()
+    first.run()
+    log = after_power_cut(disk)
+    assert (log.log_start_offset, log.damage) == (14, "")
+
+
+def test_an_empty_log_can_be_deleted_from() -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    log.advance_log_start(0).run()
+    assert log.apply_retention(now_ms=NOW_MS, high_watermark=0) is None
+    log.truncate_to(0)
+    assert log.begin_sync(snapshot=True) is None
+    assert log.log_end_offset == 0
+
+
+# -- cutting ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [SMALL, ONE_SEGMENT], ids=["segments", "one segment"])
+@pytest.mark.parametrize("offset", [0, 1, 5, 6, 7, 13, 19, 20])
+def test_truncating_leaves_what_lies_before(offset: int, config: TopicConfig) -> None:
+    disk = sim_disk()
+    log = open_log(disk, config)
+    fill(log, 15)
+    fill(log, 5, sync=False)
+    log.truncate_to(offset)
+    assert (log.log_end_offset, log.damage) == (offset, "")
+    assert log.durable_end_offset == (15 if offset == 20 else offset)
+    assert values(log) == [value_at(o) for o in range(offset)]
+    fill(log, 3)
+    log = killed(disk, config)
+    assert values(log) == [value_at(o) for o in range(offset + 3)]
+
+
+def test_truncating_inside_a_batch_takes_all_of_it() -> None:
+    log = open_log(sim_disk())
+    append(log, b"a")
+    append(log, b"b", b"c", b"d")
+    log.truncate_to(3)
+    assert log.log_end_offset == 1
+
+
+def test_truncating_inside_the_batch_that_holds_the_start_takes_the_start_back() -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    append(log, b"a", b"b")
+    append(log, b"c", b"d", b"e")
+    log.sync()
+    log.advance_log_start(3).run()
+    log.truncate_to(4)
+    assert (log.log_start_offset, log.log_end_offset) == (2, 2)
+    log = after_power_cut(disk)
+    assert (log.log_start_offset, log.log_end_offset, log.damage) == (2, 2, "")
+    append(log, b"on")
+    assert values(log) == [b"on"]
+
+
+def test_truncating_forgets_epochs_that_are_gone() -> None:
+    log = open_log(sim_disk())
+    for epoch in (0, 2, 3):
+        fill(log, 4, leader_epoch=epoch)
+    log.truncate_to(6)
+    assert list(log.epochs) == [(0, 0), (2, 4)]
+    append(log, b"x", leader_epoch=5)
+    assert list(log.epochs) == [(0, 0), (2, 4), (5, 6)]
+
+
+def test_a_reader_is_not_misled_by_where_batches_were_before_a_truncation() -> None:
+    log = open_log(sim_disk(), ONE_SEGMENT)
+    fill(log, 10)
+    log.read(start_offset=0, end_offset=10, bytes_max=1_000)  # notes where the next one starts
+    log.truncate_to(1)
+    append(log, b"a longer one" * 30)
+    fill(log, 8)
+    for offset in range(1, 10):
+        assert base_offsets_of(stored(log, offset))[0] == offset
+
+
+# -- the rest --------------------------------------------------------------------------------------
+
+
+def test_an_old_leader_may_not_append() -> None:
+    log = open_log(sim_disk())
+    append(log, b"x", leader_epoch=4)
+    with pytest.raises(AssertionError):
+        append(log, b"x", leader_epoch=3)
+
+
+def test_what_may_be_acknowledged_depends_on_the_flush_policy() -> None:
+    for policy, end in (("fsync", 2), ("os", 5)):
+        log = open_log(sim_disk(), TopicConfig(flush_policy=policy))
+        fill(log, 2)
+        fill(log, 3, sync=False)
+        assert log.acknowledged_end_offset == end
+
+
+def test_a_clean_stop_spares_the_next_start_from_reading_batches() -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    fill(log, 20)
+    fill(log, 1)
+    log.close()
+    disk.crash()
+    reads = count_reads(disk)
+    log = open_log(disk)
+    assert log.log_end_offset == 21
+    assert sum(reads) < 300 * log.segment_count  # the end of each, to see that its index fits
+
+
+def test_a_snapshot_is_taken_when_there_is_something_new() -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    fill(log, 3)
+    ticket = log.begin_sync(snapshot=True)
+    assert ticket is not None
+    ticket.run()
+    log.complete_sync(ticket)
+    assert log.begin_sync(snapshot=True) is None
+    assert len(files(disk, ".index")) == 1
+    fill(log, 1)
+    assert log.begin_sync() is None
+    assert log.begin_sync(snapshot=True) is not None
+
+
+def test_damage_is_told_by_the_error_as_by_the_property() -> None:
+    disk = sim_disk()
+    fill(open_log(disk), 3)
+    disk.flip_bit(files(disk, ".log")[0], 999)
+    log = killed(disk)
+    with pytest.raises(DamagedLogError) as raised:
+        append(log, b"x")
+    assert str(raised.value) == log.damage

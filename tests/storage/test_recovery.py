@@ -1,0 +1,171 @@
+"""Recovery's parts: which files are live, what an index is believed, what it costs.
+
+What a start makes of bad bytes: test_damage. What is durable after it: test_durability.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from raftlog import limits
+from raftlog.storage import recovery
+from raftlog.storage.recovery import live_bases, load_leftovers, read_index, recover
+from raftlog.storage.segment import Segment
+from raftlog.testing.disk import SimDisk
+from tests.storage.logs import DIRECTORY, append, count_reads, files, fill, open_log, sim_disk
+
+
+@pytest.mark.parametrize(
+    ("start", "live"),
+    [
+        (0, [0, 10, 20]),
+        (9, [0, 10, 20]),
+        (10, [10, 20]),
+        (19, [10, 20]),
+        (20, [20]),
+        (99, [20]),
+    ],
+)
+def test_segments_that_end_at_or_below_the_start_are_dead(start: int, live: list[int]) -> None:
+    assert live_bases([0, 10, 20], start) == live
+
+
+def test_without_a_segment_below_the_start_all_are_live() -> None:
+    assert live_bases([10, 20], 5) == [10, 20]
+    assert live_bases([], 5) == []
+
+
+def recovered(disk: SimDisk, *, start: int = 0, durable: int = 0) -> recovery.Recovered:
+    return recover(
+        disk,
+        DIRECTORY,
+        log_start_offset=start,
+        durable_offset=durable,
+        index_interval_bytes=300,
+    )
+
+
+def test_an_index_is_proof_that_what_it_covers_was_durable() -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    fill(log, 20)
+    log.close()
+    disk.crash()
+    assert recovered(disk).durable_offset == 20
+    for path in files(disk, ".index"):
+        disk.remove(path)
+    assert recovered(disk).durable_offset == 0
+    assert recovered(disk, durable=7).durable_offset == 7
+
+
+def test_below_the_log_start_nothing_has_to_be_durable() -> None:
+    disk = sim_disk()
+    fill(open_log(disk), 20)
+    disk.crash()
+    assert recovered(disk, start=20, durable=20).durable_offset == 0
+
+
+def test_only_what_no_index_covers_is_read_and_to_be_synced() -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    fill(log, 20)
+    log.close()
+    disk.crash()
+    assert recovered(disk).scanned == []
+    second = files(disk, ".index")[1]
+    disk.remove(second)
+    (scanned,) = recovered(disk).scanned
+    assert scanned.index_path == second
+
+
+def test_every_batch_is_read_once_whatever_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "_WINDOW_BYTES", 1_000)
+    disk = sim_disk()
+    log = open_log(disk)
+    for size in (10, 5_000, 300, 300, 300, 3_000, 10):
+        append(log, b"x" * size)
+    log.sync()
+    disk.crash()
+    reads = count_reads(disk)
+    result = recovered(disk)
+    assert [s.summary for s in result.segments] == [s.summary for s in log._segments]
+    assert [s.index for s in result.segments] == [s.index for s in log._segments]
+    assert sum(reads) < 2 * log.size_bytes
+
+
+def test_one_segment_is_open_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log may have more segments than a process may have descriptors."""
+    disk = sim_disk()
+    fill(open_log(disk), 60)
+    disk.crash()
+    open_now: list[Segment] = []
+    whole = Segment.file.fget
+    assert whole is not None
+
+    def noting(segment: Segment) -> object:
+        if segment not in open_now:
+            open_now.append(segment)
+        open_now[:] = [other for other in open_now if other.is_open or other is segment]
+        assert len(open_now) <= 2
+        return whole(segment)
+
+    monkeypatch.setattr(Segment, "file", property(noting))
+    assert len(recovered(disk).segments) > 8
+
+
+def test_temporary_files_are_removed() -> None:
+    disk = sim_disk()
+    fill(open_log(disk), 3)
+    disk.crash()
+    disk.write_atomic(f"{DIRECTORY}/{0:020d}.index.tmp", b"half")
+    recovered(disk)
+    assert [name for name in disk.list_dir(DIRECTORY) if name.endswith(".tmp")] == []
+
+
+def leftovers(disk: SimDisk, *, start: int, from_offset: int = 0) -> list[Segment]:
+    return load_leftovers(
+        disk,
+        DIRECTORY,
+        log_start_offset=start,
+        from_offset=from_offset,
+        index_interval_bytes=300,
+    )
+
+
+def test_leftovers_are_what_lies_below_the_start_and_is_asked_for() -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    fill(log, 30)
+    disk.crash()
+    bases = [segment.base_offset for segment in log._segments]
+    assert leftovers(disk, start=0) == []
+    assert [s.base_offset for s in leftovers(disk, start=bases[3])] == bases[:3]
+    assert [s.base_offset for s in leftovers(disk, start=bases[3], from_offset=bases[2])] == [
+        bases[2]
+    ]
+    assert leftovers(disk, start=bases[3], from_offset=bases[3]) == []
+
+
+def test_leftovers_are_taken_as_far_as_they_are_good() -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    fill(log, 30)
+    disk.crash()
+    first, second, third, *_ = files(disk, ".log")
+    disk.remove(second)
+    disk.flip_bit(third, 0)
+    for path in files(disk, ".index"):
+        disk.remove(path)
+    found = leftovers(disk, start=30)
+    whole = log._segments[0]
+    assert (found[0].path, found[0].next_offset) == (first, whole.next_offset)
+    assert found[1].size_bytes == 0
+
+
+def test_an_index_that_cannot_be_read_is_none() -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    fill(log, 20)
+    assert read_index(disk, DIRECTORY, 0) is not None
+    assert read_index(disk, DIRECTORY, 1) is None
+    assert recovery._INDEX_FILE_BYTES_MAX > limits.MIB

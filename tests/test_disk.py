@@ -1,0 +1,300 @@
+"""What every ``Disk`` does, on the machine's own and on the simulated one; and ``OsDisk`` alone."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import TypeAlias
+
+import pytest
+
+from raftlog.disk import NO_ROOM, TEMPORARY_SUFFIX, Disk, OsDisk
+from raftlog.testing.disk import SimDisk
+from raftlog.types import Buffer
+
+Place: TypeAlias = tuple[Disk, str]
+
+
+@pytest.fixture(params=["os", "sim"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A disk and a directory on it."""
+    disk: Disk = OsDisk() if request.param == "os" else SimDisk(Random(1))
+    directory = f"{tmp_path}/data"
+    disk.make_dirs(directory)
+    return disk, directory
+
+
+def test_a_file_is_what_was_appended_to_it(place: Place) -> None:
+    disk, directory = place
+    file = disk.open(f"{directory}/a", create=True)
+    file.append([b"one ", bytearray(b"two "), memoryview(b"three")])
+    file.append([b"!"])
+    assert (file.size(), file.path) == (14, f"{directory}/a")
+    assert file.pread(14, 0) == b"one two three!"
+    assert disk.read_file(f"{directory}/a", bytes_max=14) == b"one two three!"
+    file.close()
+
+
+def test_a_read_is_short_only_at_the_end(place: Place) -> None:
+    disk, directory = place
+    file = disk.open(f"{directory}/a", create=True)
+    file.append([b"0123456789"])
+    assert file.pread(4, 3) == b"3456"
+    assert file.pread(100, 8) == b"89"
+    assert file.pread(1, 10) == b""
+    file.close()
+
+
+def test_a_write_in_place_changes_what_it_covers_and_may_extend_the_file(place: Place) -> None:
+    disk, directory = place
+    file = disk.open(f"{directory}/a", create=True)
+    file.append([b"0123456789"])
+    file.pwrite(b"xy", 3)
+    assert (file.pread(99, 0), file.size()) == (b"012xy56789", 10)
+    file.pwrite(b"end", 12)
+    assert (file.pread(99, 0), file.size()) == (b"012xy56789\0\0end", 15)
+    file.close()
+
+
+def test_truncating_cuts_and_appending_goes_on_from_there(place: Place) -> None:
+    disk, directory = place
+    file = disk.open(f"{directory}/a", create=True)
+    file.append([b"0123456789"])
+    file.truncate(4)
+    file.append([b"x"])
+    assert (file.pread(99, 0), file.size()) == (b"0123x", 5)
+    file.truncate(7)
+    assert file.pread(99, 0) == b"0123x\0\0"
+    file.sync()
+    file.close()
+
+
+def test_opening_again_goes_on_where_the_file_ends(place: Place) -> None:
+    disk, directory = place
+    disk.open(f"{directory}/a", create=True).append([b"one"])
+    file = disk.open(f"{directory}/a", create=True)
+    assert file.size() == 3
+    file.append([b" two"])
+    reader = disk.open(f"{directory}/a", write=False)
+    assert reader.pread(99, 0) == b"one two"
+
+
+def test_closing_twice_is_harmless_and_a_closed_file_is_dead(place: Place) -> None:
+    disk, directory = place
+    file = disk.open(f"{directory}/a", create=True)
+    file.close()
+    file.close()
+    with pytest.raises(OSError, match="Bad file"):
+        file.pread(1, 0)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda disk, path: disk.open(path),
+        lambda disk, path: disk.remove(path),
+        lambda disk, path: disk.rename(path, path + "2"),
+        lambda disk, path: disk.read_file(path, bytes_max=1),
+        lambda disk, path: disk.sync_dir(path),
+        lambda disk, path: disk.open(f"{path}/below", create=True),
+    ],
+    ids=["open", "remove", "rename", "read_file", "sync_dir", "create below"],
+)
+def test_what_is_not_there_is_not_found(place: Place, act: Callable[[Disk, str], object]) -> None:
+    disk, directory = place
+    with pytest.raises(FileNotFoundError):
+        act(disk, f"{directory}/missing")
+    assert not disk.exists(f"{directory}/missing")
+
+
+def test_a_directory_lists_its_names_in_order_and_anything_else_lists_none(place: Place) -> None:
+    disk, directory = place
+    for name in ("b", "a", "c"):
+        disk.open(f"{directory}/{name}", create=True).close()
+    disk.make_dirs(f"{directory}/d/e")
+    assert disk.list_dir(directory) == ["a", "b", "c", "d"]
+    assert disk.list_dir(f"{directory}/d") == ["e"]
+    assert disk.list_dir(f"{directory}/missing") == []
+    assert disk.list_dir(f"{directory}/a") == []
+
+
+def test_making_directories_that_are_there_is_harmless(place: Place) -> None:
+    disk, directory = place
+    disk.make_dirs(f"{directory}/x/y")
+    disk.make_dirs(f"{directory}/x/y")
+    assert disk.exists(f"{directory}/x/y")
+
+
+def test_a_file_is_in_the_way_of_a_directory(place: Place) -> None:
+    disk, directory = place
+    disk.write_atomic(f"{directory}/a", b"")
+    for path in (f"{directory}/a", f"{directory}/a/b"):
+        with pytest.raises((FileExistsError, NotADirectoryError)):
+            disk.make_dirs(path)
+
+
+def test_renaming_replaces_the_target(place: Place) -> None:
+    disk, directory = place
+    for name in ("a", "b"):
+        disk.open(f"{directory}/{name}", create=True).append([name.encode()])
+    disk.rename(f"{directory}/a", f"{directory}/b")
+    assert disk.list_dir(directory) == ["b"]
+    assert disk.read_file(f"{directory}/b", bytes_max=9) == b"a"
+
+
+def test_an_open_file_outlives_its_name(place: Place) -> None:
+    disk, directory = place
+    file = disk.open(f"{directory}/a", create=True)
+    file.append([b"still here"])
+    disk.remove(f"{directory}/a")
+    assert not disk.exists(f"{directory}/a")
+    assert file.pread(99, 0) == b"still here"
+    file.close()
+
+
+def test_removing_a_tree_takes_all_below_and_none_is_harmless(place: Place) -> None:
+    disk, directory = place
+    disk.make_dirs(f"{directory}/x/y")
+    disk.open(f"{directory}/x/y/a", create=True).close()
+    disk.remove_tree(f"{directory}/x")
+    disk.remove_tree(f"{directory}/x")
+    assert disk.list_dir(directory) == []
+
+
+def test_an_atomic_write_replaces_all_and_leaves_nothing_beside(place: Place) -> None:
+    disk, directory = place
+    disk.write_atomic(f"{directory}/a", b"a long first version")
+    disk.write_atomic(f"{directory}/a", b"second")
+    assert disk.read_file(f"{directory}/a", bytes_max=99) == b"second"
+    assert disk.list_dir(directory) == ["a"]
+
+
+def test_an_atomic_write_is_not_misled_by_what_an_earlier_one_left(place: Place) -> None:
+    disk, directory = place
+    left = disk.open(f"{directory}/a{TEMPORARY_SUFFIX}", create=True)
+    left.append([b"half of something much longer"])
+    left.close()
+    disk.write_atomic(f"{directory}/a", b"whole")
+    assert disk.read_file(f"{directory}/a", bytes_max=99) == b"whole"
+
+
+def test_reading_a_whole_file_is_bounded(place: Place) -> None:
+    disk, directory = place
+    disk.write_atomic(f"{directory}/a", b"12345")
+    assert disk.read_file(f"{directory}/a", bytes_max=5) == b"12345"
+    with pytest.raises(OSError, match="a") as raised:
+        disk.read_file(f"{directory}/a", bytes_max=4)
+    assert raised.value.errno == errno.EFBIG
+
+
+def test_a_lock_is_held_by_one_until_it_is_released(place: Place) -> None:
+    disk, directory = place
+    lock = disk.lock(f"{directory}/lock")
+    with pytest.raises(BlockingIOError):
+        disk.lock(f"{directory}/lock")
+    lock.release()
+    lock.release()
+    disk.lock(f"{directory}/lock").release()
+
+
+def test_there_is_room(place: Place) -> None:
+    disk, directory = place
+    assert disk.free_bytes(directory) > 0
+
+
+# -- the machine's own disk alone ------------------------------------------------------------------
+
+
+def test_an_append_goes_on_after_a_short_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As near a full disk, on a signal, or over 2 GiB."""
+    whole, rest = os.pwritev, os.pwrite
+
+    def short_pwritev(fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        return whole(fd, [b"".join(buffers)[:3]], position)
+
+    def short_pwrite(fd: int, data: Buffer, position: int) -> int:
+        return rest(fd, bytes(data)[:2], position)
+
+    monkeypatch.setattr(os, "pwritev", short_pwritev)
+    monkeypatch.setattr(os, "pwrite", short_pwrite)
+    file = OsDisk().open(f"{tmp_path}/a", create=True)
+    file.append([b"0123", b"456789"])
+    file.pwrite(b"abcde", 5)
+    assert (file.pread(99, 0), file.size()) == (b"01234abcde", 10)
+    file.close()
+
+
+def test_a_read_goes_on_after_a_short_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = os.pread
+    file = OsDisk().open(f"{tmp_path}/a", create=True)
+    file.append([b"0123456789"])
+    monkeypatch.setattr(os, "pread", lambda fd, size, position: whole(fd, min(size, 3), position))
+    assert file.pread(8, 1) == b"12345678"
+    assert file.pread(99, 5) == b"56789"
+    file.close()
+
+
+def test_a_failed_append_leaves_the_size_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = OsDisk().open(f"{tmp_path}/a", create=True)
+    file.append([b"whole"])
+
+    def no_room(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", no_room)
+        with pytest.raises(OSError, match="no room"):
+            file.append([b"more"])
+    assert file.size() == 5
+    file.append([b"!"])
+    assert file.pread(99, 0) == b"whole!"
+    file.close()
+
+
+def test_what_durability_is_promised_is_asked_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The simulated disk takes this order for granted."""
+    asked: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def noting_fsync(fd: int) -> None:
+        asked.append(f"fsync {os.path.basename(os.readlink(f'/proc/self/fd/{fd}'))}")
+        fsync(fd)
+
+    def noting_replace(source: str, target: str) -> None:
+        asked.append(f"replace {os.path.basename(target)}")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", noting_fsync)
+    monkeypatch.setattr(os, "replace", noting_replace)
+    disk = OsDisk()
+    disk.make_dirs(f"{tmp_path}/data/x/y")
+    disk.make_dirs(f"{tmp_path}/data/x/y")
+    assert asked == [f"fsync {tmp_path.name}", "fsync data", "fsync x"]
+    asked.clear()
+    disk.write_atomic(f"{tmp_path}/data/a", b"state")
+    assert asked == ["fsync a.tmp", "replace a", "fsync data"]
+
+
+def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
+    other = (
+        "import os, sys; from raftlog.disk import OsDisk; "
+        "lock = OsDisk().lock(sys.argv[1]); os._exit(7)"
+    )
+    run = subprocess.run([sys.executable, "-c", other, f"{tmp_path}/lock"], check=False)
+    assert run.returncode == 7
+    OsDisk().lock(f"{tmp_path}/lock").release()
+
+
+def test_a_full_disk_is_told_from_a_broken_one() -> None:
+    assert {errno.ENOSPC, errno.EDQUOT} == NO_ROOM

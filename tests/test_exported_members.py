@@ -1,0 +1,47 @@
+"""What users import is what ``__all__`` says, and nothing else is promised."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+
+import pytest
+
+import raftlog
+
+# docs and programs out there use these: rename one only with an ADR and an alias.
+PROMISED = {
+    *("Admin", "Consumer", "ConsumerRecord", "NewTopic", "Producer", "RecordMetadata"),
+    *("TopicPartition", "aio", "errors"),
+}
+
+
+def test_what_the_documentation_promises_is_there() -> None:
+    assert set(raftlog.__all__) >= PROMISED
+
+
+@pytest.mark.parametrize("name", raftlog.__all__)
+def test_every_public_name_can_be_imported(name: str) -> None:
+    assert getattr(raftlog, name) is not None
+    assert name in dir(raftlog)
+
+
+def test_other_names_are_refused_as_any_module_does() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        raftlog.Nonsense  # noqa: B018 - looking it up is the test
+
+
+def test_asyncio_names_are_in_aio() -> None:
+    aio = importlib.import_module("raftlog.aio")
+    assert set(aio.__all__) == {"AsyncAdmin", "AsyncConsumer", "AsyncProducer"}
+
+
+def test_importing_raftlog_alone_is_cheap() -> None:
+    code = "import sys, raftlog; sys.exit(' '.join({'numpy', 'asyncio'} & set(sys.modules)) or 0)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr

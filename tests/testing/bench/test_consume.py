@@ -1,0 +1,16 @@
+"""Tests of raftlog.testing.bench.consume."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftlog.testing.bench.consume import consume
+from raftlog.testing.bench.target import Target
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("arrow", [False, True])
+def test_a_figure_comes_out(broker: Target, arrow: bool) -> None:
+    figure = consume(broker.bootstrap, records=20_000, value_bytes=50, arrow=arrow, rounds=1)
+    assert figure.records == 20_000
+    assert figure.records_per_s > 0

@@ -1,0 +1,89 @@
+"""The manual says what the program does: commands, settings, errors and modules are all in it."""
+
+from __future__ import annotations
+
+import re
+
+import click
+import pytest
+
+from cli.main import COMMANDS, root
+from docs import generate
+from tests.tidy import sources
+from tests.tidy.sources import ROOT
+
+ALL_COMMANDS = dict(generate.commands(root, ("raftlog",)))
+
+
+def same(written: str, now: str) -> bool:
+    """Equal; or, for a page laid out by another version of click, of the same sections."""
+    by_click = "<!-- click "
+    if by_click in written and f"{by_click}{generate.click_version()} -->" not in written:
+        written, now = (re.sub(r"```.*?```", "", t, flags=re.DOTALL) for t in (written, now))
+        written = re.sub(rf"{by_click}.*", f"{by_click}{generate.click_version()} -->", written)
+    return written == now
+
+
+def test_generated_pages_are_up_to_date() -> None:
+    stale = [
+        path.relative_to(ROOT).as_posix()
+        for path, text in generate.pages().items()
+        if not path.exists() or not same(path.read_text(encoding="utf-8"), text)
+    ]
+    assert not stale, f"run `make docs` (or python docs/generate.py): {stale}"
+
+
+@pytest.mark.parametrize("name", ALL_COMMANDS)
+def test_every_command_has_help_with_an_example(name: str) -> None:
+    context = ALL_COMMANDS[name]
+    text = context.command.help or ""
+    assert text.strip(), "write the command's docstring"
+    assert "Example:" in text, "show one call that works as it stands"
+    assert "\\b" not in text, "a raw docstring: click's mark has to be the character, not its name"
+    for parameter in context.command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{parameter.opts[0]} has no help"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_command_table_has_the_first_line_of_each_help(name: str) -> None:
+    text = ALL_COMMANDS[f"raftlog {name}"].command.help or ""
+    assert COMMANDS[name].help == text.partition("\n")[0]
+
+
+def test_every_command_takes_json_or_prints_no_result() -> None:
+    silent = {
+        "raftlog broker",  # logs to stderr
+        "raftlog completion",  # prints a script, whatever the format
+    }
+    without = [
+        name
+        for name, context in ALL_COMMANDS.items()
+        if not isinstance(context.command, click.Group)
+        and name not in silent
+        and not any("--json" in parameter.opts for parameter in context.command.params)
+    ]
+    assert not without, f"give these --json: {without}"
+
+
+def test_every_module_is_in_whats_here() -> None:
+    text = (ROOT / "docs/internals/whats-here.md").read_text(encoding="utf-8")
+    missing = [
+        source.path
+        for source in sources.packages()
+        if source.text.strip() and f"- `{source.path.rpartition('/')[2]}`: " not in text
+    ]
+    assert not missing
+
+
+def test_every_page_is_in_a_table_of_contents() -> None:
+    docs = ROOT / "docs"
+    entries = (docs / "index.md").read_text(encoding="utf-8").splitlines()
+    pages = {path.relative_to(docs).with_suffix("") for path in docs.rglob("*.md")}
+    lost = [
+        page.as_posix()
+        for page in pages
+        if page.parts[0] not in {"_build", "index"}
+        and not any(map(page.match, filter(None, entries)))
+    ]
+    assert not lost, f"add these to a toctree of docs/index.md: {lost}"

@@ -1,0 +1,120 @@
+"""Small functions, small modules that say what they hold, a test beside each, nothing left over."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from tests.tidy import sources
+from tests.tidy.sources import ROOT, Source
+
+FUNCTION_LINES_MAX = 70
+MODULE_LINES_MAX = 500
+CLI_MODULE_LINES_MAX = 200
+UNFINISHED = re.compile(
+    r"\b(" + "|".join(("FIX" + "ME", "TO" + "DO", "X" * 3, "HA" + "CK")) + r")\b"
+)
+
+# A module whose behaviour is a whole: the test that stands for it has another name.
+TESTED_ELSEWHERE: dict[str, str] = {}
+
+
+def lines(node: ast.AST) -> int:
+    return (node.end_lineno or 0) - node.lineno + 1
+
+
+def test_functions_fit_on_a_page() -> None:
+    long = [
+        f"{source.path}:{function.lineno} {function.name} has {lines(function)} lines"
+        for source in sources.everything()
+        for function in source.functions
+        if lines(function) > FUNCTION_LINES_MAX
+    ]
+    assert not long, f"cut these to {FUNCTION_LINES_MAX} lines: {long}"
+
+
+def lines_allowed(source: Source) -> int:
+    return CLI_MODULE_LINES_MAX if source.path.startswith("cli/") else MODULE_LINES_MAX
+
+
+def test_modules_stay_small() -> None:
+    big = [
+        f"{source.path} has {count} lines, {lines_allowed(source)} are allowed"
+        for source in sources.everything()
+        if (count := source.text.count("\n")) > lines_allowed(source)
+    ]
+    assert not big, f"split these by what they hold: {big}"
+
+
+def test_modules_say_what_lives_in_them() -> None:
+    silent = [s.path for s in sources.everything() if s.text.strip() and not opening(s)]
+    assert not silent, f"open these with a docstring that says what lives there: {silent}"
+    ragged = [s.path for s in sources.packages() if opening(s)[-1:] not in {".", "", ":", "?"}]
+    assert not ragged, f"end the docstring's first paragraph as a sentence: {ragged}"
+
+
+def opening(source: Source) -> str:
+    """The first paragraph of the docstring."""
+    return (ast.get_docstring(source.tree) or "").partition("\n\n")[0]
+
+
+def test_packages_have_an_init_file() -> None:
+    folders = {(ROOT / source.path).parent for source in sources.packages()}
+    bare = [folder.relative_to(ROOT).as_posix() for folder in sorted(folders)
+            if not (folder / "__init__.py").exists()]  # fmt: skip
+    assert not bare, f"add an __init__.py with a docstring to: {bare}"
+
+
+def mirror(source: Source) -> str:
+    """``raftlog/record/batch.py`` -> ``tests/record/test_batch.py``; others keep their package."""
+    folder, _, name = source.path.removeprefix("raftlog/").rpartition("/")
+    return "/".join(part for part in ("tests", folder, f"test_{name}") if part)
+
+
+def test_every_module_has_its_test() -> None:
+    missing = [
+        f"{source.path} -> {mirror(source)}"
+        for source in sources.packages()
+        if source.functions
+        and not source.path.endswith(("/__init__.py", "/__main__.py"))
+        and not (ROOT / TESTED_ELSEWHERE.get(source.path, mirror(source))).exists()
+    ]
+    assert not missing, f"write these: {missing}"
+
+
+def test_exceptions_to_the_rules_still_stand() -> None:
+    gone = [
+        path for pair in TESTED_ELSEWHERE.items() for path in pair if not (ROOT / path).exists()
+    ]
+    assert not gone
+
+
+def test_nothing_is_left_unfinished() -> None:
+    marks = [
+        f"{source.path}:{number} {line.strip()}"
+        for source in sources.everything()
+        for number, line in enumerate(source.text.splitlines(), start=1)
+        if UNFINISHED.search(line)
+    ]
+    assert not marks, f"do these or open an issue: {marks}"
+
+
+def dotted_strings(source: Source) -> set[str]:
+    """Modules may be loaded by name (the command table, lazy public names)."""
+    nodes = (node for node in ast.walk(source.tree) if isinstance(node, ast.Constant))
+    return {node.value.partition(":")[0] for node in nodes if isinstance(node.value, str)}
+
+
+def test_no_module_is_dead() -> None:
+    alive = {"cli.main"}  # the console script
+    for source in sources.packages():
+        alive |= {name for name in source.imported_modules if name != source.module}
+        alive |= dotted_strings(source)
+    dead = [
+        source.path
+        for source in sources.packages()
+        if not source.path.endswith(("/__init__.py", "/__main__.py"))
+        and not source.path.startswith("raftlog/testing/")  # tests and users import those
+        and source.module not in alive
+    ]
+    assert not dead, f"nothing imports these: {dead}"
