@@ -1,0 +1,56 @@
+# The front door. `make help` lists the targets. Needs only Python >= 3.11 and make; all else goes into $(VENV).
+SHELL := /bin/bash
+VENV ?= .venv
+BIN := $(VENV)/bin
+EXTRAS := arrow,dev
+IS_USABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c '$(IS_USABLE)' 2>/dev/null && { command -v $$p; break; }; done)
+PYTEST := $(BIN)/python -m pytest -n 2
+
+.PHONY: help demo test check seeds nightly bench docs clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+demo: $(VENV)/.core ## the main job, end to end: produce, kill -9, restart, read back, compare
+	$(BIN)/raftlog demo $(ARGS)
+
+test: check ## make check, then every test that takes minutes at most
+	$(PYTEST) --durations=10 $(ARGS)
+
+check: $(VENV)/.dev ## ruff, mypy, import-linter, the tidy tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/tidy
+
+seeds: $(VENV)/.dev ## randomised tests with more examples (about 20 minutes at most)
+	HYPOTHESIS_PROFILE=ci $(PYTEST) --timeout=1200 -m "hypothesis or seeds" $(ARGS)
+
+nightly: $(VENV)/.dev ## randomised tests with very many examples (hours)
+	HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout=0 -m "hypothesis or seeds or nightly" $(ARGS)
+
+bench: $(VENV)/.dev ## throughput and latency beside the floor of this machine
+	$(BIN)/raftlog bench all $(ARGS)
+
+docs: $(VENV)/.dev ## regenerate the reference pages, build the manual into docs/_build/html
+	$(BIN)/python docs/generate.py
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+
+clean: ## remove the virtual environment and everything built
+	rm -rf $(VENV) build dist docs/_build .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "raftlog: no Python >= 3.11 with venv and ensurepip found." \
+		"Install one (Debian: apt install python3-venv) or run: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+
+$(VENV)/.core: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$(EXTRAS)]"
+	@touch $@ $(VENV)/.core

@@ -1,0 +1,250 @@
+"""The reference pages that a program writes: commands, settings, errors, modules.
+
+    python docs/generate.py            write them
+    python docs/generate.py --check    exit 1 if one is not what it would be
+
+A test runs the check, so that a page can be read in the repository and is never out of date.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import click  # noqa: E402 - the repository has to be importable first
+
+import raftlog  # noqa: E402
+from cli.main import root  # noqa: E402
+from raftlog import errors  # noqa: E402
+from raftlog.config import BROKER_KEYS, TOPIC_KEYS, ConfigKey  # noqa: E402
+
+PACKAGES = ("raftlog", "cli", "spark_source", "jepsen_like")
+NOTICE = "<!-- Written by docs/generate.py: run `make docs`, do not edit. -->\n"
+HELP_WIDTH = 96
+
+
+def pages() -> dict[Path, str]:
+    """Path -> text of every generated page."""
+    docs = ROOT / "docs"
+    return {
+        docs / "reference" / "cli.md": cli_page(),
+        docs / "reference" / "python.md": python_page(),
+        docs / "reference" / "config.md": config_page(),
+        docs / "reference" / "errors.md": errors_page(),
+        docs / "internals" / "whats-here.md": modules_page(),
+    }
+
+
+# -- commands -------------------------------------------------------------------------------------
+
+
+def commands(command: click.Command, names: tuple[str, ...]) -> Iterator[tuple[str, click.Context]]:
+    """Each command below ``command``, itself first, with the context that its help needs."""
+    parent = click.Context(click.Group(), info_name=" ".join(names[:-1])) if names[:-1] else None
+    context = click.Context(command, parent=parent, info_name=names[-1])
+    context.terminal_width = HELP_WIDTH
+    yield " ".join(names), context
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None, f"{names} lists {name} and does not have it"
+            yield from commands(child, (*names, name))
+
+
+def click_version() -> str:
+    """Major and minor: help is laid out a little differently by each."""
+    return ".".join(version("click").split(".")[:2])
+
+
+def cli_page() -> str:
+    parts = [NOTICE, f"<!-- click {click_version()} -->\n", "# Commands\n"]
+    for name, context in commands(root, ("raftlog",)):
+        parts.append(f"## {name}\n\n```text\n{context.get_help().strip()}\n```\n")
+    return "\n".join(parts)
+
+
+# -- the library ----------------------------------------------------------------------------------
+
+PYTHON_INTRODUCTION = """\
+Everything here is imported from `raftlog`. `raftlog.aio` has `AsyncProducer`, `AsyncConsumer` and
+`AsyncAdmin`: the same arguments, and the same methods as coroutines. All clients are context
+managers; nothing is connected before it is needed.
+"""
+
+
+def python_page() -> str:
+    parts = [NOTICE, "# Python\n", PYTHON_INTRODUCTION]
+    names = sorted(name for name in raftlog.__all__ if not name.startswith("_"))
+    for value in (getattr(raftlog, name) for name in names):
+        if inspect.isclass(value):
+            parts += class_section(value)
+        elif inspect.isfunction(value):
+            parts.append(function_section(f"raftlog.{value.__name__}", value, level=2))
+    return "\n".join(parts)
+
+
+def class_section(kind: type) -> Iterator[str]:
+    yield f"## {kind.__name__}\n\n{prose(kind.__doc__)}"
+    base = next((base for base in kind.__mro__ if "bootstrap" in settings_of(base)), None)
+    if base is None:
+        yield call_block(kind.__name__, kind)
+    else:
+        yield function_section(kind.__name__, base.__init__, level=3)  # type: ignore[misc]
+    for name, value in vars(kind).items():
+        if inspect.isfunction(value) and not name.startswith("_") and value.__doc__:
+            yield function_section(f"{kind.__name__}.{name}", value, level=3)
+
+
+def settings_of(kind: type) -> list[str]:
+    """The keyword arguments of a client's documented constructor."""
+    function = vars(kind).get("__init__")
+    documented = inspect.isfunction(function) and function.__doc__
+    return list(inspect.signature(function).parameters) if documented and function else []
+
+
+def function_section(name: str, function: Any, *, level: int) -> str:
+    call = call_block(name, function)
+    return f"{'#' * level} {name}\n\n{call}\n{prose(function.__doc__)}"
+
+
+def call_block(name: str, function: Any) -> str:
+    """How it is called, as a block of code."""
+    signature = inspect.signature(function)
+    arguments = [a for a in signature.parameters.values() if a.name not in {"self", "_cls"}]
+    listed = [argument_text(argument) for argument in arguments]
+    kinds = [argument.kind for argument in arguments]
+    if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        listed.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
+    returns = signature.return_annotation
+    arrow = "" if returns in {inspect.Signature.empty, "None", None} else f" -> {returns}"
+    call = f"{name}({', '.join(listed)}){arrow}"
+    if len(call) > HELP_WIDTH:
+        call = f"{name}(\n" + "".join(f"    {text},\n" for text in listed) + f"){arrow}"
+    return f"```python\n{call}\n```\n"
+
+
+def argument_text(argument: inspect.Parameter) -> str:
+    prefix = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    text = prefix.get(argument.kind, "") + argument.name
+    if argument.annotation is not inspect.Parameter.empty:
+        text += f": {getattr(argument.annotation, '__forward_arg__', argument.annotation)}"
+    if argument.default is inspect.Parameter.empty:
+        return text
+    return f"{text} = {argument.default!r}".replace("<factory>", "{}")
+
+
+def prose(docstring: str | None) -> str:
+    """A docstring as Markdown: a paragraph with hanging lines becomes a list."""
+    text = inspect.cleandoc(docstring or "").replace("``", "`")
+    blocks = []
+    for paragraph in text.split("\n\n"):
+        lines = paragraph.split("\n")
+        if any(line.startswith("    ") for line in lines[1:]) and not lines[0].startswith(" "):
+            lines = [line if line.startswith(" ") else f"- {line}" for line in lines]
+            lines = [line if line.startswith("- ") else f"  {line.strip()}" for line in lines]
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+# -- settings and errors --------------------------------------------------------------------------
+
+
+def table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [columns, tuple("---" for _ in columns), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def settings(keys: tuple[ConfigKey[Any], ...]) -> str:
+    rows = [
+        (f"`{key.name}`", "" if key.default is None else f"`{key.default}`", key.accepts, key.help)
+        for key in keys
+    ]
+    return table(("setting", "default", "takes", "meaning"), rows)
+
+
+def config_page() -> str:
+    return "\n".join(
+        [
+            NOTICE,
+            "# Settings\n",
+            "## Topics\n",
+            "Set with `raftlog topic create NAME --config KEY=VALUE` or `raftlog topic alter`.\n",
+            settings(TOPIC_KEYS),
+            "## Brokers\n",
+            "Set in the TOML file of `raftlog broker --config FILE`, or with `--set KEY=VALUE`.\n",
+            settings(BROKER_KEYS),
+        ]
+    )
+
+
+def errors_page() -> str:
+    tree = (errors.__doc__ or "").partition("\n\n")[2]
+    rows = [
+        (str(code), f"`{error.__name__}`", f"`{error.__base__.__name__}`", summary(error.__doc__))
+        for code, error in sorted(errors.ERRORS_BY_CODE.items())
+        if code > 0 and error.__base__ is not None
+    ]
+    return "\n".join(
+        [
+            NOTICE,
+            "# Errors\n",
+            "What an error is a kind of says what the caller may do next.\n",
+            f"```text\n{tree.partition('Each leaf')[0].rstrip()}\n```\n",
+            "The code is the error's number on the wire.\n",
+            table(("code", "error", "is a", "meaning"), rows),
+        ]
+    )
+
+
+def summary(docstring: str | None) -> str:
+    return " ".join((docstring or "").partition("\n\n")[0].split()).replace("``", "`")
+
+
+# -- modules --------------------------------------------------------------------------------------
+
+
+def modules_page() -> str:
+    parts = [
+        NOTICE,
+        "# What's here\n",
+        "One line for each module: the first of its docstring.\n",
+    ]
+    for package in PACKAGES:
+        folders = sorted({path.parent for path in (ROOT / package).rglob("*.py")})
+        for folder in folders:
+            rows = [module_line(path) for path in sorted(folder.glob("*.py"))]
+            heading = folder.relative_to(ROOT).as_posix()
+            parts.append(f"## {heading}\n\n" + "\n".join(filter(None, rows)) + "\n")
+    return "\n".join(parts)
+
+
+def module_line(path: Path) -> str:
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    return f"- `{path.name}`: {summary(docstring)}" if docstring else ""
+
+
+def main() -> int:
+    stale = [
+        path
+        for path, text in pages().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    check = sys.argv[1:] == ["--check"]
+    for path in stale:
+        name = path.relative_to(ROOT)
+        print(f"{name} is out of date: run `make docs`" if check else f"wrote {name}")
+        if not check:
+            path.write_text(pages()[path], encoding="utf-8")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
