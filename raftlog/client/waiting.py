@@ -7,6 +7,7 @@ threads could never end, so it is refused.
 
 from __future__ import annotations
 
+import math
 import time
 from _thread import allocate_lock, get_ident
 from collections.abc import Callable
@@ -16,8 +17,9 @@ from raftlog.errors import InvalidRequestError
 
 IO_THREADS: Final[set[int]] = set()  # idents of the running I/O threads, kept by ``loop_thread``
 
-_FOREVER: Final = -1.0
-_LONGEST_WAIT_S: Final = 365 * 86_400.0  # the system's limit is lower than a float's
+# A signal that comes between Python's last look for one and the system call that waits does not end
+# that call: Ctrl-C would be noticed only when the wait is over. So no wait is longer than this.
+WAIT_S_MAX: Final = 0.5
 
 
 class Pending(Protocol):
@@ -53,9 +55,12 @@ def wait_once(subscribe: Subscribe, timeout_s: float | None) -> bool:
     lock = allocate_lock()
     lock.acquire()
     subscribe(lock.release)
-    if timeout_s is None:
-        return lock.acquire(True, _FOREVER)
-    return lock.acquire(True, min(max(timeout_s, 0.0), _LONGEST_WAIT_S))
+    left = math.inf if timeout_s is None else timeout_s
+    while left > WAIT_S_MAX:
+        if lock.acquire(True, WAIT_S_MAX):
+            return True
+        left -= WAIT_S_MAX
+    return lock.acquire(True, max(left, 0.0))
 
 
 def refuse_io_thread() -> None:

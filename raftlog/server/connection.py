@@ -247,6 +247,7 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None or not buffers:
             return
         self._unwritten, self._unwritten_bytes = [], 0
+        self.last_active_seconds = self.services.loop.time()
         if len(buffers) == 1:
             transport.write(buffers[0])
         else:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from raftlog.client import waiting
 from raftlog.client.waiting import IO_THREADS, refuse_io_thread, wait_for, wait_once
 from raftlog.errors import InvalidRequestError
 
@@ -65,6 +66,25 @@ def test_a_late_call_after_a_wait_that_gave_up_does_no_harm() -> None:
 def test_a_timeout_of_ages_is_taken_as_one() -> None:
     step = Step()
     assert wait_once(lambda callback: (step.add_callback(callback), step.finish()), 1e12)
+
+
+@pytest.mark.parametrize("timeout_s", [None, 20.0])
+def test_a_signal_that_came_just_before_the_wait_is_noticed_soon(
+    timeout_s: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a signal ends no system call: only an end of the call lets Python look."""
+    waits: list[float] = []
+
+    class Lock:
+        def acquire(self, _blocking: bool = True, timeout_s: float = 0.0) -> bool:
+            waits.append(timeout_s)
+            return len(waits) > 3
+
+        def release(self) -> None: ...
+
+    monkeypatch.setattr(waiting, "allocate_lock", Lock)
+    assert wait_once(lambda _callback: None, timeout_s)
+    assert waits == [0.0] + [waiting.WAIT_S_MAX] * 3
 
 
 @pytest.mark.parametrize("timeout_s", [None, 20.0])
