@@ -5,11 +5,17 @@
     │   ├── NotLeaderError           another broker leads the partition
     │   ├── BrokerUnavailableError   no connection to a broker could be made
     │   ├── ThrottledError           a named limit is full at the moment
-    │   └── DiskFullError            the disk is full; reads go on, writes resume with room
+    │   ├── DiskFullError            the disk is full; reads go on, writes resume with room
+    │   ├── FencedLeaderEpochError   the request carries an older leader epoch than the broker's
+    │   ├── UnknownLeaderEpochError  a newer leader epoch than this broker knows: wait for it
+    │   ├── NotEnoughReplicasError   fewer in-sync replicas than min.insync.replicas
+    │   ├── LeaderNotAvailableError  the partition has no live leader at the moment
+    │   └── ClusterNotReadyError     the cluster group has no leader yet
     ├── OutcomeUnknownError          maybe done, maybe not: safe to repeat only with a sequence
     │   ├── ConnectionLostError      the connection closed before the answer came
     │   ├── RequestTimedOutError     no answer within the request timeout
-    │   └── DeliveryTimedOutError    the delivery timeout passed while an answer was outstanding
+    │   ├── DeliveryTimedOutError    the delivery timeout passed while an answer was outstanding
+    │   └── CommitUnknownError       appended; leadership or the ISR changed before it was committed
     ├── RefusedError                 the request is wrong: the same again gives the same answer
     │   ├── InvalidRequestError      a field is missing, has the wrong type or is out of range
     │   ├── UnsupportedApiError      the broker does not know this API
@@ -27,11 +33,17 @@
     │   ├── OutOfOrderSequenceError  a producer's sequence number leaves a gap
     │   ├── ProducerFencedError      a newer epoch of the same producer exists
     │   ├── UnsupportedFeatureError  a feature that this release or this set-up does not have
-    │   └── ClosedError              the client was closed
+    │   ├── ClosedError              the client was closed
+    │   ├── AccessDeniedError        no authenticated peer, or another cluster secret
+    │   ├── BrokerIdInUseError       another live broker has this broker id
+    │   ├── WrongClusterError        the peer belongs to another cluster
+    │   ├── StaleBrokerError         an older boot of a data directory: a copy that was put back
+    │   └── ChainMismatchError       a replica's batch does not continue the chain of its log
     └── StorageError                 this process's own disk: an operator has to look
         ├── DataDirectoryError       in use, another broker's, unreadable or unwritable
         ├── DamagedLogError          stored bytes below the durable point are bad
-        └── StorageFailedError       a write or fsync failed; the state of the disk is unknown
+        ├── StorageFailedError       a write or fsync failed; the state of the disk is unknown
+        └── DamagedJournalError      the consensus journal is damaged: this broker may not vote
 
 Each leaf has a wire code (0 is success). A code that this release does not know becomes the base
 class of its range, so that an old client still does the right thing: 1-99 retriable, 100-199
@@ -79,6 +91,36 @@ class DiskFullError(RetriableError):
     code = 5
 
 
+class FencedLeaderEpochError(RetriableError):
+    """The request carries an older leader epoch than this broker knows: refresh metadata."""
+
+    code = 6
+
+
+class UnknownLeaderEpochError(RetriableError):
+    """The request carries a newer leader epoch than this broker knows. Wait: it will learn."""
+
+    code = 7
+
+
+class NotEnoughReplicasError(RetriableError):
+    """Fewer replicas are in sync than ``min.insync.replicas`` asks for: nothing was appended."""
+
+    code = 8
+
+
+class LeaderNotAvailableError(RetriableError):
+    """The partition has no live leader at the moment. An election may be under way."""
+
+    code = 9
+
+
+class ClusterNotReadyError(RetriableError):
+    """The cluster group has no leader yet: too few of its voters have met."""
+
+    code = 10
+
+
 class OutcomeUnknownError(RaftlogError):
     """It may or may not have been done. Repeating is safe only for an idempotent request."""
 
@@ -101,6 +143,12 @@ class DeliveryTimedOutError(OutcomeUnknownError):
     """A record was not acknowledged within the delivery timeout."""
 
     code = 103
+
+
+class CommitUnknownError(OutcomeUnknownError):
+    """Appended, but leadership or the ISR changed before it was committed: kept, or not."""
+
+    code = 104
 
 
 class RefusedError(RaftlogError):
@@ -211,6 +259,40 @@ class ClosedError(RefusedError):
     code = 217
 
 
+class AccessDeniedError(RefusedError):
+    """Not an authenticated peer, or one with another cluster secret."""
+
+    code = 218
+
+
+class BrokerIdInUseError(RefusedError):
+    """Another live broker has this broker id. The message names its data directory."""
+
+    code = 219
+
+
+class WrongClusterError(RefusedError):
+    """The peer belongs to another cluster. The message names both cluster ids."""
+
+    code = 220
+
+
+class StaleBrokerError(RefusedError):
+    """An older boot of a data directory that was seen since: a copy put back from a backup.
+
+    Votes and acknowledgements that it gave after the copy was made are missing from it, so it may
+    not take part under the same directory id.
+    """
+
+    code = 221
+
+
+class ChainMismatchError(RefusedError):
+    """A replica's batch does not continue the chain of its log: the two logs differ below it."""
+
+    code = 222
+
+
 class StorageError(RaftlogError):
     """This process's own disk or files. An operator has to look."""
 
@@ -238,6 +320,12 @@ class StorageFailedError(StorageError):
     """
 
     code = 303
+
+
+class DamagedJournalError(StorageError):
+    """The consensus journal is damaged, and not only at its torn end: this broker may not vote."""
+
+    code = 304
 
 
 def _tree(base: type[RaftlogError]) -> list[type[RaftlogError]]:

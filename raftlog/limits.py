@@ -22,6 +22,21 @@ PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 CONFIG_VALUE_CHARS_MAX: Final = 4_096
 CONFIG_KEYS_PER_TOPIC_MAX: Final = 256
 
+# -- clusters --------------------------------------------------------------------------------------
+BROKERS_PER_CLUSTER_MAX: Final = 63
+VOTERS_PER_CLUSTER_MAX: Final = 15  # of the group that holds the cluster's own state
+PARTITIONS_PER_CLUSTER_MAX: Final = 100_000  # one broker may have a part in all of them
+REPLICATION_FACTOR_MAX: Final = 15
+REPLICATION_FACTOR_DEFAULT: Final = 3  # where there are as many brokers
+PRODUCER_IDS_PER_REQUEST_MAX: Final = 1_000_000
+ID_CHARS_MAX: Final = 64  # of a cluster, a data directory or a topic
+HOST_CHARS_MAX: Final = 255
+RACK_CHARS_MAX: Final = 256
+CLUSTER_SECRET_CHARS_MAX: Final = 4_096
+
+assert PARTITIONS_PER_CLUSTER_MAX <= PARTITIONS_PER_BROKER_MAX
+assert BROKERS_PER_CLUSTER_MAX >= 2 * REPLICATION_FACTOR_MAX - 1, "as many vote on a partition"
+
 # -- record batches --------------------------------------------------------------------------------
 BATCH_BYTES_MAX: Final = 64 * MIB  # the highest max.message.bytes that a topic may have
 BATCH_UNCOMPRESSED_BYTES_MAX: Final = 64 * MIB  # what a payload may decompress to

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from raftlog import limits
 from raftlog.client.delivery import Delivery
-from raftlog.client.metadata import TopicView
+from raftlog.client.metadata import NO_EPOCH, TopicView
 from raftlog.errors import RaftlogError, RecordTooLargeError
 from raftlog.record import HEADER_BYTES, BatchBody, Codec, encode
 from raftlog.types import Headers, TimestampMs
@@ -116,6 +116,7 @@ class PendingBatch:
         "headers",
         "identity",
         "keys",
+        "leader_epoch",
         "order",
         "outcome_unknown",
         "queue",
@@ -140,6 +141,7 @@ class PendingBatch:
         self.identity: Identity | None = None  # under which ``header`` gives it a sequence
         self.header = b""  # sealed; empty before it was sent
         self.outcome_unknown = False  # an attempt got no answer: it may be in the log
+        self.leader_epoch = NO_EPOCH  # in which the last attempt was made
         self.error: RaftlogError | None = None  # of the last attempt
 
     @property

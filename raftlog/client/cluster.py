@@ -1,30 +1,34 @@
-"""A client's hold on its cluster: connections to brokers, fresh metadata, requests with retries.
+"""A client's hold on its cluster: which broker to ask, fresh metadata, requests with retries.
 
-Lives on one event loop. What is known stands in ``view``; what failed, and whether to try again, is
-decided by ``retry``. No records here.
+Lives on one event loop. What is known stands in ``view``, connections in ``connections``; what
+failed, and whether to try again, is decided by ``retry``. No records here.
+
+Any broker answers what is not about one partition, so the one to ask is chosen: rather one that is
+connected, not one in *doubt* (it has just failed, or answered with old news), not the one that was
+asked last; and when it says nothing for a second, the next one is asked beside it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Container, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 from raftlog import limits
-from raftlog.client.connection import Answer, Connection, Connector, SocketConnector
+from raftlog.client.connection import SILENCE_S, Answer, Connection, Connector
+from raftlog.client.connections import CONNECT_PATIENCE_S, Connections, join
+from raftlog.client.hedge import Attempt, NoAnswerError, first_answer
 from raftlog.client.metadata import ClusterView, TopicView, unreachable
 from raftlog.client.retry import Backoff, Chance, may_retry
 from raftlog.client.settings import ConnectionSettings
 from raftlog.config import Address
 from raftlog.errors import (
     BrokerUnavailableError,
-    ClosedError,
-    ConnectionLostError,
     OutcomeUnknownError,
     RaftlogError,
-    RefusedError,
-    RequestTimedOutError,
     RetriableError,
 )
 from raftlog.protocol import api as apis
@@ -36,7 +40,15 @@ logger: Final = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RETRY_BACKOFF: Final = Backoff(first_ms=50, longest_ms=1_000)
-CONNECT_TIMEOUT_MS_MAX: Final = 10_000
+DOUBT_S: Final = 5.0  # so long a broker that failed is asked only when there is no other
+_OPINIONS_MAX: Final = 3  # brokers asked for metadata, one after the other, while they disagree
+
+
+class _Candidate(NamedTuple):
+    """A broker to ask. ``broker_id`` is None for an address of which nothing is known yet."""
+
+    broker_id: int | None
+    address: Address
 
 
 class Cluster:
@@ -52,15 +64,14 @@ class Cluster:
         self.settings = settings
         self.view = ClusterView()
         self.on_view: list[Callable[[ClusterView], None]] = []  # called after every news
-        self.reached = False  # whether any broker has ever answered
-        self._connector = connector
+        self._connections = Connections(settings, connector)
         self._chance = chance
-        self._by_broker: dict[int, Connection] = {}
-        self._connecting: dict[Address, asyncio.Task[Connection]] = {}
+        self._doubtful: dict[int, float] = {}  # broker id -> in doubt until then
+        self._asked: dict[int, int] = {}  # broker id -> when it was asked last, as a count
+        self._asks = 0
         self._wanted: set[str] = set()  # topics that this client asks metadata for
         self._refresh: asyncio.Task[None] | None = None
         self._refresh_covers: frozenset[str] = frozenset()
-        self._closed = False
 
     # -- connections
 
@@ -73,71 +84,112 @@ class Cluster:
         if address is None:
             raise BrokerUnavailableError(f"broker {broker_id} is not in the cluster at the moment")
         try:
-            return await self._connect(address)
+            connection = await self._connections.to(address)
         except BrokerUnavailableError as error:
             raise BrokerUnavailableError(
                 f"broker {broker_id}, which is to be reached at {address}, cannot be ({error})"
             ) from error
+        if connection.broker_id != broker_id:
+            raise BrokerUnavailableError(
+                f"broker {broker_id} is not at {address} any more: broker {connection.broker_id} is"
+            )
+        return connection
+
+    async def connection_to(self, address: Address) -> Connection:
+        """A connection to whoever is at ``address``, opened if need be."""
+        for connection in self._connections.all_open():
+            if connection.address == address:
+                return connection
+        return await self._connections.to(address)
 
     def open_connection(self, broker_id: int) -> Connection | None:
         """The connection to a broker, if there is one."""
-        found = self._by_broker.get(broker_id)
-        return found if found is not None and not found.closed else None
+        return self._connections.of(broker_id)
 
     async def any_connection(self) -> Connection:
-        """A connection to any broker: one that is open, else the first that can be opened."""
-        for connection in self._by_broker.values():
-            if not connection.closed:
-                return connection
-        addresses = list(dict.fromkeys([*self.view.brokers.values(), *self.settings.bootstrap]))
-        reasons: dict[Address, RaftlogError] = {}
-        for address in addresses:
-            try:
-                return await self._connect(address)
-            except (RetriableError, OutcomeUnknownError, RefusedError) as error:
-                if self._closed:
-                    raise
-                reasons[address] = error
-        raise unreachable(reasons)
+        """A connection to any broker: a good one that is open, else the first that opens."""
+        candidates = self._candidates(rotate=False)
+        for candidate in candidates[:1]:
+            if candidate.broker_id is not None:
+                found = self.open_connection(candidate.broker_id)
+                if found is not None:
+                    return found
+        return await self._connections.first_of([address for _, address in candidates])
 
-    async def _connect(self, address: Address) -> Connection:
-        self._check_open()
-        task = self._connecting.get(address)
-        if task is None:
-            task = asyncio.ensure_future(self._open(address))
-            self._connecting[address] = task
-            task.add_done_callback(lambda _: self._connecting.pop(address, None))
-        return await _join(task)
+    # -- whom to ask
 
-    async def _open(self, address: Address) -> Connection:
-        if self._connector is None:
-            self._connector = SocketConnector()
-        timeout_ms = min(self.settings.request_timeout_ms, CONNECT_TIMEOUT_MS_MAX)
+    def doubt(self, broker_id: int) -> None:
+        """This broker has failed, or its news were old: rather ask another, for a while."""
+        self._doubtful[broker_id] = asyncio.get_running_loop().time() + DOUBT_S
+
+    def _candidates(self, *, rotate: bool, without: Container[int | None] = ()) -> list[_Candidate]:
+        """Everyone that may be asked, the best first. ``rotate``: connected or not is no matter."""
+        brokers = dict(self.view.brokers)
+        for connection in self._connections.all_open():
+            brokers[connection.broker_id] = connection.address
+        found = [
+            _Candidate(broker_id, address)
+            for broker_id, address in brokers.items()
+            if broker_id not in without
+        ]
+        known = set(brokers.values())
+        found += [
+            _Candidate(None, address) for address in self.settings.bootstrap if address not in known
+        ]
+        now = asyncio.get_running_loop().time()
+
+        def rank(candidate: _Candidate) -> tuple[bool, bool, int]:
+            broker_id = candidate.broker_id
+            if broker_id is None:
+                return False, True, self._asks  # it may be another name of one that is known
+            connection = self.open_connection(broker_id)
+            in_doubt = self._doubtful.get(broker_id, now) > now
+            is_silent = connection is not None and connection.is_silent
+            is_far = connection is None and not rotate
+            return in_doubt or is_silent, is_far, self._asked.get(broker_id, 0)
+
+        return sorted(found, key=rank)
+
+    async def _ask_any(
+        self, api: Api, message: Message, *, rotate: bool = False, without: Container[int] = ()
+    ) -> tuple[int, Message]:
+        """What the first broker to answer says, and which one that is. For idempotent requests."""
+        self._connections.check_open()
+        attempts = [
+            Attempt(
+                candidate.address,
+                CONNECT_PATIENCE_S if self._is_far(candidate) else SILENCE_S,
+                partial(self._ask, candidate, api, message),
+            )
+            for candidate in self._candidates(rotate=rotate, without=without)
+        ]
         try:
-            async with asyncio.timeout(timeout_ms / 1_000):
-                connection = await self._connector(address.host, address.port)
-        except TimeoutError as error:
-            raise BrokerUnavailableError(f"no connection within {timeout_ms} ms") from error
-        except OSError as error:
-            raise BrokerUnavailableError(_reason(error)) from error
+            return await first_answer(attempts)
+        except NoAnswerError as error:
+            raise unreachable(error.reasons) from error
+
+    def _is_far(self, candidate: _Candidate) -> bool:
+        broker_id = candidate.broker_id
+        return broker_id is None or self.open_connection(broker_id) is None
+
+    async def _ask(self, candidate: _Candidate, api: Api, message: Message) -> tuple[int, Message]:
+        connection = None
         try:
-            await connection.handshake(self.settings.client_id, timeout_ms=timeout_ms)
-            self._check_open()
-        except (ConnectionLostError, RequestTimedOutError) as error:
-            connection.abort(error)
-            raise BrokerUnavailableError(
-                f"it took the connection and then fell silent: {error}"
-            ) from error
-        except BaseException as error:
-            connection.abort(ClosedError(f"the handshake failed: {error}"))
+            if candidate.broker_id is not None:
+                connection = self.open_connection(candidate.broker_id)
+            if connection is None:
+                connection = await self._connections.to(candidate.address)
+            self._asks += 1
+            self._asked[connection.broker_id] = self._asks
+            answer: Answer = await connection.request(
+                api, message, timeout_ms=self.settings.request_timeout_ms
+            )
+        except (RetriableError, OutcomeUnknownError):
+            failed = candidate.broker_id if connection is None else connection.broker_id
+            if failed is not None:
+                self.doubt(failed)
             raise
-        self.reached = True
-        older = self._by_broker.get(connection.broker_id)
-        if older is not None and not older.closed:
-            await connection.close()  # two addresses lead to one broker: one connection is enough
-            return older
-        self._by_broker[connection.broker_id] = connection
-        return connection
+        return connection.broker_id, answer.message
 
     # -- metadata
 
@@ -153,34 +205,40 @@ class Cluster:
 
         return await self.persist(attempt, repeatable=True, timeout_ms=timeout_ms)
 
-    async def refresh(self, topics: Iterable[str] = ()) -> ClusterView:
-        """Ask for metadata now, of all topics in use and ``topics``. Concurrent calls share one."""
+    async def refresh(self, topics: Iterable[str] = (), *, rotate: bool = False) -> ClusterView:
+        """Ask for metadata now, of all topics in use and ``topics``. Concurrent calls share one.
+
+        ``rotate``: of a broker that was not asked lately, though it may have to be connected to.
+        """
         wanted = set(topics)
         self._wanted |= wanted
         while self._refresh is not None and not wanted <= self._refresh_covers:
             await asyncio.wait([self._refresh])
-        await _join(self._start_refresh())
+        await join(self._start_refresh(rotate=rotate))
         return self.view
 
     def refresh_soon(self) -> None:
         """Ask for metadata, without waiting for it."""
-        if not self._closed:
+        if not self._connections.closed:
             self._start_refresh()
 
-    def _start_refresh(self) -> asyncio.Task[None]:
+    def _start_refresh(self, *, rotate: bool = False) -> asyncio.Task[None]:
         if self._refresh is None:
             self._refresh_covers = frozenset(self._wanted)
-            self._refresh = asyncio.ensure_future(self._ask_metadata())
+            self._refresh = asyncio.ensure_future(self._ask_metadata(rotate=rotate))
             self._refresh.add_done_callback(self._refreshed)
         return self._refresh
 
     async def keep_fresh(self) -> None:
-        """Refresh again and again, until cancelled, so that news are seen that no error brings."""
+        """Refresh again and again, until cancelled, so that news are seen that no error brings.
+
+        Each time another broker is asked: one that is cut off would go on with its old news.
+        """
         while True:
             await asyncio.sleep(self.settings.metadata_max_age_ms / 1_000)
             if self._wanted:
                 try:
-                    await self.refresh()
+                    await self.refresh(rotate=True)
                 except RaftlogError as error:
                     logger.debug("metadata could not be refreshed: %s", error)
 
@@ -193,21 +251,49 @@ class Cluster:
         if not task.cancelled():
             task.exception()  # whoever waits has it; nobody need
 
-    async def _ask_metadata(self) -> None:
+    async def _ask_metadata(self, *, rotate: bool) -> None:
         asked = sorted(self._refresh_covers)
         topics = asked if len(asked) <= limits.TOPICS_PER_REQUEST_MAX else None
-        connection = await self.any_connection()
-        answer = await connection.request(
-            apis.METADATA,
-            MetadataRequest(topics=topics),
-            timeout_ms=self.settings.request_timeout_ms,
-        )
-        response = answer.message
-        assert isinstance(response, MetadataResponse)
-        self.view = self.view.merge(response, asked=topics)
+        sources = {await self._ask_metadata_once(topics, rotate=rotate, without=())}
+        while self._is_unsure(sources, asked) and len(sources) < _OPINIONS_MAX:
+            try:
+                async with asyncio.timeout(SILENCE_S):
+                    source = await self._ask_metadata_once(topics, rotate=False, without=sources)
+            except (TimeoutError, RetriableError, OutcomeUnknownError):
+                break  # there is nobody else to ask
+            if source in sources:
+                break
+            sources.add(source)
         self._wanted -= self.view.failures.keys()
-        for callback in self.on_view:
+
+    async def _ask_metadata_once(
+        self, topics: list[str] | None, *, rotate: bool, without: Container[int]
+    ) -> int:
+        """Take one broker's answer into the view; which broker's it was."""
+        source, response = await self._ask_any(
+            apis.METADATA, MetadataRequest(topics=topics), rotate=rotate, without=without
+        )
+        assert isinstance(response, MetadataResponse)
+        if self.view.is_ahead_of(response):
+            logger.debug("broker %d answers with old news, or with very new ones", source)
+            self.doubt(source)
+        else:
+            self._doubtful.pop(source, None)
+        self.view = self.view.merge(response, asked=topics, source=source)
+        self._connections.cluster_id = self.view.cluster_id
+        for callback in list(self.on_view):
             callback(self.view)
+        return source
+
+    def _is_unsure(self, sources: Container[int], asked: Iterable[str]) -> bool:
+        """Whether the last answers call for another broker's opinion, and there is one to ask."""
+        if not any(broker_id not in sources for broker_id in self.view.brokers):
+            return False
+        now = asyncio.get_running_loop().time()
+        was_old = any(
+            broker_id in sources and until > now for broker_id, until in self._doubtful.items()
+        )
+        return was_old or any(name in self.view.doubts for name in asked)
 
     # -- requests
 
@@ -220,18 +306,46 @@ class Cluster:
         timeout_ms: int | None = None,
     ) -> Message:
         """The answer to a request, to any broker or to one; retried as ``retry`` allows."""
-        request_timeout_ms = self.settings.request_timeout_ms
 
         async def attempt() -> Message:
-            connection = (
-                await self.any_connection()
-                if broker_id is None
-                else await self.connection(broker_id)
-            )
-            answer: Answer = await connection.request(api, message, timeout_ms=request_timeout_ms)
-            return answer.message
+            if broker_id is None and api.idempotent:
+                return (await self._ask_any(api, message))[1]
+            if broker_id is None:
+                connection = await self.any_connection()
+            else:
+                connection = await self.connection(broker_id)
+            return await self.ask(connection, api, message)
 
         return await self.persist(attempt, repeatable=api.idempotent, timeout_ms=timeout_ms)
+
+    async def ask(self, connection: Connection, api: Api, message: Message) -> Message:
+        """One request on one connection, once."""
+        _, answer = await self._ask(
+            _Candidate(connection.broker_id, connection.address), api, message
+        )
+        return answer
+
+    async def ask_all(
+        self, api: Api, message: Message, *, brokers: Iterable[int], patience_s: float
+    ) -> dict[int, Message | RaftlogError]:
+        """What each of ``brokers`` answers within ``patience_s``, or why it does not."""
+
+        async def ask(broker_id: int) -> Message | RaftlogError:
+            try:
+                async with asyncio.timeout(patience_s):
+                    return await self.ask(await self.connection(broker_id), api, message)
+            except TimeoutError:
+                self.doubt(broker_id)
+                return BrokerUnavailableError(
+                    f"broker {broker_id} did not answer {api.name} within {patience_s:g} s"
+                )
+            except RaftlogError as error:
+                return error
+
+        asked = list(dict.fromkeys(brokers))
+        answers = await asyncio.gather(*map(ask, asked))
+        self._connections.check_open()
+        return dict(zip(asked, answers, strict=True))
 
     async def persist(
         self,
@@ -252,12 +366,12 @@ class Cluster:
             timeout_ms = settings.request_timeout_ms
         tries = 0
         while True:
-            self._check_open()
+            self._connections.check_open()
             try:
                 return await attempt()
             except RaftlogError as error:
                 patience_ms = timeout_ms
-                if not self.reached:
+                if not self._connections.reached:
                     patience_ms = min(patience_ms, settings.bootstrap_timeout_ms)
                 delay = self.backoff_seconds(tries)
                 if not may_retry(error, repeatable=repeatable):
@@ -273,37 +387,12 @@ class Cluster:
 
     # -- the end
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("the client was closed")
-
     async def close(self) -> None:
         """Close every connection. Idempotent."""
-        self._closed = True
+        self._connections.closed = True
         self.on_view.clear()
-        tasks: list[asyncio.Task[Connection] | asyncio.Task[None]] = [*self._connecting.values()]
         if self._refresh is not None:
-            tasks.append(self._refresh)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        connections = list(self._by_broker.values())
-        await asyncio.gather(*(connection.close() for connection in connections))
-        self._by_broker.clear()
-
-
-async def _join(task: asyncio.Task[T]) -> T:
-    """Wait for a task that others wait for, too. Only closing the client cancels it."""
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if task.cancelled():
-            raise ClosedError("the client was closed") from None
-        raise
-
-
-def _reason(error: OSError) -> str:
-    """What went wrong, without the address, which the caller names."""
-    if isinstance(error, ConnectionRefusedError):
-        return "connection refused: nothing listens there"
-    return error.strerror or str(error) or type(error).__name__
+            self._refresh.cancel()
+            with suppress(asyncio.CancelledError, RaftlogError):
+                await asyncio.wait([self._refresh])
+        await self._connections.close()

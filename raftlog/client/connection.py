@@ -35,6 +35,7 @@ NO_BROKER: Final = -1  # before the handshake
 _JOINING: Final = "asyncio.selector_events"
 _CLOSE_TIMEOUT_S: Final = 1.0
 _JOIN_BYTES_MAX: Final = 64 * limits.KIB
+SILENCE_S: Final = 1.0  # a broker that has not said a word for so long may be stopped, or cut off
 
 
 class Connector(Protocol):
@@ -71,6 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting: dict[int, _Waiting] = {}
         self._lost: asyncio.Future[None] | None = None
         self._joining = False
+        self._heard_at = 0.0  # or when the first of those that wait was sent; the loop's time
 
     # -- requests
 
@@ -104,6 +106,8 @@ class Connection(asyncio.BufferedProtocol):
         correlation_id, buffers = self._state.send(api, message, attachment)
         future: asyncio.Future[Answer] = loop.create_future()
         if expects_response(message):
+            if not self._waiting:
+                self._heard_at = loop.time()
             timer = loop.call_later(timeout_ms / 1_000, self._timed_out, correlation_id, timeout_ms)
             self._waiting[correlation_id] = _Waiting(api, future, timer)
         else:
@@ -121,6 +125,13 @@ class Connection(asyncio.BufferedProtocol):
     ) -> Answer:
         """``start``, and wait for the answer."""
         return await self.start(api, message, attachment, timeout_ms=timeout_ms)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether an answer is due and nothing has come for a while."""
+        if not self._waiting or self._loop is None:
+            return False
+        return self._loop.time() - self._heard_at >= SILENCE_S
 
     def _write(self, transport: asyncio.Transport, buffers: list[Buffer]) -> None:
         if len(buffers) == 1:
@@ -184,6 +195,8 @@ class Connection(asyncio.BufferedProtocol):
         return self._state.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._loop is not None:
+            self._heard_at = self._loop.time()
         for event in self._state.received(nbytes):
             if isinstance(event, Broken):
                 self._broken(event.error)

@@ -54,6 +54,8 @@ class ConsumerBase:
         fetch_max_bytes: int = limits.FETCH_BYTES_MAX,
         max_partition_fetch_bytes: int = limits.MIB,
         check_crcs: bool = True,
+        read_from: str = "leader",
+        client_rack: str | None = None,
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
         request_timeout_ms: int = 30_000,
@@ -74,6 +76,11 @@ class ConsumerBase:
         ``fetch_max_bytes``, ``max_partition_fetch_bytes``: the most that one fetch brings, in all
             and of one partition: 1 to 52,428,800. A larger batch comes whole nevertheless.
         ``check_crcs``: check each batch's CRC-32C.
+        ``read_from``: "leader": each partition from its leader, and while that cannot be reached
+            for a second and there is no other, from another replica; "replica": from any in-sync
+            replica, which knows of what is committed a little later. Both read committed records
+            only.
+        ``client_rack``: with "replica", rather one whose broker's ``rack`` this is.
         ``key_deserializer``, ``value_deserializer``: ``bytes -> anything``; not called for None.
         ``request_timeout_ms``: how long a broker may take to answer one request.
         ``client_id``: names this client in the broker's log.

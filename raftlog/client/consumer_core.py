@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_TURNS = 1_000  # consumers begin with different replicas
+
+
 class Run(NamedTuple):
     """Decoded records of one partition, to iterate over; ``part.position`` is to be kept true."""
 
@@ -65,7 +68,13 @@ class ConsumerCore:
         self.has_deserializers = bool(key_deserializer or value_deserializer)
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
-        self._fetcher = Fetcher(settings, self.cluster, self.subscription, now=host.clock.monotonic)
+        self._fetcher = Fetcher(
+            settings,
+            self.cluster,
+            self.subscription,
+            now=host.clock.monotonic,
+            turn=int(host.chance() * _TURNS) if settings.read_from == "replica" else 0,
+        )
         self._schedule: Callable[[Callable[[], None]], object] | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._active = False
@@ -279,7 +288,7 @@ class ConsumerCore:
                 raise no_position(tp)
             unknown[tp] = Wanted(part, part.generation, None)
             queries[tp] = part.reset
-        answers = await list_offsets(self.cluster, queries)
+        answers = await list_offsets(self.cluster, queries, any_replica=True)
         for tp, wanted in unknown.items():
             self.subscription.found(wanted, answers[tp].offset)
         self._fetcher.look()
@@ -299,7 +308,10 @@ class ConsumerCore:
     async def offsets(
         self, partitions: list[TopicPartition], at: At
     ) -> dict[TopicPartition, Offset]:
-        answers = await list_offsets(self.cluster, dict.fromkeys(partitions, at))
+        any_replica = at == "earliest" or self.settings.read_from == "replica"
+        answers = await list_offsets(
+            self.cluster, dict.fromkeys(partitions, at), any_replica=any_replica
+        )
         return {tp: answers[tp].offset for tp in partitions}
 
     async def offsets_for_times(

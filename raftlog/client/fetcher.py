@@ -1,8 +1,12 @@
-"""What brings batches from the leaders, ahead of the application, on one event loop.
+"""What brings batches from the brokers, ahead of the application, on one event loop.
 
 ``look`` is the whole machine, as ``pump`` is the sender's: it asks the subscription what is wanted,
-asks the leaders for it, and sets a timer if something is to be wanted later. Each answer looks
-again. A fetch waits at the broker for data, so an idle consumer costs two requests a second.
+asks the brokers for it that ``stand_ins`` chooses, and sets a timer if something is to be wanted
+later. Each answer looks again. A fetch waits at the broker for data, so an idle consumer costs two
+requests a second.
+
+What was asked of a broker that another one has replaced, or that says nothing, is given up and
+asked for anew; should the answer come after all, it does not count.
 """
 
 from __future__ import annotations
@@ -10,36 +14,52 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from raftlog import limits
 from raftlog.client.cluster import Cluster
 from raftlog.client.connection import Answer, Connection
 from raftlog.client.leaders import list_offsets
-from raftlog.client.links import Link, Links, leader_of
-from raftlog.client.metadata import ClusterView
-from raftlog.client.retry import may_retry
+from raftlog.client.links import Errand, Link, Links
+from raftlog.client.metadata import NO_EPOCH, ClusterView
+from raftlog.client.retry import is_behind, is_old_news, may_pass, may_retry
 from raftlog.client.settings import ConsumerSettings
+from raftlog.client.stand_ins import Source, Sources, replica_offsets
 from raftlog.client.subscription import Batch, Subscription, Wanted
 from raftlog.errors import (
     CorruptBatchError,
     InvalidRequestError,
-    NotLeaderError,
     OffsetOutOfRangeError,
     RaftlogError,
     RefusedError,
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.attachments import slices
-from raftlog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+from raftlog.protocol.fetch import FetchPartition, FetchRequest, FetchResponse
 from raftlog.record import parse_header
-from raftlog.types import TopicPartition
+from raftlog.types import LeaderEpoch, TopicPartition
 
 logger: Final = logging.getLogger(__name__)
 
 _EMPTY_WAIT_MS_MIN: Final = 20
 _EARLY_PART: Final = 2  # an empty answer before this part of its wait asks for a pause
+
+
+@dataclass(slots=True, eq=False)
+class _Load:
+    """A fetch, without what was given up of it."""
+
+    link: Link
+    connection: Connection
+    replica_ok: bool
+    wants: list[tuple[Wanted, Source]] = field(default_factory=list)
+    errand: Errand | None = None  # once it is sent
+    asked_at: float = 0.0
+
+
+_Loads: TypeAlias = dict[tuple[int, bool], _Load]
 
 
 class Fetcher:
@@ -52,6 +72,7 @@ class Fetcher:
         subscription: Subscription,
         *,
         now: Callable[[], float],
+        turn: int = 0,
     ) -> None:
         self._settings = settings
         self._cluster = cluster
@@ -60,10 +81,12 @@ class Fetcher:
         self._links = Links(
             cluster,
             now=now,
-            on_change=self.look,
+            on_change=self._on_links,
             in_flight_max=limits.FETCHES_OUTSTANDING_MAX,
         )
-        self._outstanding: dict[int, list[list[Wanted]]] = {}  # by broker
+        self._sources = Sources(settings, cluster, self._links, turn=turn)
+        self._outstanding: dict[int, list[_Load]] = {}  # by broker
+        self._epochs: dict[TopicPartition, LeaderEpoch] = {}  # as far as they were acted on
         # An empty answer takes about so long, one way or the other: no busy loop.
         self._empty_wait_ms = max(settings.fetch_max_wait_ms, _EMPTY_WAIT_MS_MIN)
         self._timer: asyncio.TimerHandle | None = None
@@ -82,54 +105,56 @@ class Fetcher:
             return
         now = self._now()
         wanted, again_at = self._subscription.wanted(now)
-        loads: dict[int, tuple[Link, Connection, list[Wanted]]] = {}
+        loads: _Loads = {}
         lookups: list[Wanted] = []
         for want in wanted:
             if want.offset is None:
                 lookups.append(want)
             elif (retry_at := self._load(want, now, loads)) is not None:
                 again_at = min(retry_at, again_at or retry_at)
-        for link, connection, load in loads.values():
-            self._fetch(link, connection, load)
+        for load in loads.values():
+            self._fetch(load, now)
         if lookups:
             self._subscription.started(lookups)
             self._links.run(self._look_up(lookups))
         if again_at is not None:
             self._look_at(again_at, now)
 
-    def _load(
-        self, want: Wanted, now: float, loads: dict[int, tuple[Link, Connection, list[Wanted]]]
-    ) -> float | None:
-        """Put ``want`` with what its leader is asked for; else, when to try again by oneself."""
-        tp = want.part.tp
+    def _load(self, want: Wanted, now: float, loads: _Loads) -> float | None:
+        """Put ``want`` with what its broker is asked for; else, when to try again by oneself."""
         try:
-            leader = leader_of(self._cluster, tp.topic, tp.partition)
+            source = self._sources.choose(want.part.tp, now)
         except RefusedError as error:
             self._subscription.failed(want, error)
             return None
-        if leader is None:
-            return self._links.refresh()
-        load = loads.get(leader)
+        if isinstance(source, float):
+            return source
+        if source.replica_ok and self._sources.is_disputed(want.part.tp):
+            self._subscription.started([want])
+            self._links.run(self._examine(want))
+            return None
+        key = (source.broker_id, source.replica_ok)
+        load = loads.get(key)
         if load is None:
-            link = self._links.link(leader)
-            if self._in_flight(leader) >= limits.FETCHES_IN_FLIGHT_MAX:
+            link = self._links.link(source.broker_id)
+            if self._in_flight(source.broker_id) >= limits.FETCHES_IN_FLIGHT_MAX:
                 return None  # an answer looks again
             connection = self._links.connection(link, now)
             if connection is None:
                 return self._links.retry_at(link, now)
-            load = loads[leader] = (link, connection, [])
-        if len(load[2]) < limits.PARTITIONS_PER_REQUEST_MAX:
-            load[2].append(want)
+            load = loads[key] = _Load(link, connection, source.replica_ok)
+        if len(load.wants) < limits.PARTITIONS_PER_REQUEST_MAX:
+            load.wants.append((want, source))
         return None
 
     def _in_flight(self, broker_id: int) -> int:
         """Fetches that a broker has yet to answer, without those that nobody wants any more."""
         return sum(
-            any(want.generation == want.part.generation for want in load)
+            any(want.generation == want.part.generation for want, _ in load.wants)
             for load in self._outstanding.get(broker_id, ())
         )
 
-    def _fetch(self, link: Link, connection: Connection, load: list[Wanted]) -> None:
+    def _fetch(self, load: _Load, now: float) -> None:
         settings = self._settings
         request = FetchRequest(
             partitions=[
@@ -138,23 +163,26 @@ class Fetcher:
                     partition=want.part.tp.partition,
                     offset=want.offset or 0,
                     bytes_max=settings.max_partition_fetch_bytes,
+                    leader_epoch=source.leader_epoch,
                 )
-                for want in load
+                for want, source in load.wants
             ],
             wait_ms_max=settings.fetch_max_wait_ms,
             bytes_min=settings.fetch_min_bytes,
             bytes_max=min(settings.fetch_max_bytes, self._subscription.room()),
+            replica_ok=load.replica_ok,
         )
         timeout_ms = self._cluster.settings.request_timeout_ms + settings.fetch_max_wait_ms
-        self._subscription.started(load)
+        self._subscription.started(want for want, _ in load.wants)
         try:
-            future = connection.start(apis.FETCH, request, timeout_ms=timeout_ms)
+            future = load.connection.start(apis.FETCH, request, timeout_ms=timeout_ms)
         except RaftlogError as error:
             self._all_failed(load, error)
             return
-        link.in_flight += 1
-        self._outstanding.setdefault(link.broker_id, []).append(load)
-        future.add_done_callback(partial(self._answered, link, load, self._now()))
+        load.asked_at = now
+        load.errand = self._links.sent(load.link, wait_s=settings.fetch_max_wait_ms / 1_000)
+        self._outstanding.setdefault(load.link.broker_id, []).append(load)
+        future.add_done_callback(partial(self._answered, load))
 
     def _look_at(self, at: float, now: float) -> None:
         if self._timer is not None:
@@ -163,11 +191,10 @@ class Fetcher:
 
     # -- answers
 
-    def _answered(
-        self, link: Link, load: list[Wanted], asked_at: float, future: asyncio.Future[Answer]
-    ) -> None:
-        link.in_flight -= 1
-        self._outstanding[link.broker_id].remove(load)
+    def _answered(self, load: _Load, future: asyncio.Future[Answer]) -> None:
+        assert load.errand is not None
+        self._links.answered(load.errand)
+        self._outstanding[load.link.broker_id].remove(load)
         error = future.exception()
         if self._closed:
             return
@@ -187,23 +214,20 @@ class Fetcher:
             TopicPartition(part.topic, part.partition): (part, view)
             for part, view in zip(message.partitions, data, strict=True)
         }
-        waited_ms = (self._now() - asked_at) * 1_000
+        waited_ms = (self._now() - load.asked_at) * 1_000
         is_early = not attachment and waited_ms * _EARLY_PART < self._empty_wait_ms
-        for want in load:
-            answer = answers.get(want.part.tp)
-            if answer is None:
-                self._take(want, None, memoryview(b""), is_early=is_early)
+        for want, source in load.wants:
+            part, view = answers.get(want.part.tp, (None, memoryview(b"")))
+            if part is not None and part.failure is not None:
+                self._failed(want, source, part.failure.to_error())
             else:
-                self._take(want, *answer, is_early=is_early)
+                self._take(want, source, view, is_early=is_early)
         self.look()
 
-    def _take(
-        self, want: Wanted, answer: FetchedPartition | None, data: memoryview, *, is_early: bool
-    ) -> None:
+    def _take(self, want: Wanted, source: Source, data: memoryview, *, is_early: bool) -> None:
         part = want.part
-        if answer is not None and answer.failure is not None:
-            self._failed(want, answer.failure.to_error())
-            return
+        if not source.replica_ok:
+            self._sources.settle(part.tp)
         if not data:
             if is_early:  # a broker that does not wait, or was asked not to
                 self._delay(want, pause_max=self._empty_wait_ms / 1_000)
@@ -215,39 +239,106 @@ class Fetcher:
         if error is not None:
             self._subscription.failed(want, error)
 
-    def _failed(self, want: Wanted, error: RaftlogError) -> None:
+    def _failed(self, want: Wanted, source: Source, error: RaftlogError) -> None:
         """One partition could not be fetched."""
-        part = want.part
+        tp = want.part.tp
+        if is_behind(error):
+            self._links.doubt(self._links.link(source.broker_id))
+        if is_old_news(error):
+            self._links.refresh()
+        if source.replica_ok:
+            self._sources.refused(tp, source, self._now())
         if isinstance(error, OffsetOutOfRangeError):
-            if self._settings.auto_offset_reset == "error":
-                told = OffsetOutOfRangeError(f"{part.tp}: {error}, by seek() or auto_offset_reset")
-                self._subscription.failed(want, told)
+            if source.replica_ok:  # it may only be behind; the leader knows
+                self._sources.dispute(tp)
+                self._delay(want)
             else:
-                reset = self._settings.auto_offset_reset
-                logger.warning("%s: %s; going on from the %s offset", part.tp, error, reset)
-                self._subscription.lost(want)
-        elif may_retry(error, repeatable=True):
-            if isinstance(error, NotLeaderError):
-                self._links.refresh()
+                self._out_of_range(want, error)
+        elif may_pass(error, repeatable=True):
             self._delay(want)
         else:
             self._links.refresh()  # the topic may be gone
             self._subscription.failed(want, error)
 
+    def _out_of_range(self, want: Wanted, error: RaftlogError) -> None:
+        """The offset to fetch from is not there, by the leader's word."""
+        tp = want.part.tp
+        self._sources.settle(tp)
+        reset = self._settings.auto_offset_reset
+        if reset == "error":
+            told = OffsetOutOfRangeError(f"{tp}: {error}, by seek() or auto_offset_reset")
+            self._subscription.failed(want, told)
+        else:
+            logger.warning("%s: %s; going on from the %s offset", tp, error, reset)
+            self._subscription.lost(want)
+
+    async def _examine(self, want: Wanted) -> None:
+        """A replica calls the offset out of range, and there is no leader to ask.
+
+        Below the first offset that any replica has it is; above the last one it is only early.
+        """
+        tp = want.part.tp
+        try:
+            found = await replica_offsets(self._cluster, {tp: "earliest"})
+        except RaftlogError:
+            found = {}
+        if tp in found and (want.offset or 0) < found[tp].offset:
+            what = f"offset {want.offset} is below {found[tp].offset}, the first that is left"
+            self._out_of_range(want, OffsetOutOfRangeError(what))
+        else:
+            self._delay(want)
+        self.look()
+
     def _delay(self, want: Wanted, *, pause_max: float = 1.0) -> None:
         pause = min(self._cluster.backoff_seconds(want.part.failures), pause_max)
         self._subscription.delayed(want, self._now() + pause)
 
-    def _all_failed(self, load: Sequence[Wanted], error: RaftlogError) -> None:
+    def _all_failed(self, load: _Load, error: RaftlogError) -> None:
         """A whole request failed, and with it most likely the connection."""
         logger.debug("a fetch failed: %s", error)
+        self._links.doubt(load.link)
         self._links.refresh()
-        for want in load:
+        for want, _ in load.wants:
             if may_retry(error, repeatable=True):
                 self._delay(want)
             else:
                 self._subscription.failed(want, error)
         asyncio.get_running_loop().call_soon(self.look)
+
+    def _give_up(self) -> None:
+        """Give up what was asked of a broker that another has replaced, or that says nothing.
+
+        But only to ask another: else the answer, however late, is as good as any.
+        """
+        now = self._now()
+        for load in [load for loads in self._outstanding.values() for load in loads]:
+            is_overdue = load.link.is_overdue(now)
+            kept = []
+            for want, source in load.wants:
+                if self._is_led_anew(want, source) or (
+                    is_overdue and self._has_other(want.part.tp, source, now)
+                ):
+                    self._subscription.given_up(want)
+                else:
+                    kept.append((want, source))
+            load.wants = kept
+
+    def _is_led_anew(self, want: Wanted, source: Source) -> bool:
+        if source.replica_ok:
+            return False
+        try:
+            known = self._cluster.view.partition(*want.part.tp)
+        except RefusedError:
+            return False
+        return known.leader is not None and known.leader_epoch > source.leader_epoch
+
+    def _has_other(self, tp: TopicPartition, source: Source, now: float) -> bool:
+        """Whether the partition would be fetched from another broker now."""
+        try:
+            other = self._sources.choose(tp, now)
+        except RefusedError:
+            return True  # nothing comes any more
+        return isinstance(other, Source) and other.broker_id != source.broker_id
 
     # -- positions
 
@@ -257,8 +348,7 @@ class Fetcher:
             group = {want.part.tp: want for want in wanted if want.part.reset == how}
             try:
                 answers = await list_offsets(
-                    self._cluster,
-                    dict.fromkeys(group, how),
+                    self._cluster, dict.fromkeys(group, how), any_replica=True
                 )
             except RaftlogError as error:
                 for want in group.values():
@@ -276,6 +366,12 @@ class Fetcher:
 
     # -- news and the end
 
+    def _on_links(self) -> None:
+        """A road is open or closed, metadata came, or a broker is overdue."""
+        if not self._closed:
+            self._give_up()
+            self.look()
+
     def _on_view(self, view: ClusterView) -> None:
         """Partitions that were added to topics subscribed to are read, too."""
         subscription = self._subscription
@@ -288,7 +384,16 @@ class Fetcher:
         ]
         if added:
             subscription.add(added)
-        self.look()
+        self._sources.keep(subscription.parts)
+        for tp, part in list(subscription.parts.items()):
+            news = view.topics.get(tp.topic)
+            if news is None or tp.partition >= news.partition_count:
+                continue
+            known = news.partitions[tp.partition]
+            if known.leader is not None and known.leader_epoch > self._epochs.get(tp, NO_EPOCH):
+                self._epochs[tp] = known.leader_epoch
+                subscription.hasten(part)  # what it waited out is over
+        self._on_links()
 
     async def close(self) -> None:
         self._closed = True

@@ -17,6 +17,15 @@ still tried under it, because an attempt that got no answer may have stored them
 refused as out of sequence, none of them is in the log; or all are answered: then the producer's
 epoch is raised by one for this partition, which starts its sequence at 0 and fences whatever of the
 old epoch is still on its way (KIP-360).
+
+A batch of which an attempt got no answer never gets another place: that attempt may be in the log
+of a leader that is stopped or cut off, which no answer of another leader tells, and a later
+election may bring it back. If it cannot be settled under its old place, its outcome is unknown, and
+that is what its sender is told.
+
+Between leaders: what is in flight went to one leader in one leader epoch. Nothing goes to another
+one until all of it is answered, or taken back because a newer leader is known: so batches reach
+each leader in their order.
 """
 
 from __future__ import annotations
@@ -26,7 +35,8 @@ from typing import Final, NamedTuple
 
 from raftlog import limits
 from raftlog.client.batch import Identity, PendingBatch
-from raftlog.client.retry import may_retry
+from raftlog.client.metadata import NO_EPOCH
+from raftlog.client.retry import may_pass
 from raftlog.errors import (
     BrokerUnavailableError,
     DeliveryTimedOutError,
@@ -34,9 +44,11 @@ from raftlog.errors import (
     OutOfOrderSequenceError,
     RaftlogError,
     RetriableError,
+    UnknownPartitionError,
+    UnknownTopicError,
 )
 from raftlog.record import BatchBody, seal
-from raftlog.types import NO_PRODUCER_ID
+from raftlog.types import NO_PRODUCER_ID, LeaderEpoch
 
 EPOCH_MAX: Final = 32_767  # an i16 in the batch's header
 SEQUENCE_MASK: Final = 0x7FFF_FFFF  # sequences count records modulo 2^31, as in Kafka
@@ -58,6 +70,8 @@ class Flight:
     setbacks: list[PendingBatch] = field(default_factory=list)  # failed, and not yet settled
     failures: int = 0  # settlements in a row without a success: the back-off's attempt number
     not_before: float = 0.0  # backing off until then
+    leader: int | None = None  # where the last launch went to
+    leader_epoch: LeaderEpoch = NO_EPOCH  # and in which epoch of it
     identity: Identity | None = None
     spent: bool = False  # the identity may have a hole: no new sequence under it
     _used_up: int = NO_PRODUCER_ID  # a producer id of which this partition has had every epoch
@@ -68,6 +82,15 @@ class Flight:
     def held(self) -> bool:
         return bool(self.setbacks)
 
+    def is_busy(self, batch: PendingBatch) -> bool:
+        """Whether answers have to come before ``batch``, the next in line, is launched."""
+        return self.held or self.full_for(batch)
+
+    def waits_until(self, leader_epoch: LeaderEpoch) -> float:
+        """When to go on. A new leader is no reason to wait out what the old one's failure gave."""
+        is_new = self.leader is not None and leader_epoch > self.leader_epoch
+        return 0.0 if is_new else self.not_before
+
     def full_for(self, batch: PendingBatch) -> bool:
         """Whether ``batch`` has to wait, lest the broker forget an older one that is unresolved.
 
@@ -77,6 +100,14 @@ class Flight:
             return False
         order = self._next_order if batch.order < 0 else batch.order
         return order - self.in_flight[0].order >= limits.PRODUCER_BATCHES_REMEMBERED
+
+    def must_stay(self, leader: int, leader_epoch: LeaderEpoch) -> bool:
+        """Whether something is still in flight to another leader, or in another epoch."""
+        return bool(self.in_flight) and (self.leader, self.leader_epoch) != (leader, leader_epoch)
+
+    def sent_to(self, leader: int, leader_epoch: LeaderEpoch) -> None:
+        """What is launched next goes to ``leader``."""
+        self.leader, self.leader_epoch = leader, leader_epoch
 
     def may_launch(self, batch: PendingBatch, *, producer: Identity | None) -> bool:
         """Whether ``batch``, the next in line, has a place in the sequence or can have one now.
@@ -108,7 +139,12 @@ class Flight:
             batch.header = batch.header or seal(body)
         elif not self._is_sealed(batch):
             self._seal(batch, body)
+        batch.leader_epoch = self.leader_epoch
         self.in_flight.append(batch)
+
+    def is_stranded(self, batch: PendingBatch) -> bool:
+        """Whether it may be in a log under a place that is given up: it cannot have another."""
+        return batch.outcome_unknown and batch.identity is not None and not self._is_sealed(batch)
 
     def begin_anew(self) -> None:
         """The log behind the partition is another one: it knows no sequence of ours."""
@@ -127,7 +163,7 @@ class Flight:
             producer_epoch=self.identity.producer_epoch,
             base_sequence=self._next_sequence,
         )
-        batch.outcome_unknown = False  # under its former identity, if any, it is in no log
+        assert not batch.outcome_unknown, "it may be in a log under its former place"
         self._next_sequence = (self._next_sequence + body.record_count) & SEQUENCE_MASK
 
     def _raise_epoch(self) -> None:
@@ -151,10 +187,6 @@ class Flight:
         batch.error = error
         if isinstance(error, OutcomeUnknownError):
             batch.outcome_unknown = True
-        elif isinstance(error, OutOfOrderSequenceError):
-            # Had any attempt stored it, the broker would know it: it remembers as many batches of a
-            # producer as may be in flight.
-            batch.outcome_unknown = False
         self.setbacks.append(batch)
 
     def settle(self, now: float) -> Settlement:
@@ -177,12 +209,18 @@ class Flight:
         """None to send it again, else the error to fail it with. ``first``: none goes before it."""
         error = batch.error
         assert error is not None
+        if self.is_stranded(batch):
+            return stranded(batch)
         if isinstance(error, OutOfOrderSequenceError):
-            if first and not self.spent and self._is_sealed(batch):
-                return error  # nothing of ours is missing: the broker has lost what it acknowledged
-            if first and self.spent:
+            if first and self._is_sealed(batch):
+                if batch.outcome_unknown:
+                    return stranded(batch)
+                if not self.spent:
+                    return error  # nothing of ours is missing: the broker has lost what it stored
+                # Had an attempt stored it, this leader would know it: it remembers as many batches
+                # of a producer as may be in flight.
                 self._raise_epoch()
-        elif not may_retry(error, repeatable=self.idempotent):
+        elif not may_pass(error, repeatable=self.idempotent):
             if batch.outcome_unknown and not isinstance(error, OutcomeUnknownError):
                 return OutcomeUnknownError(
                     f"refused ({error}); but an attempt before that got no answer, and may have "
@@ -197,6 +235,16 @@ class Flight:
             self.spent = True
 
 
+def stranded(batch: PendingBatch) -> RaftlogError:
+    """The error of a batch that may be stored, while the sequence it was sent in has ended."""
+    queue = batch.queue
+    return OutcomeUnknownError(
+        f"{queue.topic}:{queue.partition}: an attempt got no answer and may have been stored; a "
+        "batch before this one was lost, so it cannot be repeated without the risk of storing it "
+        f"twice; the last attempt: {batch.error}"
+    )
+
+
 def expired(batch: PendingBatch) -> RaftlogError:
     """The error of a batch whose delivery timeout has passed."""
     queue = batch.queue
@@ -204,6 +252,6 @@ def expired(batch: PendingBatch) -> RaftlogError:
     because = f"; the last attempt: {batch.error}" if batch.error is not None else ""
     if batch.outcome_unknown:
         return DeliveryTimedOutError(f"{where}: it may or may not be stored{because}")
-    if isinstance(batch.error, RetriableError):
+    if isinstance(batch.error, RetriableError | UnknownTopicError | UnknownPartitionError):
         return type(batch.error)(f"{where}, and not stored{because}")
     return BrokerUnavailableError(f"{where}, and not stored: it could not be sent{because}")

@@ -1,15 +1,29 @@
-"""Requests about partitions, each to the broker that leads it: split, sent, joined and retried."""
+"""Requests about partitions, each to the broker that leads it: split, sent, joined and retried.
+
+A leader that says nothing is not waited for once there is a newer one.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Protocol, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from raftlog import limits
 from raftlog.client.cluster import Cluster
-from raftlog.client.retry import may_retry
-from raftlog.errors import NotLeaderError, RaftlogError
+from raftlog.client.connection import SILENCE_S
+from raftlog.client.retry import is_behind, may_pass
+from raftlog.client.stand_ins import STAND_IN_AFTER_S, End, replica_offsets
+from raftlog.errors import (
+    LeaderNotAvailableError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    RaftlogError,
+    RequestTimedOutError,
+    RetriableError,
+)
 from raftlog.protocol import api as apis
 from raftlog.protocol.api import Api
 from raftlog.protocol.fetch import (
@@ -44,17 +58,30 @@ class PartitionAnswer(Protocol):
 AnswerT = TypeVar("AnswerT", bound=PartitionAnswer)
 Request: TypeAlias = Callable[[Sequence[TopicPartition]], Message]
 Read: TypeAlias = Callable[[Message], Sequence[AnswerT]]
+StandIn: TypeAlias = Callable[
+    [Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, AnswerT]]
+]
 
 
 async def list_offsets(
-    cluster: Cluster, queries: Mapping[TopicPartition, At]
+    cluster: Cluster, queries: Mapping[TopicPartition, At], *, any_replica: bool = False
 ) -> dict[TopicPartition, OffsetAnswer]:
-    """The answer for each partition. Raises the first failure, as the error that it is."""
+    """The answer for each partition. Raises the first failure, as the error that it is.
+
+    ``any_replica``: while there is no leader that answers, take the beginning and the end from the
+    replica that knows most. Without it only a leader says, and is waited for: ends that were shown
+    never go back. Times are a leader's to look up in any case.
+    """
 
     def request(partitions: Sequence[TopicPartition]) -> Message:
         return ListOffsetsRequest(
             queries=[
-                OffsetQuery(topic=tp.topic, partition=tp.partition, at=queries[tp])
+                OffsetQuery(
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    at=queries[tp],
+                    leader_epoch=cluster.view.partition(*tp).leader_epoch,
+                )
                 for tp in partitions
             ]
         )
@@ -63,7 +90,18 @@ async def list_offsets(
         assert isinstance(message, ListOffsetsResponse)
         return message.answers
 
-    return await _ask_leaders(cluster, apis.LIST_OFFSETS, list(queries), request, read)
+    async def stand_in(
+        partitions: Sequence[TopicPartition],
+    ) -> dict[TopicPartition, OffsetAnswer]:
+        ends: dict[TopicPartition, End] = {}
+        for tp in partitions:
+            at = queries[tp]
+            if at == "earliest" or at == "latest":
+                ends[tp] = at
+        return await replica_offsets(cluster, ends) if ends else {}
+
+    asking = _Asking(cluster, apis.LIST_OFFSETS, list(queries), request, read)
+    return await asking.run(stand_in if any_replica else None)
 
 
 async def delete_records(
@@ -83,84 +121,126 @@ async def delete_records(
         assert isinstance(message, DeleteRecordsResponse)
         return message.partitions
 
-    return await _ask_leaders(cluster, apis.DELETE_RECORDS, list(before), request, read)
+    return await _Asking(cluster, apis.DELETE_RECORDS, list(before), request, read).run(None)
 
 
-async def _ask_leaders(
-    cluster: Cluster,
-    api: Api,
-    partitions: Sequence[TopicPartition],
-    request: Request,
-    read: Read[AnswerT],
-) -> dict[TopicPartition, AnswerT]:
-    """All are tried; those that failed in a way that may pass are asked again, and only those."""
-    answers: dict[TopicPartition, AnswerT] = {}
-    refused: dict[TopicPartition, RaftlogError] = {}
+_STEP: Final = limits.PARTITIONS_PER_REQUEST_MAX
+_LOOK_AGAIN_S: Final = 0.2  # for a newer leader than one that is silent
 
-    async def attempt() -> None:
-        left = [tp for tp in partitions if tp not in answers and tp not in refused]
-        by_leader = await _by_leader(cluster, left)
+
+@dataclass(slots=True)
+class _Asking(Generic[AnswerT]):
+    """All partitions are tried; those that failed in a way that may pass are asked again."""
+
+    cluster: Cluster
+    api: Api
+    partitions: Sequence[TopicPartition]
+    request: Request
+    read: Read[AnswerT]
+    answers: dict[TopicPartition, AnswerT] = field(default_factory=dict)
+    refused: dict[TopicPartition, RaftlogError] = field(default_factory=dict)
+    is_hasty: bool = False  # a leader that is silent is not waited for
+
+    async def run(self, stand_in: StandIn[AnswerT] | None) -> dict[TopicPartition, AnswerT]:
+        """Ask until all have answered; after a while without a leader, ask ``stand_in``."""
+        loop = asyncio.get_running_loop()
+        stand_in_at = loop.time() + STAND_IN_AFTER_S
+        self.is_hasty = stand_in is not None
+
+        async def attempt() -> None:
+            try:
+                await self._attempt()
+            except RaftlogError:
+                if stand_in is None or loop.time() < stand_in_at:
+                    raise
+                with suppress(RaftlogError):  # then the leaders' error says more
+                    self.answers.update(await stand_in(self._left()))
+                if self._left():
+                    raise
+
+        if self.partitions:
+            await self.cluster.persist(attempt, repeatable=self.api.idempotent)
+        for tp in self.partitions:
+            if tp in self.refused:
+                raise self.refused[tp]
+        return self.answers
+
+    def _left(self) -> list[TopicPartition]:
+        return [tp for tp in self.partitions if tp not in self.answers and tp not in self.refused]
+
+    async def _attempt(self) -> None:
+        failures: list[RaftlogError] = []
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for tp in self._left():
+            topic = await self.cluster.topic(tp.topic)
+            topic.check_partition(tp.partition)
+            try:
+                by_leader.setdefault(self.cluster.view.leader(*tp), []).append(tp)
+            except LeaderNotAvailableError as error:
+                failures.append(error)
         found = await asyncio.gather(
             *(
-                _ask(cluster, leader, api, led[start : start + _STEP], request, read)
+                self._ask(leader, led[start : start + _STEP])
                 for leader, led in by_leader.items()
                 for start in range(0, len(led), _STEP)
             )
         )
-        failure: RaftlogError | None = None
-        for answer in (answer for part in found for answer in part):
-            tp = TopicPartition(answer.topic, answer.partition)
-            if answer.failure is None:
-                answers[tp] = answer
-                continue
-            error = answer.failure.to_error()
-            if may_retry(error, repeatable=api.idempotent):
-                failure = error
-            else:
-                refused[tp] = error
-        if failure is not None:
-            cluster.refresh_soon()
-            raise failure
+        failures += [error for error in found if error is not None]
+        if failures:
+            self.cluster.refresh_soon()
+            raise failures[0]
 
-    if partitions:
-        await cluster.persist(attempt, repeatable=api.idempotent)
-    for tp in partitions:
-        if tp in refused:
-            raise refused[tp]
-    return answers
+    async def _ask(self, leader: int, partitions: Sequence[TopicPartition]) -> RaftlogError | None:
+        """Note what the leader answers; an error that may pass, if there is one."""
+        try:
+            answers = self.read(await self._answer(leader, partitions))
+        except RaftlogError as error:
+            self.cluster.doubt(leader)
+            return error
+        found = [self._take(leader, answer) for answer in answers]
+        return next((error for error in found if error is not None), None)
 
+    def _take(self, leader: int, answer: AnswerT) -> RaftlogError | None:
+        tp = TopicPartition(answer.topic, answer.partition)
+        if answer.failure is None:
+            self.answers[tp] = answer
+            return None
+        error = answer.failure.to_error()
+        if is_behind(error):
+            self.cluster.doubt(leader)
+        if isinstance(error, RetriableError | OutcomeUnknownError):
+            return error
+        if may_pass(error, repeatable=self.api.idempotent):
+            return NotLeaderError(f"broker {leader} seems to be behind: {error}")
+        self.refused[tp] = error
+        return None
 
-_STEP = limits.PARTITIONS_PER_REQUEST_MAX
+    async def _answer(self, leader: int, partitions: Sequence[TopicPartition]) -> Message:
+        """The leader's answer, unless it says nothing and there is a newer leader meanwhile."""
+        cluster = self.cluster
+        epochs = [cluster.view.partition(*tp).leader_epoch for tp in partitions]
 
+        async def ask() -> Message:
+            connection = await cluster.connection(leader)
+            answer = await connection.request(
+                self.api,
+                self.request(partitions),
+                timeout_ms=cluster.settings.request_timeout_ms,
+            )
+            return answer.message
 
-async def _by_leader(
-    cluster: Cluster, partitions: Sequence[TopicPartition]
-) -> dict[int, list[TopicPartition]]:
-    by_leader: dict[int, list[TopicPartition]] = {}
-    for tp in partitions:
-        topic = await cluster.topic(tp.topic)
-        leader = topic.leaders[topic.check_partition(tp.partition)]
-        if leader is None:
-            cluster.refresh_soon()
-            raise NotLeaderError(f"{tp} has no leader at the moment")
-        by_leader.setdefault(leader, []).append(tp)
-    return by_leader
-
-
-async def _ask(
-    cluster: Cluster,
-    leader: int,
-    api: Api,
-    partitions: Sequence[TopicPartition],
-    request: Request,
-    read: Read[AnswerT],
-) -> Sequence[AnswerT]:
-    try:
-        connection = await cluster.connection(leader)
-        answer = await connection.request(
-            api, request(partitions), timeout_ms=cluster.settings.request_timeout_ms
-        )
-    except RaftlogError:
-        cluster.refresh_soon()  # somebody else may lead them by now
-        raise
-    return read(answer.message)
+        asking = asyncio.ensure_future(ask())
+        patience_s = SILENCE_S
+        try:
+            while not (await asyncio.wait([asking], timeout=patience_s))[0]:
+                known = [cluster.view.partition(*tp).leader_epoch for tp in partitions]
+                if self.is_hasty or known != epochs:
+                    raise RequestTimedOutError(
+                        f"broker {leader} does not answer {self.api.name} for {partitions[0]}"
+                    )
+                cluster.doubt(leader)
+                cluster.refresh_soon()
+                patience_s = _LOOK_AGAIN_S
+            return asking.result()
+        finally:
+            asking.cancel()

@@ -2,6 +2,10 @@
 
 Never waits: whoever asks for a road that is not open is told so, and called (``on_change``) when
 that changes. The same for fresh metadata, which says where the roads lead.
+
+A broker that is stopped, or cut off, keeps its connections and says nothing. So each request is an
+``Errand``; one that is not answered when it should be makes its broker doubtful: metadata is asked
+of others, again and again while it lasts, and ``on_change`` is called each time.
 """
 
 from __future__ import annotations
@@ -9,14 +13,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from raftlog.client.cluster import Cluster
-from raftlog.client.connection import Connection
-from raftlog.errors import NotLeaderError, RaftlogError
+from raftlog.client.connection import SILENCE_S, Connection
+from raftlog.errors import RaftlogError
 
 logger: Final = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S: Final = 0.5  # at brokers that are overdue
+
+
+@dataclass(slots=True, eq=False)
+class Errand:
+    """One request that is sent and not answered. ``overdue_at``: seconds, monotonic clock."""
+
+    link: Link
+    overdue_at: float
 
 
 @dataclass(slots=True)
@@ -25,10 +39,17 @@ class Link:
 
     broker_id: int
     in_flight: int = 0  # requests sent and not answered
-    connecting: bool = False
+    was_open: bool = False
+    connecting_since: float | None = None
     failures: int = 0  # to connect, in a row
     not_before: float = 0.0  # backing off until then
     error: RaftlogError | None = None  # of the last failure
+    errands: dict[Errand, None] = field(default_factory=dict)  # in the order they were sent
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether an answer should have come by ``now``."""
+        first = next(iter(self.errands), None)
+        return first is not None and first.overdue_at <= now
 
 
 class Links:
@@ -51,6 +72,9 @@ class Links:
         self._refreshing = False
         self._refreshes = 0  # in a row, without a success of what they were for
         self._refresh_not_before = 0.0
+        self._watch: asyncio.TimerHandle | None = None
+        self._watch_at = 0.0
+        self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     def link(self, broker_id: int) -> Link:
@@ -63,10 +87,14 @@ class Links:
         """The broker's connection if a request can go out on it now; else one is on its way."""
         connection = self._cluster.open_connection(link.broker_id)
         if connection is None:
-            if not link.connecting and link.not_before <= now:
-                link.connecting = True
+            if link.was_open:
+                link.was_open = False
+                self.refresh()  # it was lost: its partitions may be led by another broker by now
+            if link.connecting_since is None and link.not_before <= now:
+                link.connecting_since = now
                 self.run(self._connect(link))
             return None
+        link.was_open = True
         if link.in_flight >= self._in_flight_max:
             return None
         if not connection.writable:
@@ -76,7 +104,18 @@ class Links:
 
     def retry_at(self, link: Link, now: float) -> float | None:
         """When to ask again by oneself; None when ``on_change`` or an answer will say."""
-        return link.not_before if link.not_before > now and not link.connecting else None
+        return link.not_before if link.not_before > now and link.connecting_since is None else None
+
+    def is_usable(self, broker_id: int, now: float) -> bool:
+        """False for a broker that cannot be reached, or says nothing, as far as is known."""
+        link = self._links.get(broker_id)
+        if link is None:
+            return True
+        connection = self._cluster.open_connection(broker_id)
+        if connection is not None:
+            return not (link.is_overdue(now) and connection.is_silent)
+        since = link.connecting_since
+        return not link.failures and (since is None or now - since < SILENCE_S)
 
     async def _connect(self, link: Link) -> None:
         try:
@@ -87,20 +126,60 @@ class Links:
                 logger.warning("%s; trying again until it can", error)
             link.failures += 1
             link.error = error
+            self._cluster.doubt(link.broker_id)
             self.refresh()  # its partitions may be led by another broker by now
         else:
             link.failures = 0
             link.error = None
         finally:
-            link.connecting = False
+            link.connecting_since = None
         self._on_change()
+
+    # -- errands
+
+    def sent(self, link: Link, *, wait_s: float = 0.0) -> Errand:
+        """A request went out. ``wait_s``: the broker was asked to take so long, if need be."""
+        errand = Errand(link, self._now() + wait_s + SILENCE_S)
+        link.in_flight += 1
+        link.errands[errand] = None
+        self._watch_from(errand.overdue_at)
+        return errand
+
+    def answered(self, errand: Errand) -> None:
+        """It was answered, or its connection is lost."""
+        errand.link.in_flight -= 1
+        del errand.link.errands[errand]
+
+    def _watch_from(self, at: float) -> None:
+        if self._closed or (self._watch is not None and self._watch_at <= at):
+            return
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch_at = at
+        delay = max(at - self._now(), 0.0)
+        self._watch = asyncio.get_running_loop().call_later(delay, self._look_at_errands)
+
+    def _look_at_errands(self) -> None:
+        self._watch = None
+        now = self._now()
+        waiting = [link for link in self._links.values() if link.errands]
+        overdue = [link for link in waiting if link.is_overdue(now)]
+        for link in overdue:
+            self._cluster.doubt(link.broker_id)
+        if overdue:
+            self.refresh()
+            self._watch_from(now + _LOOK_AGAIN_S)
+        elif waiting:
+            self._watch_from(min(next(iter(link.errands)).overdue_at for link in waiting))
+        if overdue:
+            self._on_change()
 
     # -- metadata
 
     def refresh(self) -> float | None:
         """Ask for fresh metadata, but not too often; if not yet, when it can be asked for."""
         now = self._now()
-        if self._refreshing:
+        if self._refreshing or self._closed:
             return None
         if self._refresh_not_before > now:
             return self._refresh_not_before
@@ -109,6 +188,10 @@ class Links:
         self._refreshes += 1
         self.run(self._refresh())
         return None
+
+    def doubt(self, link: Link) -> None:
+        """What this broker says is old news, or it says nothing: rather ask others."""
+        self._cluster.doubt(link.broker_id)
 
     def succeeded(self) -> None:
         """What was known was right: the next refresh need not wait."""
@@ -133,6 +216,9 @@ class Links:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
+        self._closed = True
+        if self._watch is not None:
+            self._watch.cancel()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -141,7 +227,4 @@ class Links:
 
 def leader_of(cluster: Cluster, topic: str, partition: int) -> int | None:
     """The leader's id, None while there is none. Raises when there is no such partition at all."""
-    try:
-        return cluster.view.leader(topic, partition)
-    except NotLeaderError:
-        return None
+    return cluster.view.partition(topic, partition).leader

@@ -1,11 +1,19 @@
 """What a client knows of its cluster: brokers, topics, and who leads each partition. Pure values.
 
 A ``ClusterView`` never changes; news make a new one. Fetching it is ``cluster``'s.
+
+Any broker may be asked, and one that is cut off from the others answers with what it knew before.
+So news are weighed, not just taken:
+
+    a partition      its leader epoch decides: an older one changes nothing (KIP-320)
+    a known topic    that it is gone, or another one of that name, counts when two brokers say so,
+                     or the only one that there is
+    its partitions   are only ever added
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
@@ -13,37 +21,90 @@ from typing import Final
 from raftlog.config import Address
 from raftlog.errors import (
     BrokerUnavailableError,
-    NotLeaderError,
+    LeaderNotAvailableError,
     RaftlogError,
     UnknownPartitionError,
     UnknownTopicError,
 )
 from raftlog.protocol.metadata import MetadataResponse, TopicInfo
+from raftlog.types import LeaderEpoch
 
-_NOTHING: Final[Mapping[str, TopicView]] = MappingProxyType({})
+NO_EPOCH: Final[LeaderEpoch] = -1  # not known
+NO_SOURCE: Final = -1  # an answer of which it is not known who gave it
+_OPINIONS: Final = 2  # brokers that have to agree before a known topic is given up
+_GONE: Final = ""  # in place of a topic's id
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """One partition. ``leader`` is a broker's id, or None while nobody leads it."""
+
+    leader: int | None
+    leader_epoch: LeaderEpoch = NO_EPOCH
+    replicas: tuple[int, ...] = ()  # the preferred leader first
+    isr: tuple[int, ...] = ()
+
+    def updated(self, news: PartitionView) -> PartitionView:
+        """The newer of the two."""
+        if news.leader_epoch < self.leader_epoch:
+            return self
+        if news.leader is None and news.leader_epoch == self.leader_epoch != NO_EPOCH:
+            # Nobody else can lead in this epoch: who says "nobody" has lost sight of the leader.
+            return replace(news, leader=self.leader)
+        return news
 
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """One topic. ``leaders[partition]`` is a broker's id, or None while nobody leads it."""
+    """One topic."""
 
     name: str
     id: str
     max_message_bytes: int
-    leaders: tuple[int | None, ...]
+    partitions: tuple[PartitionView, ...]
+
+    @property
+    def leaders(self) -> tuple[int | None, ...]:
+        return tuple(partition.leader for partition in self.partitions)
 
     @property
     def partition_count(self) -> int:
-        return len(self.leaders)
+        return len(self.partitions)
 
     def check_partition(self, partition: int) -> int:
         """``partition`` if the topic has it, else raise ``UnknownPartitionError``."""
-        if not 0 <= partition < len(self.leaders):
+        if not 0 <= partition < len(self.partitions):
             raise UnknownPartitionError(
-                f"topic {self.name!r} has no partition {partition}: it has {len(self.leaders)}, "
-                f"numbered from 0"
+                f"topic {self.name!r} has no partition {partition}: it has "
+                f"{len(self.partitions)}, numbered from 0"
             )
         return partition
+
+    def updated(self, news: TopicView) -> TopicView:
+        """This topic with what is newer in ``news`` of it."""
+        merged = [
+            known.updated(new) for known, new in zip(self.partitions, news.partitions, strict=False)
+        ]
+        longer = max(self.partitions, news.partitions, key=len)
+        return replace(news, partitions=(*merged, *longer[len(merged) :]))
+
+    def is_newer_than(self, other: TopicView) -> bool:
+        """Whether ``other``, of the same id, lacks something of this."""
+        return len(other.partitions) < len(self.partitions) or any(
+            theirs.leader_epoch < ours.leader_epoch
+            for ours, theirs in zip(self.partitions, other.partitions, strict=False)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """What some brokers say of a topic, and one alone is not believed."""
+
+    topic_id: str  # of another topic of the name; empty: that there is none
+    brokers: frozenset[int]
+
+
+_NO_TOPICS: Final[Mapping[str, TopicView]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,27 +113,66 @@ class ClusterView:
 
     cluster_id: str = ""
     brokers: Mapping[int, Address] = field(default_factory=dict)
+    racks: Mapping[int, str] = field(default_factory=dict)  # of the brokers that have one
     topics: Mapping[str, TopicView] = field(default_factory=dict)
     failures: Mapping[str, RaftlogError] = field(default_factory=dict)  # of topics not there
+    doubts: Mapping[str, Doubt] = field(default_factory=dict)
 
-    def merge(self, response: MetadataResponse, *, asked: Sequence[str] | None) -> ClusterView:
-        """This view with the news in ``response`` to a question about ``asked`` (None: all)."""
-        topics = {} if asked is None else dict(self.topics)
-        failures = {} if asked is None else dict(self.failures)
-        for info in response.topics:
-            topics.pop(info.name, None)
-            failures.pop(info.name, None)
-            if info.failure is None:
-                topics[info.name] = _topic_view(info)
-            else:
-                failures[info.name] = info.failure.to_error()
-        return replace(
-            self,
-            cluster_id=response.cluster_id,
-            brokers={broker.id: Address(broker.host, broker.port) for broker in response.brokers},
-            topics=topics,
-            failures=failures,
+    def merge(
+        self,
+        response: MetadataResponse,
+        *,
+        asked: Sequence[str] | None,
+        source: int = NO_SOURCE,
+    ) -> ClusterView:
+        """This view with the news in the answer of broker ``source``, to a question about
+        ``asked`` (None: all).
+        """
+        brokers = {broker.id: Address(broker.host, broker.port) for broker in response.brokers}
+        racks = {broker.id: broker.rack for broker in response.brokers if broker.rack}
+        is_only_one = len({*brokers, *self.brokers, source} - {NO_SOURCE}) <= 1
+        news = _News(
+            source=source,
+            opinions=1 if is_only_one else _OPINIONS,
+            topics=dict(self.topics),
+            failures={} if asked is None else dict(self.failures),
+            doubts=dict(self.doubts),
         )
+        for told in _told(response, self.topics if asked is None else _NO_TOPICS):
+            news.take(*told)
+        return ClusterView(
+            cluster_id=response.cluster_id or self.cluster_id,
+            brokers=self._with_brokers(brokers, news.topics.values()),
+            racks={**self.racks, **racks},
+            topics=news.topics,
+            failures=news.failures,
+            doubts=news.doubts,
+        )
+
+    def _with_brokers(
+        self, news: Mapping[int, Address], topics: Iterable[TopicView]
+    ) -> dict[int, Address]:
+        """A broker that is cut off names itself alone: those that have partitions stay known."""
+        in_use = {
+            broker
+            for topic in topics
+            for partition in topic.partitions
+            for broker in (*partition.replicas, partition.leader)
+        }
+        kept = {id_: known for id_, known in self.brokers.items() if id_ in in_use}
+        return {**news, **{id_: known for id_, known in kept.items() if id_ not in news}}
+
+    def is_ahead_of(self, response: MetadataResponse) -> bool:
+        """Whether the broker that answered so lacks something that is known here."""
+        for info in response.topics:
+            known = self.topics.get(info.name)
+            if known is None:
+                continue
+            if info.failure is not None or info.id != known.id:
+                return True
+            if known.is_newer_than(_topic_view(info)):
+                return True
+        return False
 
     def topic(self, name: str) -> TopicView:
         """The topic, or raise why it is not here."""
@@ -87,25 +187,84 @@ class ClusterView:
             f"`raftlog topic create {name}`"
         )
 
+    def partition(self, topic: str, partition: int) -> PartitionView:
+        """The partition, or raise why it is not here."""
+        view = self.topic(topic)
+        return view.partitions[view.check_partition(partition)]
+
     def leader(self, topic: str, partition: int) -> int:
         """The id of the broker that leads the partition, or raise."""
-        view = self.topic(topic)
-        leader = view.leaders[view.check_partition(partition)]
+        leader = self.partition(topic, partition).leader
         if leader is None:
-            raise NotLeaderError(f"{topic}:{partition} has no leader at the moment")
+            raise LeaderNotAvailableError(f"{topic}:{partition} has no leader at the moment")
         return leader
+
+
+@dataclass(slots=True, kw_only=True)
+class _News:
+    """A view's topics while an answer of broker ``source`` is merged into them."""
+
+    source: int
+    opinions: int  # brokers that have to say so before a known topic is given up
+    topics: dict[str, TopicView]
+    failures: dict[str, RaftlogError]
+    doubts: dict[str, Doubt]
+
+    def take(self, name: str, news: TopicView | None, failure: RaftlogError | None) -> None:
+        """Take what is told of one topic: ``news``, or that there is no such topic."""
+        known = self.topics.get(name)
+        if news is not None and (known is None or known.id == news.id):
+            believed = True
+        else:
+            believed = self._is_believed(name, _GONE if news is None else news.id)
+        if believed:
+            self.doubts.pop(name, None)
+        elif known is not None:
+            return
+        self.failures.pop(name, None)
+        if news is None:
+            self.topics.pop(name, None)
+            if failure is not None:
+                self.failures[name] = failure
+        elif known is None or known.id != news.id or self.opinions == 1:
+            self.topics[name] = news
+        else:
+            self.topics[name] = known.updated(news)
+
+    def _is_believed(self, name: str, topic_id: str) -> bool:
+        """Whether enough brokers say that the topic is not the one that is known."""
+        doubt = self.doubts.get(name)
+        before = doubt.brokers if doubt is not None and doubt.topic_id == topic_id else frozenset()
+        self.doubts[name] = Doubt(topic_id, before | {self.source})
+        return len(self.doubts[name].brokers) >= self.opinions
+
+
+def _told(
+    response: MetadataResponse, known: Mapping[str, TopicView]
+) -> list[tuple[str, TopicView | None, RaftlogError | None]]:
+    """What the answer says, topic by topic; of those in ``known`` that it leaves out, nothing."""
+    told: list[tuple[str, TopicView | None, RaftlogError | None]] = [
+        (info.name, _topic_view(info), None)
+        if info.failure is None
+        else (info.name, None, info.failure.to_error())
+        for info in response.topics
+    ]
+    named = {name for name, _, _ in told}
+    return told + [(name, None, None) for name in known if name not in named]
 
 
 def _topic_view(info: TopicInfo) -> TopicView:
     count = 1 + max((part.partition for part in info.partitions), default=-1)
-    leaders: list[int | None] = [None] * count
+    partitions = [PartitionView(None)] * count
     for part in info.partitions:
-        leaders[part.partition] = part.leader
+        partitions[part.partition] = PartitionView(
+            part.leader, part.leader_epoch, tuple(part.replicas), tuple(part.isr)
+        )
     return TopicView(
         name=info.name,
         id=info.id,
         max_message_bytes=info.max_message_bytes,
-        leaders=tuple(leaders),
+        partitions=tuple(partitions),
     )
 
 

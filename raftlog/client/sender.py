@@ -21,15 +21,16 @@ from raftlog.client.batch import Identity, PartitionQueue, PendingBatch
 from raftlog.client.cluster import Cluster
 from raftlog.client.connection import Answer, Connection
 from raftlog.client.delivery import NO_OFFSET
-from raftlog.client.flight import Flight, expired
-from raftlog.client.links import Link, Links, leader_of
-from raftlog.client.metadata import ClusterView
+from raftlog.client.flight import Flight, expired, stranded
+from raftlog.client.links import Errand, Link, Links
+from raftlog.client.metadata import ClusterView, PartitionView
+from raftlog.client.retry import is_behind, is_old_news
 from raftlog.client.settings import ProducerSettings
 from raftlog.clock import Clock
 from raftlog.errors import (
     ClosedError,
+    CommitUnknownError,
     ConnectionLostError,
-    NotLeaderError,
     RaftlogError,
     RefusedError,
     UnknownTopicError,
@@ -67,6 +68,14 @@ class _Load:
         return self.size_bytes + batch.size_bytes <= limits.PRODUCE_REQUEST_BYTES_MAX
 
 
+@dataclass(slots=True, eq=False)
+class _Request:
+    """A produce request that is not answered, without the batches that were taken back."""
+
+    errand: Errand
+    batches: list[PendingBatch]
+
+
 class Sender:
     """Drives one accumulator. Everything here runs on one event loop."""
 
@@ -85,10 +94,11 @@ class Sender:
         self._links = Links(
             cluster,
             now=self._now,
-            on_change=self.pump,
+            on_change=self._on_links,
             # Each has one batch of a partition, so the broker knows any that it gets again.
             in_flight_max=limits.PRODUCER_BATCHES_REMEMBERED,
         )
+        self._requests: dict[_Request, None] = {}  # in the order they were sent
         self._flights: dict[PartitionQueue, Flight] = {}
         self._producer: Identity | None = None
         self._asking_identity = False
@@ -134,18 +144,21 @@ class Sender:
         if head.expires_at <= now and not flight.in_flight:
             self._expire(queue, flight, now)
             return now
-        if flight.held or flight.full_for(head):
+        if flight.is_busy(head):
             return NEVER  # an answer comes first, and pumps
-        ready_at = max(due_at, flight.not_before)
-        if ready_at > now:
-            return min(ready_at, head.expires_at)
         try:
-            leader = leader_of(self._cluster, queue.topic, queue.partition)
+            known = self._partition(queue)
         except RefusedError as error:
             self._drop(queue, flight, error)
             return NEVER
+        ready_at = max(due_at, flight.waits_until(known.leader_epoch))
+        if ready_at > now:
+            return min(ready_at, head.expires_at)
+        leader = known.leader
         if leader is None:
             return min(self._links.refresh() or NEVER, head.expires_at)
+        if flight.must_stay(leader, known.leader_epoch):
+            return NEVER  # an answer, or a look at who is overdue, comes first, and pumps
         if not flight.may_launch(head, producer=self._producer):
             if flight.wants_other_than(self._producer):
                 self._ask_identity()
@@ -157,8 +170,10 @@ class Sender:
             if connection is None:
                 return min(self._links.retry_at(link, now) or NEVER, head.expires_at)
             load = _Load(link, connection)
-        if load.has_room_for(head) and self._load(load, queue, flight, now):
-            loads[leader] = load
+        if load.has_room_for(head):
+            flight.sent_to(leader, known.leader_epoch)
+            if self._load(load, queue, flight, now):
+                loads[leader] = load
         return NEVER  # if there is more, the next round serves it
 
     def _load(self, load: _Load, queue: PartitionQueue, flight: Flight, now: float) -> bool:
@@ -167,6 +182,9 @@ class Sender:
             return False
         if batch.is_empty:  # Ctrl-C came before its first record
             self._accumulator.release(batch)
+            return False
+        if flight.is_stranded(batch):
+            self._fail(batch, flight, stranded(batch))
             return False
         try:
             body = batch.encode(self._settings.codec, self._settings.compression_level)
@@ -188,7 +206,10 @@ class Sender:
             queue = batch.queue
             parts.append(
                 ProducePartition(
-                    topic=queue.topic, partition=queue.partition, length=body.size_bytes
+                    topic=queue.topic,
+                    partition=queue.partition,
+                    length=body.size_bytes,
+                    leader_epoch=batch.leader_epoch,
                 )
             )
             attachment += (batch.header, body.payload)
@@ -202,14 +223,15 @@ class Sender:
                 timeout_ms=self._cluster.settings.request_timeout_ms,
             )
         except RaftlogError as error:
-            self._all_set_back(batches, error)
+            self._all_set_back(load.link, batches, error)
             return
         if acks == _NO_ACKS:
             for batch in batches:
                 self._succeed(batch, NO_OFFSET, NO_TIMESTAMP)
             return
-        load.link.in_flight += 1
-        future.add_done_callback(partial(self._answered, load.link, batches))
+        request = _Request(self._links.sent(load.link), batches)
+        self._requests[request] = None
+        future.add_done_callback(partial(self._answered, request))
 
     def _look_at(self, look_at: float, now: float) -> None:
         """Have ``pump`` called at ``look_at``, and let the accumulator know that it will be."""
@@ -229,32 +251,32 @@ class Sender:
 
     # -- answers
 
-    def _answered(
-        self, link: Link, batches: list[PendingBatch], future: asyncio.Future[Answer]
-    ) -> None:
-        link.in_flight -= 1
+    def _answered(self, request: _Request, future: asyncio.Future[Answer]) -> None:
+        self._links.answered(request.errand)
+        del self._requests[request]
+        link, batches = request.errand.link, request.batches
         error = future.exception()
         if self._closed:
             return  # close() has told of these batches
         if error is not None:
             assert isinstance(error, RaftlogError), f"connections fail with our errors: {error!r}"
-            self._all_set_back(batches, error)
+            self._all_set_back(link, batches, error)
             return
         answer = future.result().message
         assert isinstance(answer, ProduceResponse)
         self._links.succeeded()
         produced = {(part.topic, part.partition): part for part in answer.partitions}
         for batch in batches:
-            self._take_answer(batch, produced.get((batch.queue.topic, batch.queue.partition)))
+            self._take_answer(link, batch, produced.get((batch.queue.topic, batch.queue.partition)))
         self._settle(batches)
         self.pump()
 
-    def _take_answer(self, batch: PendingBatch, part: ProducedPartition | None) -> None:
+    def _take_answer(self, link: Link, batch: PendingBatch, part: ProducedPartition | None) -> None:
         if part is None:
             lost = ConnectionLostError("the broker's answer says nothing of this partition")
-            self._set_back(batch, lost)
+            self._set_back(link, batch, lost)
         elif part.failure is not None:
-            self._set_back(batch, part.failure.to_error())
+            self._set_back(link, batch, part.failure.to_error())
         else:
             self._succeed(batch, part.base_offset, part.append_timestamp_ms)
 
@@ -263,18 +285,50 @@ class Sender:
         batch.delivery.succeed(base_offset, append_timestamp_ms)
         self._accumulator.release(batch)
 
-    def _all_set_back(self, batches: list[PendingBatch], error: RaftlogError) -> None:
+    def _all_set_back(self, link: Link, batches: list[PendingBatch], error: RaftlogError) -> None:
         """A whole request failed, and with it most likely the connection."""
         for batch in batches:
-            self._set_back(batch, error)
+            self._set_back(link, batch, error)
+        self._links.doubt(link)
         self._links.refresh()
         self._settle(batches)
         asyncio.get_running_loop().call_soon(self.pump)
 
-    def _set_back(self, batch: PendingBatch, error: RaftlogError) -> None:
+    def _set_back(self, link: Link, batch: PendingBatch, error: RaftlogError) -> None:
         self._flight(batch.queue).setback(batch, error)
-        if isinstance(error, NotLeaderError | UnknownTopicError):
+        if is_behind(error):
+            self._links.doubt(link)
+        if is_old_news(error):
             self._links.refresh()
+
+    def _take_back(self) -> None:
+        """Take back what a silent broker was sent, where another leads by now.
+
+        It may answer yet, or may have stored it: the outcome is unknown, and so is settled as any
+        other that is.
+        """
+        now = self._now()
+        for request in list(self._requests):
+            link = request.errand.link
+            if not link.is_overdue(now):
+                continue
+            taken = [batch for batch in request.batches if self._is_led_anew(batch)]
+            request.batches = [batch for batch in request.batches if batch not in taken]
+            for batch in taken:
+                where = f"{batch.queue.topic}:{batch.queue.partition}"
+                error = CommitUnknownError(
+                    f"broker {link.broker_id} did not answer, and {where} has another leader now"
+                )
+                self._set_back(link, batch, error)
+            self._settle(taken)
+
+    def _is_led_anew(self, batch: PendingBatch) -> bool:
+        """Whether there is a leader of a newer epoch than the one that the batch was sent to."""
+        try:
+            known = self._partition(batch.queue)
+        except RefusedError:
+            return False
+        return known.leader is not None and known.leader_epoch > batch.leader_epoch
 
     def _settle(self, batches: list[PendingBatch]) -> None:
         """Decide about what failed, in each partition that has nothing in flight any more."""
@@ -302,7 +356,10 @@ class Sender:
             self._fail(batch, flight, expired(batch))
 
     def _why_unsent(self, queue: PartitionQueue) -> RaftlogError | None:
-        leader = leader_of(self._cluster, queue.topic, queue.partition)
+        try:
+            leader = self._partition(queue).leader
+        except RefusedError as error:
+            return error
         link_error = self._links.link(leader).error if leader is not None else None
         return link_error or self._links.error
 
@@ -322,11 +379,21 @@ class Sender:
 
     # -- what the machine needs to know
 
+    def _partition(self, queue: PartitionQueue) -> PartitionView:
+        """Who leads it. Raises ``RefusedError`` when there is no such partition."""
+        return self._cluster.view.partition(queue.topic, queue.partition)
+
     def _flight(self, queue: PartitionQueue) -> Flight:
         flight = self._flights.get(queue)
         if flight is None:
             flight = self._flights[queue] = Flight(self._settings.idempotent)
         return flight
+
+    def _on_links(self) -> None:
+        """A road is open or closed, metadata came, or a broker is overdue."""
+        if not self._closed:
+            self._take_back()
+            self.pump()
 
     def _on_view(self, view: ClusterView) -> None:
         """Take the cluster's news: partitions added, topics made anew, leaders that moved."""
@@ -340,7 +407,7 @@ class Sender:
             self._accumulator.learn(news)
         if self._settings.idempotent and self._producer is None:
             self._ask_identity()
-        self.pump()
+        self._on_links()
 
     def _ask_identity(self) -> None:
         if not self._asking_identity:

@@ -20,6 +20,7 @@ Bootstrap: TypeAlias = str | Sequence[str] | None
 Serializer: TypeAlias = Callable[[Any], bytes | None]
 Deserializer: TypeAlias = Callable[[bytes], Any]
 OffsetReset: TypeAlias = Literal["earliest", "latest", "error"]
+ReadFrom: TypeAlias = Literal["leader", "replica"]
 
 BOOTSTRAP_VARIABLE: Final = "RAFTLOG_BOOTSTRAP"
 BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9100"
@@ -39,6 +40,7 @@ ACKS: Final[dict[object, Literal[-1, 0, 1]]] = {
     "0": 0,
     0: 0,
 }
+SOURCES: Final = ("leader", "replica")
 # "none" is Kafka's word for it.
 RESETS: Final[dict[object, OffsetReset]] = {
     "earliest": "earliest",
@@ -85,6 +87,8 @@ class ConsumerSettings:
     fetch_max_wait_ms: int
     fetch_max_bytes: int
     max_partition_fetch_bytes: int
+    read_from: ReadFrom = "leader"
+    client_rack: str | None = None
 
 
 # The settings are made from the arguments of a client's constructor, by name.
@@ -143,6 +147,17 @@ def consumer_settings(arguments: Arguments) -> ConsumerSettings:
             f"auto_offset_reset={reset!r}: it is 'earliest', 'latest' or 'error'"
         )
     bytes_max = limits.FETCH_BYTES_MAX
+    read_from, rack = arguments["read_from"], arguments["client_rack"]
+    if read_from not in SOURCES:
+        raise InvalidRequestError(f"read_from={read_from!r}: it is 'leader' or 'replica'")
+    if rack is not None and not isinstance(rack, str):
+        raise TypeError(
+            f"client_rack={rack!r}: a text (str), as the brokers' `rack` setting has it"
+        )
+    if rack and read_from == "leader":
+        raise InvalidRequestError(
+            f"client_rack={rack!r} chooses among replicas: it needs read_from='replica'"
+        )
     return ConsumerSettings(
         auto_offset_reset=RESETS[reset],
         check_crcs=bool(arguments["check_crcs"]),
@@ -150,6 +165,8 @@ def consumer_settings(arguments: Arguments) -> ConsumerSettings:
         fetch_max_wait_ms=_integer(arguments, "fetch_max_wait_ms", 0, limits.FETCH_WAIT_MS_MAX),
         fetch_max_bytes=_integer(arguments, "fetch_max_bytes", 1, bytes_max),
         max_partition_fetch_bytes=_integer(arguments, "max_partition_fetch_bytes", 1, bytes_max),
+        read_from=read_from,
+        client_rack=rack,
     )
 
 

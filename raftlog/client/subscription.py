@@ -277,6 +277,18 @@ class Subscription:
                 part.failures += 1
                 part.not_before = until
 
+    def given_up(self, wanted: Wanted) -> None:
+        """The answer to a fetch is not waited for any more: it is wanted again, at once."""
+        part = wanted.part
+        with self.lock:
+            if wanted.generation == part.generation:
+                part.in_flight = False
+
+    def hasten(self, part: Part) -> None:
+        """The reason for a pause is gone."""
+        with self.lock:
+            part.not_before = 0.0
+
     # -- the application's side
 
     def next_chunk(self, *, errors: bool = True) -> Chunk | None:

@@ -7,6 +7,7 @@ from raftlog.config.address import Address, parse_address
 from raftlog.config.broker import BROKER_KEYS, BrokerConfig
 from raftlog.config.keys import ConfigKey, parse
 from raftlog.config.topic import TOPIC_KEYS, TopicConfig
+from raftlog.config.voters import Voter, parse_voters
 
 __all__ = [
     "BROKER_KEYS",
@@ -15,6 +16,8 @@ __all__ = [
     "BrokerConfig",
     "ConfigKey",
     "TopicConfig",
+    "Voter",
     "parse",
     "parse_address",
+    "parse_voters",
 ]

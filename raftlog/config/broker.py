@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from raftlog import limits
 from raftlog.config.address import Address, parse_address
-from raftlog.config.keys import INT64_MAX, ConfigKey, number, parse
+from raftlog.config.keys import HIDDEN, INT64_MAX, ConfigKey, hidden, number, parse
+from raftlog.config.voters import BROKER_ID_MAX, Voter, parse_voters, show_voters
 from raftlog.errors import InvalidConfigError
 
 
@@ -36,8 +37,20 @@ def _directory(text: str) -> str:
     return text
 
 
+def _optional_path(text: str) -> str:
+    return _directory(text) if text else ""
+
+
+def _secret(text: str) -> str:
+    if len(text) > limits.CLUSTER_SECRET_CHARS_MAX:
+        raise ValueError(f"{len(text)} characters")
+    if text == HIDDEN:
+        raise ValueError("that is what a dump of the settings shows in place of the secret")
+    return text
+
+
 BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
-    number("id", 1, 0, (1 << 31) - 1, "", "The broker's number, unique in its cluster."),
+    number("id", 1, 0, BROKER_ID_MAX, "", "The broker's number, unique in its cluster."),
     ConfigKey(
         "listen",
         Address("127.0.0.1", 9100),
@@ -59,7 +72,56 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "a directory",
         "Where everything is stored. One broker at a time can use it.",
     ),
-    ConfigKey("rack", "", _text(256), "text", "Where the broker stands; shown in metadata."),
+    ConfigKey(
+        "rack",
+        "",
+        _text(limits.RACK_CHARS_MAX),
+        "text",
+        "Where the broker stands; shown in metadata. Replicas of a partition are put in different "
+        "racks.",
+    ),
+    ConfigKey(
+        "voters",
+        (),
+        parse_voters,
+        "ID@HOST:PORT,ID@HOST:PORT,... or nothing",
+        "The brokers that hold the cluster's own state, this one among them: the same list on "
+        "each, best three or five. Nothing: a cluster of this one broker.",
+        show=show_voters,
+    ),
+    ConfigKey(
+        "cluster.secret",
+        "",
+        _secret,
+        f"text, at most {limits.CLUSTER_SECRET_CHARS_MAX} characters",
+        "What brokers prove to each other that they know; the same on each. Long and random: "
+        "whoever knows it may act as a broker.",
+        show=hidden,
+    ),
+    ConfigKey(
+        "cluster.secret.file",
+        "",
+        _optional_path,
+        "a file, or nothing",
+        "The file that holds the secret, in place of `cluster.secret`.",
+    ),
+    number(
+        "broker.heartbeat.interval.ms",
+        500,
+        1,
+        3_600_000,
+        "ms",
+        "How often brokers show each other that they are alive; less than "
+        "`broker.session.timeout.ms`.",
+    ),
+    number(
+        "broker.session.timeout.ms",
+        3_000,
+        10,
+        3_600_000,
+        "ms",
+        "A broker that was not heard of for so long leads nothing and leaves every ISR.",
+    ),
     number(
         "connections.max.idle.ms",
         600_000,
@@ -75,6 +137,15 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         INT64_MAX,
         "ms",
         "How long a shutdown waits for requests in flight to be answered.",
+    ),
+    number(
+        "default.replication.factor",
+        0,
+        0,
+        limits.REPLICATION_FACTOR_MAX,
+        "replicas",
+        "Of topics made without one; 0 means "
+        f"{limits.REPLICATION_FACTOR_DEFAULT}, or all brokers where there are fewer.",
     ),
     number(
         "fetch.max.bytes",
@@ -136,6 +207,38 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "ending its request or by not taking its answer.",
     ),
     number(
+        "replica.fetch.max.bytes",
+        8 * limits.MIB,
+        1_024,
+        limits.FETCH_BYTES_MAX,
+        "bytes",
+        "The most that a follower takes in one answer (one batch is always sent).",
+    ),
+    number(
+        "replica.fetch.wait.max.ms",
+        500,
+        0,
+        limits.FETCH_WAIT_MS_MAX,
+        "ms",
+        "How long a follower's fetch waits for new records; less than `replica.lag.time.max.ms`.",
+    ),
+    number(
+        "replica.lag.time.max.ms",
+        10_000,
+        1,
+        INT64_MAX,
+        "ms",
+        "A follower that was not caught up for so long leaves the ISR.",
+    ),
+    number(
+        "replica.replacement.delay.ms",
+        600_000,
+        0,
+        INT64_MAX,
+        "ms",
+        "Copy a replica to a witness when its broker was gone for so long.",
+    ),
+    number(
         "request.receive.timeout.ms",
         60_000,
         1,
@@ -163,8 +266,14 @@ class BrokerConfig:
     advertised_listen: Address | None = None
     data_dir: str = "raftlog-data"
     rack: str = ""
+    voters: tuple[Voter, ...] = ()
+    cluster_secret: str = field(default="", repr=False)
+    cluster_secret_file: str = ""
+    broker_heartbeat_interval_ms: int = 500
+    broker_session_timeout_ms: int = 3_000
     connections_max_idle_ms: int = 600_000
     controlled_shutdown_timeout_ms: int = 10_000
+    default_replication_factor: int = 0
     fetch_max_bytes: int = 16 * limits.MIB
     log_checkpoint_interval_ms: int = 60_000
     log_retention_check_interval_ms: int = 300_000
@@ -172,13 +281,23 @@ class BrokerConfig:
     queued_max_request_bytes: int = 64 * limits.MIB
     queued_max_response_bytes: int = 64 * limits.MIB
     queued_max_wait_ms: int = 10_000
+    replica_fetch_max_bytes: int = 8 * limits.MIB
+    replica_fetch_wait_max_ms: int = 500
+    replica_lag_time_max_ms: int = 10_000
+    replica_replacement_delay_ms: int = 600_000
     request_receive_timeout_ms: int = 60_000
     socket_request_max_bytes: int = limits.FRAME_BYTES_MAX
 
     @classmethod
     def from_text(cls, overrides: Mapping[str, str]) -> BrokerConfig:
-        """Settings with ``overrides``; raises ``InvalidConfigError`` that names the bad one."""
-        return cls(**parse(BROKER_KEYS, overrides, what="broker"))
+        """Settings with ``overrides``.
+
+        Raises ``InvalidConfigError`` that names the bad one, or the two that do not go together.
+        """
+        config = cls(**parse(BROKER_KEYS, overrides, what="broker"))
+        _check_voters(config)
+        _check_times(config)
+        return config
 
     @classmethod
     def from_toml(cls, document: str, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
@@ -186,9 +305,40 @@ class BrokerConfig:
         return cls.from_text({**read_toml(document), **(overrides or {})})
 
     def to_text(self) -> dict[str, str]:
-        """Every key with its value, as text; an address that is not set is left empty."""
-        values = ((key.name, getattr(self, key.field)) for key in BROKER_KEYS)
-        return {name: "" if value is None else str(value) for name, value in values}
+        """Every key with its value, as text: empty if it is not set, "(hidden)" for a secret."""
+        values = ((key, getattr(self, key.field)) for key in BROKER_KEYS)
+        return {key.name: "" if value is None else key.show(value) for key, value in values}
+
+
+def _check_voters(config: BrokerConfig) -> None:
+    if config.cluster_secret and config.cluster_secret_file:
+        raise InvalidConfigError("set cluster.secret or cluster.secret.file, not both")
+    if config.voters and config.id not in (voter.id for voter in config.voters):
+        raise InvalidConfigError(
+            f"voters={show_voters(config.voters)} does not name this broker, whose id is "
+            f"{config.id}: the list is the same on every broker, and id tells which one this is"
+        )
+    if len(config.voters) > 1 and not (config.cluster_secret or config.cluster_secret_file):
+        raise InvalidConfigError(
+            f"{len(config.voters)} voters and no secret: set cluster.secret or "
+            "cluster.secret.file to the same text on every broker"
+        )
+
+
+def _check_times(config: BrokerConfig) -> None:
+    """A time that has to be shorter than another one is."""
+    heartbeat, session = config.broker_heartbeat_interval_ms, config.broker_session_timeout_ms
+    if heartbeat >= session:
+        raise InvalidConfigError(
+            f"broker.heartbeat.interval.ms={heartbeat} has to be less than "
+            f"broker.session.timeout.ms={session}: a third of it is a good choice"
+        )
+    wait, lag = config.replica_fetch_wait_max_ms, config.replica_lag_time_max_ms
+    if wait >= lag:
+        raise InvalidConfigError(
+            f"replica.fetch.wait.max.ms={wait} has to be less than replica.lag.time.max.ms={lag}: "
+            "else followers with nothing to copy leave the ISR"
+        )
 
 
 def read_toml(document: str) -> dict[str, str]:
@@ -207,11 +357,13 @@ def _flatten(table: Mapping[str, Any], *, prefix: str) -> Iterator[tuple[str, st
         elif isinstance(value, str | int) and not isinstance(value, bool):
             yield name, str(value)
         else:
+            shown = HIDDEN if name in _SECRETS else str(value)[:100]
             raise InvalidConfigError(
-                f"{name} = {str(value)[:100]} is a {type(value).__name__}; settings are text or "
-                "whole numbers"
+                f"{name} = {shown} is a {type(value).__name__}; settings are text or whole numbers"
             )
 
+
+_SECRETS: Final = frozenset(key.name for key in BROKER_KEYS if key.is_secret)
 
 assert [f.name for f in fields(BrokerConfig)] == [key.field for key in BROKER_KEYS]
 assert all(getattr(BrokerConfig(), key.field) == key.default for key in BROKER_KEYS)

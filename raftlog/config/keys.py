@@ -26,11 +26,25 @@ class ConfigKey(Generic[T]):
     parse: Callable[[str], T]
     accepts: str  # for people: the range or the choices, with the unit
     help: str
+    show: Callable[[T], str] = str  # the opposite of ``parse``, but for what must not be shown
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether the value is to stay out of messages, dumps and logs."""
+        return self.show is hidden
 
     @property
     def field(self) -> str:
         """The name of the dataclass field that holds it."""
         return self.name.replace(".", "_")
+
+
+HIDDEN: Final = "(hidden)"
+
+
+def hidden(value: str) -> str:
+    """What a dump shows in place of a secret; nothing if there is none."""
+    return HIDDEN if value else ""
 
 
 def _integer(minimum: int, maximum: int) -> Callable[[str], int]:
@@ -81,7 +95,8 @@ def parse(
         try:
             values[key.field] = key.parse(text)
         except ValueError as error:
+            shown = hidden(text) if key.is_secret else text[:100]
             raise InvalidConfigError(
-                f"{name}={text[:100]} is refused ({error}); it takes {key.accepts}"
+                f"{name}={shown} is refused ({error}); it takes {key.accepts}"
             ) from error
     return values

@@ -67,6 +67,15 @@ TOPIC_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "Whose clock stamps records: the producer's or the leader's.",
     ),
     number(
+        "min.insync.replicas",
+        0,
+        0,
+        limits.REPLICATION_FACTOR_MAX,
+        "replicas",
+        "How many replicas have to hold a record durably before it counts as committed. At most "
+        "the replication factor; 0 means 2 from replication factor 3 on, else 1.",
+    ),
+    number(
         "retention.bytes",
         -1,
         -1,
@@ -113,6 +122,7 @@ class TopicConfig:
     message_timestamp_after_max_ms: int = INT64_MAX
     message_timestamp_before_max_ms: int = INT64_MAX
     message_timestamp_type: str = "CreateTime"
+    min_insync_replicas: int = 0
     retention_bytes: int = -1
     retention_ms: int = 7 * DAY_MS
     segment_bytes: int = limits.GIB
@@ -122,6 +132,10 @@ class TopicConfig:
     def from_text(cls, overrides: Mapping[str, str]) -> TopicConfig:
         """Settings with ``overrides``; raises ``InvalidConfigError`` that names the bad one."""
         return cls(**parse(TOPIC_KEYS, overrides, what="topic"))
+
+    def effective_min_isr(self, replication_factor: int) -> int:
+        """``min.insync.replicas`` as a number from 1 on: what 0 means depends on the replicas."""
+        return self.min_insync_replicas or (2 if replication_factor >= 3 else 1)
 
     def to_text(self) -> dict[str, str]:
         """Every key with its value, as text."""

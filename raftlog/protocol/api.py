@@ -9,13 +9,27 @@ from dataclasses import dataclass
 from typing import Final
 
 from raftlog.errors import UnsupportedApiError, UnsupportedVersionError
-from raftlog.protocol import fetch, handshake, metadata, produce, topics
-from raftlog.protocol.schema import Message
+from raftlog.protocol import (
+    cluster,
+    fetch,
+    handshake,
+    metadata,
+    peer,
+    produce,
+    replication,
+    topics,
+)
+from raftlog.protocol.schema import Message, NoResponse
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One row of the table. ``idempotent``: repeating it after an unknown outcome does no harm."""
+    """One row of the table.
+
+    ``idempotent``: repeating it after an unknown outcome does no harm, on any connection.
+    ``peer_only``: for a peer that has proved itself on this connection, and refused to all others.
+    ``one_way``: never answered, not even if it fails; its response is ``NoResponse``.
+    """
 
     number: int
     name: str
@@ -24,6 +38,8 @@ class Api:
     version_min: int = 0
     version_max: int = 0
     idempotent: bool = False
+    peer_only: bool = False
+    one_way: bool = False
 
 
 API_VERSIONS: Final = Api(
@@ -67,6 +83,60 @@ DELETE_RECORDS: Final = Api(
     idempotent=True,
 )
 
+# -- between brokers -------------------------------------------------------------------------------
+# A handshake belongs to its connection, as a fetch session does: another one starts them anew.
+PEER_HELLO: Final = Api(12, "peer_hello", peer.PeerHelloRequest, peer.PeerHelloResponse)
+PEER_PROVE: Final = Api(13, "peer_prove", peer.PeerProveRequest, peer.PeerProveResponse)
+RAFT: Final = Api(14, "raft", peer.RaftRequest, NoResponse, peer_only=True, one_way=True)
+PEER_PING: Final = Api(
+    15,
+    "peer_ping",
+    peer.PeerPingRequest,
+    peer.PeerPingResponse,
+    idempotent=True,
+    peer_only=True,
+)
+REPLICA_FETCH: Final = Api(
+    16,
+    "replica_fetch",
+    replication.ReplicaFetchRequest,
+    replication.ReplicaFetchResponse,
+    peer_only=True,
+)
+REPLICA_PROGRESS: Final = Api(
+    17,
+    "replica_progress",
+    replication.ReplicaProgressRequest,
+    NoResponse,
+    idempotent=True,
+    peer_only=True,
+    one_way=True,
+)
+PARTITION_STATES: Final = Api(
+    18,
+    "partition_states",
+    replication.PartitionStatesRequest,
+    NoResponse,
+    idempotent=True,
+    peer_only=True,
+    one_way=True,
+)
+
+# -- the cluster, for operators --------------------------------------------------------------------
+DESCRIBE_CLUSTER: Final = Api(
+    19,
+    "describe_cluster",
+    cluster.DescribeClusterRequest,
+    cluster.DescribeClusterResponse,
+    idempotent=True,
+)
+TRANSFER_LEADER: Final = Api(
+    20, "transfer_leader", cluster.TransferLeaderRequest, cluster.TransferLeaderResponse
+)
+RECOVER_CLUSTER: Final = Api(
+    21, "recover_cluster", cluster.RecoverClusterRequest, cluster.RecoverClusterResponse
+)
+
 APIS: Final[dict[int, Api]] = {
     api.number: api
     for api in (
@@ -82,6 +152,16 @@ APIS: Final[dict[int, Api]] = {
         ALTER_TOPICS,
         ADD_PARTITIONS,
         DELETE_RECORDS,
+        PEER_HELLO,
+        PEER_PROVE,
+        RAFT,
+        PEER_PING,
+        REPLICA_FETCH,
+        REPLICA_PROGRESS,
+        PARTITION_STATES,
+        DESCRIBE_CLUSTER,
+        TRANSFER_LEADER,
+        RECOVER_CLUSTER,
     )
 }
 

@@ -132,9 +132,17 @@ ServerEvent: TypeAlias = Request | Refusal | Broken
 ClientEvent: TypeAlias = Response | Broken
 
 
+_ONE_WAY: Final = frozenset(api.request for api in apis.APIS.values() if api.one_way)
+
+
 def expects_response(message: Message) -> bool:
-    """False for a produce request with ``acks=0``: it is never answered, not even if it fails."""
-    return not (isinstance(message, ProduceRequest) and message.acks == 0)
+    """False for what is never answered, not even if it fails.
+
+    That is a produce request with ``acks=0``, and every request of an API that is one way.
+    """
+    if isinstance(message, ProduceRequest):
+        return message.acks != 0
+    return type(message) not in _ONE_WAY
 
 
 # -- both sides ------------------------------------------------------------------------------------
@@ -282,7 +290,7 @@ class ServerConnectionState(_Connection):
         self._in_flight.remove(request.correlation_id)
 
     def _answer(self, request: Request, buffers: list[Buffer]) -> list[Buffer]:
-        assert request.expects_response, "acks=0 is never answered: finish() it"
+        assert request.expects_response, "acks=0 and one way are never answered: finish() it"
         assert request.correlation_id in self._in_flight, "answered twice, or elsewhere"
         self._in_flight.discard(request.correlation_id)
         return [] if self.ended else buffers

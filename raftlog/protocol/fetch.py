@@ -4,6 +4,9 @@ A fetch answers at once when ``bytes_min`` bytes are there, else when they are o
 has passed. Batches are never split: an answer holds whole batches from the one that contains
 ``offset`` on, at least one where there is one, whatever the byte limits say. Their bytes follow the
 header in the order of ``partitions``, each ``length`` bytes long.
+
+``leader_epoch`` in a request is the one that the client knows, -1 for none. A broker that knows a
+newer one answers ``FencedLeaderEpochError``, one that knows an older ``UnknownLeaderEpochError``.
 """
 
 from __future__ import annotations
@@ -31,15 +34,19 @@ class FetchPartition(Message):
     partition: PartitionIndex
     offset: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
     bytes_max: ByteCount = limits.MIB
+    leader_epoch: WireEpoch = -1
 
 
 class FetchRequest(Message):
+    """``replica_ok``: any in-sync replica may answer, with what it knows to be committed."""
+
     partitions: Annotated[
         list[FetchPartition], Meta(min_length=1, max_length=limits.PARTITIONS_PER_REQUEST_MAX)
     ]
     wait_ms_max: WaitMs = 500
     bytes_min: ByteCount = 1
     bytes_max: ByteCount = limits.FETCH_BYTES_MAX
+    replica_ok: bool = False
 
 
 class FetchedPartition(Message):
@@ -65,6 +72,7 @@ class OffsetQuery(Message):
     topic: TopicName
     partition: PartitionIndex
     at: Literal["earliest", "latest"] | Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+    leader_epoch: WireEpoch = -1
 
 
 class ListOffsetsRequest(Message):

@@ -52,6 +52,9 @@ class TopicInfo(Message):
 
 
 class MetadataResponse(Message):
+    """``controller``: the Raft leader of the cluster group; None while there is none."""
+
     cluster_id: str
     brokers: list[BrokerInfo]
     topics: list[TopicInfo]
+    controller: NodeId | None = None

@@ -18,15 +18,19 @@ from raftlog.protocol.schema import (
     Message,
     PartitionIndex,
     TopicName,
+    WireEpoch,
     WireOffset,
     WireTimestamp,
 )
 
 
 class ProducePartition(Message):
+    """``leader_epoch``: the one that the client knows, to be fenced by; -1 for none."""
+
     topic: TopicName
     partition: PartitionIndex
     length: ByteCount
+    leader_epoch: WireEpoch = -1
 
 
 class ProduceRequest(Message):

@@ -28,10 +28,24 @@ ConfigKey = Annotated[str, Meta(max_length=256)]
 ConfigValue = Annotated[str, Meta(max_length=limits.CONFIG_VALUE_CHARS_MAX)]
 ErrorCode = Annotated[int, Meta(ge=-1, le=32_767)]
 NodeId = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+NodeIds = Annotated[list[NodeId], Meta(max_length=limits.BROKERS_PER_CLUSTER_MAX)]
+ClusterId = Annotated[str, Meta(max_length=limits.ID_CHARS_MAX)]  # empty: not known yet
+DirectoryId = Annotated[str, Meta(min_length=1, max_length=limits.ID_CHARS_MAX)]
+TopicId = Annotated[str, Meta(min_length=1, max_length=limits.ID_CHARS_MAX)]
+Host = Annotated[str, Meta(max_length=limits.HOST_CHARS_MAX)]
+Port = Annotated[int, Meta(ge=0, le=65_535)]
+Rack = Annotated[str, Meta(max_length=limits.RACK_CHARS_MAX)]
+Counter = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]  # boots, versions, offsets of logs
+BrokerEpoch = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: not registered yet
+Note = Annotated[str, Meta(max_length=limits.ERROR_MESSAGE_CHARS_MAX)]
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """Base of every request, response and part of one."""
+
+
+class NoResponse(Message):
+    """In the place of a response in the row of an API that has none: it is never on the wire."""
 
 
 class Failure(Message):

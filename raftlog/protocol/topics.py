@@ -28,6 +28,8 @@ _ConfigKeys = Meta(max_length=limits.CONFIG_KEYS_PER_TOPIC_MAX)
 
 
 class TopicToCreate(Message):
+    """``replication_factor`` of 0 asks for the cluster's default."""
+
     name: TopicName
     partitions: int = 1
     replication_factor: int = 1
@@ -84,6 +86,8 @@ class DescribeTopicsRequest(Message):
 
 
 class PartitionDescription(Message):
+    """What only a replica knows of the partition is -1, 0 or empty where the broker is none."""
+
     info: PartitionInfo
     log_start_offset: WireOffset = -1
     high_watermark: WireOffset = -1

@@ -241,6 +241,31 @@ def check(data: Buffer) -> BatchHeader:
     return header
 
 
+def check_batches(data: Buffer) -> list[BatchHeader]:
+    """The headers of the batches that lie back to back in ``data``, each checked as by ``check``.
+
+    Raises ``CorruptBatchError``: also for none at all, and for one that is cut short at the end.
+    """
+    view = memoryview(data)
+    headers: list[BatchHeader] = []
+    position = 0
+    while position < len(view) or not headers:
+        header = parse_header(view, position)
+        end = position + header.length
+        if end > len(view):
+            raise CorruptBatchError(
+                f"at byte {position}: {len(view) - position} bytes of a batch of {header.length}"
+            )
+        if checksum.crc32c(view[position + _SEALED_POSITION : end]) != header.crc32c:
+            raise CorruptBatchError(
+                f"at byte {position}, base offset {header.base_offset}: the bytes and their CRC "
+                "disagree"
+            )
+        headers.append(header)
+        position = end
+    return headers
+
+
 def split(data: Buffer) -> Iterator[memoryview]:
     """The batches that lie back to back in ``data``, unchecked but for their headers.
 

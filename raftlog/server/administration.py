@@ -1,7 +1,9 @@
-"""Changes to topics: one at a time, in the order of arrival, with the disk's part in a thread.
+"""Changes to topics: one at a time, in the order of arrival.
 
-The store makes a change durable, in the thread; the topic table shows it, on the loop. A deletion
-goes the other way round: what is about to vanish stops serving first.
+``Administration`` takes the turns; what a change is made of is a ``TopicAuthority``'s. Here is the
+one of a broker that stands alone: the store makes a change durable, in a thread; the topic table
+shows it, on the loop. A deletion goes the other way round: what is about to vanish stops serving
+first.
 """
 
 from __future__ import annotations
@@ -9,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from raftlog import limits
 from raftlog.errors import (
     BrokerUnavailableError,
+    InvalidPartitionsError,
     RaftlogError,
     StorageFailedError,
     ThrottledError,
@@ -33,16 +36,38 @@ T = TypeVar("T")
 Operation: TypeAlias = Callable[[], Awaitable[Message]]
 
 
-class Administration:
-    """The one writer of the store's catalog and of the topic table."""
+class NamedTopic(Protocol):
+    """What every change to a topic answers with."""
 
-    def __init__(
-        self, store: Store, topics: TopicTable, services: HostServices, worker: Workers
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._services = services
-        self._worker = worker
+    @property
+    def name(self) -> str: ...
+    @property
+    def id(self) -> str: ...
+
+
+class TopicAuthority(Protocol):
+    """Who decides which topics there are: this broker's store, or the cluster."""
+
+    async def plan(
+        self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
+    ) -> NamedTopic:
+        """What ``create`` would do: the topic, or the error."""
+        ...
+
+    async def create(
+        self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
+    ) -> NamedTopic: ...
+    async def delete(self, name: str) -> NamedTopic: ...
+    async def alter(self, name: str, changes: Mapping[str, str | None]) -> NamedTopic: ...
+    async def add_partitions(self, name: str, total: int) -> NamedTopic: ...
+    async def allocate_producer_id(self) -> int: ...
+
+
+class Administration:
+    """Takes turns: a change is begun when the one before it has ended."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed: RaftlogError | None = None
@@ -54,7 +79,7 @@ class Administration:
                 f"{len(self._tasks)} changes to topics are waiting already "
                 "(ADMIN_REQUESTS_PENDING_MAX); try again in a moment"
             )
-        task = self._services.loop.create_task(self._run(operation, reply))
+        task = self._loop.create_task(self._run(operation, reply))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -80,21 +105,37 @@ class Administration:
             else:
                 reply.send(message)
 
-    # -- operations, each in its turn --------------------------------------------------------------
+
+class LocalTopics:
+    """The ``TopicAuthority`` of a broker without others: the one writer of the store's catalog."""
+
+    def __init__(
+        self, store: Store, topics: TopicTable, services: HostServices, worker: Workers
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._services = services
+        self._worker = worker
 
     def load(self) -> None:
         """Show every topic that the store has: the broker starts."""
         for topic in self._store.topics.values():
             self._topics.add(self._hosted(topic))
 
-    async def plan(self, name: str, *, partitions: int, config: Mapping[str, str]) -> Topic:
+    async def plan(
+        self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
+    ) -> Topic:
         """What ``create`` would do: the topic, or the error."""
+        _check_replication(replication_factor)
         store = self._store
         return await self._blocking(
             lambda: store.plan_topic(name, partitions=partitions, config=config)
         )
 
-    async def create(self, name: str, *, partitions: int, config: Mapping[str, str]) -> Topic:
+    async def create(
+        self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
+    ) -> Topic:
+        _check_replication(replication_factor)
         store = self._store
         topic = await self._blocking(
             lambda: store.create_topic(name, partitions=partitions, config=config)
@@ -107,7 +148,7 @@ class Administration:
         store = self._store
         topic = await self._blocking(lambda: store.delete_topic(name))
         reason = UnknownTopicError(f"topic {name!r} was deleted")
-        hosts = self._topics.remove(name).hosts
+        hosts = self._topics.remove(name).local_hosts()
         for host in hosts:
             host.close(reason)
         await quiet(hosts)
@@ -120,7 +161,7 @@ class Administration:
         topic = await self._blocking(lambda: store.alter_topic(name, changes))
         hosted = self._topics.topic(name)
         hosted.config, hosted.overrides = topic.config, topic.overrides
-        for host in hosted.hosts:
+        for host in hosted.local_hosts():
             host.reconsider()
         logger.info("topic %s altered: %s", name, dict(changes))
         return topic
@@ -145,7 +186,7 @@ class Administration:
 
     def _hosted(self, topic: Topic) -> HostedTopic:
         hosts = self._hosts(topic, first=0)
-        return HostedTopic(topic.name, topic.id, topic.config, topic.overrides, hosts)
+        return HostedTopic(topic.name, topic.id, topic.config, topic.overrides, list(hosts))
 
     def _hosts(self, topic: Topic, *, first: int) -> list[PartitionHost]:
         hosts = []
@@ -155,8 +196,18 @@ class Administration:
                 logger.warning("%s:%d: %s", topic.name, partition, note)
             if log.damage:
                 logger.error("%s:%d is damaged: %s", topic.name, partition, log.damage)
-            hosts.append(PartitionHost(TopicPartition(topic.name, partition), log, self._services))
+            host = PartitionHost(TopicPartition(topic.name, partition), log, self._services)
+            host.lead_alone(self._store.identity.broker_id, self._store.identity.directory_id)
+            hosts.append(host)
         return hosts
+
+
+def _check_replication(replication_factor: int) -> None:
+    if replication_factor > 1:
+        raise InvalidPartitionsError(
+            f"replication factor {replication_factor} cannot be met: this broker stands alone, so "
+            "it has to be 1. Replication needs brokers with `voters` (raftlog up --brokers 3)"
+        )
 
 
 async def quiet(hosts: list[PartitionHost]) -> None:

@@ -7,24 +7,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import random
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from raftlog import limits
 from raftlog.clock import Clock
 from raftlog.config import Address, BrokerConfig
+from raftlog.consensus.journal import Journal
 from raftlog.disk import Disk
-from raftlog.errors import BrokerUnavailableError, StorageFailedError
-from raftlog.server.administration import Administration, quiet
+from raftlog.errors import BrokerUnavailableError, InvalidConfigError, StorageFailedError
+from raftlog.server.administration import Administration, LocalTopics, quiet
 from raftlog.server.budgets import ResponseBudget
+from raftlog.server.cluster.node import ClusterNode, ClusterServices
+from raftlog.server.cluster.operations import ClusterOperations
+from raftlog.server.connection import Connection
 from raftlog.server.context import BrokerContext
 from raftlog.server.dispatch import dispatch
 from raftlog.server.housekeeping import Housekeeping
 from raftlog.server.listener import Connections, address_of
 from raftlog.server.metrics import Counters
+from raftlog.server.operations import AloneOperations
+from raftlog.server.peers.channel import PeerConnector, SocketPeerConnector
 from raftlog.server.purgatory import Purgatory
 from raftlog.server.replica_host import HostServices
 from raftlog.server.topic_table import TopicTable
@@ -50,14 +58,39 @@ def advertised(config: BrokerConfig, listening: Address) -> Address:
 
 @dataclass(frozen=True, slots=True)
 class BrokerWorkers:
-    """A broker's threads: for syncing logs, and for administration."""
+    """A broker's threads: for syncing logs, the consensus journal, and for administration."""
 
     sync: Workers
+    journal: Workers
     admin: Workers
 
     def stop(self) -> None:
         self.sync.stop()
+        self.journal.stop()
         self.admin.stop()
+
+
+class MakeWorkers(Protocol):
+    """``Workers``, or what stands in for them where there are no threads."""
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, *, count: int, name: str) -> Workers: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a broker takes from the world besides its clock and its disk; tests have their own."""
+
+    connector: PeerConnector = field(default_factory=SocketPeerConnector)
+    make_workers: MakeWorkers = Workers
+    chance: Callable[[], float] = field(default_factory=lambda: random.Random().random)
+    entropy: Callable[[int], bytes] = os.urandom
+
+    def new_id(self) -> str:
+        """An id that nobody else has."""
+        return self.entropy(16).hex()
+
+
+REAL: Final = Surroundings()
 
 
 # Hears of a disk that is not to be trusted. It may end the process there and then; if it returns,
@@ -75,7 +108,11 @@ class Broker:
         clock: Clock,
         workers: BrokerWorkers,
         on_fatal: OnFatal,
+        *,
+        journal: Journal | None = None,
+        surroundings: Surroundings = REAL,
     ) -> None:
+        """``journal``: of a broker among others, which its configuration's voters make it."""
         loop = asyncio.get_running_loop()
         self.failure: StorageFailedError | None = None
         self._store = store
@@ -86,15 +123,17 @@ class Broker:
             clock=clock, loop=loop, sync_workers=workers.sync, on_failed=self._fail
         )
         topics = TopicTable()
-        self._administration = Administration(store, topics, services, workers.admin)
+        local = LocalTopics(store, topics, services, workers.admin)
+        self._administration = Administration(loop)
         self.context = BrokerContext(
             config=config,
             clock=clock,
             loop=loop,
             broker_id=store.identity.broker_id,
-            cluster_id=store.identity.cluster_id,
             topics=topics,
             administration=self._administration,
+            authority=local,
+            operations=AloneOperations(store, topics, loop.time),
             purgatory=Purgatory(loop),
             responses=ResponseBudget(config.queued_max_response_bytes),
             counters=Counters(),
@@ -105,10 +144,45 @@ class Broker:
             responses=self.context.responses,
             counters=self.context.counters,
             on_request=partial(dispatch, self.context),
-            on_lost=self.context.purgatory.cancel,
+            on_lost=self._connection_lost,
         )
-        self._administration.load()
+        if journal is None:
+            local.load()
+        else:
+            self._join_cluster(journal, services, surroundings)
         self.housekeeping = Housekeeping(config, loop, topics.hosts)
+
+    def _join_cluster(
+        self, journal: Journal, services: HostServices, surroundings: Surroundings
+    ) -> None:
+        context = self.context
+        for note in journal.notes:
+            logger.warning("%s", note)
+        cluster = ClusterNode(
+            context.config,
+            read_secret(context.config),
+            self._store,
+            journal,
+            context.topics,
+            ClusterServices(
+                host=services,
+                admin_worker=self._workers.admin,
+                journal_worker=self._workers.journal,
+                connector=surroundings.connector,
+                chance=surroundings.chance,
+                entropy=surroundings.entropy,
+                new_id=surroundings.new_id,
+                address=lambda: context.address,
+            ),
+        )
+        context.cluster = cluster
+        context.authority = cluster.topics
+        context.operations = ClusterOperations(cluster, context.topics)
+
+    def _connection_lost(self, connection: Connection) -> None:
+        self.context.purgatory.cancel(connection)
+        if self.context.cluster is not None:
+            self.context.cluster.forget(connection)
 
     @classmethod
     async def start(
@@ -120,6 +194,7 @@ class Broker:
         on_fatal: OnFatal,
         listening: Sequence[socket.socket] = (),
         any_id: bool = False,
+        surroundings: Surroundings = REAL,
     ) -> Broker:
         """Recover the data directory, then serve. Raises ``DataDirectoryError``.
 
@@ -127,26 +202,35 @@ class Broker:
         ``any_id``, the broker is whoever the data directory says, not ``config.id``.
         """
         loop = asyncio.get_running_loop()
+        make_workers = surroundings.make_workers
         workers = BrokerWorkers(
-            sync=Workers(loop, count=limits.SYNC_THREADS, name="sync"),
-            admin=Workers(loop, count=1, name="admin"),
+            sync=make_workers(loop, count=limits.SYNC_THREADS, name="sync"),
+            journal=make_workers(loop, count=1, name="journal"),
+            admin=make_workers(loop, count=1, name="admin"),
         )
-        opening = asyncio.ensure_future(
-            workers.admin.run(
-                lambda: Store.open(disk, config.data_dir, broker_id=None if any_id else config.id)
-            )
-        )
+
+        def open_files() -> tuple[Store, Journal | None]:
+            return _open_files(disk, config, any_id=any_id, new_id=surroundings.new_id)
+
+        opening = asyncio.ensure_future(workers.admin.run(open_files))
         try:
-            store = await asyncio.shield(opening)
+            store, journal = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            (await opening).abandon()  # or its lock would be held for ever
+            store, journal = await opening  # or its lock would be held for ever
+            store.abandon()
+            if journal is not None:
+                journal.close()
             workers.stop()
             raise
         except BaseException:
             workers.stop()
             raise
-        broker = cls(config, store, clock, workers, on_fatal)
+        broker = cls(
+            config, store, clock, workers, on_fatal, journal=journal, surroundings=surroundings
+        )
         await broker._listen(listening)
+        if broker.context.cluster is not None:
+            broker.context.cluster.start()
         return broker
 
     async def _listen(self, listening: Sequence[socket.socket]) -> None:
@@ -171,6 +255,8 @@ class Broker:
         seconds_max = context.config.controlled_shutdown_timeout_ms / 1_000
         await self.connections.drain(seconds_max=seconds_max)
         await self._administration.finish()
+        if context.cluster is not None:
+            await context.cluster.stop()
         hosts = context.topics.hosts()
         for host in hosts:
             host.close(BrokerUnavailableError("the broker stops"))
@@ -200,3 +286,34 @@ class Broker:
         self._administration.close(error)
         for host in self.context.topics.hosts():
             host.close(error)
+
+
+def _open_files(
+    disk: Disk, config: BrokerConfig, *, any_id: bool, new_id: Callable[[], str]
+) -> tuple[Store, Journal | None]:
+    """The store and, for a broker among others, the consensus journal. Blocking."""
+    if not config.voters:
+        broker_id = None if any_id else config.id
+        return Store.open(disk, config.data_dir, broker_id=broker_id, new_id=new_id), None
+    store = Store.open(disk, config.data_dir, broker_id=config.id, cluster_id="", new_id=new_id)
+    try:
+        return store, Journal.open(disk, store.journal_path)
+    except BaseException:
+        store.abandon()
+        raise
+
+
+def read_secret(config: BrokerConfig) -> bytes:
+    """What this cluster's brokers prove that they know. Raises ``InvalidConfigError``."""
+    if not config.cluster_secret_file:
+        return config.cluster_secret.encode()
+    try:
+        with open(config.cluster_secret_file, "rb") as file:
+            secret = file.read(limits.CLUSTER_SECRET_CHARS_MAX + 1).strip()
+    except OSError as error:
+        raise InvalidConfigError(
+            f"cluster.secret.file={config.cluster_secret_file} cannot be read: {error.strerror}"
+        ) from error
+    if not secret:
+        raise InvalidConfigError(f"cluster.secret.file={config.cluster_secret_file} is empty")
+    return secret

@@ -27,6 +27,9 @@ from raftlog.protocol.connection import (
     ServerConnectionState,
     ServerEvent,
 )
+from raftlog.protocol.frame import farewell
+from raftlog.protocol.peer import PeerIdentity
+from raftlog.protocol.peer_auth import Answering
 from raftlog.protocol.schema import Message
 from raftlog.server.budgets import RequestBudget, ResponseBudget
 from raftlog.server.metrics import Counters
@@ -82,6 +85,8 @@ class Connection(asyncio.BufferedProtocol):
         self._refusals = 0
         self.peer = "?"
         self.local_host = ""
+        self.answering: Answering | None = None  # since it said that it is another broker's
+        self.peer_identity: PeerIdentity | None = None  # once that is proved
         self.last_active_seconds = 0.0
         self._frame_began_seconds: float | None = None  # while a request has arrived in part
         self._processing = False
@@ -197,6 +202,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             logger.info("connection %s: closed: %s", self.peer, reason)
             self._transport.abort()
+
+    def end(self, error: RaftlogError) -> None:
+        """Say why, handle nothing more of what comes, and close."""
+        self._say_farewell(Broken(error, farewell(error)))
 
     # -- answers -----------------------------------------------------------------------------------
 

@@ -10,9 +10,13 @@ from itertools import count
 from raftlog.clock import Clock
 from raftlog.config import BrokerConfig
 from raftlog.config.address import Address
-from raftlog.server.administration import Administration
+from raftlog.errors import UnsupportedFeatureError
+from raftlog.server.administration import Administration, TopicAuthority
 from raftlog.server.budgets import ResponseBudget
+from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.metrics import Counters
+from raftlog.server.operations import Operations
+from raftlog.server.peers.peering import Peering
 from raftlog.server.purgatory import Purgatory
 from raftlog.server.topic_table import TopicTable
 
@@ -25,15 +29,31 @@ class BrokerContext:
     clock: Clock
     loop: AbstractEventLoop
     broker_id: int
-    cluster_id: str
     topics: TopicTable
     administration: Administration
+    authority: TopicAuthority
+    operations: Operations
     purgatory: Purgatory
     responses: ResponseBudget
     counters: Counters
     address: Address = Address("", 0)  # where clients are told to find this broker
     is_stopping: bool = False  # answer what can be answered, wait for nothing new
+    cluster: ClusterNode | None = None  # None: this broker stands alone
     _turns: Iterator[int] = field(default_factory=count)
+
+    def clustered(self) -> ClusterNode:
+        """What a broker among others has. Raises ``UnsupportedFeatureError`` on one that is not."""
+        if self.cluster is None:
+            raise UnsupportedFeatureError(
+                "this broker stands alone: start brokers with `voters` to have a cluster "
+                "(raftlog up --brokers 3)"
+            )
+        return self.cluster
+
+    @property
+    def peering(self) -> Peering | None:
+        """What the handlers for other brokers work with."""
+        return None if self.cluster is None else self.cluster.peering
 
     def next_turn(self) -> int:
         """A number that grows, to take turns with."""

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from raftlog.errors import RaftlogError, UnsupportedApiError
+from raftlog.errors import AccessDeniedError, RaftlogError, UnsupportedApiError
 from raftlog.protocol import api
 from raftlog.protocol.connection import Request
 from raftlog.server.connection import Connection
 from raftlog.server.context import BrokerContext
 from raftlog.server.handlers import (
     api_versions,
+    cluster,
     fetch,
     init_producer_id,
     list_offsets,
     metadata,
+    peer,
     produce,
     records,
+    replica,
     topics,
 )
 from raftlog.server.reply import Reply
@@ -38,6 +41,16 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.ALTER_TOPICS.number: topics.handle_alter,
     api.ADD_PARTITIONS.number: topics.handle_add_partitions,
     api.DELETE_RECORDS.number: records.handle_delete,
+    api.PEER_HELLO.number: peer.handle_hello,
+    api.PEER_PROVE.number: peer.handle_prove,
+    api.RAFT.number: peer.handle_raft,
+    api.PEER_PING.number: peer.handle_ping,
+    api.REPLICA_FETCH.number: replica.handle_fetch,
+    api.REPLICA_PROGRESS.number: replica.handle_progress,
+    api.PARTITION_STATES.number: replica.handle_states,
+    api.DESCRIBE_CLUSTER.number: cluster.handle_describe,
+    api.TRANSFER_LEADER.number: cluster.handle_transfer_leader,
+    api.RECOVER_CLUSTER.number: cluster.handle_recover,
 }
 
 
@@ -45,6 +58,9 @@ def dispatch(context: BrokerContext, connection: Connection, request: Request) -
     """Handle one request. Whatever goes wrong is told to its sender; the connection goes on."""
     context.counters.requests += 1
     reply = Reply(connection, request)
+    if request.api.peer_only and connection.peer_identity is None:
+        _deny(connection, request, reply)
+        return
     try:
         handler = HANDLERS.get(request.api.number)
         if handler is None:
@@ -55,3 +71,17 @@ def dispatch(context: BrokerContext, connection: Connection, request: Request) -
         reply.fail(error)
     except Exception as error:  # noqa: BLE001 - told, logged and counted
         reply.fail_by_mistake(error)
+
+
+def _deny(connection: Connection, request: Request, reply: Reply) -> None:
+    """Somebody asks for what is for proved peers: he is told so, and that is all he gets."""
+    name = request.api.name
+    error = AccessDeniedError(
+        f"{name} is for brokers of this cluster: peer_hello and peer_prove have to come first"
+    )
+    connection.note_refusal(name, error)
+    if request.expects_response:
+        reply.fail(error)
+    else:
+        reply.none()
+    connection.end(error)

@@ -1,8 +1,8 @@
 """The one owner of a partition's log on this broker: appends, waits for durability, wakes readers.
 
-Replication will stand between here and the log: a follower's progress moves the high watermark, an
-election ends what waits. The seam is ``_committed_end`` and the two ``when_`` methods: nothing
-outside this module knows what makes a record committed.
+It leads the partition, follows who does, or waits for an election. What is committed is the
+leadership's to say (``raftlog.replication``); who leads is the partition's Raft group's. Here stand
+the log, those who wait for it, and what a change of role does to them.
 """
 
 from __future__ import annotations
@@ -11,19 +11,28 @@ from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from raftlog.clock import Clock
-from raftlog.disk import NO_ROOM
-from raftlog.errors import DiskFullError, OffsetOutOfRangeError, RaftlogError, StorageFailedError
+from raftlog.errors import (
+    CommitUnknownError,
+    DiskFullError,
+    FencedLeaderEpochError,
+    NotEnoughReplicasError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    RaftlogError,
+    StorageFailedError,
+    UnknownLeaderEpochError,
+)
 from raftlog.record import BatchHeader
+from raftlog.replication.leadership import Leadership
+from raftlog.replication.partition_state import PartitionState
+from raftlog.server.drops import Acknowledge, Drops
 from raftlog.server.flusher import GroupCommit
 from raftlog.server.workers import Workers
-from raftlog.storage import Appended, DropTicket, Log
+from raftlog.storage import Appended, Log
 from raftlog.types import Buffer, LeaderEpoch, Offset, OffsetAndTimestamp, TopicPartition
-
-# Called once, with None, or with why it will never be.
-Acknowledge: TypeAlias = Callable[[RaftlogError | None], None]
 
 
 class Watcher(Protocol):
@@ -46,11 +55,12 @@ class PartitionHost:
     """Invariant: ``high_watermark`` never goes back, and no batch at or above it is handed out."""
 
     __slots__ = (
+        "_append_watchers",
         "_appended_bytes",
         "_commit",
-        "_drops_out",
+        "_drops",
+        "_following",
         "_high_watermark",
-        "_quiet",
         "_segment_count",
         "_services",
         "_uncommitted",
@@ -59,28 +69,42 @@ class PartitionHost:
         "_watchers",
         "closed",
         "committed_bytes",
+        "leader",
         "leader_epoch",
+        "leadership",
         "log",
+        "on_durable",
+        "topic_id",
         "topic_partition",
     )
 
-    def __init__(self, topic_partition: TopicPartition, log: Log, services: HostServices) -> None:
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        log: Log,
+        services: HostServices,
+        *,
+        topic_id: str = "",
+    ) -> None:
         self.topic_partition = topic_partition
+        self.topic_id = topic_id
         self.log = log
-        # A leader that starts again takes a new epoch (KAFKA-10527), stored with its first batch.
-        self.leader_epoch: LeaderEpoch = log.leader_epoch + 1
+        self.leader: int | None = None  # the broker that leads, as far as this one knows
+        self.leader_epoch: LeaderEpoch = -1
+        self.leadership: Leadership | None = None  # while this broker leads
+        self._following: LeaderEpoch | None = None  # the epoch of the leader that is followed
+        self.on_durable: Callable[[PartitionHost], None] | None = None  # a follower's fsync
         self.closed: RaftlogError | None = None  # why, once nothing may be appended or read here
         self.committed_bytes = 0  # ever, by this host: tells a waiting fetch how much is new
         self._appended_bytes = 0
         self._uncommitted: deque[tuple[Offset, int]] = deque()  # batch ends, and bytes up to them
         self._services = services
-        self._high_watermark = log.acknowledged_end_offset
+        self._high_watermark = log.high_watermark
         self._waiting_for_commit: deque[tuple[Offset, Acknowledge]] = deque()
         self._waiting_for_disk: deque[tuple[Offset, Acknowledge]] = deque()
         self._watchers: dict[Watcher, None] = {}  # a set that keeps the order of arrival
+        self._append_watchers: dict[Watcher, None] = {}  # followers that wait for more to copy
         self._segment_count = log.segment_count
-        self._drops_out = 0
-        self._quiet: list[Callable[[], None]] = []
         self._commit = GroupCommit(
             log,
             services.loop,
@@ -88,17 +112,145 @@ class PartitionHost:
             on_durable=self._progress,
             on_failed=services.on_failed,
         )
+        self._drops = Drops(log, self._commit, services.sync_workers, on_failed=services.on_failed)
 
     @property
     def high_watermark(self) -> Offset:
         """The end of what is committed, and so of what a consumer may see."""
         return self._high_watermark
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the high watermark has reached what earlier leaders may have shown (P3)."""
+        return self.leadership is None or self.leadership.is_ready
+
+    @property
+    def last_epoch(self) -> LeaderEpoch:
+        """The epoch of the last batch in the log; -1 when it has none."""
+        return self.log.last_epoch
+
+    # -- roles -------------------------------------------------------------------------------------
+
+    def lead_alone(self, broker_id: int, directory_id: str) -> None:
+        """Lead as the only replica there is: no group has to agree.
+
+        A leader that starts again takes a new epoch (KAFKA-10527), stored with its first batch.
+        """
+        self._high_watermark = self.log.acknowledged_end_offset
+        state = PartitionState(
+            replicas=(broker_id,),
+            witnesses=(),
+            min_isr=1,
+            leader=broker_id,
+            leader_epoch=self.log.leader_epoch + 1,
+            isr={broker_id: directory_id},
+            elr={},
+            former={},
+            version=0,
+        )
+        self.lead(state, broker_id, lag_max_seconds=float("inf"))
+
+    def lead(self, state: PartitionState, broker_id: int, *, lag_max_seconds: float) -> None:
+        """Lead the partition in ``state``'s epoch, from the log's end on."""
+        self._leave_role()
+        log = self.log
+        self.leader, self.leader_epoch = broker_id, state.leader_epoch
+        self.leadership = Leadership(
+            state,
+            broker_id,
+            epoch_start=log.log_end_offset,
+            high_watermark=self._high_watermark,
+            log_end=log.log_end_offset,
+            durable_end=log.acknowledged_end_offset,
+            now=self._services.loop.time(),
+            lag_max_s=lag_max_seconds,
+        )
+        self._commit.request()
+        self._progress()
+
+    def follow(self, leader: int | None, leader_epoch: LeaderEpoch) -> None:
+        """Copy the log of ``leader``; None while there is none."""
+        self._leave_role()
+        self.leader, self.leader_epoch = leader, leader_epoch
+        self._following = None if leader is None else leader_epoch
+
+    def on_state(self, state: PartitionState) -> None:
+        """The group has agreed on a new state within this leader's epoch."""
+        assert self.leadership is not None
+        assert state.leader_epoch == self.leader_epoch
+        self.leadership.on_state(state, self._services.loop.time())
+        self._progress()
+
+    def follows(self, leader: int, leader_epoch: LeaderEpoch) -> bool:
+        """Whether what ``leader`` says in that epoch is for this replica."""
+        return self._following == leader_epoch and self.leader == leader and self.closed is None
+
+    def _leave_role(self) -> None:
+        """What waits for a commit by this leader may be kept by the next, or not."""
+        if self.leadership is None:
+            self._following = None
+            return
+        self.leadership = None
+        reason = CommitUnknownError(
+            f"{self.topic_partition}: this broker led it no more before the record was committed; "
+            "the new leader may have it, or not (an idempotent producer sends it again)"
+        )
+        self._refuse(self._waiting_for_disk, reason)
+        self._refuse(self._waiting_for_commit, reason)
+        for watcher in (*self._watchers, *self._append_watchers):
+            watcher.wake()
+
+    def check_leading(self) -> Leadership:
+        """The leadership, or raise ``NotLeaderError`` that says who leads."""
+        self._check_open()
+        if self.leadership is None:
+            whose = "nobody does" if self.leader is None else f"broker {self.leader} does"
+            raise NotLeaderError(
+                f"this broker does not lead {self.topic_partition}; {whose}, as far as it knows"
+            )
+        return self.leadership
+
+    def check_epoch(self, known_epoch: LeaderEpoch) -> None:
+        """Raise unless the epoch that a client knows is this replica's; -1 is any (KIP-320)."""
+        if known_epoch == -1 or known_epoch == self.leader_epoch:
+            return
+        if known_epoch < self.leader_epoch:
+            raise FencedLeaderEpochError(
+                f"{self.topic_partition} is in leader epoch {self.leader_epoch}; the request knows "
+                f"{known_epoch}"
+            )
+        raise UnknownLeaderEpochError(
+            f"{self.topic_partition}: leader epoch {known_epoch} is not known here yet"
+        )
+
+    def check_readable(self, *, replica_ok: bool) -> None:
+        """Raise unless consumers may read here: from the leader, or with ``replica_ok`` anywhere.
+
+        What a replica that does not lead hands out is committed too, and may be less.
+        """
+        if not replica_ok:
+            self.check_leading()
+        else:
+            self._check_open()
+
     # -- writing -----------------------------------------------------------------------------------
 
-    def append(self, batch: Buffer, header: BatchHeader) -> Appended:
-        """Append a validated batch. How far it got: ``when_committed``, ``when_on_disk``."""
-        self._check_open()
+    def append(
+        self, batch: Buffer, header: BatchHeader, *, to_be_committed: bool = True
+    ) -> Appended:
+        """Append a validated batch. How far it got: ``when_committed``, ``when_on_disk``.
+
+        Raises ``NotLeaderError``, and ``NotEnoughReplicasError`` for one that is
+        ``to_be_committed`` and could not be.
+        """
+        leadership = self.check_leading()
+        if to_be_committed and not leadership.has_quorum:
+            state = leadership.state
+            raise NotEnoughReplicasError(
+                f"{self.topic_partition} has {len(state.isr)} in-sync replicas "
+                f"({', '.join(map(str, sorted(state.isr)))}) and its min.insync.replicas is "
+                f"{state.min_isr}: nothing was appended. Bring brokers back, or lower it"
+            )
         try:
             appended = self.log.append(
                 batch, header, leader_epoch=self.leader_epoch, now_ms=self._services.clock.wall_ms()
@@ -109,11 +261,70 @@ class PartitionHost:
         if not appended.duplicate:
             self._appended_bytes += len(batch)
             self._uncommitted.append((appended.last_offset + 1, self._appended_bytes))
-            if self.log.config.flush_policy == "fsync":
-                self._commit.request()
-            else:
-                self._appended_unsynced()
+            self._appended()
+            for watcher in tuple(self._append_watchers):
+                watcher.wake()
         return appended
+
+    def append_copied(self, batches: Buffer) -> None:
+        """Append what the leader sent, as it is. Raises what ``Log.append_replicated`` raises."""
+        self._check_open()
+        try:
+            appended = self.log.append_replicated(batches)
+        except StorageFailedError as error:
+            self._services.on_failed(error)
+            raise
+        self._appended_bytes += len(batches)
+        self._uncommitted.append((appended.next_offset, self._appended_bytes))
+        self._appended()
+
+    def cut(self, offset: Offset, done: Callable[[], None], *, restart: bool = False) -> None:
+        """Truncate the log to ``offset``, as the leader's differs from there; then ``done``.
+
+        With ``restart``, the log begins anew and empty there. Nothing happens if this replica has
+        left the epoch in which it was told so (S05).
+        """
+        epoch = self._following
+
+        def work() -> None:
+            if self.closed is None and epoch is not None and self._following == epoch:
+                self._cut_now(offset, restart=restart)
+            done()
+
+        self._commit.between_syncs(work)
+
+    def _cut_now(self, offset: Offset, *, restart: bool) -> None:
+        try:
+            if restart:
+                self.log.restart_at(offset)
+            else:
+                self.log.truncate_to(offset)
+        except OSError as error:
+            self._drops.disk_error(f"cutting {self.log.directory} failed", error)
+            return
+        except StorageFailedError as error:
+            self._services.on_failed(error)
+            return
+        uncommitted = self._uncommitted
+        while uncommitted and uncommitted[-1][0] > offset:
+            uncommitted.pop()
+        self._high_watermark = max(
+            self.log.log_start_offset, min(self._high_watermark, self.log.log_end_offset)
+        )
+        self._commit.request()
+
+    def advance_high_watermark(self, offset: Offset) -> None:
+        """The leader says that everything below ``offset`` is committed."""
+        committed = min(offset, self.log.log_end_offset)
+        if committed > self._high_watermark:
+            self._high_watermark = committed
+            self._on_high_watermark_advanced()
+
+    def _appended(self) -> None:
+        if self.log.config.flush_policy == "fsync":
+            self._commit.request()
+        else:
+            self._appended_unsynced()
 
     def _appended_unsynced(self) -> None:
         """``flush.policy=os``: committed at once; synced when a segment ends, and now and then."""
@@ -149,6 +360,13 @@ class PartitionHost:
             start_offset=start_offset, end_offset=self._high_watermark, bytes_max=bytes_max
         )
 
+    def read_uncommitted(self, *, start_offset: Offset, bytes_max: int) -> list[bytes]:
+        """Batches up to the log's end: for followers to copy."""
+        self._check_open()
+        return self.log.read(
+            start_offset=start_offset, end_offset=self.log.log_end_offset, bytes_max=bytes_max
+        )
+
     def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
         """The first committed record at or after a time."""
         self._check_open()
@@ -161,39 +379,42 @@ class PartitionHost:
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.pop(watcher, None)
 
+    def watch_appends(self, watcher: Watcher) -> None:
+        """Wake ``watcher`` whenever something is appended here, and when the role changes."""
+        self._append_watchers[watcher] = None
+
+    def unwatch_appends(self, watcher: Watcher) -> None:
+        self._append_watchers.pop(watcher, None)
+
     # -- keeping house -----------------------------------------------------------------------------
 
     def delete_records(self, before_offset: Offset, done: Acknowledge) -> None:
         """Delete the records below ``before_offset``; ``done`` once that is durable."""
-        self._check_open()
+        self.check_leading()
         if before_offset > self._high_watermark:
             raise OffsetOutOfRangeError(
                 f"{self.topic_partition} has committed records up to offset "
                 f"{self._high_watermark}; those before {before_offset} cannot be deleted"
             )
 
-        def drop() -> None:
-            if self.closed is not None:
-                done(self.closed)
-                return
-            offset = max(before_offset, self.log.log_start_offset)
-            self._drop(lambda: self.log.advance_log_start(offset), done)
+        self.advance_log_start(before_offset, done)
 
-        self._commit.between_syncs(drop)
+    def advance_log_start(self, before_offset: Offset, done: Acknowledge) -> None:
+        """Drop what lies below ``before_offset``, as a user or the leader says."""
+        self._drops.advance_log_start(before_offset, done)
 
     def apply_retention(self) -> None:
-        """Drop what the topic's retention no longer keeps; start a segment if it is time."""
+        """Drop what the topic's retention no longer keeps; start a segment if it is time.
+
+        The leader decides what is dropped; its followers take over where its log starts.
+        """
 
         def retire() -> None:
             if self.closed is not None:
                 return
             now_ms = self._services.clock.wall_ms()
-            self._drop(
-                lambda: self.log.apply_retention(
-                    now_ms=now_ms, high_watermark=self._high_watermark
-                ),
-                _ignore,
-            )
+            if self.leadership is not None:
+                self._drops.apply_retention(now_ms=now_ms, high_watermark=self._high_watermark)
             try:
                 rolled = self.log.roll_if_due(now_ms=now_ms)
             except DiskFullError:
@@ -219,18 +440,17 @@ class PartitionHost:
 
     def close(self, reason: RaftlogError) -> None:
         """Refuse everything from now on, with ``reason``, and end every wait."""
-        self.closed = reason
+        self.closed = self._drops.closed = reason
         self._commit.stop()
-        for waiting in (self._waiting_for_disk, self._waiting_for_commit):
-            while waiting:
-                waiting.popleft()[1](reason)
+        self._refuse(self._waiting_for_disk, reason)
+        self._refuse(self._waiting_for_commit, reason)
         self._wake_watchers()
+        for watcher in tuple(self._append_watchers):
+            watcher.wake()
 
     def when_quiet(self, done: Callable[[], None]) -> None:
         """Call ``done``, after ``close``, once no thread works on the log's files any more."""
-        assert self.closed is not None
-        self._quiet.append(done)
-        self._commit.between_syncs(self._check_quiet)
+        self._drops.when_quiet(done)
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -238,68 +458,60 @@ class PartitionHost:
         if self.closed is not None:
             raise self.closed
 
-    def _committed_end(self) -> Offset:
-        """The least durable end over the in-sync replicas: while there is one replica, its own."""
-        return self.log.acknowledged_end_offset
-
     def _progress(self) -> None:
         """More of the log is durable: answer those who waited for it, in the order of the log."""
-        _answer(self._waiting_for_disk, self.log.acknowledged_end_offset)
-        committed = self._committed_end()
-        if committed > self._high_watermark:
-            self._high_watermark = committed
+        log = self.log
+        _answer(self._waiting_for_disk, log.acknowledged_end_offset)
+        leadership = self.leadership
+        if leadership is None:
+            if self.on_durable is not None and self._following is not None:
+                self.on_durable(self)
+            return
+        leadership.on_local(log_end=log.log_end_offset, durable_end=log.acknowledged_end_offset)
+        self._take_progress()
+
+    def on_follower(
+        self, follower: int, directory_id: str, *, fetch_offset: Offset, durable_offset: Offset
+    ) -> None:
+        """A follower's log ends at one offset and is durable up to another; this broker leads."""
+        leadership, log = self.leadership, self.log
+        assert leadership is not None
+        # A follower may be quicker than this broker's own disk, of which nothing was heard yet.
+        leadership.on_local(log_end=log.log_end_offset, durable_end=log.acknowledged_end_offset)
+        leadership.on_fetch(
+            follower,
+            directory_id,
+            fetch_offset=fetch_offset,
+            durable_offset=durable_offset,
+            now=self._services.loop.time(),
+        )
+        self._take_progress()
+
+    def _take_progress(self) -> None:
+        """The leadership may have moved the high watermark: tell those who wait for it."""
+        assert self.leadership is not None
+        if self.leadership.high_watermark > self._high_watermark:
+            self._high_watermark = self.leadership.high_watermark
             self._on_high_watermark_advanced()
 
     def _on_high_watermark_advanced(self) -> None:
+        self.log.note_high_watermark(self._high_watermark)
         uncommitted = self._uncommitted
         while uncommitted and uncommitted[0][0] <= self._high_watermark:
             self.committed_bytes = uncommitted.popleft()[1]
         _answer(self._waiting_for_commit, self._high_watermark)
         self._wake_watchers()
 
+    def _refuse(self, waiting: deque[tuple[Offset, Acknowledge]], reason: RaftlogError) -> None:
+        while waiting:
+            waiting.popleft()[1](reason)
+
     def _wake_watchers(self) -> None:
         for watcher in tuple(self._watchers):
             watcher.wake()
-
-    def _drop(self, plan: Callable[[], DropTicket | None], done: Acknowledge) -> None:
-        """Take a drop ticket from the log and have it run; the log's start moved already."""
-        try:
-            ticket = plan()
-        except OSError as error:
-            done(self._disk_error(error))
-            return
-        if ticket is None:
-            done(None)
-            return
-        self._drops_out += 1
-
-        def finished(_result: None, error: Exception | None) -> None:
-            self._drops_out -= 1
-            done(None if error is None else self._disk_error(error))
-            self._commit.between_syncs(self._check_quiet)
-
-        self._services.sync_workers.submit(ticket.run, finished)
-
-    def _disk_error(self, error: Exception) -> RaftlogError:
-        what = f"deleting old records in {self.log.directory} failed: {error}"
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
-            return DiskFullError(what)
-        failure = StorageFailedError(what)
-        self._services.on_failed(failure)
-        return failure
-
-    def _check_quiet(self) -> None:
-        if self.closed is not None and self._drops_out == 0:
-            waiting, self._quiet = self._quiet, []
-            for done in waiting:
-                done()
 
 
 def _answer(waiting: deque[tuple[Offset, Acknowledge]], reached: Offset) -> None:
     """A duplicate may wait behind newer batches; what stands before it ends no earlier than it."""
     while waiting and waiting[0][0] <= reached:
         waiting.popleft()[1](None)
-
-
-def _ignore(_outcome: RaftlogError | None) -> None:
-    """Retention is tried again at the next round; a failed disk was reported already."""

@@ -1,43 +1,43 @@
-"""Which topics and partitions this broker serves, as the event loop sees them.
+"""Which topics and partitions there are, and which of them this broker has, as the loop sees them.
 
-The store's catalog is what is on the disk, and is changed by administration in a thread; this table
-is changed on the loop only, after the disk has it (creation) or before (deletion).
+What is on the disk is the store's, and is changed in a thread; this table is changed on the loop
+only, after the disk has it (creation) or before (deletion).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from raftlog.config import TopicConfig
-from raftlog.errors import UnknownPartitionError, UnknownTopicError
+from raftlog.errors import (
+    ClusterNotReadyError,
+    NotLeaderError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
 from raftlog.protocol.metadata import PartitionInfo
+from raftlog.replication.partition_state import PartitionState
 from raftlog.server.replica_host import PartitionHost
 from raftlog.types import check_topic_name
+
+# What is known of a partition, by its topic's id and its number; None when nothing is yet.
+StateOf: TypeAlias = Callable[[str, int], PartitionState | None]
 
 
 @dataclass(slots=True)
 class HostedTopic:
-    """Invariant: partition ``i`` is ``hosts[i]``."""
+    """``hosts[i]`` is partition ``i``'s, or None when this broker has no copy of it."""
 
     name: str
     id: str
     config: TopicConfig
     overrides: Mapping[str, str]
-    hosts: list[PartitionHost] = field(default_factory=list)
+    hosts: list[PartitionHost | None] = field(default_factory=list)
 
-    def partition_infos(self, *, broker_id: int) -> list[PartitionInfo]:
-        """Who leads each partition: while there is one broker, it does."""
-        return [
-            PartitionInfo(
-                partition=partition,
-                leader=broker_id,
-                leader_epoch=host.leader_epoch,
-                replicas=[broker_id],
-                isr=[broker_id],
-            )
-            for partition, host in enumerate(self.hosts)
-        ]
+    def local_hosts(self) -> list[PartitionHost]:
+        return [host for host in self.hosts if host is not None]
 
 
 class TopicTable:
@@ -45,6 +45,8 @@ class TopicTable:
 
     def __init__(self) -> None:
         self._topics: dict[str, HostedTopic] = {}
+        self.state_of: StateOf | None = None  # None: every host leads alone
+        self.is_complete = True  # False while there may be topics that are not known here yet
 
     def __iter__(self) -> Iterator[HostedTopic]:
         return iter([self._topics[name] for name in sorted(self._topics)])
@@ -63,21 +65,51 @@ class TopicTable:
     def remove(self, name: str) -> HostedTopic:
         return self._topics.pop(name)
 
+    def get(self, name: str) -> HostedTopic | None:
+        return self._topics.get(name)
+
+    def infos(self, topic: HostedTopic) -> list[PartitionInfo]:
+        """Who has each partition, who leads it, and who is in sync, as far as is known here."""
+        return [
+            _info(partition, self.state(topic, partition)) for partition in range(len(topic.hosts))
+        ]
+
+    def state(self, topic: HostedTopic, partition: int) -> PartitionState | None:
+        if self.state_of is not None:
+            return self.state_of(topic.id, partition)
+        host = topic.hosts[partition]
+        return None if host is None or host.leadership is None else host.leadership.state
+
     def topic(self, name: str) -> HostedTopic:
-        """Raises ``InvalidTopicError`` or ``UnknownTopicError``."""
+        """Raises ``InvalidTopicError``, ``UnknownTopicError`` or ``ClusterNotReadyError``."""
         topic = self._topics.get(name)
         if topic is None:
             check_topic_name(name)
+            self.check_complete()
             raise UnknownTopicError(
                 f"there is no topic {name!r}; create it first (raftlog topic create {name})"
             )
         return topic
 
+    def check_complete(self) -> None:
+        """Raise ``ClusterNotReadyError`` while what is not here may be somewhere else."""
+        if not self.is_complete:
+            raise ClusterNotReadyError(
+                "this broker has just started, and has not heard yet what topics the cluster has"
+            )
+
     def host(self, name: str, partition: int) -> PartitionHost:
-        """Raises what ``topic`` raises, or ``UnknownPartitionError``."""
+        """This broker's copy of a partition.
+
+        Raises what ``topic`` raises, ``UnknownPartitionError``, or ``NotLeaderError`` when it is
+        elsewhere.
+        """
         topic = self._topics.get(name) or self.topic(name)
         if partition < len(topic.hosts):
-            return topic.hosts[partition]
+            host = topic.hosts[partition]
+            if host is None:
+                raise self._elsewhere(topic, partition)
+            return host
         raise UnknownPartitionError(
             f"topic {name} has no partition {partition}: it has {len(topic.hosts)} "
             f"(0 to {len(topic.hosts) - 1})"
@@ -85,4 +117,24 @@ class TopicTable:
 
     def hosts(self) -> list[PartitionHost]:
         """Every partition's, as of now."""
-        return [host for topic in self._topics.values() for host in topic.hosts]
+        return [host for topic in self._topics.values() for host in topic.local_hosts()]
+
+    def _elsewhere(self, topic: HostedTopic, partition: int) -> NotLeaderError:
+        state = self.state(topic, partition)
+        whose = "which one has is not known yet"
+        if state is not None:
+            whose = f"brokers {', '.join(map(str, state.replicas))} have"
+        return NotLeaderError(f"this broker has no copy of {topic.name}:{partition}; {whose}")
+
+
+def _info(partition: int, state: PartitionState | None) -> PartitionInfo:
+    if state is None:
+        return PartitionInfo(partition=partition, leader=None, leader_epoch=-1, replicas=[], isr=[])
+    return PartitionInfo(
+        partition=partition,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        replicas=list(state.replicas),
+        isr=sorted(state.isr),
+        witnesses=list(state.witnesses),
+    )

@@ -1,5 +1,7 @@
-"""The topics of one data directory: names, ids, partition counts, settings, and producer ids handed
-out.
+"""The topics of one data directory: names, ids, partitions, settings, and producer ids handed out.
+
+A topic has all its partitions here, or, in a cluster, those that were placed here. A topic that was
+deleted and created again may be here twice for a moment, under two ids (S19).
 
 Each change is durable before the method returns, and made visible whole: readers in other threads
 see the topics before it or after it. Nothing here opens a log.
@@ -7,9 +9,10 @@ see the topics before it or after it. Nothing here opens a log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from raftlog import limits
 from raftlog.config import TopicConfig
@@ -23,6 +26,9 @@ from raftlog.storage import state_file
 from raftlog.storage.faults import storage_error
 from raftlog.types import check_topic_name
 
+Overrides: TypeAlias = Mapping[str, str]
+
+_TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # it is a directory's name
 # Producer ids are reserved so many at a time, so that handing one out seldom needs the disk.
 PRODUCER_ID_BLOCK: Final = 1_000
 
@@ -33,20 +39,36 @@ class Topic:
 
     name: str
     id: str
-    partitions: int
+    partitions: int  # in all, here or elsewhere
     overrides: Mapping[str, str] = field(default_factory=dict)
     config: TopicConfig = field(default_factory=TopicConfig)
+    hosted: tuple[int, ...] | None = None  # those that are here, ascending; None: all of them
+
+    @property
+    def local(self) -> Sequence[int]:
+        """The partitions that are here, ascending."""
+        return range(self.partitions) if self.hosted is None else self.hosted
+
+
+class Dropping(NamedTuple):
+    """A single partition that is here no more; its files perhaps not gone yet."""
+
+    name: str
+    id: str
+    partition: int
 
 
 class Catalog:
-    """``topics`` and ``deleting`` are replaced, never changed in place."""
+    """``by_id``, ``deleting`` and ``dropping`` are replaced, never changed in place."""
 
     def __init__(self, disk: Disk, path: str, *, new_id: Callable[[], str]) -> None:
         self._disk = disk
         self._path = path
         self._new_id = new_id
-        self.topics: Mapping[str, Topic] = {}
+        self.by_id: Mapping[str, Topic] = {}
+        self.topics: Mapping[str, Topic] = {}  # by name: of two of one name, the one that came last
         self.deleting: Mapping[str, Topic] = {}  # by id: dropped, their files perhaps not gone yet
+        self.dropping: tuple[Dropping, ...] = ()
         self._next_producer_id = 0
         self._producer_ids_reserved = 0
         self._load()
@@ -55,30 +77,39 @@ class Catalog:
         state = state_file.read(self._disk, self._path)
         if state is None:
             return
-        self.topics = {row["name"]: _from_state(row) for row in state["topics"]}
+        self._show({row["id"]: _from_state(row) for row in state["topics"]})
         self.deleting = {row["id"]: _from_state(row) for row in state["deleting"]}
+        self.dropping = tuple(Dropping._make(row) for row in state.get("dropping", ()))
         self._next_producer_id = self._producer_ids_reserved = state["producer_ids_reserved"]
+
+    def _show(self, topics: Mapping[str, Topic]) -> None:
+        self.by_id = topics
+        self.topics = {topic.name: topic for topic in topics.values()}
 
     def _save(
         self,
         *,
         topics: Mapping[str, Topic] | None = None,
         deleting: Mapping[str, Topic] | None = None,
+        dropping: tuple[Dropping, ...] | None = None,
         producer_ids_reserved: int | None = None,
     ) -> None:
-        topics = self.topics if topics is None else topics
+        topics = self.by_id if topics is None else topics
         deleting = self.deleting if deleting is None else deleting
+        dropping = self.dropping if dropping is None else dropping
         reserved = producer_ids_reserved or self._producer_ids_reserved
         state = {
             "topics": [_to_state(topic) for topic in topics.values()],
             "deleting": [_to_state(topic) for topic in deleting.values()],
+            "dropping": [list(drop) for drop in dropping],
             "producer_ids_reserved": reserved,
         }
         try:
             state_file.write(self._disk, self._path, state)
         except OSError as error:
             raise storage_error(f"writing {self._path}", error) from error
-        self.topics, self.deleting, self._producer_ids_reserved = topics, deleting, reserved
+        self._show(topics)
+        self.deleting, self.dropping, self._producer_ids_reserved = deleting, dropping, reserved
 
     # -- topics ------------------------------------------------------------------------------------
 
@@ -102,12 +133,12 @@ class Catalog:
 
     def create(self, topic: Topic) -> None:
         """Add a topic made by ``plan``."""
-        self._save(topics={**self.topics, topic.name: topic})
+        self._save(topics={**self.by_id, topic.id: topic})
 
     def delete(self, name: str) -> Topic:
         """Drop a topic; its files are still to be removed, see ``deleted``."""
         topic = self.get(name)
-        topics = {other: held for other, held in self.topics.items() if other != name}
+        topics = {id_: held for id_, held in self.by_id.items() if id_ != topic.id}
         self._save(topics=topics, deleting={**self.deleting, topic.id: topic})
         return topic
 
@@ -127,12 +158,13 @@ class Catalog:
         merged = {**topic.overrides, **changes}
         overrides = {key: value for key, value in merged.items() if value is not None}
         altered = replace(topic, overrides=overrides, config=TopicConfig.from_text(overrides))
-        self._save(topics={**self.topics, name: altered})
+        self._save(topics={**self.by_id, altered.id: altered})
         return altered
 
     def plan_extension(self, name: str, partitions: int) -> Topic:
         """The topic with its partition count raised to ``partitions``; changes nothing."""
         topic = self.get(name)
+        assert topic.hosted is None, "the cluster places its partitions"
         _check_partitions(partitions)
         if partitions <= topic.partitions:
             raise InvalidPartitionsError(
@@ -144,15 +176,61 @@ class Catalog:
 
     def extend(self, extended: Topic) -> None:
         """Put a topic made by ``plan_extension`` in the place of what it was."""
-        self._save(topics={**self.topics, extended.name: extended})
+        self._save(topics={**self.by_id, extended.id: extended})
 
     def _check_room(self, partitions: int) -> None:
-        total = sum(topic.partitions for topic in self.topics.values()) + partitions
+        total = sum(len(topic.local) for topic in self.by_id.values()) + partitions
         if total > limits.PARTITIONS_PER_BROKER_MAX:
             raise InvalidPartitionsError(
                 f"this would make {total} partitions on one broker, over the limit of "
                 f"{limits.PARTITIONS_PER_BROKER_MAX}"
             )
+
+    # -- single partitions, of topics that a cluster has placed ------------------------------------
+
+    def plan_hosting(
+        self, name: str, id_: str, partitions: Sequence[int], *, total: int, overrides: Overrides
+    ) -> Topic:
+        """The topic with ``partitions`` here as well, and with these settings; changes nothing."""
+        check_topic_name(name)
+        assert _TOPIC_ID.fullmatch(id_), f"{id_!r} is not a topic id"
+        _check_partitions(total)
+        known = self.by_id.get(id_)
+        assert known is None or known.name == name, "a topic never changes its name"
+        here = set(known.local) if known else set()
+        wanted = here.union(partitions)
+        assert all(0 <= partition < total for partition in wanted), "more partitions than in all"
+        self._check_room(len(wanted) - len(here))
+        config = TopicConfig.from_text(overrides)
+        return Topic(name, id_, total, dict(overrides), config, tuple(sorted(wanted)))
+
+    def host(self, topic: Topic) -> None:
+        """Put a topic made by ``plan_hosting`` in the place of what it was, if that differs."""
+        if self.by_id.get(topic.id) != topic:
+            self._save(topics={**self.by_id, topic.id: topic})
+
+    def drop(self, id_: str, partition: int) -> Dropping | None:
+        """Drop one partition, and with the last one its topic; its files are still to be removed,
+        see ``dropped``. None when it is not here."""
+        topic = self.by_id.get(id_)
+        if topic is None or partition not in topic.local:
+            return None
+        hosted = tuple(other for other in topic.local if other != partition)
+        topics = {other: held for other, held in self.by_id.items() if other != id_ or hosted}
+        if hosted:
+            topics[id_] = replace(topic, hosted=hosted)
+        drop = Dropping(topic.name, id_, partition)
+        self._save(topics=topics, dropping=(*self.dropping, drop))
+        return drop
+
+    def is_needed(self, drop: Dropping) -> bool:
+        """Whether the directory of its topic holds more than this partition."""
+        others = (other.id for other in self.dropping if other != drop)
+        return drop.id in {*self.by_id, *others}
+
+    def dropped(self, drop: Dropping) -> None:
+        """Note that a dropped partition's files are gone."""
+        self._save(dropping=tuple(other for other in self.dropping if other != drop))
 
     # -- producer ids ------------------------------------------------------------------------------
 
@@ -178,9 +256,18 @@ def _to_state(topic: Topic) -> dict[str, Any]:
         "id": topic.id,
         "partitions": topic.partitions,
         "config": dict(topic.overrides),
+        "hosted": None if topic.hosted is None else list(topic.hosted),
     }
 
 
 def _from_state(row: dict[str, Any]) -> Topic:
     config = TopicConfig.from_text(row["config"])
-    return Topic(row["name"], row["id"], row["partitions"], row["config"], config)
+    hosted = row.get("hosted")
+    return Topic(
+        row["name"],
+        row["id"],
+        row["partitions"],
+        row["config"],
+        config,
+        None if hosted is None else tuple(hosted),
+    )

@@ -1,8 +1,9 @@
-"""A log's checkpoint: three offsets, overwritten in place in two alternating slots.
+"""A log's checkpoint: a few offsets, overwritten in place in two alternating slots.
 
 - log start offset: the first record that still exists;
 - high watermark: the end of what was known to be committed;
-- durable end offset: the end of what is known to be synced. It tells damage from a torn tail.
+- durable end offset: the end of what is known to be synced. It tells damage from a torn tail;
+- anchor: what the first batch that is left follows from, of the batches that were deleted.
 
 In place, because deleting old records must work on a full disk, where a new file cannot be made,
 and because it is written after every group commit: that write is *not* synced, so it costs
@@ -15,20 +16,40 @@ from __future__ import annotations
 import struct
 import threading
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from raftlog.disk import Disk, File
-from raftlog.record.checksum import crc32c
-from raftlog.types import Offset
+from raftlog.record.checksum import CHAIN_START, crc32c
+from raftlog.types import LeaderEpoch, Offset
 
 # slot | magic 4 "RLCP" | crc32c 4 of what follows | sequence 8 |
-#      | log_start_offset 8 | high_watermark 8 | durable_end_offset 8 |               little-endian
+#      | log_start_offset 8 | high_watermark 8 | durable_end_offset 8 |
+#      | anchor: offset 8, chain 8, leader_epoch 8 |                                  little-endian
 _HEAD: Final = struct.Struct("<4sI")
-_BODY: Final = struct.Struct("<Qqqq")
+_BODY: Final = struct.Struct("<QqqqqQq")
 _MAGIC: Final = b"RLCP"
 SLOT_BYTES: Final = 4_096  # a page and a sector each: one write touches one of them
 SLOTS: Final = 2
-assert _HEAD.size + _BODY.size == 40, "the drawing above and the code disagree"
+assert _HEAD.size + _BODY.size == 64, "the drawing above and the code disagree"
+
+
+class Anchor(NamedTuple):
+    """The chain value and epoch of the last batch below ``offset``: what comes next follows them.
+
+    Without it, a log whose records were all deleted would begin a new chain after a restart, and
+    no replica that has the batches before could follow. A chain of 0 above offset 0: not known.
+    """
+
+    offset: Offset = 0
+    chain: int = CHAIN_START
+    leader_epoch: LeaderEpoch = -1
+
+    def is_known_at(self, offset: Offset) -> bool:
+        """Whether this tells what a batch at ``offset`` has to follow from."""
+        return self.offset == offset and (offset == 0 or self.chain != CHAIN_START)
+
+
+ORIGIN: Final = Anchor()  # of a log that never had a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +57,7 @@ class Checkpoint:
     log_start_offset: Offset = 0
     high_watermark: Offset = 0
     durable_end_offset: Offset = 0
+    anchor: Anchor = ORIGIN
 
 
 def encode_slot(sequence: int, checkpoint: Checkpoint) -> bytes:
@@ -44,6 +66,7 @@ def encode_slot(sequence: int, checkpoint: Checkpoint) -> bytes:
         checkpoint.log_start_offset,
         checkpoint.high_watermark,
         checkpoint.durable_end_offset,
+        *checkpoint.anchor,
     )
     return _HEAD.pack(_MAGIC, crc32c(body)) + body
 
@@ -58,15 +81,23 @@ def decode_slots(data: bytes) -> tuple[int, Checkpoint] | None:
         start = slot * SLOT_BYTES
         if len(data) < start + _HEAD.size + _BODY.size:
             break
-        magic, crc = _HEAD.unpack_from(data, start)
-        body = data[start + _HEAD.size : start + _HEAD.size + _BODY.size]
-        is_blank = not any(data[start : start + _HEAD.size + _BODY.size])
-        if not is_blank and (magic != _MAGIC or crc != crc32c(body)):
-            continue
-        sequence, *offsets = _BODY.unpack(body)
-        if newest is None or sequence > newest[0]:
-            newest = sequence, Checkpoint(*offsets)
+        found = _decode_slot(data[start : start + _HEAD.size + _BODY.size])
+        if found is not None and (newest is None or found[0] > newest[0]):
+            newest = found
     return newest
+
+
+def _decode_slot(data: bytes) -> tuple[int, Checkpoint] | None:
+    if not any(data):
+        return 0, Checkpoint()
+    magic, crc = _HEAD.unpack_from(data)
+    body = data[_HEAD.size :]
+    if magic != _MAGIC or crc != crc32c(body):
+        return None
+    sequence, log_start_offset, high_watermark, durable_end_offset, *anchor = _BODY.unpack(body)
+    return sequence, Checkpoint(
+        log_start_offset, high_watermark, durable_end_offset, Anchor._make(anchor)
+    )
 
 
 class CheckpointFile:
@@ -93,6 +124,11 @@ class CheckpointFile:
             return "" if not data.strip(b"\0") else f"{self.path} is damaged: no slot of it is good"
         self._sequence, self.latest = found
         return ""
+
+    @property
+    def is_written(self) -> bool:
+        """Whether ``latest`` is what a file says."""
+        return self._sequence > 0
 
     def prepare(self) -> None:
         """Make the file with all its room, so that later writes need none. May raise ENOSPC."""
@@ -121,9 +157,10 @@ class CheckpointFile:
         log_start_offset: Offset | None = None,
         high_watermark: Offset | None = None,
         durable_end_offset: Offset | None = None,
+        anchor: Anchor | None = None,
         sync: bool = False,
     ) -> None:
-        """Change the given offsets; with ``sync`` the change is durable on return.
+        """Change what is given; with ``sync`` the change (and all before it) is durable on return.
 
         A durable change stands in both slots: losing one of them must not take it back.
         """
@@ -131,16 +168,20 @@ class CheckpointFile:
             "log_start_offset": log_start_offset,
             "high_watermark": high_watermark,
             "durable_end_offset": durable_end_offset,
+            "anchor": anchor,
         }
-        changed = {name: value for name, value in given.items() if value is not None}
+        changed: dict[str, Any] = {name: v for name, v in given.items() if v is not None}
         with self._lock:
             self._write(replace(self.latest, **changed), sync=sync)
 
-    def raise_log_start(self, log_start_offset: Offset) -> None:
-        """Durably; and never lower it: those who raise it may come in any order."""
+    def raise_log_start(self, log_start_offset: Offset, anchor: Anchor | None = None) -> None:
+        """Durably; and never lower it, nor the anchor: those who raise it may come in any order."""
         with self._lock:
-            start = max(log_start_offset, self.latest.log_start_offset)
-            self._write(replace(self.latest, log_start_offset=start), sync=True)
+            latest = self.latest
+            start = max(log_start_offset, latest.log_start_offset)
+            if anchor is None or anchor.offset < latest.anchor.offset:
+                anchor = latest.anchor
+            self._write(replace(latest, log_start_offset=start, anchor=anchor), sync=True)
 
     def _write(self, checkpoint: Checkpoint, *, sync: bool) -> None:
         file = self._file or self._open()

@@ -24,6 +24,7 @@ from raftlog.record import (
 )
 from raftlog.storage.checkpoint import CheckpointFile
 from raftlog.storage.index import SparseIndex
+from raftlog.storage.quarantine import is_quarantine
 from raftlog.storage.recovery import live_bases, read_index
 from raftlog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, base_offsets, file_name
 from raftlog.types import Offset
@@ -109,7 +110,8 @@ def _records(batch: bytes) -> list[dict[str, Any]]:
 
 
 def partition_directories(disk: Disk, directory: str) -> list[str]:
-    """Every partition directory at or below ``directory``: those with segments or a checkpoint.
+    """Every partition directory at or below ``directory``: those with segments or a checkpoint,
+    and none in quarantine but ``directory`` itself.
 
     Raises ``DataDirectoryError`` when there is none.
     """
@@ -126,7 +128,7 @@ def _partition_directories(disk: Disk, directory: str) -> list[str]:
     names = disk.list_dir(directory)
     if base_offsets(names, LOG_SUFFIX) or "checkpoint" in names:
         return [directory]
-    children = (f"{directory}/{name}" for name in names)
+    children = (f"{directory}/{name}" for name in names if not is_quarantine(name))
     return [found for child in children for found in _partition_directories(disk, child)]
 
 

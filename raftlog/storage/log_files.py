@@ -80,7 +80,7 @@ class LogFiles:
         return ProducerTable()
 
     def cut_snapshots(self, log_end_offset: Offset) -> None:
-        """Delete, durably, the snapshots beyond the end: they describe batches that are gone.
+        """Delete, durably, the snapshots beyond the end (-1: all): their batches are gone.
 
         They would pass for true once the log has grown past them with other batches.
         """
@@ -89,6 +89,7 @@ class LogFiles:
             self._disk.remove(self._path(file_name(offset, SNAPSHOT_SUFFIX)))
         if beyond:
             self._disk.sync_dir(self.directory)
+        self.snapshot_offset = min(self.snapshot_offset, max(log_end_offset, 0))
 
     def write_snapshot(self, offset: Offset, state: dict[str, Any]) -> None:
         """Save the producer table as of ``offset``, which is durable; and durably."""

@@ -73,6 +73,7 @@ class _Opening:
             self._directory,
             log_start_offset=start,
             durable_offset=self._checkpoint.latest.durable_end_offset,
+            anchor=self._checkpoint.latest.anchor,
             index_interval_bytes=self._index_interval_bytes,
         )
         segments = recovered.segments
@@ -142,7 +143,7 @@ class _Opening:
         """Remove what lies below the log start: a crash cut its deletion short.
 
         The start is made durable first (the process that was killed may not have got so far), and
-        also where no segment's name says the same.
+        also where no segment's name says the same: so it is with a log that was begun anew.
         """
         names = self._disk.list_dir(self._directory)
         bases = base_offsets(names, LOG_SUFFIX)
@@ -153,7 +154,8 @@ class _Opening:
             for base in base_offsets(names, suffix)
             if base < self._start and base not in kept
         ]
-        if paths or (bases and bases[0] < self._start):
+        is_unsure = bases[0] < self._start if bases else self._checkpoint.is_written
+        if paths or is_unsure:
             DropTicket(
                 disk=self._disk,
                 directory=self._directory,

@@ -22,6 +22,7 @@ from raftlog.disk import TEMPORARY_SUFFIX, Disk, File
 from raftlog.errors import CorruptBatchError, DamagedLogError
 from raftlog.record import HEADER_BYTES, BatchHeader, check, parse_header, verify_chain
 from raftlog.storage import index as index_codec
+from raftlog.storage.checkpoint import ORIGIN, Anchor
 from raftlog.storage.index import SparseIndex, Summary
 from raftlog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, base_offsets, file_name
 from raftlog.types import Offset
@@ -38,6 +39,7 @@ class Recovered:
 
     segments: list[Segment]
     durable_offset: Offset  # everything below it was durable before this start
+    anchor: Anchor = ORIGIN  # what the first batch follows from, if it stands there
     damage: str = ""
     damage_offset: Offset = -1
     notes: list[str] = field(default_factory=list)
@@ -71,11 +73,13 @@ def recover(
     *,
     log_start_offset: Offset,
     durable_offset: Offset,
+    anchor: Anchor,
     index_interval_bytes: int,
 ) -> Recovered:
     """Load every segment, cut a torn tail, find damage below what is known to be durable.
 
-    ``durable_offset`` is what the checkpoint knows. Below the log start nothing matters any more.
+    ``durable_offset`` and ``anchor`` are what the checkpoint knows. Below the log start nothing
+    matters any more.
     """
     names = disk.list_dir(directory)
     for name in names:
@@ -88,7 +92,7 @@ def recover(
         durable_offset = max(durable_offset, covered)
     if durable_offset <= log_start_offset:
         durable_offset = 0
-    result = Recovered([], durable_offset)
+    result = Recovered([], durable_offset, anchor=anchor)
     trouble = _load(list(segments.values()), log_start_offset, index_interval_bytes, result)
     end = result.segments[-1].next_offset if result.segments else log_start_offset
     if end < durable_offset:
@@ -201,10 +205,12 @@ def _follows(following: Segment, segment: Segment) -> bool:
 
 def _load_segment(segment: Segment, index_interval_bytes: int, result: Recovered) -> str:
     """Take in the next segment, scanning what no index covers; what is wrong with it, or ""."""
-    # Only a log whose start was deleted has a first batch with an unknown predecessor.
-    chain_known = bool(result.segments or segment.size_bytes or segment.base_offset == 0)
-    if result.segments and not segment.size_bytes:
-        segment.follow(result.segments[-1])
+    anchor = result.segments[-1].anchor if result.segments else result.anchor
+    follows = anchor.is_known_at(segment.base_offset)
+    if follows and not segment.size_bytes:
+        segment.follow(anchor)
+    # Only a log that was begun anew has a first batch with an unknown predecessor.
+    chain_known = bool(follows or result.segments or segment.size_bytes or not segment.base_offset)
     result.segments.append(segment)
     try:
         if segment.file.size() > segment.size_bytes:

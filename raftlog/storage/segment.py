@@ -21,6 +21,7 @@ from raftlog.record import (
     parse_header,
 )
 from raftlog.storage import index as index_codec
+from raftlog.storage.checkpoint import Anchor
 from raftlog.storage.index import SparseIndex, Summary
 from raftlog.types import Buffer, Offset, OffsetAndTimestamp, TimestampMs
 
@@ -93,18 +94,24 @@ class Segment:
 
     # -- growing -----------------------------------------------------------------------------------
 
-    def follow(self, previous: Segment) -> None:
+    @property
+    def anchor(self) -> Anchor:
+        """What the next batch has to follow from."""
+        return Anchor(self.next_offset, self.summary.chain, self.summary.leader_epoch)
+
+    def follow(self, anchor: Anchor) -> None:
         """Take over, while empty, what the first batch has to follow from."""
         assert self.size_bytes == 0
-        self.summary.chain = previous.summary.chain
-        self.summary.leader_epoch = previous.summary.leader_epoch
+        self.summary.chain = anchor.chain
+        self.summary.leader_epoch = anchor.leader_epoch
 
     def append(
-        self, buffers: Sequence[Buffer], header: BatchHeader, *, index_interval_bytes: int
+        self, buffers: Sequence[Buffer], *headers: BatchHeader, index_interval_bytes: int
     ) -> None:
-        """Write one stamped batch. On ``OSError`` nothing is noted; bytes may dangle behind."""
+        """Write stamped batches. On ``OSError`` nothing is noted; bytes may dangle behind."""
         self.file.append(buffers)
-        self.note(header, index_interval_bytes=index_interval_bytes)
+        for header in headers:
+            self.note(header, index_interval_bytes=index_interval_bytes)
 
     def note(self, header: BatchHeader, *, index_interval_bytes: int) -> None:
         """Take the batch that follows ``summary.log_bytes`` into the summary and the index."""

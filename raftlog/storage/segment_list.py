@@ -76,6 +76,10 @@ class SegmentList:
         """The first offset of the batch that holds ``offset``."""
         return self._locate(self._segment_of(offset), offset)[1].base_offset
 
+    def batch_before(self, offset: Offset) -> BatchHeader:
+        """The last batch that ends at or below ``offset``, where a batch starts; not the first."""
+        return self._locate(self._segment_of(offset - 1), offset - 1)[1]
+
     def _segment_of(self, offset: Offset) -> Segment:
         index = bisect_right(self._segments, offset, key=lambda segment: segment.base_offset)
         return self._segments[index - 1]

@@ -1,8 +1,10 @@
 """One data directory: whose it is, its topics, and their logs.
 
     <directory>/lock                              held while the directory is open
-    <directory>/identity                          broker id, cluster id, directory id
+    <directory>/identity                          broker id, cluster id, directory id (``identity``)
+    <directory>/clean                             there while nobody has it open since a clean stop
     <directory>/catalog                           topics and producer ids (``catalog``)
+    <directory>/consensus.journal                 not the store's: it only says where it lies
     <directory>/topics/<name>/<topic id>/<partition>/   one log each (``log``)
 
 Logs have one owner thread. The methods that change topics block on the disk; they may run in
@@ -11,11 +13,9 @@ another thread, one at a time, and publish their outcome whole.
 
 from __future__ import annotations
 
-import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
@@ -26,41 +26,43 @@ from raftlog.errors import (
     RaftlogError,
     UnknownPartitionError,
 )
-from raftlog.storage import state_file
-from raftlog.storage.catalog import Catalog, Topic
+from raftlog.storage import clean_mark, quarantine
+from raftlog.storage.catalog import Catalog, Dropping, Topic
 from raftlog.storage.faults import storage_error
+from raftlog.storage.identity import Identity, IdentityFile
 from raftlog.storage.log import Log
+from raftlog.storage.topic_logs import TopicLogs
 from raftlog.types import TopicPartition, check_topic_name
 
-BROKER_ID_DEFAULT: Final = 1
-FORMAT_VERSION: Final = 1
+JOURNAL_NAME: Final = "consensus.journal"
 
 
 def _random_id() -> str:
     return uuid.uuid4().hex
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Whose directory this is. ``directory_id`` is new for every new (or wiped) directory."""
-
-    broker_id: int
-    cluster_id: str
-    directory_id: str
-
-
 class Store:
     """An open data directory. Use ``Store.open``; ``close`` when done."""
 
     def __init__(
-        self, disk: Disk, directory: str, lock: Lock, identity: Identity, catalog: Catalog
+        self,
+        disk: Disk,
+        directory: str,
+        lock: Lock,
+        identity_file: IdentityFile,
+        identity: Identity,
+        catalog: Catalog,
     ) -> None:
         self.directory = directory
         self.identity = identity
+        # Whether the process before this one closed the store: with flush.policy=os, only then is
+        # everything that it acknowledged still here. True for a new directory.
+        self.was_clean = identity_file.is_new
         self._disk = disk
         self._lock = lock
+        self._identity_file = identity_file
         self._catalog = catalog
-        self._logs: dict[TopicPartition, Log] = {}
+        self._logs = TopicLogs(disk, directory)
         self._dropped: dict[str, list[Log]] = {}  # by topic id: deleted, and not yet discarded
 
     @classmethod
@@ -76,20 +78,24 @@ class Store:
         """Open (or start) a data directory and recover every log in it.
 
         ``broker_id`` or ``cluster_id`` of None takes what the directory says, or a default for a
-        new one. Raises ``DataDirectoryError`` when another process has it open, when it belongs to
-        another broker or cluster, or when it cannot be read and written.
+        new one. A ``cluster_id`` of "" takes what the directory says, and leaves it open in a new
+        one: see ``adopt_cluster_id``. Raises ``DataDirectoryError`` when another process has it
+        open, when it belongs to another broker or cluster, or when it cannot be read and written.
         """
         with ExitStack() as undo:
             lock = _lock(disk, directory)
             undo.callback(lock.release)
             try:
-                identity = _identity(disk, directory, broker_id, cluster_id, new_id)
+                identity_file = IdentityFile(disk, directory, new_id=new_id)
+                identity = identity_file.take(broker_id, cluster_id)
                 catalog = Catalog(disk, f"{directory}/catalog", new_id=new_id)
-                store = cls(disk, directory, lock, identity, catalog)
+                store = cls(disk, directory, lock, identity_file, identity, catalog)
                 undo.callback(store.abandon)
                 # A process that was killed may have renamed a file just read, and not synced that.
                 disk.sync_dir(directory)
                 store._open_logs()
+                clean = clean_mark.take(disk, directory, directory_id=identity.directory_id)
+                store.was_clean |= clean
             except DamagedLogError as error:
                 raise DataDirectoryError(
                     f"{error}. Restore that file from a backup, or start with an empty directory"
@@ -104,44 +110,60 @@ class Store:
     def _open_logs(self) -> None:
         for topic in list(self._catalog.deleting.values()):
             self._remove_files(topic)
-        for topic in self.topics.values():
-            self._open_topic(topic)
-
-    def _open_topic(self, topic: Topic) -> None:
-        for partition in range(topic.partitions):
-            key = TopicPartition(topic.name, partition)
-            if key not in self._logs:
-                directory = f"{self._topic_directory(topic)}/{partition}"
-                self._logs[key] = Log.open(self._disk, directory, topic.config)
-
-    def _topic_directory(self, topic: Topic) -> str:
-        return f"{self._name_directory(topic)}/{topic.id}"
-
-    def _name_directory(self, topic: Topic) -> str:
-        return f"{self.directory}/topics/{topic.name}"
-
-    def _make_names_durable(self, topic: Topic) -> None:
-        """A process that was killed may have made directories and not have synced their names."""
-        topics = f"{self.directory}/topics"
-        for directory in (
-            self._topic_directory(topic),
-            self._name_directory(topic),
-            topics,
-            self.directory,
-        ):
-            self._disk.sync_dir(directory)
+        for drop in self._catalog.dropping:
+            self._remove_partition(drop)
+        for topic in self._catalog.by_id.values():
+            self._logs.open_all(topic)
+            self._logs.make_successors_durable(topic)
 
     def _remove_files(self, topic: Topic) -> None:
         """Remove a dropped topic's files, durably, then forget that there were any."""
-        self._disk.remove_tree(self._topic_directory(topic))
-        if self._disk.exists(self._name_directory(topic)):
-            self._disk.sync_dir(self._name_directory(topic))
+        self._logs.remove_topic(topic)
         self._catalog.deleted(topic)
+
+    def _remove_partition(self, drop: Dropping) -> None:
+        """Remove a dropped partition's files, durably, and with the last one its topic's; then
+        forget that there were any."""
+        self._logs.remove_partition(drop)
+        if not self._catalog.is_needed(drop):
+            self._logs.remove_topic(drop)
+        self._catalog.dropped(drop)
+
+    # -- whose it is -------------------------------------------------------------------------------
+
+    @property
+    def journal_path(self) -> str:
+        """Where the consensus journal of this directory lies."""
+        return f"{self.directory}/{JOURNAL_NAME}"
+
+    def adopt_cluster_id(self, cluster_id: str) -> None:
+        """Make this directory that cluster's, durably, if it is nobody's yet: a broker joins.
+
+        Raises ``DataDirectoryError`` when it is another cluster's, ``DiskFullError`` and
+        ``StorageFailedError``.
+        """
+        try:
+            self.identity = self._identity_file.adopt(self.identity, cluster_id)
+        except OSError as error:
+            raise storage_error("writing the cluster id", error) from error
+
+    def renew_directory_id(self) -> None:
+        """Make this directory another one, durably: what it held may be gone in part.
+
+        For a broker with topics of flush.policy=os that finds itself not clean (``was_clean``): it
+        has to catch up before it counts as a replica again. Raises ``DiskFullError`` and
+        ``StorageFailedError``.
+        """
+        try:
+            self.identity = self._identity_file.renew(self.identity)
+        except OSError as error:
+            raise storage_error("writing a new directory id", error) from error
 
     # -- what is there -----------------------------------------------------------------------------
 
     @property
     def topics(self) -> Mapping[str, Topic]:
+        """By name. Of two topics of one name, the one that came last."""
         return self._catalog.topics
 
     def topic(self, name: str) -> Topic:
@@ -150,18 +172,37 @@ class Store:
 
     def log(self, name: str, partition: int) -> Log:
         """Raises ``UnknownTopicError`` or ``UnknownPartitionError``."""
-        log = self._logs.get(TopicPartition(name, partition))
+        topic = self.topic(name)
+        log = self._logs.get(topic.id, partition)
         if log is None:
-            topic = self.topic(name)
             raise UnknownPartitionError(
                 f"topic {name!r} has no partition {partition}: it has {topic.partitions}, "
                 "counted from 0"
+                if topic.hosted is None
+                else f"partition {partition} of topic {name!r} is not on this broker"
+            )
+        return log
+
+    def hosted_log(self, topic_id: str, partition: int) -> Log:
+        """As ``log``, by the topic's id. Raises ``UnknownPartitionError``."""
+        log = self._logs.get(topic_id, partition)
+        if log is None:
+            raise UnknownPartitionError(
+                f"partition {partition} of the topic with id {topic_id} is not on this broker"
             )
         return log
 
     def logs(self) -> Iterator[tuple[TopicPartition, Log]]:
         """All logs, as of now."""
-        return iter(list(self._logs.items()))
+        for topic, partition, log in self.hosted():
+            yield TopicPartition(topic.name, partition), log
+
+    def hosted(self) -> Iterator[tuple[Topic, int, Log]]:
+        """All logs, as of now, each with its topic and partition number."""
+        by_id = self._catalog.by_id
+        for key, log in self._logs.entries():
+            if key.topic_id in by_id:
+                yield by_id[key.topic_id], key.partition, log
 
     def free_bytes(self) -> int:
         return self._disk.free_bytes(self.directory)
@@ -181,13 +222,13 @@ class Store:
         """
         topic = self.plan_topic(name, partitions=partitions, config=config)
         try:
-            self._open_topic(topic)
-            self._make_names_durable(topic)
+            self._logs.open_all(topic)
+            self._logs.make_names_durable(topic)
             self._catalog.create(topic)
         except (OSError, RaftlogError) as error:
             self._abandon(topic, first=0)
             with suppress(OSError):  # what stays has an id that nothing names
-                self._disk.remove_tree(self._topic_directory(topic))
+                self._logs.remove_topic(topic)
             if isinstance(error, OSError):
                 raise storage_error(f"creating topic {name!r}", error) from error
             raise
@@ -196,7 +237,7 @@ class Store:
     def delete_topic(self, name: str) -> Topic:
         """Drop a topic from the catalog. Its logs stay open until ``discard``."""
         topic = self._catalog.delete(check_topic_name(name))
-        self._dropped[topic.id] = self._take_logs(topic, first=0)
+        self._dropped[topic.id] = self._logs.take_all(topic)
         return topic
 
     def discard(self, topic: Topic) -> None:
@@ -208,18 +249,13 @@ class Store:
         except OSError as error:
             raise storage_error(f"removing the files of topic {topic.name!r}", error) from error
 
-    def _take_logs(self, topic: Topic, *, first: int) -> list[Log]:
-        keys = [TopicPartition(topic.name, number) for number in range(first, topic.partitions)]
-        return [self._logs.pop(key) for key in keys if key in self._logs]
-
     def _abandon(self, topic: Topic, *, first: int) -> None:
-        for log in self._take_logs(topic, first=first):
+        for log in self._logs.take_all(topic, first=first):
             log.abandon()
 
     def alter_topic(self, name: str, changes: Mapping[str, str | None]) -> Topic:
         topic = self._catalog.alter(check_topic_name(name), changes)
-        for partition in range(topic.partitions):
-            self.log(name, partition).config = topic.config
+        self._logs.show_config(topic)
         return topic
 
     def add_partitions(self, name: str, partitions: int) -> Topic:
@@ -230,8 +266,8 @@ class Store:
         topic = self.topic(name)
         extended = self._catalog.plan_extension(name, partitions)
         try:
-            self._open_topic(extended)
-            self._make_names_durable(extended)
+            self._logs.open_all(extended)
+            self._logs.make_names_durable(extended)
             self._catalog.extend(extended)
         except (OSError, RaftlogError) as error:
             self._abandon(extended, first=topic.partitions)
@@ -240,19 +276,150 @@ class Store:
             raise
         return extended
 
+    # -- single partitions, of topics that a cluster has placed (blocking) -------------------------
+
+    def host_partition(
+        self,
+        name: str,
+        topic_id: str,
+        partition: int,
+        *,
+        total_partitions: int,
+        overrides: Mapping[str, str],
+    ) -> Log:
+        """The log of one partition of the topic with that id and name; empty, if it is new here.
+
+        Durable on return. Also brings the topic's partition count and settings up to date. Raises
+        what ``create_topic`` raises.
+        """
+        logs = self.host_partitions(
+            name, topic_id, (partition,), total_partitions=total_partitions, overrides=overrides
+        )
+        return logs[0]
+
+    def host_partitions(
+        self,
+        name: str,
+        topic_id: str,
+        partitions: Sequence[int],
+        *,
+        total_partitions: int,
+        overrides: Mapping[str, str],
+    ) -> list[Log]:
+        """As ``host_partition``, of several at once: the catalog is written once.
+
+        The directories come first, as for ``create_topic``; those that an attempt left that did not
+        get so far are empty, and are taken over by the next.
+        """
+        topic = self._catalog.plan_hosting(
+            name, topic_id, partitions, total=total_partitions, overrides=overrides
+        )
+        is_new = [number for number in partitions if self._logs.get(topic_id, number) is None]
+        try:
+            for drop in self._catalog.dropping:
+                if drop.id == topic_id and drop.partition in partitions:
+                    self._remove_partition(drop)
+            for number in is_new:
+                self._logs.open(topic, number)
+            if is_new:
+                self._logs.make_names_durable(topic)
+            self._catalog.host(topic)
+        except (OSError, RaftlogError) as error:
+            for number in is_new:
+                if (log := self._logs.take(topic_id, number)) is not None:
+                    log.abandon()
+            if isinstance(error, OSError):
+                raise storage_error(f"hosting partitions of {name!r}", error) from error
+            raise
+        self._logs.show_config(topic)
+        return [self.hosted_log(topic_id, number) for number in partitions]
+
+    def update_topic(
+        self, topic_id: str, *, overrides: Mapping[str, str], total_partitions: int
+    ) -> None:
+        """Bring a hosted topic's settings and partition count up to date, durably.
+
+        Nothing happens when nothing has changed, and when no partition of it is here.
+        """
+        topic = self._catalog.by_id.get(topic_id)
+        if topic is not None:
+            altered = self._catalog.plan_hosting(
+                topic.name, topic_id, (), total=total_partitions, overrides=overrides
+            )
+            self._catalog.host(altered)
+            self._logs.show_config(altered)
+
+    def drop_partition(self, topic_id: str, partition: int) -> None:
+        """Let go of one partition's log and remove its files, also those in quarantine.
+
+        None of its tickets may be out. Nothing happens when it is not here. A crash may leave some
+        of the files; the next start removes them. Raises ``DiskFullError`` (then it is still
+        here) and ``StorageFailedError``.
+        """
+        drop = self._catalog.drop(topic_id, partition)
+        if drop is None:
+            return
+        if (log := self._logs.take(topic_id, partition)) is not None:
+            log.abandon()
+        try:
+            self._remove_partition(drop)
+        except OSError as error:
+            what = f"removing the files of partition {partition} of {drop.name!r}"
+            raise storage_error(what, error) from error
+
+    def quarantine(self, topic_id: str, partition: int) -> str:
+        """Close a damaged log, move its files aside, and open an empty one in its place.
+
+        Where the files are now: ``<partition>.quarantine-<n>``, beside it. The newest
+        ``QUARANTINES_KEPT`` (3) of a partition are kept; the new log's notes say what was moved and
+        what was removed. The new log begins at 0 and remembers nothing: only a replica that is out
+        of the ISR, durably, may do this, or it could be elected and lose what the others hold.
+
+        None of the log's tickets may be out. Raises ``UnknownPartitionError`` and
+        ``StorageFailedError``; ``DiskFullError`` when there is no room for the new one: then the
+        next start opens it.
+        """
+        self.hosted_log(topic_id, partition).abandon()
+        topic = self._catalog.by_id[topic_id]
+        directory = self._logs.path(topic, partition)
+        try:
+            path, removed = quarantine.move_aside(self._disk, directory)
+            log = self._logs.open(topic, partition)
+        except OSError as error:
+            raise storage_error(f"moving {directory} aside", error) from error
+        log.notes = [*log.notes, f"{directory} was damaged; what it held was moved to {path}"]
+        if removed:
+            log.notes = [*log.notes, f"removed {', '.join(removed)}, in quarantine for longest"]
+        return path
+
+    # -- the rest ----------------------------------------------------------------------------------
+
     def allocate_producer_id(self) -> int:
         return self._catalog.allocate_producer_id()
 
     def close(self) -> None:
-        """Sync and close every log, then let go of the directory, whatever fails on the way."""
+        """Sync and close every log, then let go of the directory, whatever fails on the way.
+
+        When nothing has, the directory is marked as clean (``was_clean`` of the next start).
+        """
         with ExitStack() as stack:
             stack.callback(self.abandon)
-            for log in self._logs.values():
-                stack.callback(log.close)
+            with ExitStack() as logs:
+                for log in self._logs.logs():
+                    logs.callback(log.close)
+            if all(log.is_all_durable for log in self._logs.logs()):
+                self._leave_clean_mark()
+
+    def _leave_clean_mark(self) -> None:
+        directory_id = self.identity.directory_id
+        try:
+            clean_mark.leave(self._disk, self.directory, directory_id=directory_id)
+        except OSError as error:
+            raise storage_error("marking the data directory as clean", error) from error
 
     def abandon(self) -> None:
         """Let go of everything and write nothing: what has to follow a storage failure."""
-        for log in (*self._logs.values(), *chain.from_iterable(self._dropped.values())):
+        for log in (*self._logs.logs(), *chain.from_iterable(self._dropped.values())):
             log.abandon()
         self._lock.release()
 
@@ -271,45 +438,3 @@ def _lock(disk: Disk, directory: str) -> Lock:
             f"the data directory {directory} cannot be written: {error.strerror or error}. "
             "Check its permissions and that its file system is not mounted read-only"
         ) from error
-
-
-def _identity(
-    disk: Disk,
-    directory: str,
-    broker_id: int | None,
-    cluster_id: str | None,
-    new_id: Callable[[], str],
-) -> Identity:
-    path = f"{directory}/identity"
-    state = state_file.read(disk, path)
-    if state is None:
-        identity = Identity(
-            broker_id if broker_id is not None else BROKER_ID_DEFAULT,
-            cluster_id or new_id(),
-            new_id(),
-        )
-        with suppress(PermissionError):  # then it was not this program that made the directory
-            disk.sync_dir(os.path.dirname(directory) or ".")
-        state_file.write(
-            disk,
-            path,
-            {
-                "version": FORMAT_VERSION,
-                "broker_id": identity.broker_id,
-                "cluster_id": identity.cluster_id,
-                "directory_id": identity.directory_id,
-            },
-        )
-        return identity
-    if state["version"] != FORMAT_VERSION:
-        raise DataDirectoryError(
-            f"the data directory {directory} has format version {state['version']}; this release "
-            f"reads version {FORMAT_VERSION}. Use the release that wrote it, or upgrade"
-        )
-    for name, wanted in (("broker_id", broker_id), ("cluster_id", cluster_id)):
-        if wanted is not None and state[name] != wanted:
-            raise DataDirectoryError(
-                f"the data directory {directory} belongs to {name.replace('_', ' ')} "
-                f"{state[name]}, not {wanted}: give the directory of this one, or an empty one"
-            )
-    return Identity(state["broker_id"], state["cluster_id"], state["directory_id"])

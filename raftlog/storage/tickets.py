@@ -6,12 +6,13 @@ runs it elsewhere and then hands it back. ``run`` raises ``OSError``.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from raftlog.disk import NO_ROOM, TEMPORARY_SUFFIX, Disk, File
-from raftlog.storage.checkpoint import CheckpointFile
+from raftlog.storage.checkpoint import Anchor, CheckpointFile
 from raftlog.storage.log_files import LogFiles
 from raftlog.types import Offset
 
@@ -26,6 +27,7 @@ class SyncTicket:
     new_names: bool  # segment files were created: the directory has to be synced as well
     end_offset: Offset
     end_position: int
+    high_watermark: Offset
     checkpoint: CheckpointFile
     files: LogFiles
     indexes: Sequence[tuple[str, bytes]] = ()
@@ -45,16 +47,22 @@ class SyncTicket:
 
     def _note(self) -> None:
         """Invariant, for ``recovery``: nothing is noted before what it speaks of was synced."""
-        self.checkpoint.update(durable_end_offset=self.end_offset)
+        self.checkpoint.update(
+            durable_end_offset=self.end_offset, high_watermark=self.high_watermark
+        )
         for path, data in self.indexes:
             write_unsynced(self.disk, path, data)
         for offset, state in self.snapshots:
             self.files.write_snapshot(offset, state)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DropTicket:
-    """A new log start: after ``run`` it is durable and the files below it are gone."""
+    """A new log start: after ``run`` it is durable and the files below it are gone.
+
+    Several may be out, and run in any order. A log that is to be cut runs those that have not run
+    itself, first; after that their ``run`` does nothing.
+    """
 
     disk: Disk
     directory: str
@@ -64,8 +72,18 @@ class DropTicket:
     paths: Sequence[str] = ()
     # What only the files to be removed still say of producers; None when a snapshot says it.
     snapshot: tuple[Offset, dict[str, Any]] | None = None
+    anchor: Anchor | None = None  # what the first batch that is left follows from
+    is_done: bool = False
+    _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def run(self) -> None:
+        """Do the work, once: a second call waits for the first. One that failed is done again."""
+        with self._turn:
+            if not self.is_done:
+                self._drop()
+                self.is_done = True
+
+    def _drop(self) -> None:
         """The start is durable before files go: segments missing above it would be damage.
 
         So are the producers that only those files know of, and the name of the segment that carries
@@ -73,7 +91,7 @@ class DropTicket:
         makes some: only then the producers are not safe in between.
         """
         saved = self.snapshot is None or self.files.try_write_snapshot(*self.snapshot)
-        self.checkpoint.raise_log_start(self.log_start_offset)
+        self.checkpoint.raise_log_start(self.log_start_offset, self.anchor)
         self.disk.sync_dir(self.directory)
         for path in self.paths:
             if self.disk.exists(path):

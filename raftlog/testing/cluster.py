@@ -10,28 +10,34 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import raftlog
 from raftlog.config.address import Address
-from raftlog.errors import BrokerUnavailableError, RaftlogError, UnsupportedFeatureError
-from raftlog.protocol.api import API_VERSIONS
+from raftlog.errors import BrokerUnavailableError, RaftlogError
+from raftlog.protocol.api import API_VERSIONS, METADATA, Api
 from raftlog.protocol.connection import ClientConnectionState
 from raftlog.protocol.handshake import ApiVersionsRequest
+from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
+from raftlog.protocol.schema import Message
+from raftlog.testing.proxy import Relay, Relays
 
 READY_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 20.0
 POLL_INTERVAL_S: Final = 0.01
 ANSWER_TIMEOUT_S: Final = 2.0
+HOST: Final = "127.0.0.1"
 LOG_TAIL_BYTES: Final = 2_000
 BROKER_COMMAND: Final = (sys.executable, "-m", "raftlog", "broker")
 
@@ -69,22 +75,36 @@ def check_free(address: Address) -> None:
             ) from error
 
 
-def answers(address: Address) -> bool:
-    """True if a raftlog broker at ``address`` answers an ``api_versions`` request."""
+def ask(address: Address, api: Api, message: Message) -> Message | None:
+    """The answer of the broker at ``address`` to one request; None if there is none."""
     try:
         with socket.create_connection(address, timeout=ANSWER_TIMEOUT_S) as connection:
             state = ClientConnectionState()
-            _, buffers = state.send(API_VERSIONS, ApiVersionsRequest(client_id="raftlog.testing"))
+            _, buffers = state.send(api, message)
             connection.sendall(b"".join(buffers))
             while True:
                 count = connection.recv_into(state.get_buffer())
                 if count == 0:
-                    return False
+                    return None
                 events = state.received(count)
                 if events:
-                    return not isinstance(getattr(events[0], "message", None), RaftlogError)
+                    answer = getattr(events[0], "message", None)
+                    return None if isinstance(answer, RaftlogError) else answer
     except OSError:
-        return False
+        return None
+
+
+def answers(address: Address) -> bool:
+    """True if a raftlog broker at ``address`` answers an ``api_versions`` request."""
+    return ask(address, API_VERSIONS, ApiVersionsRequest(client_id="raftlog.testing")) is not None
+
+
+def members(address: Address) -> set[int]:
+    """The brokers that are in the cluster, as the one at ``address`` sees it."""
+    answer = ask(address, METADATA, MetadataRequest(topics=[]))
+    if not isinstance(answer, MetadataResponse) or answer.controller is None:
+        return set()
+    return {broker.id for broker in answer.brokers}
 
 
 @dataclass
@@ -215,26 +235,84 @@ class Cluster:
     """Some brokers and how to reach them."""
 
     brokers: list[BrokerProcess]
+    relays: Relays | None = None
+    links: dict[tuple[int, int], Relay] = field(default_factory=dict)  # (who dials, whom)
 
     @property
     def bootstrap(self) -> str:
         return ",".join(str(broker.address) for broker in self.brokers)
 
+    def broker(self, broker_id: int) -> BrokerProcess:
+        """The broker with this id; ids start from 1."""
+        return next(broker for broker in self.brokers if broker.id == broker_id)
+
     def start(self) -> None:
-        """Start those that are down; return when all answer."""
+        """Start those that are down; return when all answer and are in the cluster."""
         starting = [broker for broker in self.brokers if not broker.running]
         for broker in starting:
             broker.spawn()
         for broker in starting:
             broker.wait_ready()
+        if starting and len(self.brokers) > 1:
+            self.wait_members()
+
+    def wait_members(self, *, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Return when every running broker sees every running broker in the cluster."""
+        running = {broker.id: broker for broker in self.brokers if broker.running}
+        for broker in running.values():
+            wait_until(
+                lambda broker=broker: running.keys() <= members(broker.address),  # type: ignore[misc]
+                timeout_s=timeout_s,
+                what=f"broker {broker.id} sees {sorted(running)} (see {broker.log_path})",
+            )
 
     def kill(self) -> None:
         for broker in self.brokers:
             broker.kill()
+        if self.relays is not None:
+            self.relays.close()
+            self.relays = None
 
     def stop(self) -> None:
         for broker in self.brokers:
             broker.stop()
+
+    def wipe(self, broker_id: int) -> None:
+        """Remove a broker's data, as a new disk would; it has to be down."""
+        broker = self.broker(broker_id)
+        if broker.running:
+            raise ValueError(f"broker {broker_id} runs: kill it first")
+        shutil.rmtree(broker.data_dir, ignore_errors=True)
+
+    def partition(self, sides: Iterable[Collection[int]]) -> None:
+        """Cut every link between brokers of different sides; clients reach all brokers still."""
+        side_of = {broker: number for number, side in enumerate(sides) for broker in side}
+        self._cut(lambda dials, whom: side_of.get(dials) != side_of.get(whom))
+
+    def isolate(self, broker_id: int) -> None:
+        """Cut a broker from all others."""
+        self._cut(lambda dials, whom: broker_id in (dials, whom))
+
+    def cut(self, dials: int, whom: int) -> None:
+        """Cut the links between two brokers; both still reach the others."""
+        self._cut(lambda a, b: {a, b} == {dials, whom})
+
+    def heal(self) -> None:
+        """Let every broker reach every other again."""
+        relays = self._need_relays()
+        for relay in self.links.values():
+            relays.do(relay.heal)
+
+    def _cut(self, is_cut: Callable[[int, int], bool]) -> None:
+        relays = self._need_relays()
+        for (dials, whom), relay in self.links.items():
+            if is_cut(dials, whom):
+                relays.do(relay.cut)
+
+    def _need_relays(self) -> Relays:
+        if self.relays is None:
+            raise ValueError("this cluster was made without links that can be cut")
+        return self.relays
 
 
 def local_cluster(
@@ -243,24 +321,56 @@ def local_cluster(
     brokers: int = 1,
     port: int = 0,
     settings: Mapping[str, str] | None = None,
+    with_relays: bool = False,
 ) -> Cluster:
-    """The cluster that lives in ``directory``, not started; ``port`` 0 takes a free one."""
-    if brokers != 1:
-        raise UnsupportedFeatureError(
-            f"{brokers} brokers: this release runs one; replication comes with the next"
-        )
-    host = "127.0.0.1"
-    return Cluster(
+    """The cluster that lives in ``directory``, not started; ``port`` 0 takes free ones.
+
+    ``with_relays``: brokers reach each other through relays, which can be cut.
+    """
+    directory = directory.resolve()
+    addresses = {
+        number: Address(HOST, port + number - 1 if port else free_port(HOST))
+        for number in range(1, brokers + 1)
+    }
+    made = Cluster(
         [
             BrokerProcess(
                 id=number,
-                address=Address(host, port + number - 1 if port else free_port(host)),
-                data_dir=directory.resolve() / f"broker-{number}",
+                address=address,
+                data_dir=directory / f"broker-{number}",
                 settings=settings or {},
             )
-            for number in range(1, brokers + 1)
+            for number, address in addresses.items()
         ]
     )
+    if brokers == 1:
+        return made
+    if with_relays:
+        made.relays = Relays()
+    secret_path = _secret_file(directory)
+    for broker in made.brokers:
+        voters = dict(addresses)
+        for other in addresses:
+            if made.relays is not None and other != broker.id:
+                relay = made.relays.add(addresses[other])
+                made.links[broker.id, other] = relay
+                voters[other] = relay.address
+        broker.settings = {
+            **broker.settings,
+            "voters": ",".join(f"{number}@{address}" for number, address in voters.items()),
+            "cluster.secret.file": str(secret_path),
+        }
+    return made
+
+
+def _secret_file(directory: Path) -> Path:
+    """The file with the secret of the cluster that lives in ``directory``, made if need be."""
+    path = directory / "cluster.secret"
+    if not path.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+    return path
 
 
 @contextlib.contextmanager
@@ -269,12 +379,22 @@ def cluster(
     *,
     directory: Path | None = None,
     settings: Mapping[str, str] | None = None,
+    with_relays: bool | None = None,
 ) -> Iterator[Cluster]:
-    """A cluster that runs while the block does, in ``directory`` or in one that is removed."""
+    """A cluster that runs while the block does, in ``directory`` or in one that is removed.
+
+    ``with_relays``: whether ``partition`` and ``heal`` work; by default, if there is more than one
+    broker.
+    """
     with contextlib.ExitStack() as stack:
         if directory is None:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="raftlog-")))
-        running = local_cluster(directory, brokers=brokers, settings=settings)
+        running = local_cluster(
+            directory,
+            brokers=brokers,
+            settings=settings,
+            with_relays=brokers > 1 if with_relays is None else with_relays,
+        )
         stack.callback(running.kill)
         running.start()
         yield running

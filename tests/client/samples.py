@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raftlog import limits
-from raftlog.client.metadata import TopicView
+from raftlog.client.metadata import PartitionView, TopicView
 from raftlog.client.settings import ConsumerSettings, ProducerSettings
 from raftlog.record import LEADER_BYTES, Codec, encode, parse_header, seal, stamp
 
@@ -41,7 +41,9 @@ def topic_view(
     leaders: tuple[int | None, ...] | None = None,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
 ) -> TopicView:
-    return TopicView(name, f"{name}-id", max_message_bytes, leaders or (1,) * partitions)
+    known = leaders or (1,) * partitions
+    views = tuple(PartitionView(leader) for leader in known)
+    return TopicView(name, f"{name}-id", max_message_bytes, views)
 
 
 @dataclass

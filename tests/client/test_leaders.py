@@ -8,7 +8,7 @@ import pytest
 
 from raftlog.client.leaders import delete_records, list_offsets
 from raftlog.errors import (
-    NotLeaderError,
+    LeaderNotAvailableError,
     OffsetOutOfRangeError,
     UnknownPartitionError,
     UnknownTopicError,
@@ -81,7 +81,7 @@ def test_a_partition_without_a_leader_is_waited_for_and_then_told_of() -> None:
         assert len(await list_offsets(cluster, dict.fromkeys(PARTITIONS, "latest"))) == 3
         topic.leaders[1] = None
         await cluster.refresh()
-        with pytest.raises(NotLeaderError, match="t:1"):
+        with pytest.raises(LeaderNotAvailableError, match="t:1"):
             await list_offsets(cluster, dict.fromkeys(PARTITIONS, "latest"))
         await cluster.close()
 

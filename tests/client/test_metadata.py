@@ -9,7 +9,7 @@ from raftlog.config import Address
 from raftlog.errors import (
     BrokerUnavailableError,
     FrameError,
-    NotLeaderError,
+    LeaderNotAvailableError,
     UnknownPartitionError,
     UnknownTopicError,
 )
@@ -71,7 +71,7 @@ def test_a_topic_comes_and_goes() -> None:
 def test_leaders() -> None:
     view = ClusterView().merge(response(topic("a", 1, None)), asked=["a"])
     assert view.leader("a", 0) == 1
-    with pytest.raises(NotLeaderError, match="a:1"):
+    with pytest.raises(LeaderNotAvailableError, match="a:1"):
         view.leader("a", 1)
     for partition in (-1, 2):
         with pytest.raises(UnknownPartitionError, match=f"no partition {partition}: it has 2"):

@@ -45,6 +45,8 @@ CONSUMER = {
     "fetch_max_wait_ms": 500,
     "fetch_max_bytes": limits.FETCH_BYTES_MAX,
     "max_partition_fetch_bytes": limits.MIB,
+    "read_from": "leader",
+    "client_rack": None,
 }
 
 

@@ -51,11 +51,62 @@ def test_defaults_survive_a_round_trip_through_text() -> None:
         ('listen = "9100"', "HOST:PORT"),
         ('data.dir = ""', "data.dir= is refused"),
         ('advertised.listen = "nowhere"', "advertised.listen=nowhere"),
+        ('voters = "1@a"', "voters=1@a is refused"),
+        ('voters = "1@a:1,1@b:1"', "broker id 1 stands there twice"),
+        ('voters = "1@a:1,2@a:1"', "a:1 is the address of both 1 and 2"),
+        ('voters = "2@a:1"', "does not name this broker, whose id is 1"),
+        ('voters = "1@a:1,2@b:1"', "set cluster.secret or cluster.secret.file to the same text"),
+        ('cluster = {secret = "a", "secret.file" = "b"}', "not both"),
+        ('cluster.secret = "(hidden)"', "shows in place of the secret"),
+        ('cluster.secret.file = "\\u0000"', "not a path"),
+        ("broker.heartbeat.interval.ms = 3000", "less than broker.session.timeout.ms=3000"),
+        ("replica.fetch.wait.max.ms = 10000", "less than replica.lag.time.max.ms=10000"),
+        ("default.replication.factor = 16", "0 to 15"),
     ],
 )
 def test_a_bad_document_is_refused_with_the_reason(document: str, words: str) -> None:
     with pytest.raises(InvalidConfigError, match=words):
         BrokerConfig.from_toml(document)
+
+
+VOTERS = "2@b:2,1@a:1"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"voters": VOTERS, "cluster.secret": "sesame"},
+        {"voters": VOTERS, "cluster.secret.file": "/etc/raftlog/secret"},
+    ],
+)
+def test_a_cluster_has_voters_and_a_secret(settings: dict[str, str]) -> None:
+    config = BrokerConfig.from_text(settings)
+    assert config.voters == ((1, Address("a", 1)), (2, Address("b", 2)))
+    assert config.to_text()["voters"] == "1@a:1,2@b:2"
+
+
+def test_one_voter_needs_no_secret() -> None:
+    assert BrokerConfig.from_text({"voters": "1@a:1"}).voters == ((1, Address("a", 1)),)
+
+
+@pytest.mark.parametrize("secret", ["sesame", "se same " * 1_000])
+def test_a_secret_is_shown_nowhere(secret: str) -> None:
+    settings = {"voters": VOTERS, "cluster.secret": secret}
+    try:
+        config = BrokerConfig.from_text(settings)
+    except InvalidConfigError as error:
+        shown = str(error)
+    else:
+        assert config.cluster_secret == secret
+        assert config.to_text()["cluster.secret"] == "(hidden)"
+        shown = f"{config!r} {config.to_text()}"
+    assert "same" not in shown
+
+
+def test_a_secret_of_the_wrong_type_is_not_shown_either() -> None:
+    with pytest.raises(InvalidConfigError) as caught:
+        BrokerConfig.from_toml('cluster.secret = ["sesame"]')
+    assert "cluster.secret = (hidden) is a list" in str(caught.value)
 
 
 def test_every_setting_says_what_it_is_for_and_what_it_takes() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.config.keys import INT64_MAX, number, parse, word
+from raftlog.config.keys import HIDDEN, INT64_MAX, ConfigKey, hidden, number, parse, word
 from raftlog.errors import InvalidConfigError
 
 KEYS = (
@@ -17,6 +17,23 @@ KEYS = (
 def test_values_are_typed_and_named_as_fields() -> None:
     values = parse(KEYS, {"size.bytes": "7", "kind": "b"}, what="test")
     assert values == {"size_bytes": 7, "kind": "b"}
+
+
+def refuse(text: str) -> str:
+    raise ValueError("it is refused")
+
+
+def test_a_secret_is_in_no_message() -> None:
+    keys = (ConfigKey("secret", "", refuse, "text", "A secret.", show=hidden), KEYS[0])
+    assert [key.is_secret for key in keys] == [True, False]
+    with pytest.raises(InvalidConfigError) as caught:
+        parse(keys, {"secret": "sesame"}, what="test")
+    assert str(caught.value) == "secret=(hidden) is refused (it is refused); it takes text"
+
+
+def test_a_dump_shows_that_there_is_a_secret() -> None:
+    assert hidden("sesame") == HIDDEN
+    assert hidden("") == ""
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,23 @@ def test_an_unknown_setting_is_refused() -> None:
         TopicConfig.from_text({"retention.hours": "5"})
 
 
+@pytest.mark.parametrize(
+    ("text", "replication_factor", "minimum"),
+    [("0", 1, 1), ("0", 2, 1), ("0", 3, 2), ("0", 5, 2), ("1", 3, 1), ("3", 3, 3)],
+)
+def test_min_insync_replicas_follows_the_replication_factor(
+    text: str, replication_factor: int, minimum: int
+) -> None:
+    config = TopicConfig.from_text({"min.insync.replicas": text})
+    assert config.effective_min_isr(replication_factor) == minimum
+
+
+def test_min_insync_replicas_has_a_range() -> None:
+    for text in ("-1", "16"):
+        with pytest.raises(InvalidConfigError, match="0 to 15"):
+            TopicConfig.from_text({"min.insync.replicas": text})
+
+
 def test_every_setting_says_what_it_is_for_and_what_it_takes() -> None:
     for key in TOPIC_KEYS:
         assert key.help.endswith("."), key.name

@@ -1,5 +1,7 @@
 """The protocol's golden bytes: ``protocol.json`` holds messages as text and the frames they make.
 
+Bytes inside a message are base64 there.
+
 A frame that changes is a wire format that changes: old clients and brokers will not understand it.
 After adding a message, or on purpose, write the frames anew with
 ``python -m tests.golden.make_protocol``.
@@ -106,11 +108,7 @@ def made(golden: dict[str, Any]) -> dict[str, Any]:
     return {
         "fields": fields(),
         "apis": [
-            {
-                **entry,
-                "request_frame": hex_lines(request_frame(entry)),
-                "response_frame": hex_lines(response_frame(entry)),
-            }
+            {**entry, "request_frame": hex_lines(request_frame(entry)), **_response(entry)}
             for entry in golden["apis"]
         ],
         "failures": [
@@ -120,6 +118,13 @@ def made(golden: dict[str, Any]) -> dict[str, Any]:
             {**entry, "bytes": hex_lines(farewell_bytes(entry))} for entry in golden["farewells"]
         ],
     }
+
+
+def _response(entry: dict[str, Any]) -> dict[str, Any]:
+    """The response's frame; nothing for an API that is one way."""
+    if api_named(entry["api"]).one_way:
+        return {}
+    return {"response_frame": hex_lines(response_frame(entry))}
 
 
 def _attachment(entry: dict[str, Any], name: str) -> list[Buffer]:

@@ -42,12 +42,14 @@ def api_table() -> str:
             f"`{api.name}`",
             f"{api.version_min} to {api.version_max}",
             f"`{api.request.__name__}`",
-            f"`{api.response.__name__}`",
+            "none" if api.one_way else f"`{api.response.__name__}`",
             "yes" if api.idempotent else "",
+            "yes" if api.peer_only else "",
         )
         for api in APIS.values()
     ]
-    return table(("number", "name", "versions", "request", "response", "may repeat"), rows)
+    columns = ("number", "name", "versions", "request", "response", "may repeat", "peers only")
+    return table(columns, rows)
 
 
 def error_table() -> str:

@@ -58,6 +58,8 @@ def _scalar(info: inspect.Type) -> st.SearchStrategy[Any]:
         )
     if isinstance(info, inspect.StrType):
         return st.text(min_size=info.min_length or 0, max_size=info.max_length)
+    if isinstance(info, inspect.BytesType):
+        return st.binary(min_size=info.min_length or 0, max_size=info.max_length)
     if isinstance(info, inspect.LiteralType):
         return st.sampled_from(info.values)
     if isinstance(info, inspect.BoolType):

@@ -9,7 +9,7 @@ import pytest
 from raftlog.errors import UnsupportedApiError, UnsupportedVersionError
 from raftlog.protocol import api as apis
 from raftlog.protocol.api import APIS, METADATA, Api
-from raftlog.protocol.schema import Message
+from raftlog.protocol.schema import Message, NoResponse
 
 
 def test_every_row_that_is_named_is_in_the_table() -> None:
@@ -37,7 +37,7 @@ def test_a_row_is_whole(api: Api) -> None:
 
 @pytest.mark.parametrize("number", [len(APIS), 0xFFFF])
 def test_an_unknown_api_is_named(number: int) -> None:
-    with pytest.raises(UnsupportedApiError, match=f"API {number} is not known .* 0 to 11"):
+    with pytest.raises(UnsupportedApiError, match=f"API {number} is not known .* 0 to 21"):
         apis.lookup(number, 0)
 
 
@@ -53,4 +53,29 @@ def test_an_unknown_version_is_answered_with_the_known_ones(
 
 def test_what_may_be_repeated_is_said() -> None:
     once = {api.name for api in APIS.values() if not api.idempotent}
-    assert once == {"produce", "create_topics", "delete_topics", "add_partitions"}
+    assert once == {
+        *("produce", "create_topics", "delete_topics", "add_partitions"),
+        *("transfer_leader", "recover_cluster"),
+        # What one connection knows of another broker is not known to the next.
+        *("peer_hello", "peer_prove", "raft", "replica_fetch"),
+    }
+
+
+def test_what_is_for_peers_only_is_said() -> None:
+    for_peers = [api.name for api in APIS.values() if api.peer_only]
+    assert for_peers == [
+        *("raft", "peer_ping", "replica_fetch", "replica_progress", "partition_states"),
+    ]
+
+
+def test_what_is_never_answered_is_said() -> None:
+    one_way = {api.name for api in APIS.values() if api.one_way}
+    assert one_way == {"raft", "replica_progress", "partition_states"}
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
+def test_the_request_alone_tells_whether_it_is_answered(api: Api) -> None:
+    assert (api.response is NoResponse) == api.one_way
+    if api.one_way:
+        users = [row.name for row in APIS.values() if row.request is api.request]
+        assert users == [api.name]

@@ -18,7 +18,14 @@ from raftlog.errors import (
     UnsupportedApiError,
     UnsupportedVersionError,
 )
-from raftlog.protocol.api import FETCH, METADATA, PRODUCE
+from raftlog.protocol.api import (
+    FETCH,
+    METADATA,
+    PARTITION_STATES,
+    PEER_PING,
+    PRODUCE,
+    RAFT,
+)
 from raftlog.protocol.connection import (
     Broken,
     ClientConnectionState,
@@ -30,6 +37,8 @@ from raftlog.protocol.connection import (
 )
 from raftlog.protocol.fetch import FetchedPartition, FetchResponse
 from raftlog.protocol.frame import encode_request, farewell
+from raftlog.protocol.peer import PeerPingRequest, PeerPingResponse, RaftRequest
+from raftlog.protocol.schema import NoResponse
 from raftlog.types import Buffer
 from tests.golden import make_protocol
 from tests.protocol.link import cuts, deliver
@@ -38,6 +47,7 @@ from tests.protocol.pair import (
     UNACKNOWLEDGED,
     ConnectionPair,
     exchanges,
+    raw,
     response_frame,
 )
 
@@ -48,10 +58,15 @@ from tests.protocol.pair import (
 def test_every_api_goes_there_and_back(entry: dict[str, Any]) -> None:
     pair = ConnectionPair(sizes=[1])
     api = make_protocol.api_named(entry["api"])
-    message, answer = make_protocol.request_of(entry), make_protocol.response_of(entry)
+    message = make_protocol.request_of(entry)
     request = pair.send(api, message, [b"batch"])
     correlation_id = request.correlation_id
     assert request == Request(api, 0, correlation_id, message, memoryview(b"batch"))
+    if api.one_way:
+        pair.server.finish(request)
+        assert (pair.server.in_flight, pair.client.outstanding) == (0, {})
+        return
+    answer = make_protocol.response_of(entry)
     (response,) = pair.to_client(pair.server.reply(request, answer, [b"bat", b"ch"]))
     assert response == Response(correlation_id, api, answer, memoryview(b"batch"))
     assert (pair.server.in_flight, pair.client.outstanding) == (0, {})
@@ -116,6 +131,44 @@ def test_without_acks_nothing_comes_back() -> None:
     assert pair.server.in_flight == 1
     pair.server.finish(request)
     assert pair.server.in_flight == 0
+
+
+def test_an_api_that_is_one_way_is_never_answered() -> None:
+    pair = ConnectionPair()
+    request = pair.send(RAFT, RaftRequest(), [b"envelope"])
+    assert not request.expects_response
+    assert request.attachment == b"envelope"
+    assert (pair.server.in_flight, pair.client.outstanding) == (1, {})
+    with pytest.raises(AssertionError, match="never answered"):
+        pair.server.reply(request, NoResponse())
+    with pytest.raises(AssertionError, match="never answered"):
+        pair.server.fail(request, ThrottledError("later"))
+    pair.server.finish(request)
+    assert pair.server.in_flight == 0
+
+
+def test_requests_that_are_one_way_and_others_share_a_connection() -> None:
+    pair = ConnectionPair(requests_in_flight_max=2)
+    _, first = pair.client.send(RAFT, RaftRequest(), [b"1"])
+    asked, second = pair.client.send(PEER_PING, PeerPingRequest(sent=1, broker_epoch=4))
+    _, third = pair.client.send(RAFT, RaftRequest(), [b"3"])
+    envelope, ping = pair.to_server([*first, *second, *third])
+    assert pair.server.paused, "one way takes room too, until it is dealt with"
+    pair.server.finish(envelope)
+    (late,) = pair.server.resume()
+    assert [bytes(one.attachment) for one in (envelope, late)] == [b"1", b"3"]
+    (response,) = pair.to_client(pair.server.reply(ping, PeerPingResponse()))
+    assert response == Response(asked, PEER_PING, PeerPingResponse(), memoryview(b""))
+    assert pair.client.outstanding == {}
+
+
+def test_a_one_way_request_that_cannot_be_read_ends_its_connection() -> None:
+    pair = ConnectionPair()
+    number = PARTITION_STATES.number
+    (refusal,) = pair.to_server([raw(number, b"\x80")])
+    assert isinstance(refusal, Refusal)
+    (end,) = pair.to_client(refusal.buffers)
+    assert isinstance(end, Broken), "its sender has nothing outstanding, and is to notice"
 
 
 def test_large_attachments_arrive_in_the_memory_they_were_read_into() -> None:

@@ -29,7 +29,17 @@ def test_a_fetch_has_defaults_that_wait_half_a_second() -> None:
         wait_ms_max=500,
         bytes_min=1,
         bytes_max=limits.FETCH_BYTES_MAX,
+        replica_ok=False,
     )
+
+
+def test_a_client_may_know_no_leader_epoch() -> None:
+    message = accepted(FetchRequest, {"partitions": [PART]})
+    assert isinstance(message, FetchRequest)
+    assert message.partitions[0].leader_epoch == -1
+    asked = accepted(ListOffsetsRequest, {"queries": [QUERY, {**QUERY, "leader_epoch": 0}]})
+    assert isinstance(asked, ListOffsetsRequest)
+    assert [query.leader_epoch for query in asked.queries] == [-1, 0]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +59,15 @@ def test_a_fetch_is_bounded(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("topic", ""), ("partition", -1), ("offset", -1), ("offset", 1 << 63), ("bytes_max", -1)],
+    [
+        ("topic", ""),
+        ("partition", -1),
+        ("offset", -1),
+        ("offset", 1 << 63),
+        ("bytes_max", -1),
+        ("leader_epoch", -2),
+        ("leader_epoch", 1 << 31),
+    ],
 )
 def test_a_partition_of_a_fetch_is_bounded(name: str, value: Any) -> None:
     wrong = {"partitions": [{**PART, name: value}]}
@@ -85,6 +103,12 @@ def test_offsets_are_asked_for_by_end_or_by_time(at: Any) -> None:
 @pytest.mark.parametrize("at", ["", "newest", -1, 1 << 63, None, 1.5])
 def test_other_places_are_refused(at: Any) -> None:
     refused(ListOffsetsRequest, {"queries": [QUERY, {**QUERY, "at": at}]}, path="$.queries[1].at")
+
+
+@pytest.mark.parametrize("leader_epoch", [-2, 1 << 31, None])
+def test_the_epoch_of_a_query_is_bounded(leader_epoch: Any) -> None:
+    wrong = {"queries": [{**QUERY, "leader_epoch": leader_epoch}]}
+    refused(ListOffsetsRequest, wrong, path="$.queries[0].leader_epoch")
 
 
 @pytest.mark.parametrize("count", [0, limits.PARTITIONS_PER_REQUEST_MAX + 1])

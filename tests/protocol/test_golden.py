@@ -19,10 +19,17 @@ CHANGED = (
     "is meant to, run `python -m tests.golden.make_protocol` and read what it changes"
 )
 ENTRIES = pytest.mark.parametrize("entry", GOLDEN["apis"], ids=lambda entry: entry["api"])
+ANSWERED = pytest.mark.parametrize(
+    "entry",
+    [entry for entry in GOLDEN["apis"] if not make_protocol.api_named(entry["api"]).one_way],
+    ids=lambda entry: entry["api"],
+)
 
 
 def test_every_api_has_its_golden_bytes() -> None:
-    assert [entry["api"] for entry in GOLDEN["apis"]] == [api.name for api in APIS.values()]
+    """In the table's order; behind them more of some, with fields that were added later."""
+    names = [entry["api"] for entry in GOLDEN["apis"]]
+    assert list(dict.fromkeys(names)) == [api.name for api in APIS.values()]
 
 
 def test_messages_make_the_golden_bytes() -> None:
@@ -49,7 +56,7 @@ def test_golden_requests_are_read_as_what_they_say(entry: dict[str, Any]) -> Non
     assert frame.attachment.hex() == "".join(entry.get("request_attachment", []))
 
 
-@ENTRIES
+@ANSWERED
 def test_golden_responses_are_read_as_what_they_say(entry: dict[str, Any]) -> None:
     api = make_protocol.api_named(entry["api"])
     frame = parse(entry["response_frame"])

@@ -83,6 +83,15 @@ def test_a_partition_is_bounded(name: str, value: Any) -> None:
     refused(MetadataResponse, wrong, path=f"$.topics[0].partitions[0].{name}")
 
 
+@pytest.mark.parametrize("controller", [None, 0, 7])
+def test_a_cluster_has_a_controller_or_waits_for_one(controller: int | None) -> None:
+    message = accepted(MetadataResponse, {**answer(partition=PARTITION), "controller": controller})
+    assert isinstance(message, MetadataResponse)
+    assert message.controller == controller
+    wrong = {**answer(partition=PARTITION), "controller": -1}
+    refused(MetadataResponse, wrong, path="$.controller")
+
+
 @pytest.mark.parametrize(("name", "value"), [("id", -1), ("port", 65_536), ("host", 1)])
 def test_a_broker_is_bounded(name: str, value: Any) -> None:
     wrong = answer(broker={**BROKER, name: value}, partition=PARTITION)

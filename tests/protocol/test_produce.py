@@ -45,6 +45,8 @@ def test_a_request_has_some_partitions_and_not_too_many(count: int) -> None:
         ("length", -1),
         ("length", limits.FRAME_BYTES_MAX + 1),
         ("length", 1.0e99),
+        ("leader_epoch", -2),
+        ("leader_epoch", 1 << 31),
     ],
 )
 def test_a_partition_is_bounded(name: str, value: Any) -> None:

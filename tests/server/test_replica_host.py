@@ -44,6 +44,7 @@ class Scene:
         )
         log = Log.open(self.disk, str(directory), TopicConfig(flush_policy=policy))
         self.host = PartitionHost(TopicPartition("t", 0), log, services)
+        self.host.lead_alone(1, "directory")
 
     def append(self, *values: bytes) -> int:
         """The offset after the batch."""

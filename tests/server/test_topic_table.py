@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from raftlog.config import TopicConfig
-from raftlog.errors import InvalidTopicError, UnknownPartitionError, UnknownTopicError
+from raftlog.errors import (
+    ClusterNotReadyError,
+    InvalidTopicError,
+    NotLeaderError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from raftlog.replication.partition_state import PartitionState
 from raftlog.server.replica_host import PartitionHost
 from raftlog.server.topic_table import HostedTopic, TopicTable
 
 
-class FakeHost:
-    """Only its epoch matters here."""
+def state(leader: int) -> PartitionState:
+    return PartitionState(
+        replicas=(leader,),
+        witnesses=(),
+        min_isr=1,
+        leader=leader,
+        leader_epoch=4,
+        isr={leader: "d"},
+        elr={},
+        former={},
+        version=0,
+    )
 
-    leader_epoch = 4
+
+class FakeLeadership:
+    state = state(leader=7)
+
+
+class FakeHost:
+    """Only its leadership matters here."""
+
+    leadership = FakeLeadership()
 
 
 def hosted(name: str, partitions: int) -> HostedTopic:
@@ -58,9 +83,35 @@ def test_a_removed_topic_is_gone(table: TopicTable) -> None:
         table.topic("a")
 
 
-def test_this_broker_leads_every_partition(table: TopicTable) -> None:
-    infos: list[Any] = table.topic("b").partition_infos(broker_id=7)
+def test_a_broker_alone_leads_every_partition(table: TopicTable) -> None:
+    infos = table.infos(table.topic("b"))
     assert [(i.partition, i.leader, i.leader_epoch, i.replicas, i.isr) for i in infos] == [
         (0, 7, 4, [7], [7]),
         (1, 7, 4, [7], [7]),
     ]
+
+
+def test_states_come_from_the_cluster_where_there_is_one(table: TopicTable) -> None:
+    table.state_of = lambda topic_id, partition: state(leader=2) if partition == 1 else None
+    unknown, known = table.infos(table.topic("b"))
+    assert (unknown.leader, unknown.leader_epoch, unknown.replicas) == (None, -1, [])
+    assert (known.leader, known.replicas, known.witnesses) == (2, [2], [])
+
+
+def test_a_partition_that_is_elsewhere_says_where(table: TopicTable) -> None:
+    table.topic("b").hosts[1] = None
+    table.state_of = lambda _topic_id, _partition: state(leader=2)
+    with pytest.raises(NotLeaderError, match="brokers 2 have"):
+        table.host("b", 1)
+    assert len(table.hosts()) == 2
+
+
+def test_a_topic_may_be_unknown_only_because_the_broker_has_just_started(
+    table: TopicTable,
+) -> None:
+    table.is_complete = False
+    assert table.topic("a").name == "a"
+    with pytest.raises(ClusterNotReadyError, match="just started"):
+        table.topic("c")
+    with pytest.raises(InvalidTopicError):
+        table.topic("a/b")

@@ -67,7 +67,7 @@ def chained(record_counts: Sequence[Sequence[int]], disk: SimDisk) -> Iterator[S
     for counts in record_counts:
         segment = empty_segment(disk, base_offset=base_offset)
         if previous is not None:
-            segment.follow(previous)
+            segment.follow(previous.anchor)
         for count in counts:
             grow(segment, [b"v" * 50] * count)
         yield segment

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from raftlog.storage.checkpoint import (
     SLOT_BYTES,
     SLOTS,
+    Anchor,
     Checkpoint,
     CheckpointFile,
     decode_slots,
@@ -21,6 +22,7 @@ from raftlog.testing.disk import Fault, SimDisk
 
 PATH = "log/checkpoint"
 offsets = st.integers(0, (1 << 63) - 1)
+anchors = st.builds(Anchor, offsets, st.integers(0, (1 << 64) - 1), st.integers(-1, 1 << 31))
 
 
 def disk_with_log(seed: int = 1) -> SimDisk:
@@ -39,16 +41,16 @@ def slots(first: bytes, second: bytes) -> bytes:
     return first.ljust(SLOT_BYTES, b"\0") + second.ljust(SLOT_BYTES, b"\0")
 
 
-@given(st.builds(Checkpoint, offsets, offsets, offsets), st.integers(1, 1 << 40))
+@given(st.builds(Checkpoint, offsets, offsets, offsets, anchors), st.integers(1, 1 << 40))
 def test_a_slot_is_read_back(checkpoint: Checkpoint, sequence: int) -> None:
     assert decode_slots(encode_slot(sequence, checkpoint)) == (sequence, checkpoint)
 
 
 def test_the_bytes_are_as_drawn() -> None:
-    data = encode_slot(5, Checkpoint(1, 2, 3))
-    assert (len(data), data[:4]) == (40, b"RLCP")
-    words = [int.from_bytes(data[at : at + 8], "little") for at in range(8, 40, 8)]
-    assert words == [5, 1, 2, 3]
+    data = encode_slot(5, Checkpoint(1, 2, 3, Anchor(4, (1 << 64) - 6, 7)))
+    assert (len(data), data[:4]) == (64, b"RLCP")
+    words = [int.from_bytes(data[at : at + 8], "little") for at in range(8, 64, 8)]
+    assert words == [5, 1, 2, 3, 4, (1 << 64) - 6, 7]
     assert SLOT_BYTES * SLOTS == 8_192
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from raftlog import limits
 from raftlog.storage import recovery
+from raftlog.storage.checkpoint import Anchor
 from raftlog.storage.recovery import live_bases, load_leftovers, read_index, recover
 from raftlog.storage.segment import Segment
 from raftlog.testing.disk import SimDisk
@@ -41,6 +42,7 @@ def recovered(disk: SimDisk, *, start: int = 0, durable: int = 0) -> recovery.Re
         DIRECTORY,
         log_start_offset=start,
         durable_offset=durable,
+        anchor=Anchor(),
         index_interval_bytes=300,
     )
 

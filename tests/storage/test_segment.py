@@ -147,7 +147,7 @@ def test_cutting_leaves_what_was_there_before_the_batch() -> None:
 def test_a_new_segment_follows_the_one_before() -> None:
     disk, first = segment_of(*batches_of(1))
     second = Segment(disk, "log", first.next_offset)
-    second.follow(first)
+    second.follow(first.anchor)
     assert second.summary.chain == first.summary.chain
     assert second.summary.leader_epoch == first.summary.leader_epoch == 0
     assert second.size_bytes == 0

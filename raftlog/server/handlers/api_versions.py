@@ -32,7 +32,7 @@ def handle(context: BrokerContext, request: Request, reply: Reply) -> None:  # n
         ApiVersionsResponse(
             broker_software=_SOFTWARE,
             broker_id=context.broker_id,
-            cluster_id=context.cluster_id,
+            cluster_id=context.operations.cluster_id,
             apis=_RANGES,
         )
     )

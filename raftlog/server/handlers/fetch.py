@@ -49,7 +49,10 @@ class _Fetch:
         self._committed_bytes = 0  # by all the hosts, at the last read
         for part in request.partitions:
             try:
-                self._hosts.append((part, context.topics.host(part.topic, part.partition)))
+                host = context.topics.host(part.topic, part.partition)
+                host.check_epoch(part.leader_epoch)
+                host.check_readable(replica_ok=request.replica_ok)
+                self._hosts.append((part, host))
             except RaftlogError as error:
                 self._failures.append(_failed(part, error))
 
@@ -92,9 +95,13 @@ class _Fetch:
     def _may_be_enough(self) -> bool:
         """Whether a read is worth it."""
         committed = sum(host.committed_bytes for _part, host in self._hosts)
-        closed = any(host.closed is not None for _part, host in self._hosts)
+        closed = any(self._is_over(host) for _part, host in self._hosts)
         new_bytes = committed - self._committed_bytes
         return closed or self._found_bytes + new_bytes >= self._request.bytes_min
+
+    def _is_over(self, host: PartitionHost) -> bool:
+        """No more can be read here: the host is closed, or another broker leads."""
+        return host.closed is not None or (host.leadership is None and not self._request.replica_ok)
 
     def _read(self) -> tuple[list[FetchedPartition], list[bytes]]:
         """What is there, within the limits: whole batches, at least one if there is any."""
@@ -107,6 +114,7 @@ class _Fetch:
             if bytes_left <= 0 and batches:
                 break
             try:
+                host.check_readable(replica_ok=self._request.replica_ok)
                 found = _read_one(part, host, bytes_left=bytes_left)
             except RaftlogError as error:
                 answers.append(_failed(part, error))

@@ -10,7 +10,7 @@ from raftlog.server.reply import Reply
 
 def handle(context: BrokerContext, request: Request, reply: Reply) -> None:  # noqa: ARG001
     async def answer() -> InitProducerIdResponse:
-        producer_id = await context.administration.allocate_producer_id()
+        producer_id = await context.authority.allocate_producer_id()
         return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
     context.administration.submit(answer, reply)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from raftlog.errors import RaftlogError
+from raftlog.errors import LeaderNotAvailableError, RaftlogError
 from raftlog.protocol.connection import Request
 from raftlog.protocol.fetch import (
     ListOffsetsRequest,
@@ -26,8 +26,14 @@ def handle(context: BrokerContext, request: Request, reply: Reply) -> None:
 def _answer(context: BrokerContext, query: OffsetQuery) -> OffsetAnswer:
     try:
         host = context.topics.host(query.topic, query.partition)
+        host.check_epoch(query.leader_epoch)
+        host.check_leading()
         if query.at == "earliest":
             found = OffsetAndTimestamp(host.log.log_start_offset, NO_TIMESTAMP)
+        elif not host.is_ready:
+            raise LeaderNotAvailableError(
+                f"{host.topic_partition}: the new leader does not know yet what is committed"
+            )
         elif query.at == "latest":
             found = OffsetAndTimestamp(host.high_watermark, NO_TIMESTAMP)
         else:

@@ -16,16 +16,29 @@ from raftlog.server.topic_table import HostedTopic
 def handle(context: BrokerContext, request: Request, reply: Reply) -> None:
     names = cast(MetadataRequest, request.message).topics
     if names is None:
+        context.topics.check_complete()
         topics = [_topic(context, topic) for topic in context.topics]
     else:
         topics = [_by_name(context, name) for name in names]
-    broker = BrokerInfo(
+    reply.send(
+        MetadataResponse(
+            cluster_id=context.operations.cluster_id,
+            brokers=_brokers(context, reply.connection.local_host),
+            topics=topics,
+            controller=context.operations.controller(),
+        )
+    )
+
+
+def _brokers(context: BrokerContext, local_host: str) -> list[BrokerInfo]:
+    """Those that can be asked, this one among them."""
+    me = BrokerInfo(
         id=context.broker_id,
-        host=context.address.host or reply.connection.local_host,
+        host=context.address.host or local_host,
         port=context.address.port,
         rack=context.config.rack or None,
     )
-    reply.send(MetadataResponse(cluster_id=context.cluster_id, brokers=[broker], topics=topics))
+    return [me, *context.operations.other_brokers()]
 
 
 def _by_name(context: BrokerContext, name: str) -> TopicInfo:
@@ -41,5 +54,5 @@ def _topic(context: BrokerContext, topic: HostedTopic) -> TopicInfo:
         id=topic.id,
         max_message_bytes=topic.config.max_message_bytes,
         timestamp_type=topic.config.message_timestamp_type,
-        partitions=topic.partition_infos(broker_id=context.broker_id),
+        partitions=context.topics.infos(topic),
     )

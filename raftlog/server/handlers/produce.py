@@ -54,9 +54,10 @@ class _Produce:
     ) -> None:
         try:
             host = context.topics.host(part.topic, part.partition)
+            host.check_epoch(part.leader_epoch)
             header = validate(batch)
             _check_producible(header)
-            appended = host.append(batch, header)
+            appended = host.append(batch, header, to_be_committed=self._acks == ACKS_ALL)
         except RaftlogError as error:
             self._settle(index, self._failed(part, error))
             return

@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar, cast
 
-from raftlog.errors import InvalidPartitionsError, RaftlogError
+from raftlog.errors import RaftlogError
 from raftlog.protocol.connection import Request
+from raftlog.protocol.metadata import PartitionInfo
 from raftlog.protocol.schema import Failure
 from raftlog.protocol.topics import (
     AddPartitionsRequest,
@@ -25,43 +26,46 @@ from raftlog.protocol.topics import (
     TopicToCreate,
     TopicToExtend,
 )
+from raftlog.server.administration import NamedTopic
 from raftlog.server.context import BrokerContext
+from raftlog.server.replica_host import PartitionHost
 from raftlog.server.reply import Reply
 from raftlog.server.topic_table import HostedTopic
-from raftlog.storage import Topic
 
 Item = TypeVar("Item")
-
-BROKERS = 1  # in the cluster, until brokers can join each other
 
 
 def handle_create(context: BrokerContext, request: Request, reply: Reply) -> None:
     message = cast(CreateTopicsRequest, request.message)
-    make = context.administration.plan if message.validate_only else context.administration.create
+    make = context.authority.plan if message.validate_only else context.authority.create
 
-    async def create(topic: TopicToCreate) -> Topic:
-        _check_replication(topic)
-        return await make(topic.name, partitions=topic.partitions, config=topic.config)
+    async def create(topic: TopicToCreate) -> NamedTopic:
+        return await make(
+            topic.name,
+            partitions=topic.partitions,
+            replication_factor=topic.replication_factor,
+            config=topic.config,
+        )
 
     _one_by_one(context, reply, message.topics, create, name=lambda topic: topic.name)
 
 
 def handle_delete(context: BrokerContext, request: Request, reply: Reply) -> None:
     names = cast(DeleteTopicsRequest, request.message).topics
-    _one_by_one(context, reply, names, context.administration.delete, name=str)
+    _one_by_one(context, reply, names, context.authority.delete, name=str)
 
 
 def handle_alter(context: BrokerContext, request: Request, reply: Reply) -> None:
-    async def alter(topic: TopicToAlter) -> Topic:
-        return await context.administration.alter(topic.name, topic.config)
+    async def alter(topic: TopicToAlter) -> NamedTopic:
+        return await context.authority.alter(topic.name, topic.config)
 
     topics = cast(AlterTopicsRequest, request.message).topics
     _one_by_one(context, reply, topics, alter, name=lambda topic: topic.name)
 
 
 def handle_add_partitions(context: BrokerContext, request: Request, reply: Reply) -> None:
-    async def extend(topic: TopicToExtend) -> Topic:
-        return await context.administration.add_partitions(topic.name, topic.partitions)
+    async def extend(topic: TopicToExtend) -> NamedTopic:
+        return await context.authority.add_partitions(topic.name, topic.partitions)
 
     topics = cast(AddPartitionsRequest, request.message).topics
     _one_by_one(context, reply, topics, extend, name=lambda topic: topic.name)
@@ -70,6 +74,7 @@ def handle_add_partitions(context: BrokerContext, request: Request, reply: Reply
 def handle_describe(context: BrokerContext, request: Request, reply: Reply) -> None:
     names = cast(DescribeTopicsRequest, request.message).topics
     if names is None:
+        context.topics.check_complete()
         topics = [_describe(context, topic) for topic in context.topics]
     else:
         topics = [_describe_by_name(context, name) for name in names]
@@ -80,7 +85,7 @@ def _one_by_one(
     context: BrokerContext,
     reply: Reply,
     items: Sequence[Item],
-    change: Callable[[Item], Awaitable[Topic]],
+    change: Callable[[Item], Awaitable[NamedTopic]],
     *,
     name: Callable[[Item], str],
 ) -> None:
@@ -100,14 +105,6 @@ def _one_by_one(
     context.administration.submit(change_all, reply)
 
 
-def _check_replication(topic: TopicToCreate) -> None:
-    if topic.replication_factor != BROKERS:
-        raise InvalidPartitionsError(
-            f"replication factor {topic.replication_factor} cannot be met: this cluster has "
-            f"{BROKERS} broker, so it has to be {BROKERS}"
-        )
-
-
 def _describe_by_name(context: BrokerContext, name: str) -> TopicDescription:
     try:
         return _describe(context, context.topics.topic(name))
@@ -116,21 +113,26 @@ def _describe_by_name(context: BrokerContext, name: str) -> TopicDescription:
 
 
 def _describe(context: BrokerContext, topic: HostedTopic) -> TopicDescription:
-    infos = topic.partition_infos(broker_id=context.broker_id)
+    infos = context.topics.infos(topic)
     return TopicDescription(
         name=topic.name,
         id=topic.id,
         config=topic.config.to_text(),
         config_overrides=sorted(topic.overrides),
         partitions=[
-            PartitionDescription(
-                info=info,
-                log_start_offset=host.log.log_start_offset,
-                high_watermark=host.high_watermark,
-                log_end_offset=host.log.log_end_offset,
-                size_bytes=host.log.size_bytes,
-                damage=host.log.damage,
-            )
-            for info, host in zip(infos, topic.hosts, strict=True)
+            _describe_partition(info, host) for info, host in zip(infos, topic.hosts, strict=True)
         ],
+    )
+
+
+def _describe_partition(info: PartitionInfo, host: PartitionHost | None) -> PartitionDescription:
+    if host is None:
+        return PartitionDescription(info=info)
+    return PartitionDescription(
+        info=info,
+        log_start_offset=host.log.log_start_offset,
+        high_watermark=host.high_watermark,
+        log_end_offset=host.log.log_end_offset,
+        size_bytes=host.log.size_bytes,
+        damage=host.log.damage,
     )

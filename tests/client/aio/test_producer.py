@@ -159,7 +159,7 @@ def test_one_loop_only(monkeypatch: pytest.MonkeyPatch) -> None:
     producer = AsyncProducer(fake.bootstrap)  # made where no loop runs
 
     async def use() -> None:
-        producer._core.cluster._connector = fake.connect
+        producer._core.cluster._connections._connector = fake.connect
         await (await producer.send("t", b"a"))
 
     asyncio.run(use())

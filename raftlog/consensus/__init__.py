@@ -1,0 +1,26 @@
+"""Raft groups, many per broker: PySyncObj, hardened. Carries opaque bytes; knows no records.
+
+``ConsensusNode`` runs all groups of one broker. Time, chance, disk and sending are arguments.
+"""
+
+from raftlog.consensus.hosted_group import GroupStatus
+from raftlog.consensus.journal import Journal, JournalTicket, PeerSeen
+from raftlog.consensus.machine import StateMachine
+from raftlog.consensus.node import ConsensusNode
+from raftlog.consensus.outcome import Applied, CommandFailed, NotProposed, Outcome, Unknown
+from raftlog.consensus.settings import ConsensusSettings
+
+__all__ = [
+    "Applied",
+    "CommandFailed",
+    "ConsensusNode",
+    "ConsensusSettings",
+    "GroupStatus",
+    "Journal",
+    "JournalTicket",
+    "NotProposed",
+    "Outcome",
+    "PeerSeen",
+    "StateMachine",
+    "Unknown",
+]

@@ -1,0 +1,227 @@
+"""What brokers say to each other about raft groups: the messages, and the envelope around them.
+
+    envelope = [boot, link, sequence, directory id, [message, ...]]
+    message  = [group id, generation, term, type, field, ...]
+
+``boot`` and ``link`` are the sender's session: it begins a new one with every link. Everything here
+is msgpack and comes from outside: ``decode`` checks every type, length and number, so that what is
+behind it needs no checks but those of meaning. Values only; no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgpack
+
+from raftlog.consensus.settings import (
+    APPEND_ENTRIES_MAX,
+    BASE_BYTES_MAX,
+    BROKER_ID_MAX,
+    COMMAND_OVERHEAD_BYTES,
+    DIRECTORY_ID_CHARS_MAX,
+    ENVELOPE_BYTES,
+    ENVELOPE_BYTES_MAX,
+    GROUP_ID_CHARS_MAX,
+    MESSAGES_PER_ENVELOPE_MAX,
+    NUMBER_MAX,
+    VOTERS_MAX,
+)
+from raftlog.limits import MIB
+
+Message: TypeAlias = list[Any]
+
+# -- types of messages, with their fields ----------------------------------------------------------
+HELLO: Final = 0  # is answer: says which generation the sender knows, no more
+OFFER: Final = 1  # voters, base: how the generation of this message began
+PRE_VOTE: Final = 2  # round, last term, last index: would you vote for me?
+PRE_VOTE_ANSWER: Final = 3  # round, is granted
+VOTE: Final = 4  # last term, last index
+VOTE_ANSWER: Final = 5  # is granted
+APPEND: Final = 6  # previous index, its term, commit index, [[term, command], ...]
+APPEND_ANSWER: Final = 7  # is appended, previous index of the append, last index in common or guess
+PROPOSE: Final = 8  # number, command: forwarded to the leader
+PROPOSED: Final = 9  # number, index: the leader appended it there, in the term of this message
+REFUSED: Final = 10  # number: certainly not appended
+
+# -- types of commands: the first byte of an entry -------------------------------------------------
+NO_OP: Final = 1  # PySyncObj's: the first entry of a log, and the first of a leader
+COMMAND: Final = 0x10  # the rest is the machine's
+SEAL: Final = 0x11  # the rest is the next generation's voters: [[broker id, directory id], ...]
+
+ENTRY_BYTES_MAX: Final = 1 * MIB + COMMAND_OVERHEAD_BYTES
+_MESSAGE_BYTES: Final = 64  # of a message beside its commands, about
+
+assert ENVELOPE_BYTES // _MESSAGE_BYTES < MESSAGES_PER_ENVELOPE_MAX, "what is sent is accepted"
+
+
+class Envelope(NamedTuple):
+    boot: int
+    link: int
+    sequence: int
+    directory_id: str
+    messages: list[Message]
+
+
+class EnvelopeError(ValueError):
+    """Bytes that are no envelope."""
+
+
+def encode(envelope: Envelope) -> bytes:
+    return bytes(msgpack.packb(envelope))
+
+
+def decode(data: bytes) -> Envelope:
+    """Raises ``EnvelopeError``, and nothing else, for bytes that are not an envelope."""
+    if len(data) > ENVELOPE_BYTES_MAX:
+        raise EnvelopeError(f"{len(data)} bytes, at most {ENVELOPE_BYTES_MAX} are allowed")
+    try:
+        fields = msgpack.unpackb(data)
+    except Exception as error:  # noqa: BLE001 - whatever the decoder thinks of bytes from outside
+        raise EnvelopeError(f"not msgpack: {error!r}") from None
+    if type(fields) is not list or len(fields) != len(Envelope._fields):
+        raise EnvelopeError("not an envelope")
+    boot, link, sequence, directory_id, messages = fields
+    if not (_number(boot) and _number(link) and _number(sequence) and _directory(directory_id)):
+        raise EnvelopeError("not an envelope's fields")
+    if type(messages) is not list or len(messages) > MESSAGES_PER_ENVELOPE_MAX:
+        raise EnvelopeError("not an envelope's messages")
+    for message in messages:
+        if not is_message(message):
+            raise EnvelopeError(f"not a message: {message!r:.200}")
+    return Envelope(boot, link, sequence, directory_id, messages)
+
+
+def is_message(message: object) -> bool:
+    """Whether all of it is of the types, lengths and ranges that this module's head gives."""
+    if type(message) is not list or len(message) < 4:
+        return False
+    group_id, generation, term, kind = message[:4]
+    if type(group_id) is not str or not 0 < len(group_id) <= GROUP_ID_CHARS_MAX:
+        return False
+    if not (_number(generation) and _number(term) and type(kind) is int):
+        return False
+    checks = _FIELDS.get(kind)
+    if checks is None or len(checks) != len(message) - 4:
+        return False
+    return all([check(field) for check, field in zip(checks, message[4:], strict=True)])  # noqa: C419 - a list is quicker
+
+
+def size_of(message: Message) -> int:
+    """About how many bytes a message takes."""
+    kind = message[3]
+    if kind == APPEND:
+        return _MESSAGE_BYTES + sum([_MESSAGE_BYTES + len(entry[1]) for entry in message[7]])
+    if kind == OFFER:
+        return len(message[4]) * DIRECTORY_ID_CHARS_MAX + len(message[5])
+    if kind == PROPOSE:
+        return _MESSAGE_BYTES + len(message[5])
+    return _MESSAGE_BYTES
+
+
+def in_parts(messages: list[Message], size_bytes: int) -> list[list[Message]]:
+    """The same messages in the same order, in lists of about ``ENVELOPE_BYTES`` at most.
+
+    ``size_bytes`` is the sum of their ``size_of``.
+    """
+    if size_bytes <= ENVELOPE_BYTES:
+        return [messages]
+    parts: list[list[Message]] = []
+    room = 0
+    for message in messages:
+        size = size_of(message)
+        if not parts or size > room:
+            parts.append([])
+            room = ENVELOPE_BYTES
+        parts[-1].append(message)
+        room -= size
+    return parts
+
+
+# -- voters ----------------------------------------------------------------------------------------
+
+
+def encode_seal(voters: Mapping[int, str]) -> bytes:
+    """The entry that ends a generation."""
+    pairs: bytes = msgpack.packb(sorted(voters.items()))
+    return bytes([SEAL]) + pairs
+
+
+def decode_seal(entry: bytes) -> dict[int, str] | None:
+    """The next generation's voters; None when the entry does not say them."""
+    try:
+        fields = msgpack.unpackb(entry[1:])
+    except Exception:  # noqa: BLE001 - bytes from outside, as in decode
+        return None
+    return dict(fields) if _voters(fields) else None
+
+
+def is_entry(entry: object) -> bool:
+    """Whether this may stand in a log."""
+    return type(entry) is bytes and 0 < len(entry) <= ENTRY_BYTES_MAX
+
+
+def is_proposable(entry: object) -> bool:
+    """Whether a broker may ask a leader to append this."""
+    if not (type(entry) is bytes and is_entry(entry)):
+        return False
+    return entry[0] == COMMAND or (entry[0] == SEAL and decode_seal(entry) is not None)
+
+
+# -- checks of one field ---------------------------------------------------------------------------
+
+
+def _number(field: object) -> bool:
+    return type(field) is int and 0 <= field <= NUMBER_MAX
+
+
+def _flag(field: object) -> bool:
+    return type(field) is bool
+
+
+def _directory(field: object) -> bool:
+    return type(field) is str and len(field) <= DIRECTORY_ID_CHARS_MAX
+
+
+def _base(field: object) -> bool:
+    return type(field) is bytes and len(field) <= BASE_BYTES_MAX
+
+
+def _voters(field: object) -> bool:
+    if type(field) is not list or not 0 < len(field) <= VOTERS_MAX:
+        return False
+    for pair in field:
+        if type(pair) is not list or len(pair) != 2 or not _directory(pair[1]):
+            return False
+        if type(pair[0]) is not int or not 0 <= pair[0] <= BROKER_ID_MAX:
+            return False
+    return len({broker_id for broker_id, _directory_id in field}) == len(field)
+
+
+def _entries(field: object) -> bool:
+    if type(field) is not list or len(field) > APPEND_ENTRIES_MAX:
+        return False
+    term = 0
+    for entry in field:
+        if type(entry) is not list or len(entry) != 2:
+            return False
+        if not (_number(entry[0]) and entry[0] >= term and is_entry(entry[1])):
+            return False
+        term = entry[0]
+    return True
+
+
+_FIELDS: Final[Mapping[int, tuple[Callable[[object], bool], ...]]] = {
+    HELLO: (_flag,),
+    OFFER: (_voters, _base),
+    PRE_VOTE: (_number, _number, _number),
+    PRE_VOTE_ANSWER: (_number, _flag),
+    VOTE: (_number, _number),
+    VOTE_ANSWER: (_flag,),
+    APPEND: (_number, _number, _number, _entries),
+    APPEND_ANSWER: (_flag, _number, _number),
+    PROPOSE: (_number, is_proposable),
+    PROPOSED: (_number, _number),
+    REFUSED: (_number,),
+}

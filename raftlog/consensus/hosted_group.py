@@ -1,0 +1,395 @@
+"""One raft group on one broker, through its generations.
+
+A generation has fixed voters, a state that it began with (its *base*) and a log of its own. A seal,
+committed like any command, ends it: the state at that point is the base of the next. Whoever missed
+that is *offered* the newer generation by the first broker that hears it speak in the older one, and
+adopts it whole, durably, before it says anything in it. Whoever hears a newer one says *hello* in
+its own, and so is offered it. A broker that is no voter keeps no log; it says hello to the voters
+until each has said which generation it knows: so news reaches voters that are all new.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from raftlog.consensus import envelope
+from raftlog.consensus.journal import Journal
+from raftlog.consensus.library import VOID, Timing
+from raftlog.consensus.machine import StateMachine
+from raftlog.consensus.outcome import Applied, NotProposed, Unknown
+from raftlog.consensus.peer_transport import Link, PeerTransport
+from raftlog.consensus.proposals import Finish, Proposal, Proposals
+from raftlog.consensus.raft_group import CANDIDATE, LEADER, NEVER, RaftGroup
+from raftlog.consensus.settings import (
+    APPEND_BYTES,
+    BASE_BYTES_MAX,
+    FORCED_GENERATIONS,
+    ConsensusSettings,
+)
+
+logger = logging.getLogger(__name__)
+
+HELLO_BEATS_MAX: Final = 32  # heartbeats between two hellos, in the end
+
+_ROLES: Final = {LEADER: "leader", CANDIDATE: "candidate"}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """``role`` is leader, candidate, follower, or observer: a broker that is no voter."""
+
+    role: str
+    leader: int | None
+    term: int
+    generation: int
+    voters: Mapping[int, str]
+    commit_index: int
+    applied_index: int
+    entries: int  # in the generation's journal
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What a node lends to its groups."""
+
+    broker_id: int
+    directory_id: str
+    journal: Journal
+    links: dict[int, Link]
+    settings: ConsensusSettings
+    timing: Timing
+    chance: Callable[[], float]
+    finish: Finish
+
+
+class HostedGroup:
+    """See the module. Invariant: ``raft`` is there if and only if this broker is a voter."""
+
+    __slots__ = (
+        "_answered",
+        "_asked",
+        "_hello_due",
+        "_hello_wait",
+        "_services",
+        "_silent",
+        "group_id",
+        "journal",
+        "machine",
+        "proposals",
+        "raft",
+        "scheduled",
+        "told",
+        "voters",
+    )
+
+    def __init__(self, group_id: str, machine: StateMachine, services: Services) -> None:
+        self.group_id = group_id
+        self.machine = machine
+        self.journal = services.journal.group(group_id)
+        self.voters: dict[int, str] = {}  # with what is known of unnamed directories
+        self.raft: RaftGroup | None = None
+        self.proposals = Proposals(services.finish)
+        self.scheduled = NEVER  # the node's: when it looks here next
+        self.told: object = None  # the node's: the standing that its users know of
+        self._services = services
+        self._asked: list[tuple[int, int, bytes]] = []  # by whom, their number, entry
+        self._answered: dict[int, float] = {}  # when a peer was last offered or greeted
+        self._silent: set[int] = set()  # voters that have not said which generation they know
+        self._hello_due = NEVER  # of an observer
+        self._hello_wait = 0.0
+
+    def open(self, voters: Mapping[int, str], base: bytes, now: float) -> None:
+        """Go on where the journal stopped; ``voters`` and ``base`` are for a journal without."""
+        if self.journal.is_new:
+            self.journal.begin_generation(0, voters, base)
+        if self.journal.base or self.journal.generation > 0:
+            self.machine.restore(self.journal.base)
+        self._build(now)
+
+    def close(self) -> None:
+        """Take no more part, even if that was called while the machine applies."""
+        self.raft = None
+        self._hello_due = NEVER
+        self.proposals.close("the group was closed")
+
+    @property
+    def generation(self) -> int:
+        return self.journal.generation
+
+    def status(self) -> GroupStatus:
+        raft = self.raft
+        if raft is None:
+            return GroupStatus("observer", None, 0, self.generation, dict(self.voters), 0, 0, 0)
+        return GroupStatus(
+            role=_ROLES.get(raft.role, "follower"),
+            leader=raft.leader,
+            term=raft.term,
+            generation=self.generation,
+            voters=dict(self.voters),
+            commit_index=raft.commit_index,
+            applied_index=raft.applied_index,
+            entries=raft.entries,
+        )
+
+    def standing(self) -> tuple[int, int, int | None]:
+        """What its users want to be told of when it changes: generation, role, leader."""
+        raft = self.raft
+        if raft is None:
+            return self.generation, -1, None
+        return self.generation, raft.role, raft.leader
+
+    def due(self) -> float:
+        """When ``step`` has something to do even if nothing arrives."""
+        raft = self._hello_due if self.raft is None else self.raft.due()
+        return min(raft, self.proposals.due()) if self.proposals else raft
+
+    @property
+    def wants_step(self) -> bool:
+        return self.raft is not None and self.raft.wants_step
+
+    # -- generations -------------------------------------------------------------------------------
+
+    def _build(self, now: float) -> None:
+        services = self._services
+        self.voters = self._named(self.journal.voters)
+        self._asked, self._answered = [], {}
+        self._silent = set(self.voters) - {services.broker_id}
+        self._hello_due = NEVER
+        self.raft = None
+        if self.voters.get(services.broker_id) != services.directory_id:
+            self._hello_soon(now)
+            return
+        self.raft = RaftGroup(
+            services.broker_id,
+            self.voters,
+            journal=self.journal,
+            transport=PeerTransport(services.links, self.group_id, self.generation),
+            timing=services.timing,
+            chance=services.chance,
+            apply=self.machine.apply,
+            now=now,
+        )
+        for peer in sorted(self._silent):
+            if self._is_voter(peer):
+                self.raft.peer_up(peer, now)
+
+    def _named(self, voters: Mapping[int, str]) -> dict[int, str]:
+        """``voters`` in order; an unnamed directory is the first one that was met of its broker."""
+        seen, services = self._services.journal.peers, self._services
+        known = {peer: seen[peer].directory_id for peer, directory in voters.items()
+                 if not directory and peer in seen}  # fmt: skip
+        known[services.broker_id] = services.directory_id
+        return {peer: voters[peer] or known.get(peer, "") for peer in sorted(voters)}
+
+    def leaves_unnamed(self, peer: int) -> bool:
+        """Whether this group relies on the first directory that was met of ``peer``."""
+        return self.journal.voters.get(peer) == ""
+
+    def _begin(self, generation: int, voters: Mapping[int, str], now: float, base: bytes) -> None:
+        self.journal.begin_generation(generation, voters, base)
+        self._build(now)
+
+    def _pass_seal(self, raft: RaftGroup, voters: Mapping[int, str], now: float) -> None:
+        """The seal was applied here. Followers are told that it is committed, then all begins."""
+        ended, was_leader = self.generation, raft.is_leader
+        raft.send_appends(now)
+        base = self.machine.snapshot()
+        if len(base) > BASE_BYTES_MAX:
+            logger.error(
+                "the state of %s is %d bytes, too large to be offered to others: over %d",
+                self.group_id, len(base), BASE_BYTES_MAX,
+            )  # fmt: skip
+        self._begin(ended + 1, voters, now, base)
+        self.proposals.generation_ended(ended, is_applied=True)
+        if was_leader and self.raft is not None:
+            # The others need a moment to apply it, too. Then the leader they had is the quickest.
+            self.raft.campaign_at(now + self._services.timing.tick)
+
+    def force(self, voters: Mapping[int, str], now: float) -> None:
+        """Go on with what this broker has, and without the voters that are gone for good."""
+        ended = self.generation
+        if self.raft is not None:
+            self.raft.apply_all(now)
+        self._begin(ended + FORCED_GENERATIONS, voters, now, self.machine.snapshot())
+        self.proposals.generation_ended(ended, is_applied=False)
+
+    def _on_offer(self, peer: int, generation: int, fields: list[Any], now: float) -> bool:
+        pairs, base = fields
+        voters = dict(pairs)
+        if generation <= self.generation:
+            return True
+        directory = self._services.links[peer].directory_id
+        if directory != (voters.get(peer) or self.voters.get(peer) or directory):
+            return False  # a voter that came back without its disk
+        before = self.machine.snapshot()
+        try:
+            self.machine.restore(base)
+        except Exception:  # bytes from outside, and what reads them is the user's
+            logger.exception("the state offered by broker %d cannot be read", peer)
+            self.machine.restore(before)
+            return False
+        ended = self.generation
+        self._begin(generation, voters, now, base)
+        self.proposals.generation_ended(ended, is_applied=False)
+        return True
+
+    # -- links and messages ------------------------------------------------------------------------
+
+    def _is_voter(self, peer: int) -> bool:
+        link = self._services.links.get(peer)
+        return link is not None and link.is_up and link.directory_id == self.voters.get(peer)
+
+    def peer_up(self, peer: int, now: float) -> None:
+        if peer not in self.voters:
+            return
+        self._answered.pop(peer, None)
+        self.voters = self._named(self.journal.voters)
+        self._silent.add(peer)
+        if self.raft is None:
+            self._hello_soon(now)
+        elif self._is_voter(peer):
+            self.raft.peer_up(peer, now)
+
+    def peer_down(self, peer: int, now: float) -> None:
+        if self.raft is not None and peer in self.voters:
+            self.raft.peer_down(peer, now)
+            self.proposals.link_lost(peer)
+
+    def receive(self, peer: int, message: list[Any], now: float) -> bool:
+        """Take a message that came by the peer's link; False when it makes no sense."""
+        _group_id, generation, term, kind, *fields = message
+        if kind == envelope.OFFER:
+            return self._on_offer(peer, generation, fields, now)
+        if generation != self.journal.generation:
+            self._answer_other_generation(peer, generation, now)
+            return True
+        if kind == envelope.HELLO:
+            self._silent.discard(peer)
+            if not fields[0]:
+                self._post(peer, 0, envelope.HELLO, True)
+            return True
+        raft = self.raft
+        if raft is None or not raft.hears(peer):
+            return True
+        if kind <= envelope.APPEND_ANSWER:
+            return raft.receive(peer, term, kind, fields, now)
+        return self._on_proposal(raft, peer, term, kind, fields, now)
+
+    def _answer_other_generation(self, peer: int, generation: int, now: float) -> None:
+        """Once in a while: each answer makes the other side answer or adopt."""
+        if now < self._answered.get(peer, now):
+            return
+        wait = self._services.timing.suspect
+        if generation < self.generation:
+            wait *= 1 + len(self.journal.base) // APPEND_BYTES  # a large one takes its time
+        self._answered[peer] = now + wait
+        if generation < self.generation:
+            self._post(peer, 0, envelope.OFFER, list(self.voters.items()), self.journal.base)
+        else:
+            self._post(peer, 0, envelope.HELLO, False)
+
+    def _post(self, peer: int, term: int, kind: int, *fields: object) -> None:
+        link = self._services.links.get(peer)
+        if link is not None:
+            link.post([self.group_id, self.generation, term, kind, *fields])
+
+    def _hello_soon(self, now: float) -> None:
+        self._hello_due = now
+        self._hello_wait = self._services.timing.heartbeat
+
+    def _say_hello(self, now: float) -> None:
+        """To those who are silent, ever more rarely: some will never have the group."""
+        for peer in sorted(self._silent):
+            self._post(peer, 0, envelope.HELLO, False)
+        self._hello_due = now + self._hello_wait if self._silent else NEVER
+        self._hello_wait = min(
+            2 * self._hello_wait, HELLO_BEATS_MAX * self._services.timing.heartbeat
+        )
+
+    # -- proposals ---------------------------------------------------------------------------------
+
+    def _on_proposal(
+        self, raft: RaftGroup, peer: int, term: int, kind: int, fields: list[Any], now: float
+    ) -> bool:
+        if kind == envelope.PROPOSE:
+            self._asked.append((peer, *fields))  # after what may be committed by now
+            return True
+        if kind == envelope.REFUSED:
+            later = now + self._services.timing.tick
+            self.proposals.refused(fields[0], peer, not_before=later)
+            return True
+        number, index = fields
+        proposal = self.proposals.answered(number, peer)
+        if proposal is None:
+            return True
+        if index <= raft.applied_index:  # leaders say where before anybody can have applied it
+            self.proposals.finish(proposal, Unknown("the leader's answer came too late"))
+            return False
+        raft.watch(index, term, partial(self._on_applied, proposal, self.generation))
+        return True
+
+    def _on_applied(self, proposal: Proposal, generation: int, result: object) -> None:
+        if result is VOID:
+            self.proposals.finish(proposal, NotProposed("another command took its place"))
+        elif proposal.entry[0] == envelope.SEAL:
+            self.proposals.finish(proposal, Applied(generation + 1))
+        else:
+            self.proposals.finish(proposal, Applied(result))
+
+    def _place_for_others(self, raft: RaftGroup, now: float) -> None:
+        for peer, number, entry in self._asked:
+            if raft.accepts:
+                self._post(peer, raft.term, envelope.PROPOSED, number, raft.append(entry, now))
+            else:
+                self._post(peer, raft.term, envelope.REFUSED, number)
+        self._asked = []
+
+    def _place(self, raft: RaftGroup, now: float) -> None:
+        """Give what waits to the leader, be it this broker or another."""
+        leader = raft.leader
+        for proposal in self.proposals.waiting(now):
+            if proposal.generation not in (None, self.generation):
+                self.proposals.finish(proposal, NotProposed("its generation ended"))
+            elif raft.accepts:
+                self.proposals.placed(proposal)
+                placed = partial(self._on_applied, proposal, self.generation)
+                raft.append(proposal.entry, now, placed)
+            elif leader is not None and raft.hears(leader):
+                self.proposals.forwarded(proposal, leader, raft.term)
+                self._post(leader, raft.term, envelope.PROPOSE, proposal.number, proposal.entry)
+
+    # -- what the node calls after messages and when due -------------------------------------------
+
+    def step(self, now: float) -> None:
+        """Count, apply, and do what is due. Only while all that was journaled is durable."""
+        if self.raft is None:
+            if now >= self._hello_due:
+                self._say_hello(now)
+        else:
+            raft = self.raft
+            raft.step(now)
+            if raft.seal is not None and self.raft is raft:  # else its machine closed it
+                self._pass_seal(raft, raft.seal, now)
+        if self.proposals:
+            self.proposals.expire(now)
+
+    def speak(self, now: float) -> None:
+        """Place what waits, and tell followers what is new to them."""
+        raft = self.raft
+        if raft is None:
+            if self.proposals:
+                self.proposals.close("this broker is no voter of the group")
+            return
+        if self.proposals:
+            self.proposals.leader_is(raft.leader, raft.term)
+            self._place(raft, now)
+        if self._asked:
+            self._place_for_others(raft, now)
+        if raft.wants_append:
+            if raft.entries >= self._services.settings.seal_after_entries and raft.accepts:
+                raft.append(envelope.encode_seal(self.voters), now)
+            raft.send_appends(now)

@@ -1,0 +1,189 @@
+"""The bytes of a consensus journal: blocks in a file, and what a crash may have left of the last.
+
+Facts about bytes only: what the records in a block mean is ``journal``'s.
+
+    "rj" 2 | length 4 | sequence 8 | blank sectors 4 | payload crc32c 4 | header crc32c 4 | "v1" 2 |
+    payload: one msgpack array of records, then 0xff                                   little-endian
+
+One block is one sync, and no block is written before the one ahead of it is durable. So at most the
+*last* block can be torn, and nobody was promised anything of it: it is cut. All else that does not
+check out is damage, and a voter that has lost part of its memory may not vote: the file is refused.
+
+What tells the two apart. A disk writes sectors of 512 bytes, each whole or not at all; a sector of
+a grown file that was not written reads as zeros, or is past the file's end. So a torn block has its
+end missing, or a sector blank that was not written blank (the header counts those that were). The
+header and the payload begin and end with bytes that are not 0, and the header has a checksum of its
+own: a length that rotted is not mistaken for a block that the file ends in.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from raftlog.disk import File
+from raftlog.errors import DamagedJournalError
+from raftlog.record.checksum import crc32c
+
+SECTOR_BYTES: Final = 512
+_HEADER: Final = struct.Struct("<2sIQIII2s")
+HEADER_BYTES: Final = _HEADER.size
+assert HEADER_BYTES == 28, "the drawing above and the code disagree"
+_SUM_FROM: Final = HEADER_BYTES - 6  # the header's checksum covers what stands before it
+_HEAD: Final = b"rj"
+_TAIL: Final = b"v1"  # the version of the format
+_END: Final = b"\xff"
+PAYLOAD_BYTES_MAX: Final = (1 << 32) - 1
+
+ADVICE: Final = (
+    "This broker may have forgotten votes and entries that others count on, so it does not start. "
+    "If the disk can give the bytes back, restore them; else wipe this broker's data directory and "
+    "start it again: the other brokers bring it back. Do not put back an older copy"
+)
+
+
+class Header(NamedTuple):
+    """Of one block. ``blank_sectors`` are pieces of the payload that are all zeros by right."""
+
+    length: int
+    sequence: int
+    blank_sectors: int
+    payload_crc: int
+
+
+@dataclass(slots=True)
+class Found:
+    """What a file holds: the payloads of its blocks up to ``end``; after it come torn bytes."""
+
+    payloads: list[bytes] = field(default_factory=list)
+    sequence: int = 0  # of the last block
+    start: int = 0  # its first byte
+    end: int = 0  # the byte after it
+    torn: str = ""  # why the rest is torn; "" when there is none
+
+
+def encode(payload: bytes, *, sequence: int, position: int) -> bytes:
+    """The block that carries ``payload`` when it stands at byte ``position`` of its file."""
+    body = payload + _END
+    assert len(body) <= PAYLOAD_BYTES_MAX
+    header = Header(
+        length=len(body),
+        sequence=sequence,
+        blank_sectors=_blank_sectors(body, position + HEADER_BYTES),
+        payload_crc=crc32c(body),
+    )
+    return _encode_header(header) + body
+
+
+def _encode_header(header: Header) -> bytes:
+    start = _HEADER.pack(_HEAD, *header, 0, b"")[:_SUM_FROM]
+    return start + struct.pack("<I", crc32c(start)) + _TAIL
+
+
+def decode_header(data: bytes, position: int) -> Header | None:
+    """The header at ``position`` of ``data``, or None when there is none that checks out."""
+    piece = data[position : position + HEADER_BYTES]
+    if len(piece) < HEADER_BYTES:
+        return None
+    header = Header(*_HEADER.unpack(piece)[1:5])
+    return header if piece == _encode_header(header) else None
+
+
+def read(file: File) -> Found:
+    """Every block of ``file``, or raise ``DamagedJournalError``.
+
+    The first block is never torn: a file gets its name only after that one was synced.
+    """
+    found, size = Found(), file.size()
+    while found.end < size:
+        _read_block(file, size, found)
+        if found.torn:
+            break
+    if not found.payloads:
+        raise damaged(file.path, 0, found.torn or "the file is empty")
+    return found
+
+
+def damaged(path: str, position: int, trouble: str) -> DamagedJournalError:
+    """The error for ``trouble`` at a byte of a file: it says what to do."""
+    return DamagedJournalError(f"{path} is damaged at byte {position}: {trouble}. {ADVICE}")
+
+
+def _read_block(file: File, size: int, found: Found) -> None:
+    """Take in the block at ``found.end``, or say why it is torn."""
+    start = found.end
+    piece = _pread(file, HEADER_BYTES, start)
+    header = decode_header(piece, 0)
+    if header is None:
+        found.torn = _torn_header(file, size, found, piece)
+        return
+    if found.payloads and header.sequence != found.sequence + 1:
+        trouble = f"block {header.sequence} where {found.sequence + 1} comes next"
+        raise damaged(file.path, start, trouble)
+    body_start = start + HEADER_BYTES
+    if header.length > size - body_start:
+        found.torn = f"the file ends inside block {header.sequence}"
+        return
+    body = _pread(file, header.length, body_start)
+    if crc32c(body) != header.payload_crc:
+        is_last = body_start + header.length == size
+        if is_last and _blank_sectors(body, body_start) > header.blank_sectors:
+            found.torn = f"parts of block {header.sequence} were not written"
+            return
+        trouble = f"the checksum of block {header.sequence} does not match its bytes"
+        raise damaged(file.path, start, trouble)
+    found.payloads.append(body[: -len(_END)])
+    found.sequence, found.start = header.sequence, start
+    found.end = body_start + header.length
+
+
+def _torn_header(file: File, size: int, found: Found, piece: bytes) -> str:
+    """Why the bytes that should be a header are torn; raises when they are damaged."""
+    start = found.end
+    if len(piece) == HEADER_BYTES:
+        later = _find_later(file, size, found)
+        if later is not None:
+            trouble = f"no block begins here, but block {later.sequence} is further on"
+            raise damaged(file.path, start, trouble)
+        if not any(_is_blank(part) for part in _sectors(piece, start)):
+            raise damaged(file.path, start, "the checksum of the block's header does not match")
+    return f"no whole header of block {found.sequence + 1}"
+
+
+def _find_later(file: File, size: int, found: Found) -> Header | None:
+    """A block header after the one that cannot be read: then that one is not the last."""
+    rest = _pread(file, size - found.end, found.end)
+    position = rest.find(_HEAD, 1)
+    while position >= 0:
+        header = decode_header(rest, position)
+        if header is not None and header.sequence > found.sequence:
+            return header
+        position = rest.find(_HEAD, position + 1)
+    return None
+
+
+def _pread(file: File, size: int, position: int) -> bytes:
+    try:
+        return file.pread(size, position)
+    except OSError as error:
+        raise damaged(file.path, position, f"it cannot be read: {error}") from error
+
+
+def _sectors(data: bytes, position: int) -> list[bytes]:
+    """``data``, which stands at ``position`` of its file, cut where the file's sectors begin."""
+    first = -position % SECTOR_BYTES or SECTOR_BYTES
+    cuts = [0, *range(first, len(data), SECTOR_BYTES), len(data)]
+    return [data[cuts[i] : cuts[i + 1]] for i in range(len(cuts) - 1)]
+
+
+def _blank_sectors(body: bytes, position: int) -> int:
+    """Sectors of a payload that are all zeros. One that it shares with its header is not asked:
+    where the header is, that sector was written.
+    """
+    parts = _sectors(body, position)
+    return sum(map(_is_blank, parts[1:] if position % SECTOR_BYTES else parts))
+
+
+def _is_blank(part: bytes) -> bool:
+    return part.count(0) == len(part)

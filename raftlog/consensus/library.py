@@ -1,0 +1,126 @@
+"""PySyncObj's surroundings: the clock, journal and poller that it takes from globals, its settings.
+
+Importing this module changes those globals, for groups only: whoever else uses the library in this
+process gets what it got before. No group knowledge, and no mangled names.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from pysyncobj import FAIL_REASON, SyncObjConf, syncobj
+from pysyncobj.node import Node
+
+from raftlog.consensus.raft_journal import RaftJournal
+from raftlog.consensus.settings import ConsensusSettings
+
+_NO_POLLER: Final = "none"
+
+
+class _Seat(threading.local):
+    """What the library's globals answer with in this thread, while a group is at work."""
+
+    now: float | None = None
+    journal: RaftJournal | None = None
+
+
+_seat = _Seat()
+
+
+class _NoPoller:
+    """The library polls sockets at the end of each tick; a group has none."""
+
+    def poll(self, timeout: float) -> None:
+        pass
+
+
+def _install() -> None:
+    clock, journal, poller = syncobj.monotonicTime, syncobj.createJournal, syncobj.createPoller
+
+    def own_clock() -> Any:
+        return clock() if _seat.now is None else _seat.now
+
+    def own_journal(path: str | None = None) -> Any:
+        return journal(path) if _seat.journal is None else _seat.journal
+
+    def own_poller(kind: str) -> Any:
+        return _NoPoller() if kind == _NO_POLLER else poller(kind)
+
+    syncobj.monotonicTime = own_clock
+    syncobj.createJournal = own_journal
+    syncobj.createPoller = own_poller
+
+
+_install()
+
+
+def set_now(now: float) -> None:
+    """The time, monotonic in seconds, that the library sees from here on in this thread."""
+    _seat.now = now
+
+
+def now() -> float:
+    """The time that the library sees."""
+    return float(syncobj.monotonicTime())
+
+
+def set_journal(journal: RaftJournal | None) -> None:
+    """The journal that the next group of this thread is made with."""
+    _seat.journal = journal
+
+
+class PeerNode(Node):  # type: ignore[misc]  # the library has no types
+    """A broker as the library sees it. Its hash is that of an int: the same in every process."""
+
+    def __init__(self, broker_id: int) -> None:
+        super().__init__(broker_id)
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
+class _Void:
+    """The type of ``VOID``."""
+
+
+VOID: Final = _Void()  # the result of an entry that is certainly without effect
+Placed: TypeAlias = Callable[[object], None]  # called with an entry's result
+
+
+def subscriber(placed: Placed) -> Callable[[object, int], None]:
+    """What the library calls with an entry's result, or with why there is none."""
+
+    def called(result: object, reason: int) -> None:
+        placed(result if reason == FAIL_REASON.SUCCESS else VOID)
+
+    return called
+
+
+class Timing:
+    """The settings of time in seconds, and what the library is told of them."""
+
+    def __init__(self, settings: ConsensusSettings) -> None:
+        self.election = settings.election_timeout_ms / 1_000
+        self.suspect = settings.suspect_timeout_ms / 1_000
+        self.heartbeat = settings.heartbeat_ms / 1_000
+        self.tick = settings.tick_ms / 1_000
+        # Only the fallback counts: a leader's own check of its quorum. Groups share the object.
+        self.library_settings = SyncObjConf(
+            autoTick=False,
+            commandsWaitLeader=False,
+            dynamicMembershipChange=False,
+            appendEntriesUseBatch=True,
+            appendEntriesPeriod=self.tick / 4,
+            raftMinTimeout=self.election,
+            raftMaxTimeout=2 * self.election,
+            connectionTimeout=2 * self.election,
+            leaderFallbackTimeout=self.election,
+            pollerType=_NO_POLLER,
+        )
+
+    def next_heartbeat(self, now: float) -> float:
+        """One heartbeat from ``now``, or up to a tick earlier, so that many groups' coincide."""
+        due = now + self.heartbeat
+        return max(due - due % self.tick, now + self.heartbeat / 2)

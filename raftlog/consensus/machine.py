@@ -1,0 +1,25 @@
+"""What a raft group replicates, as its users see it: three functions of bytes."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class StateMachine(Protocol):
+    """The replicated state of one group.
+
+    Deterministic: the same commands in the same order give the same results and the same state on
+    every broker, with no clock, chance or hash order in between.
+    """
+
+    def apply(self, command: bytes) -> object:
+        """Change the state. A rejection is a return value: nothing may be raised (hazard 16)."""
+        ...
+
+    def snapshot(self) -> bytes:
+        """The whole state, for ``restore``."""
+        ...
+
+    def restore(self, snapshot: bytes) -> None:
+        """Become what ``snapshot`` says; ``ValueError`` when it says nothing sensible."""
+        ...

@@ -1,0 +1,468 @@
+"""All raft groups of one broker: their turn, their messages, and what must wait for the disk.
+
+Everything that happens is an input. Inputs are handled in order; then, while all that was journaled
+is durable, groups take a step: they count, apply and hold elections. What they say is posted to the
+links and leaves when the journal is synced again:
+
+    node.receive(peer, data, now)           # or propose, tick, peer_up, ...
+    while (ticket := node.begin_sync()) is not None:
+        ticket.run()                        # in any thread; meanwhile inputs are queued
+        node.complete_sync(ticket, now)
+
+No sockets, files, threads or clocks: those are arguments, or the caller's.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+from raftlog.consensus import envelope, selftest
+from raftlog.consensus.envelope import EnvelopeError
+from raftlog.consensus.hosted_group import GroupStatus, HostedGroup, Services
+from raftlog.consensus.journal import Journal, JournalTicket
+from raftlog.consensus.library import Timing
+from raftlog.consensus.machine import StateMachine
+from raftlog.consensus.outcome import NotProposed, Outcome
+from raftlog.consensus.peer_transport import Link
+from raftlog.consensus.proposals import Done, Proposal
+from raftlog.consensus.settings import (
+    INPUT_BYTES_MAX,
+    INPUTS_MAX,
+    PROPOSALS_MAX,
+    VOTERS_MAX,
+    ConsensusSettings,
+)
+from raftlog.errors import DiskFullError, StorageFailedError
+
+logger = logging.getLogger(__name__)
+
+BrokerId: TypeAlias = int
+DirectoryId: TypeAlias = str
+Input: TypeAlias = Callable[[float], None]
+
+NEVER: Final = float("inf")
+NUMBERS_PER_BOOT: Final = 1 << 32  # of proposals: an answer to one of an older boot finds none
+
+
+def _ignore(group_id: str) -> None:
+    pass
+
+
+class ConsensusNode:
+    """See the module. Not thread-safe; callbacks may call back in, and are then queued."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        directory_id: DirectoryId,
+        journal: Journal,
+        *,
+        settings: ConsensusSettings,
+        chance: Callable[[], float],
+        send: Callable[[BrokerId, bytes], None],
+        on_state: Callable[[str], None] = _ignore,
+    ) -> None:
+        """``chance`` gives numbers in [0, 1); ``send`` hands an envelope to a peer's connection.
+
+        ``on_state`` is told the id of a group whose role, leader or generation changed. Raises
+        ``RuntimeError`` when PySyncObj is not the version that this was written for.
+        """
+        selftest.check()
+        self.refused_messages = 0  # that were no messages, or made no sense, or came too many
+        self._broker_id = broker_id
+        self._directory_id = directory_id
+        self._journal = journal
+        self._settings = settings
+        self._send = send
+        self._on_state = on_state
+        self._links: dict[BrokerId, Link] = {}
+        self._services = Services(
+            broker_id=broker_id,
+            directory_id=directory_id,
+            journal=journal,
+            links=self._links,
+            settings=settings,
+            timing=Timing(settings),
+            chance=chance,
+            finish=self._finish,
+        )
+        self._groups: dict[str, HostedGroup] = {}
+        self._inputs: deque[Input] = deque()
+        self._input_bytes = 0
+        self._proposals = 0  # whose outcome is not known
+        self._outcomes: deque[tuple[Done, Outcome]] = deque()
+        self._touched: dict[str, None] = {}  # groups that may have something to do, in order
+        self._unspoken: dict[str, None] = {}  # groups that may have something to say
+        self._news: dict[str, None] = {}  # groups of which on_state is to be told
+        self._heap: list[tuple[float, str]] = []  # when to look at which group
+        self._ticket: JournalTicket | None = None
+        self._failure: StorageFailedError | None = None
+        self._is_stalled = False  # the disk is full: nothing until a sync works
+        self._is_working = False
+        self._is_delivering = False
+        self._now = 0.0
+        self._number = journal.boot * NUMBERS_PER_BOOT
+
+    # -- groups ------------------------------------------------------------------------------------
+
+    def open_group(
+        self,
+        group_id: str,
+        machine: StateMachine,
+        *,
+        voters: Mapping[BrokerId, DirectoryId],
+        base: bytes,
+        now: float,
+    ) -> None:
+        """Take part in a group, as a voter or, not being one, as somebody who may become one.
+
+        ``voters`` and ``base`` are those of generation 0, and do not count when the journal has the
+        group. A voter whose directory is ``""`` is the first one that is met of that broker.
+        ``machine`` is restored to the base; what was committed since comes as it is known again.
+        Raises what the machine's ``restore`` does.
+        """
+        assert group_id not in self._groups, f"{group_id} is open"
+        assert 0 < len(voters) <= VOTERS_MAX
+        host = HostedGroup(group_id, machine, self._services)
+        host.open(voters, base, now)
+        self._groups[group_id] = host
+        self._touch(host)
+        self._work(now)
+
+    def close_group(self, group_id: str, *, forget: bool) -> None:
+        """Take no more part in a group; ``forget`` it when it is deleted everywhere."""
+        host = self._groups.pop(group_id, None)
+        if host is not None:
+            host.close()
+            self._deliver()
+        self._touched.pop(group_id, None)
+        if forget:
+            self._journal.drop(group_id)
+        self._work(self._now)
+
+    def status(self, group_id: str) -> GroupStatus:
+        """Raises ``KeyError`` for a group that is not open."""
+        return self._groups[group_id].status()
+
+    # -- commands ----------------------------------------------------------------------------------
+
+    def propose(self, group_id: str, command: bytes, done: Done, now: float) -> None:
+        """Have a command agreed. ``done`` is called exactly once, maybe before this returns.
+
+        Without a leader it waits for one, ``propose_timeout_ms`` at most. After ``Applied`` this
+        broker's machine has applied it too.
+        """
+        entry = bytes([envelope.COMMAND]) + command
+        self._take(lambda now: self._propose(group_id, entry, done, now, bound=False), done, now)
+
+    def seal(
+        self, group_id: str, voters: Mapping[BrokerId, DirectoryId], done: Done, now: float
+    ) -> None:
+        """End the group's generation; the next has these voters. ``Applied`` gives its number."""
+        assert 0 < len(voters) <= VOTERS_MAX
+        entry = envelope.encode_seal(voters)
+        self._take(lambda now: self._propose(group_id, entry, done, now, bound=True), done, now)
+
+    def force_generation(
+        self, group_id: str, voters: Mapping[BrokerId, DirectoryId], now: float
+    ) -> None:
+        """An operator's recovery, for when the majority of the voters is gone for good.
+
+        This broker goes on from all that it has, committed or not, in a generation far above; what
+        only the others had is lost. On one broker of a group, once. Raises ``KeyError`` for a group
+        that is not open.
+        """
+        assert 0 < len(voters) <= VOTERS_MAX
+        host = self._groups[group_id]
+        self._inputs.append(lambda now: self._force(host, voters, now))
+        self._work(now)
+
+    def _propose(self, group_id: str, entry: bytes, done: Done, now: float, *, bound: bool) -> None:
+        host = self._groups.get(group_id)
+        bytes_max = self._settings.command_bytes_max
+        if host is None:
+            self._refuse(done, "the group is not open on this broker")
+        elif not bound and len(entry) - 1 > bytes_max:
+            self._refuse(done, f"a command of {len(entry) - 1} bytes: {bytes_max} are allowed")
+        elif self._proposals >= PROPOSALS_MAX:
+            self._refuse(done, f"{PROPOSALS_MAX} proposals are waiting")
+        else:
+            self._number += 1
+            self._proposals += 1
+            deadline = now + self._settings.propose_timeout_ms / 1_000
+            generation = host.generation if bound else None
+            host.proposals.add(Proposal(self._number, entry, done, deadline, generation))
+            self._touch(host)
+
+    def _take(self, proposal: Input, done: Done, now: float) -> None:
+        if self._failure is not None:
+            self._refuse(done, "this broker's disk failed")
+        elif len(self._inputs) >= INPUTS_MAX:
+            self._refuse(done, f"{INPUTS_MAX} inputs are waiting")
+        else:
+            self._inputs.append(proposal)
+        self._work(now)
+        self._deliver()
+
+    def _refuse(self, done: Done, reason: str) -> None:
+        self._outcomes.append((done, NotProposed(reason)))
+
+    def _finish(self, done: Done, outcome: Outcome) -> None:
+        self._proposals -= 1
+        self._outcomes.append((done, outcome))
+
+    def _force(self, host: HostedGroup, voters: Mapping[BrokerId, DirectoryId], now: float) -> None:
+        if self._groups.get(host.group_id) is host:
+            host.force(voters, now)
+            self._touch(host)
+
+    # -- peers -------------------------------------------------------------------------------------
+
+    def peer_up(self, peer: BrokerId, directory_id: DirectoryId, boot: int, now: float) -> None:
+        """A connection to ``peer`` was made and proven; the one before, if any, is gone.
+
+        To be called at both ends, for each connection, before anything that comes by it.
+        """
+        self._inputs.append(lambda now: self._peer_up(peer, directory_id, boot, now))
+        self._work(now)
+
+    def peer_down(self, peer: BrokerId, now: float) -> None:
+        """The connection to ``peer`` is gone."""
+        self._inputs.append(lambda now: self._peer_down(peer, now))
+        self._work(now)
+
+    def receive(self, peer: BrokerId, data: bytes, now: float) -> None:
+        """Take an envelope. Raises nothing, whatever the bytes: bad ones are counted."""
+        is_full = len(self._inputs) >= INPUTS_MAX or self._input_bytes > INPUT_BYTES_MAX
+        if is_full or self._failure is not None:
+            self._refuse_message(peer, "more than can be kept while the disk is busy")
+            return
+        self._input_bytes += len(data)
+        self._inputs.append(lambda now: self._receive(peer, data, now))
+        self._work(now)
+
+    def _peer_up(self, peer: BrokerId, directory_id: DirectoryId, boot: int, now: float) -> None:
+        self._peer_down(peer, now)
+        if peer == self._broker_id:
+            logger.error("a broker with this broker's id %d has directory %s", peer, directory_id)
+            return
+        seen = self._journal.peers.get(peer)
+        if seen is not None and seen.directory_id == directory_id and boot < seen.boot:
+            logger.error(
+                "broker %d is in boot %d of directory %s, and was in %d before: its disk was set "
+                "back, so it may have forgotten what it promised. It is not listened to",
+                peer, boot, directory_id, seen.boot,
+            )  # fmt: skip
+            return
+        hosts = list(self._groups.values())
+        is_other = seen is not None and seen.directory_id != directory_id
+        if not (is_other and any(host.leaves_unnamed(peer) for host in hosts)):
+            self._journal.note_peer(peer, directory_id, boot)
+        self._links.setdefault(peer, Link()).up(directory_id, boot)
+        for host in hosts:
+            host.peer_up(peer, now)
+            self._touch(host)
+
+    def _peer_down(self, peer: BrokerId, now: float) -> None:
+        link = self._links.get(peer)
+        if link is None or not link.is_up:
+            return
+        link.down()
+        for host in list(self._groups.values()):
+            host.peer_down(peer, now)
+            self._touch(host)
+
+    def _receive(self, peer: BrokerId, data: bytes, now: float) -> None:
+        self._input_bytes -= len(data)
+        try:
+            arrived = envelope.decode(data)
+        except EnvelopeError as error:
+            self._refuse_message(peer, error)
+            return
+        link = self._links.get(peer)
+        if link is None or not link.admits(arrived):
+            self.refused_messages += 1  # of a link that is gone: nothing to tell anybody
+            return
+        for message in arrived.messages:
+            host = self._groups.get(message[0])
+            if host is None:
+                continue
+            if not host.receive(peer, message, now):
+                self._refuse_message(peer, message)
+            self._unspoken[message[0]] = None
+            if host.wants_step:
+                self._touched[message[0]] = None
+
+    def _refuse_message(self, peer: BrokerId, what: object) -> None:
+        """Count it; tell the operator of ever fewer of them."""
+        self.refused_messages += 1
+        if self.refused_messages.bit_count() == 1:
+            logger.warning(
+                "broker %d sent what is refused, the %d. so far: %.200r",
+                peer, self.refused_messages, what,
+            )  # fmt: skip
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        self._work(now)
+
+    def next_tick(self, now: float) -> float:
+        """When ``tick`` should be called, monotonic in seconds; maybe never (inf)."""
+        due = self._heap[0][0] if self._heap else NEVER
+        if self._failure is not None:
+            return NEVER
+        if self._journal.is_dirty or not self._can_work():
+            return max(now + self._services.timing.tick, due)
+        return now if self._touched or self._inputs else max(now, due)
+
+    def _touch(self, host: HostedGroup) -> None:
+        self._touched[host.group_id] = None
+        self._unspoken[host.group_id] = None
+
+    def _schedule(self, host: HostedGroup) -> None:
+        due = host.due()
+        if due < host.scheduled:
+            host.scheduled = due
+            heapq.heappush(self._heap, (due, host.group_id))
+
+    def _touch_due(self, now: float) -> None:
+        heap = self._heap
+        while heap and heap[0][0] <= now:
+            due, group_id = heapq.heappop(heap)
+            host = self._groups.get(group_id)
+            if host is None or host.scheduled != due:
+                continue
+            host.scheduled = NEVER
+            if host.due() <= now:
+                self._touch(host)
+            else:
+                self._schedule(host)
+
+    # -- work --------------------------------------------------------------------------------------
+
+    def _can_work(self) -> bool:
+        return self._ticket is None and self._failure is None and not self._is_stalled
+
+    def _work(self, now: float) -> None:
+        """Handle inputs, step and speak, until there is nothing more to do before a sync."""
+        self._now = now = max(now, self._now)
+        if self._is_working or not self._can_work():
+            return
+        self._is_working = True
+        try:
+            while True:
+                while self._inputs:
+                    self._inputs.popleft()(now)
+                if not self._journal.is_dirty:
+                    self._touch_due(now)
+                    self._step(now)
+                self._speak(now)
+                self._deliver()
+                if not self._inputs and (self._journal.is_dirty or not self._touched):
+                    return
+        finally:
+            self._is_working = False
+
+    def _step(self, now: float) -> None:
+        """Each group counts only its own entries: what another journals meanwhile is no matter."""
+        touched, self._touched = self._touched, {}
+        for group_id in touched:
+            host = self._groups.get(group_id)
+            if host is None:
+                continue
+            host.step(now)
+            self._unspoken[group_id] = None
+
+    def _speak(self, now: float) -> None:
+        unspoken, self._unspoken = self._unspoken, {}
+        for group_id in unspoken:
+            host = self._groups.get(group_id)
+            if host is None:
+                continue
+            host.speak(now)
+            if host.wants_step:
+                self._touched[group_id] = None
+            self._schedule(host)
+            standing = host.standing()
+            if standing != host.told:
+                host.told = standing
+                self._news[group_id] = None
+
+    def _deliver(self) -> None:
+        if self._is_delivering:
+            return
+        self._is_delivering = True
+        while self._outcomes:
+            done, outcome = self._outcomes.popleft()
+            try:
+                done(outcome)
+            except Exception:  # one caller's defect must not stop the others
+                logger.exception("what was to be told of an outcome raised")
+        self._is_delivering = False
+        if not self._journal.is_dirty:
+            news, self._news = self._news, {}
+            for group_id in news:
+                self._on_state(group_id)
+
+    # -- the disk ----------------------------------------------------------------------------------
+
+    def begin_sync(self) -> JournalTicket | None:
+        """Work that has to be done before anything more; None when there is none.
+
+        To be called after everything else here. When nothing is left to sync it sends.
+        """
+        if self._ticket is not None or self._failure is not None:
+            return None
+        self._ticket = self._journal.begin_sync()
+        if self._ticket is None:
+            self.flush(self._now)
+        return self._ticket
+
+    def complete_sync(self, ticket: JournalTicket, now: float) -> None:
+        """Take back a ticket that has run: what waited for it is sent, and inputs are handled."""
+        assert ticket is self._ticket
+        self._ticket = None
+        self._is_stalled = False
+        self._journal.complete_sync(ticket)
+        self.flush(now)
+        self._work(now)
+
+    def failed_sync(
+        self, ticket: JournalTicket, error: OSError
+    ) -> DiskFullError | StorageFailedError:
+        """Take back a ticket whose ``run`` raised.
+
+        After ``DiskFullError`` nothing happens here until a later ticket, to be had whenever there
+        may be room, has run; after ``StorageFailedError`` nothing ever does.
+        """
+        assert ticket is self._ticket
+        self._ticket = None
+        failure = self._journal.failed_sync(ticket, error)
+        if isinstance(failure, StorageFailedError):
+            self._failure = failure
+            for host in self._groups.values():
+                host.proposals.close("this broker's disk failed")
+            self._deliver()
+        else:
+            self._is_stalled = True
+        return failure
+
+    def flush(self, now: float) -> None:
+        """Send what has been said, unless it says what is not durable yet."""
+        self._now = max(now, self._now)
+        if self._journal.is_dirty or self._failure is not None:
+            return
+        mail = [
+            (peer, data)
+            for peer, link in sorted(self._links.items())
+            if link.has_mail
+            for data in link.collect(self._journal.boot, self._directory_id)
+        ]
+        for peer, data in mail:
+            self._send(peer, data)

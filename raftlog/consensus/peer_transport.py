@@ -1,0 +1,146 @@
+"""Links to peers, and what PySyncObj is given to send by.
+
+A ``Link`` is what this broker knows of the way to one peer: whether it is up, which of our sessions
+it carries, and which of the peer's sessions and envelopes was the newest to arrive. All groups'
+messages to a peer collect there. No sockets: bytes go in and come out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pysyncobj.transport import Transport
+
+from raftlog.consensus import envelope
+from raftlog.consensus.envelope import Envelope, Message
+from raftlog.consensus.settings import OUTBOX_BYTES_MAX, SEQUENCE_JUMP_MAX
+
+
+class Link:
+    """One peer. Invariant: the outbox is empty while the link is down."""
+
+    __slots__ = (
+        "_arrived",
+        "_number",
+        "_outbox",
+        "_outbox_bytes",
+        "_sequence",
+        "boot",
+        "directory_id",
+        "is_up",
+    )
+
+    def __init__(self) -> None:
+        self.is_up = False
+        self.directory_id = ""  # the peer's, as it proved when the link came up
+        self.boot = 0  # the peer's
+        self._number = 0  # of our session
+        self._sequence = 0  # of our newest envelope in it
+        self._arrived = (0, 0)  # the peer's newest session and envelope
+        self._outbox: list[Message] = []
+        self._outbox_bytes = 0
+
+    def up(self, directory_id: str, boot: int) -> None:
+        """A new connection, also when the old one is not known to be gone."""
+        if (directory_id, boot) != (self.directory_id, self.boot):
+            self._arrived = (0, 0)
+        self.directory_id = directory_id
+        self.boot = boot
+        self.is_up = True
+        self._number += 1
+        self._sequence = 0
+        self._empty()
+
+    def down(self) -> None:
+        self.is_up = False
+        self._empty()
+
+    def _empty(self) -> None:
+        self._outbox = []
+        self._outbox_bytes = 0
+
+    # -- out ---------------------------------------------------------------------------------------
+
+    @property
+    def has_mail(self) -> bool:
+        return bool(self._outbox)
+
+    def post(self, message: Message) -> bool:
+        """Put a message with the others for the next flush. False: it will not be sent."""
+        if not self.is_up or self._outbox_bytes > OUTBOX_BYTES_MAX:
+            return False
+        self._outbox.append(message)
+        self._outbox_bytes += envelope.size_of(message)
+        return True
+
+    def collect(self, boot: int, directory_id: str) -> list[bytes]:
+        """The envelopes of all that was posted; ``boot`` and ``directory_id`` are our own."""
+        parts = envelope.in_parts(self._outbox, self._outbox_bytes)
+        self._empty()
+        sealed = []
+        for part in parts:
+            self._sequence += 1
+            sealed.append(
+                envelope.encode(Envelope(boot, self._number, self._sequence, directory_id, part))
+            )
+        return sealed
+
+    # -- in ----------------------------------------------------------------------------------------
+
+    def admits(self, arrived: Envelope) -> bool:
+        """Whether an envelope is the peer's, of its newest session, and newer than all before.
+
+        Lost envelopes leave gaps; a duplicate, one that was overtaken, and one of a session that
+        ended are not admitted (hazards 3 and 5).
+        """
+        if not self.is_up or (arrived.boot, arrived.directory_id) != (self.boot, self.directory_id):
+            return False
+        link, sequence = self._arrived
+        if arrived.link == link:
+            if not sequence < arrived.sequence <= sequence + SEQUENCE_JUMP_MAX:
+                return False
+        elif not link < arrived.link <= link + SEQUENCE_JUMP_MAX:
+            return False
+        self._arrived = (arrived.link, arrived.sequence)
+        return True
+
+
+class PeerTransport(Transport):  # type: ignore[misc]  # the library has no types
+    """Sends one group's messages of one generation: each gets their names and goes to its link.
+
+    What arrives does not come this way: ``ConsensusNode`` hands it to the group itself. So the
+    callbacks that the library sets are not kept.
+    """
+
+    __slots__ = ("_generation", "_group_id", "_links")
+
+    def __init__(self, links: dict[int, Link], group_id: str, generation: int) -> None:
+        self._links = links
+        self._group_id = group_id
+        self._generation = generation
+
+    def send(self, node: Any, message: tuple[Any, ...]) -> bool:
+        """``message`` is (term, type, field, ...); ``node.id`` is the broker's."""
+        return self.post(node.id, message)
+
+    def post(self, broker_id: int, message: tuple[Any, ...]) -> bool:
+        link = self._links.get(broker_id)
+        return link is not None and link.post([self._group_id, self._generation, *message])
+
+    def setOnMessageReceivedCallback(self, callback: object) -> None:  # noqa: N802
+        pass
+
+    def setOnNodeConnectedCallback(self, callback: object) -> None:  # noqa: N802
+        pass
+
+    def setOnNodeDisconnectedCallback(self, callback: object) -> None:  # noqa: N802
+        pass
+
+    def setOnReadonlyNodeConnectedCallback(self, callback: object) -> None:  # noqa: N802
+        pass
+
+    def setOnReadonlyNodeDisconnectedCallback(self, callback: object) -> None:  # noqa: N802
+        pass
+
+    def setOnUtilityMessageCallback(self, message: str, callback: object) -> None:  # noqa: N802
+        pass

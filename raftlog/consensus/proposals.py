@@ -1,0 +1,165 @@
+"""Commands of one group that this broker was asked to have agreed, until their outcome is known.
+
+A proposal waits for a leader; then it is *placed* in this broker's log, or *forwarded* to the
+leader, which answers where it placed it or that it did not. It ends once: with the result of what
+was applied in its place, or by what makes that impossible to know. Bookkeeping only: what to do
+with a proposal is decided above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from raftlog.consensus.outcome import NotProposed, Outcome, Unknown
+
+Done: TypeAlias = Callable[[Outcome], None]
+Finish: TypeAlias = Callable[[Done, Outcome], None]  # who calls ``done``, and when, is the owner's
+
+NEVER = float("inf")
+
+
+@dataclass(slots=True)
+class Proposal:
+    """Exactly one of: waiting, forwarded, placed; then finished."""
+
+    number: int  # of this broker, in all its boots
+    entry: bytes
+    done: Done
+    deadline: float
+    generation: int | None = None  # the only one in which it makes sense
+    not_before: float = 0.0  # the leader refused it: not again before
+    forwarded_to: tuple[int, int] | None = None  # leader and term, until it answers
+
+
+class Proposals:
+    """Invariant: each proposal is in one of the two tables, in the order of arrival."""
+
+    __slots__ = ("_finish", "_sent", "_waiting")
+
+    def __init__(self, finish: Finish) -> None:
+        self._finish = finish
+        self._waiting: dict[int, Proposal] = {}
+        self._sent: dict[int, Proposal] = {}  # placed or forwarded: maybe applied by now
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._sent)
+
+    def add(self, proposal: Proposal) -> None:
+        self._waiting[proposal.number] = proposal
+
+    def waiting(self, now: float) -> list[Proposal]:
+        """What may be placed or forwarded now. What is not waits for something to happen."""
+        ready = [each for each in self._waiting.values() if each.not_before <= now]
+        for proposal in ready:
+            proposal.not_before = 0.0
+        return ready
+
+    def due(self) -> float:
+        """When something of these has to be done even if nothing arrives."""
+        if not self:
+            return NEVER
+        due = NEVER
+        for proposal in self._waiting.values():
+            due = min(due, proposal.deadline, proposal.not_before or NEVER)
+        for proposal in self._sent.values():
+            return min(due, proposal.deadline)  # the first is the oldest
+        return due
+
+    # -- on the way --------------------------------------------------------------------------------
+
+    def placed(self, proposal: Proposal) -> None:
+        """It is in this broker's log."""
+        self._move(proposal)
+
+    def forwarded(self, proposal: Proposal, leader: int, term: int) -> None:
+        """It was sent to the leader of ``term``."""
+        proposal.forwarded_to = leader, term
+        self._move(proposal)
+
+    def _move(self, proposal: Proposal) -> None:
+        del self._waiting[proposal.number]
+        self._sent[proposal.number] = proposal
+
+    def answered(self, number: int, leader: int) -> Proposal | None:
+        """The forwarded proposal that ``leader`` says it placed; None for one that ended."""
+        proposal = self._sent.get(number)
+        if proposal is None or proposal.forwarded_to is None:
+            return None
+        if proposal.forwarded_to[0] != leader:
+            return None
+        proposal.forwarded_to = None
+        return proposal
+
+    def refused(self, number: int, leader: int, *, not_before: float) -> None:
+        """The leader certainly did not place it: it waits again."""
+        proposal = self.answered(number, leader)
+        if proposal is None:
+            return
+        proposal.not_before = not_before
+        del self._sent[number]
+        # In the order of arrival, so that the first is the oldest.
+        self._waiting = dict(sorted({**self._waiting, number: proposal}.items()))
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def finish(self, proposal: Proposal, outcome: Outcome) -> None:
+        """Does nothing for a proposal that ended."""
+        found = self._sent.pop(proposal.number, None) or self._waiting.pop(proposal.number, None)
+        if found is not None:
+            self._finish(found.done, outcome)
+
+    def expire(self, now: float) -> None:
+        """End what took too long."""
+        self._end(_due(self._waiting.values(), now), NotProposed("no leader in time"))
+        self._end(_due(self._sent.values(), now), Unknown("not known to be committed in time"))
+
+    def leader_is(self, leader: int | None, term: int) -> None:
+        """What was forwarded to another leader, or in another term, is never answered."""
+        lost = [
+            proposal
+            for proposal in self._sent.values()
+            if proposal.forwarded_to is not None and proposal.forwarded_to != (leader, term)
+        ]
+        self._end(lost, Unknown("the leader changed"))
+
+    def link_lost(self, peer: int) -> None:
+        """What was forwarded to this peer may have arrived or not."""
+        lost = [
+            proposal
+            for proposal in self._sent.values()
+            if proposal.forwarded_to is not None and proposal.forwarded_to[0] == peer
+        ]
+        self._end(lost, Unknown("the connection to the leader was lost"))
+
+    def generation_ended(self, generation: int, *, is_applied: bool) -> None:
+        """Generation ``generation`` is over; ``is_applied``: this broker applied it to its end.
+
+        Then what it placed and did not see applied stands after the seal, without effect.
+        """
+        placed = [each for each in self._sent.values() if each.forwarded_to is None]
+        sealed = NotProposed(f"generation {generation} was sealed before it")
+        unknown = Unknown(f"generation {generation} ended")
+        self._end(placed, sealed if is_applied else unknown)
+        self._end(list(self._sent.values()), unknown)
+        self._end([each for each in self._waiting.values() if each.generation is not None], sealed)
+
+    def close(self, reason: str) -> None:
+        """The group is not here any more."""
+        self._end(list(self._waiting.values()), NotProposed(reason))
+        self._end(list(self._sent.values()), Unknown(reason))
+
+    def _end(self, proposals: Iterable[Proposal], outcome: Outcome) -> None:
+        for proposal in proposals:
+            self.finish(proposal, outcome)
+
+
+def _due(proposals: Iterable[Proposal], now: float) -> list[Proposal]:
+    """The ones whose deadline has come: the oldest, so they are first."""
+    found = []
+    for proposal in proposals:
+        if proposal.deadline > now:
+            break
+        found.append(proposal)
+    return found

@@ -1,0 +1,126 @@
+"""Whether PySyncObj is the library that ``raft_group`` was written for.
+
+Its internals are relied on, so its version is pinned; and since a patched copy may carry the same
+version, what is relied on is looked at: every private name that ``raft_group`` uses, the arguments
+of every method that it overrides, and one life of a group. No state, no output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from types import CodeType, FunctionType
+from typing import Any, Final
+
+from pysyncobj import SyncObj
+from pysyncobj import version as library_version
+from pysyncobj.journal import MemoryJournal
+from pysyncobj.transport import Transport
+
+from raftlog.consensus import envelope
+from raftlog.consensus.library import Timing
+from raftlog.consensus.raft_group import RaftGroup
+from raftlog.consensus.settings import ConsensusSettings
+
+VERSION: Final = "0.3.17"
+PRIVATE: Final = "_SyncObj__"
+US: Final = 1
+PEER: Final = 2
+
+
+@cache
+def check() -> None:
+    """Once in a process. Raises ``RuntimeError`` that says what is different."""
+    _complain(list(_faults(SyncObj, RaftGroup, library_version.VERSION)))
+
+
+def _complain(faults: list[str]) -> None:
+    if faults:
+        raise RuntimeError(
+            f"this PySyncObj is not the {VERSION} that raftlog was written for and tested with "
+            f"({'; '.join(faults)}). Install pysyncobj=={VERSION}"
+        )
+
+
+def _faults(library: type, group: type, version: str) -> Iterator[str]:
+    if version != VERSION:
+        yield f"it is version {version}"
+        return
+    known = set(vars(library)) | set(names_in(library))
+    for name in sorted(set(names_in(group)) - known):
+        yield f"it has no {name.removeprefix(PRIVATE)}"
+    for name, method in sorted(vars(group).items()):
+        original = vars(library).get(name)
+        if not (isinstance(method, FunctionType) and isinstance(original, FunctionType)):
+            continue
+        if name != "__init__" and not accepts(method.__code__, original.__code__):
+            yield f"{name.removeprefix(PRIVATE)} takes other arguments"
+    try:
+        live(group)
+    except Exception as error:  # noqa: BLE001 - whatever another library may raise
+        yield f"a group does not work: {error!r}"
+
+
+def names_in(kind: type) -> Iterator[str]:
+    """The private names of the library that the methods of a class use or are called."""
+    for name, method in vars(kind).items():
+        if name.startswith(PRIVATE):
+            yield name
+        function = method.fget if isinstance(method, property) else method
+        if isinstance(function, FunctionType):
+            yield from (each for each in function.__code__.co_names if each.startswith(PRIVATE))
+
+
+def accepts(override: CodeType, original: CodeType) -> bool:
+    """Whether a method can be called as the one that it overrides is."""
+    return override.co_argcount == original.co_argcount
+
+
+class _Recorder(Transport):  # type: ignore[misc]  # the library has no types
+    """Keeps what is sent."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None, [])
+        self.sent: list[tuple[Any, ...]] = []
+
+    def send(self, node: Any, message: tuple[Any, ...]) -> bool:
+        self.sent.append((node.id, *message))
+        return True
+
+
+def live(group_type: Callable[..., Any]) -> None:
+    """Elect, commit, apply and depose one of two voters. Raises ``AssertionError``."""
+    applied: list[bytes] = []
+    recorder = _Recorder()
+    group = group_type(
+        US,
+        {US: "", PEER: ""},
+        journal=MemoryJournal(),
+        transport=recorder,
+        timing=Timing(ConsensusSettings()),
+        chance=lambda: 0.5,
+        apply=applied.append,
+        now=1.0,
+    )
+    group.peer_up(PEER, 1.0)
+    _expect(group.due() < 2.0, "an election is due")
+    group.step(2.0)
+    _expect(recorder.sent.pop() == (PEER, 0, envelope.PRE_VOTE, 1, 0, 1), "a pre-vote is asked for")
+    group.receive(PEER, 0, envelope.PRE_VOTE_ANSWER, [1, True], 2.0)
+    _expect(recorder.sent.pop() == (PEER, 1, envelope.VOTE, 0, 1), "a vote is asked for")
+    group.receive(PEER, 1, envelope.VOTE_ANSWER, [True], 2.0)
+    _expect(group.is_leader and group.leader == US, "a majority elects")
+    index = group.append(bytes([envelope.COMMAND]) + b"set", 2.0)
+    group.step(2.0)
+    _expect(group.commit_index == 1, "one of two is no majority")
+    group.receive(PEER, 1, envelope.APPEND_ANSWER, [True, 1, index], 2.0)
+    group.step(2.0)
+    _expect(group.commit_index == group.applied_index == index, "a majority commits")
+    _expect(applied == [b"set"], "what is committed is applied")
+    group.step(60.0)
+    _expect(not group.is_leader and group.leader is None, "a leader without answers steps down")
+
+
+def _expect(holds: bool, what: str) -> None:
+    if not holds:
+        raise AssertionError(what)

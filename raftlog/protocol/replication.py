@@ -1,0 +1,139 @@
+"""``replica_fetch``, ``replica_progress`` and ``partition_states``: peers only.
+
+A follower asks the leader for what lies behind its log, and says with the same words how far it has
+come. ``replica_session`` has what is told only once over one connection. Batches' bytes follow the
+answer's header in the order of ``partitions``, each ``length`` bytes long.
+
+Who asks is not in the message: it is the peer that proved itself on the connection.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from raftlog import limits
+from raftlog.protocol.schema import (
+    ByteCount,
+    Counter,
+    Failure,
+    Message,
+    PartitionIndex,
+    TopicId,
+    WaitMs,
+    WireEpoch,
+    WireOffset,
+)
+
+PARTITION_STATE_BYTES_MAX: Final = 64 * limits.KIB  # one, encoded
+
+_Partitions = Meta(max_length=limits.PARTITIONS_PER_REQUEST_MAX)
+
+
+class TopicIdPartition(Message):
+    """A partition by its topic's id: a topic made anew under the same name is another one."""
+
+    topic_id: TopicId
+    partition: PartitionIndex
+
+
+class ReplicaPosition(Message):
+    """How far a follower has come.
+
+    ``leader_epoch`` is the one that it follows. ``fetch_offset`` is the end of its log, and
+    ``last_epoch`` that of its last batch (-1 for none): both stay what they are after an empty
+    answer. ``durable_offset`` is below which its disk holds all: only this counts for commit.
+    """
+
+    topic_id: TopicId
+    partition: PartitionIndex
+    leader_epoch: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+    fetch_offset: Counter
+    last_epoch: WireEpoch
+    durable_offset: Counter
+    bytes_max: ByteCount = limits.MIB
+
+
+class ReplicaFetchRequest(Message):
+    """``full``: these are all partitions, and the connection's session begins anew.
+
+    Otherwise they are those that moved or are new; ``forgotten`` are no longer asked for, and the
+    leader knows the rest. The first request of a connection is full.
+    """
+
+    partitions: Annotated[list[ReplicaPosition], _Partitions]
+    full: bool
+    forgotten: Annotated[list[TopicIdPartition], _Partitions] = []
+    wait_ms_max: WaitMs = 500
+    bytes_min: ByteCount = 1
+    bytes_max: ByteCount = limits.FETCH_BYTES_MAX
+
+
+class Divergence(Message):
+    """``end_offset``: where ``epoch``, the largest not above the one asked for, ends at the leader.
+
+    The follower cuts its log to the end of that epoch in either log, and asks again (KIP-279).
+    """
+
+    epoch: WireEpoch
+    end_offset: WireOffset
+
+
+class ReplicaFetched(Message):
+    """What the leader has for one partition: a failure, or one of three other things.
+
+    ``diverged``: the follower's log is no prefix of the leader's. ``restart_at``: the follower ends
+    below the leader's log start, here; it begins there with an empty log. Else ``length`` bytes of
+    batches from ``fetch_offset`` on. ``leader_epoch`` is that of the position which is answered: a
+    follower that is in another one by now lets the answer be (Vanlightly's Kip320.tla, rule 2).
+    """
+
+    topic_id: TopicId
+    partition: PartitionIndex
+    failure: Failure | None = None
+    leader_epoch: WireEpoch = -1
+    high_watermark: WireOffset = -1
+    log_start_offset: WireOffset = -1
+    diverged: Divergence | None = None
+    restart_at: Counter | None = None
+    length: ByteCount = 0
+
+
+class ReplicaFetchResponse(Message):
+    """Partitions of which there is nothing new to say may be left out."""
+
+    partitions: Annotated[list[ReplicaFetched], Meta(max_length=limits.PARTITIONS_PER_BROKER_MAX)]
+
+
+class DurablePosition(Message):
+    """The follower's disk holds all below ``durable_offset``."""
+
+    topic_id: TopicId
+    partition: PartitionIndex
+    leader_epoch: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+    durable_offset: Counter
+
+
+class ReplicaProgressRequest(Message):
+    """One way: fsyncs that ended after the follower's fetch was sent, which now waits."""
+
+    partitions: Annotated[list[DurablePosition], _Partitions]
+
+
+class EncodedPartitionState(Message):
+    """A committed ``PartitionState``, encoded as ``raftlog.replication`` has it.
+
+    ``version`` is the state's: a receiver that knows one as new or newer leaves it.
+    """
+
+    topic_id: TopicId
+    partition: PartitionIndex
+    version: Counter
+    state: Annotated[bytes, Meta(max_length=PARTITION_STATE_BYTES_MAX)]
+
+
+class PartitionStatesRequest(Message):
+    """One way: for a broker that has to know of partitions and does not vote on them."""
+
+    states: Annotated[list[EncodedPartitionState], _Partitions]

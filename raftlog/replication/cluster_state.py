@@ -1,0 +1,491 @@
+"""What all brokers agree on about the cluster: its brokers, topics, assignments and settings.
+
+The state machine of the ``cluster`` group. Every broker applies the same commands in the same order
+and comes to the same state, so nothing here looks at a clock, at chance, or at the order of a set.
+Who leads a partition, and its ISR, is the business of that partition's own group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from raftlog import limits
+from raftlog.config import TopicConfig
+from raftlog.errors import (
+    BrokerIdInUseError,
+    InvalidConfigError,
+    InvalidPartitionsError,
+    RaftlogError,
+    RefusedError,
+    StaleBrokerError,
+    TopicExistsError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from raftlog.replication.cluster_commands import (
+    INT63_MAX,
+    AddPartitions,
+    AllocateProducerIds,
+    AlterTopic,
+    ClusterCommand,
+    CreateTopic,
+    DeleteTopic,
+    FenceBroker,
+    InitCluster,
+    RegisterBroker,
+    SetReplicas,
+    UnfenceBroker,
+    decode_command,
+)
+from raftlog.replication.cluster_records import (
+    Birth,
+    BrokerRecord,
+    ClusterRecords,
+    Era,
+    TopicRecord,
+    decode_records,
+    encode_records,
+    joined,
+)
+from raftlog.replication.commands import BrokerId, DirectoryId
+from raftlog.replication.placement import Assignment, Loads, place
+from raftlog.types import check_topic_name
+
+__all__ = [
+    "Assignment",
+    "Birth",
+    "BrokerRecord",
+    "ClusterChange",
+    "ClusterMachine",
+    "Done",
+    "Refused",
+    "TopicRecord",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The command was accepted. What ``value`` is, the command says."""
+
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The command changed nothing. ``code`` is that of an error of ``raftlog.errors``."""
+
+    code: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterChange:
+    """What may differ from before: names of topics (gone ones too) and ids of brokers."""
+
+    topics: frozenset[str] = frozenset()
+    brokers: frozenset[BrokerId] = frozenset()
+
+
+class ClusterMachine:
+    """The state and the commands that change it.
+
+    Invariant: ``version`` grows by one with each change, and with nothing else. Records are
+    replaced, never changed in place.
+    """
+
+    def __init__(self, on_change: Callable[[ClusterChange], None] | None = None) -> None:
+        """``on_change`` is called after each change, and after a restore with all that differs."""
+        self.on_change = on_change
+        self._records = ClusterRecords()
+        self._names: dict[str, str] = {}  # by topic id
+        self._loads = Loads()
+        self._partition_count = 0
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    @property
+    def cluster_id(self) -> str:
+        """Empty until the cluster has a name."""
+        return self._records.cluster_id
+
+    @property
+    def version(self) -> int:
+        return self._records.version
+
+    @property
+    def brokers(self) -> Mapping[BrokerId, BrokerRecord]:
+        """Every broker that ever registered."""
+        return self._records.brokers
+
+    @property
+    def topics(self) -> Mapping[str, TopicRecord]:
+        """By name."""
+        return self._records.topics
+
+    def topic(self, name: str) -> TopicRecord | None:
+        return self.topics.get(name)
+
+    def topic_by_id(self, topic_id: str) -> TopicRecord | None:
+        name = self._names.get(topic_id)
+        return None if name is None else self.topics[name]
+
+    def live(self) -> list[BrokerRecord]:
+        """The brokers that are not fenced, by id."""
+        return [record for _, record in sorted(self.brokers.items()) if not record.fenced]
+
+    def directory_of(self, broker: BrokerId) -> DirectoryId | None:
+        """The data directory that the broker registered last; None for an unknown broker."""
+        record = self.brokers.get(broker)
+        return None if record is None else record.directory_id
+
+    def hosted_by(self, broker: BrokerId) -> list[tuple[TopicRecord, int]]:
+        """The partitions that the broker has a part in, as replica or witness, by topic name.
+
+        Looks at every partition: for a start, not for each change.
+        """
+        return [
+            (topic, partition)
+            for _, topic in sorted(self.topics.items())
+            for partition, assignment in enumerate(topic.partitions)
+            if broker in assignment.voters
+        ]
+
+    # -- the state machine -------------------------------------------------------------------------
+
+    def apply(self, command: bytes) -> Done | Refused:
+        """Change the state, or say why not. Never raises, whatever the bytes."""
+        version = self.version
+        try:
+            decoded = decode_command(command)
+            value, change = _HANDLERS[type(decoded)](self, decoded)
+        except RaftlogError as error:
+            assert self.version == version, "a refused command changes nothing"
+            return Refused(error.code, str(error))
+        if self.version != version and self.on_change is not None:
+            self.on_change(change)
+        return Done(value)
+
+    def snapshot(self) -> bytes:
+        """The whole state; equal states give equal bytes."""
+        return encode_records(self._records)
+
+    def restore(self, snapshot: bytes) -> None:
+        """Take over the state of a snapshot; no bytes are the state before the first command.
+
+        Raises what ``decode_records`` raises, and has changed nothing then.
+        """
+        before, after = self._records, decode_records(snapshot)
+        self._records = after
+        self._names = {topic.id: name for name, topic in after.topics.items()}
+        self._loads = Loads()
+        self._partition_count = 0
+        for topic in after.topics.values():
+            self._loads.add(topic.partitions)
+            self._partition_count += len(topic.partitions)
+        change = ClusterChange(
+            topics=_differing(before.topics, after.topics),
+            brokers=_differing(before.brokers, after.brokers),
+        )
+        if self.on_change is not None:
+            self.on_change(change)
+
+    # -- brokers -----------------------------------------------------------------------------------
+
+    def _init(self, command: InitCluster) -> tuple[str, ClusterChange]:
+        if not self.cluster_id:
+            self._records.cluster_id = command.cluster_id
+            self._records.version += 1
+        return self.cluster_id, ClusterChange()
+
+    def _register(self, command: RegisterBroker) -> tuple[int, ClusterChange]:
+        held = self.brokers.get(command.id)
+        wanted = BrokerRecord(
+            id=command.id,
+            host=command.host,
+            port=command.port,
+            rack=command.rack,
+            directory_id=command.directory_id,
+            boot=command.boot,
+            broker_epoch=self.version + 1,
+            fenced=True,
+        )
+        if held is not None:
+            same = msgspec.structs.replace(
+                wanted, broker_epoch=held.broker_epoch, fenced=held.fenced
+            )
+            if same == held:
+                return held.broker_epoch, ClusterChange()
+            _check_registration(held, wanted)
+        elif len(self.brokers) >= limits.BROKERS_PER_CLUSTER_MAX:
+            raise RefusedError(
+                f"broker {command.id} cannot join: this cluster has {len(self.brokers)} brokers, "
+                "which is the limit"
+            )
+        return wanted.broker_epoch, self._put_broker(wanted)
+
+    def _fence(self, command: FenceBroker | UnfenceBroker) -> tuple[None, ClusterChange]:
+        held = self.brokers.get(command.id)
+        if held is None:
+            raise RefusedError(f"no broker {command.id} was ever registered")
+        if held.broker_epoch != command.broker_epoch:
+            raise RefusedError(
+                f"broker {command.id} has broker epoch {held.broker_epoch}, not "
+                f"{command.broker_epoch}: it has registered again since"
+            )
+        fenced = isinstance(command, FenceBroker)
+        if held.fenced == fenced:
+            return None, ClusterChange()
+        return None, self._put_broker(msgspec.structs.replace(held, fenced=fenced))
+
+    def _put_broker(self, record: BrokerRecord) -> ClusterChange:
+        self._records.brokers[record.id] = record
+        self._records.version += 1
+        return ClusterChange(brokers=frozenset((record.id,)))
+
+    # -- topics ------------------------------------------------------------------------------------
+
+    def _create(self, command: CreateTopic) -> tuple[TopicRecord, ClusterChange]:
+        name = check_topic_name(command.name)
+        held = self.topics.get(name)
+        if held is not None and held.id == command.topic_id:
+            return held, ClusterChange()
+        if held is not None:
+            raise TopicExistsError(f"topic {name!r} exists already")
+        if command.topic_id in self._names:
+            raise TopicExistsError(f"topic id {command.topic_id} is taken: make a new one")
+        if not 1 <= command.partitions <= limits.PARTITIONS_PER_TOPIC_MAX:
+            raise InvalidPartitionsError(
+                f"{command.partitions} partitions: a topic has 1 to "
+                f"{limits.PARTITIONS_PER_TOPIC_MAX}"
+            )
+        live = self.live()
+        default = min(limits.REPLICATION_FACTOR_DEFAULT, len(live))
+        replication_factor = command.replication_factor or default
+        self._check_replication_factor(replication_factor, live)
+        topic = TopicRecord(
+            name=name,
+            id=command.topic_id,
+            replication_factor=replication_factor,
+            partitions=(),
+            overrides=command.overrides,
+            config=_config(command.overrides, replication_factor),
+            eras=(),
+        )
+        topic = self._with_partitions(topic, command.partitions, live)
+        return topic, self._put_topic(None, topic)
+
+    def _delete(self, command: DeleteTopic) -> tuple[TopicRecord, ClusterChange]:
+        topic = self._existing(command.name)
+        if command.topic_id not in (None, topic.id):
+            raise UnknownTopicError(
+                f"topic {command.name!r} has the id {topic.id}: {command.topic_id} is gone"
+            )
+        return topic, self._put_topic(topic, None)
+
+    def _alter(self, command: AlterTopic) -> tuple[TopicRecord, ClusterChange]:
+        topic = self._existing(command.name)
+        # A reset of an unknown key is as wrong as setting it.
+        defaults = TopicConfig().to_text()
+        TopicConfig.from_text(
+            {k: defaults.get(k, "") if v is None else v for k, v in command.changes.items()}
+        )
+        merged = {**topic.overrides, **command.changes}
+        overrides = {key: value for key, value in merged.items() if value is not None}
+        if overrides == topic.overrides:
+            return topic, ClusterChange()
+        config = _config(overrides, topic.replication_factor)
+        altered = replace(topic, overrides=overrides, config=config)
+        return altered, self._put_topic(topic, altered)
+
+    def _add_partitions(self, command: AddPartitions) -> tuple[TopicRecord, ClusterChange]:
+        topic = self._existing(command.name)
+        if command.total > limits.PARTITIONS_PER_TOPIC_MAX:
+            raise InvalidPartitionsError(
+                f"{command.total} partitions: a topic has 1 to {limits.PARTITIONS_PER_TOPIC_MAX}"
+            )
+        count = len(topic.partitions)
+        if command.total <= count:
+            raise InvalidPartitionsError(
+                f"topic {command.name!r} has {count} partitions: the new total has to be larger "
+                f"than that, and {command.total} is not (partitions cannot be taken away)"
+            )
+        live = self.live()
+        self._check_replication_factor(topic.replication_factor, live)
+        extended = self._with_partitions(topic, command.total - count, live)
+        return extended, self._put_topic(topic, extended)
+
+    def _set_replicas(self, command: SetReplicas) -> tuple[TopicRecord, ClusterChange]:
+        topic = self.topic_by_id(command.topic_id)
+        if topic is None:
+            raise UnknownTopicError(f"there is no topic with the id {command.topic_id}")
+        if command.partition >= len(topic.partitions):
+            raise UnknownPartitionError(
+                f"topic {topic.name!r} has {len(topic.partitions)} partitions: there is no "
+                f"{command.partition}"
+            )
+        self._check_members(command)
+        held = topic.partitions[command.partition]
+        if command.version <= held.version:
+            if (command.replicas, command.witnesses) == (held.replicas, held.witnesses):
+                return topic, ClusterChange()
+            raise RefusedError(
+                f"{topic.name}:{command.partition} has replicas of version {held.version}: those "
+                f"of version {command.version} are no newer"
+            )
+        assignment = Assignment(
+            replicas=command.replicas,
+            witnesses=command.witnesses,
+            version=command.version,
+            first=held.first or (held.replicas, held.witnesses),
+        )
+        partitions = list(topic.partitions)
+        partitions[command.partition] = assignment
+        self._loads.add((held,), times=-1)
+        self._loads.add((assignment,))
+        changed = replace(topic, partitions=tuple(partitions))
+        return changed, self._put_topic(topic, changed)
+
+    def _check_members(self, command: SetReplicas) -> None:
+        voters = (*command.replicas, *command.witnesses)
+        if not command.replicas:
+            raise InvalidPartitionsError("a partition has one replica at least")
+        if len(command.replicas) > limits.REPLICATION_FACTOR_MAX:
+            raise InvalidPartitionsError(
+                f"{len(command.replicas)} replicas: {limits.REPLICATION_FACTOR_MAX} are the most"
+            )
+        if any(one == other for one, other in pairwise(sorted(voters))):
+            raise InvalidPartitionsError(f"a broker stands twice in {voters}")
+        unknown = sorted(voter for voter in voters if voter not in self.brokers)
+        if unknown:
+            raise InvalidPartitionsError(f"brokers {unknown} were never registered")
+
+    def _existing(self, name: str) -> TopicRecord:
+        topic = self.topics.get(name)
+        if topic is None:
+            raise UnknownTopicError(
+                f"there is no topic {name!r}; create it with `raftlog topic create {name}`"
+            )
+        return topic
+
+    def _check_replication_factor(self, wanted: int, live: list[BrokerRecord]) -> None:
+        if wanted > limits.REPLICATION_FACTOR_MAX:
+            raise InvalidPartitionsError(
+                f"replication factor {wanted}: {limits.REPLICATION_FACTOR_MAX} is the most"
+            )
+        if not 1 <= wanted <= len(live):
+            brokers = "1 broker" if len(self.brokers) == 1 else f"{len(self.brokers)} brokers"
+            alive = "" if len(live) == len(self.brokers) else f", of which {len(live)} are alive"
+            raise InvalidPartitionsError(
+                f"replication factor {wanted} cannot be met: this cluster has {brokers}{alive}"
+            )
+
+    def _with_partitions(
+        self, topic: TopicRecord, count: int, live: list[BrokerRecord]
+    ) -> TopicRecord:
+        """The topic with ``count`` more partitions, placed on live brokers."""
+        total = self._partition_count + count
+        if total > limits.PARTITIONS_PER_CLUSTER_MAX:
+            raise InvalidPartitionsError(
+                f"this would make {total} partitions in one cluster, over the limit of "
+                f"{limits.PARTITIONS_PER_CLUSTER_MAX}"
+            )
+        placed = place(
+            count, topic.replication_factor, live, load=self._loads, existing=topic.partitions
+        )
+        voters = sorted({voter for assignment in placed for voter in assignment.voters})
+        era = Era(
+            first_partition=len(topic.partitions),
+            min_isr=topic.config.effective_min_isr(topic.replication_factor),
+            directories={voter: self.brokers[voter].directory_id for voter in voters},
+        )
+        return replace(topic, partitions=(*topic.partitions, *placed), eras=joined(topic.eras, era))
+
+    def _put_topic(self, before: TopicRecord | None, after: TopicRecord | None) -> ClusterChange:
+        """Replace a topic, or add or drop one. Loads follow where partitions come or go."""
+        old = () if before is None else before.partitions
+        new = () if after is None else after.partitions
+        self._loads.add(old[len(new) :], times=-1)
+        self._loads.add(new[len(old) :])
+        self._partition_count += len(new) - len(old)
+        topic = after or before
+        assert topic is not None
+        if after is not None:
+            self._records.topics[topic.name] = after
+            self._names[topic.id] = topic.name
+        else:
+            del self._records.topics[topic.name], self._names[topic.id]
+        self._records.version += 1
+        return ClusterChange(topics=frozenset((topic.name,)))
+
+    # -- producer ids ------------------------------------------------------------------------------
+
+    def _allocate(self, command: AllocateProducerIds) -> tuple[int, ClusterChange]:
+        first = self._records.next_producer_id
+        if first > INT63_MAX - command.count:
+            raise RefusedError("all producer ids have been handed out")
+        self._records.next_producer_id += command.count
+        self._records.version += 1
+        return first, ClusterChange()
+
+
+def _check_registration(held: BrokerRecord, wanted: BrokerRecord) -> None:
+    """A start that differs from the one that is known: raise if it may not take its place."""
+    address = f"{held.host}:{held.port}"
+    if wanted.directory_id != held.directory_id:
+        if not held.fenced:
+            raise BrokerIdInUseError(
+                f"broker id {held.id} is held by the broker at {address}, which is alive and has "
+                f"another data directory ({held.directory_id}): give this broker another id; if "
+                "it is to take that one's place, stop that one first"
+            )
+        return
+    if wanted.boot < held.boot:
+        raise StaleBrokerError(
+            f"broker {held.id} comes with start {wanted.boot} of its data directory, and start "
+            f"{held.boot} was seen: the directory is an old copy of itself. Start with an empty "
+            "one; the others have what belongs there"
+        )
+    if wanted.boot == held.boot and not held.fenced:
+        raise BrokerIdInUseError(
+            f"broker id {held.id} is held by the broker at {address}, which is alive and has a "
+            "copy of this data directory: give this broker another id and an empty directory"
+        )
+
+
+def _config(overrides: Mapping[str, str], replication_factor: int) -> TopicConfig:
+    config = TopicConfig.from_text(overrides)
+    if config.min_insync_replicas > replication_factor:
+        raise InvalidConfigError(
+            f"min.insync.replicas={config.min_insync_replicas} is more than the replication "
+            f"factor, {replication_factor}: nothing could ever be committed"
+        )
+    return config
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def _differing(before: Mapping[Key, object], after: Mapping[Key, object]) -> frozenset[Key]:
+    keys = {*before, *after}
+    return frozenset(key for key in keys if before.get(key) != after.get(key))
+
+
+_HANDLERS: Final[
+    dict[type[ClusterCommand], Callable[[ClusterMachine, Any], tuple[object, ClusterChange]]]
+] = {
+    InitCluster: ClusterMachine._init,
+    RegisterBroker: ClusterMachine._register,
+    FenceBroker: ClusterMachine._fence,
+    UnfenceBroker: ClusterMachine._fence,
+    CreateTopic: ClusterMachine._create,
+    DeleteTopic: ClusterMachine._delete,
+    AlterTopic: ClusterMachine._alter,
+    AddPartitions: ClusterMachine._add_partitions,
+    AllocateProducerIds: ClusterMachine._allocate,
+    SetReplicas: ClusterMachine._set_replicas,
+}

@@ -1,0 +1,98 @@
+"""Where a follower's log parts from its leader's: both sides' decisions.
+
+A follower says where its log ends and in which epoch its last batch was written. By the log
+matching property that pair names one log, so the leader can tell whether it is a prefix of its
+own. If it is not, the leader names the largest epoch that both may know and where that ends in its
+own log; the follower cuts to the common part and asks again. Each round drops at least one batch,
+so it ends. Nothing is ever cut to a high watermark (S01). Source: KIP-101, KIP-279, KIP-595.
+
+Both sides compare leader epochs before they come here: a request of an older one is fenced, an
+answer of an older one is dropped (S04, S05). A follower obeys only the answer to the question that
+it asked last, and only while its log is as it was when it asked: an old answer would cut what it
+has acknowledged since.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from raftlog.types import LeaderEpoch, Offset
+
+
+class EpochLookup(Protocol):
+    """Which epoch wrote what, as ``raftlog.storage.epoch_cache`` knows it."""
+
+    def epoch_at(self, offset: Offset) -> LeaderEpoch:
+        """The epoch of the record at ``offset``, -1 when that is not known."""
+
+    def end_of(self, epoch: LeaderEpoch, *, log_end_offset: Offset) -> tuple[LeaderEpoch, Offset]:
+        """The largest known epoch that is ≤ ``epoch`` and where it ends; (-1, -1) for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diverged:
+    """``epoch``, the largest not above the one asked for, ends at ``end_offset`` at the leader."""
+
+    epoch: LeaderEpoch
+    end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfRange:
+    """The follower has nothing that the leader's log goes on from: begin anew at ``log_start``."""
+
+    log_start: Offset
+
+
+def last_epoch(epochs: EpochLookup, *, log_end: Offset) -> LeaderEpoch:
+    """What a follower sends as ``last_epoch``: that of the batch before its log's end.
+
+    An epoch in which nothing was written does not count, and an empty answer changes nothing
+    (S15, S16). -1 for a log that holds nothing and knows of nothing before its start.
+    """
+    return epochs.epoch_at(log_end - 1)
+
+
+def divergence(
+    epochs: EpochLookup,
+    *,
+    log_end: Offset,
+    log_start: Offset,
+    last_epoch: LeaderEpoch,
+    fetch_offset: Offset,
+) -> Diverged | OutOfRange | None:
+    """The leader's side. None: the follower's log up to ``fetch_offset`` is a prefix of this one.
+
+    ``epochs``, ``log_end`` and ``log_start`` are the leader's; ``last_epoch`` is that of the batch
+    before ``fetch_offset`` in the follower's log, -1 if it has none. A log that is empty cannot
+    diverge: it may begin anywhere in the leader's.
+    """
+    if fetch_offset < log_start:
+        return OutOfRange(log_start)
+    if last_epoch < 0:
+        return None if fetch_offset <= log_end else OutOfRange(log_start)
+    epoch, end_offset = epochs.end_of(last_epoch, log_end_offset=log_end)
+    if epoch < 0 or end_offset < log_start:
+        # All that both could have in common lies before this log's start. "Truncate to 0" would be
+        # said by a leader that has lost its epochs (S18): it can say only where its log begins.
+        return OutOfRange(log_start)
+    if epoch != last_epoch or end_offset < fetch_offset:
+        return Diverged(epoch, end_offset)
+    return None
+
+
+def truncation_point(
+    epochs: EpochLookup, *, log_end: Offset, log_start: Offset, diverged: Diverged
+) -> Offset:
+    """The follower's side: the offset to cut its own log to, below ``log_end``.
+
+    At or below ``log_start`` nothing of the log is left: it has to begin anew at that offset, and
+    forget its epochs, or it would ask the same again for ever. The caller has seen to it that
+    ``diverged`` answers for the log as it is now.
+    """
+    epoch, end_offset = epochs.end_of(diverged.epoch, log_end_offset=log_end)
+    if epoch < 0:
+        # Every epoch in this log is larger than the common one.
+        return min(diverged.end_offset, log_start)
+    return min(diverged.end_offset, end_offset, log_end)

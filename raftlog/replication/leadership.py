@@ -1,0 +1,358 @@
+"""What a partition's leader knows in one leader epoch: followers, the high watermark, the ISR.
+
+A new epoch means a new ``Leadership``, even for the same broker, so nothing that a follower said
+in an older one can count (S04). The leader acts on the committed state only (S24); what it has
+proposed and does not know the outcome of may only hold the high watermark back, never move it.
+
+Source: KIP-497 and section 6.5 of Vanlightly's "Kafka replication protocol" for the maximal ISR and
+the rules of joining, KIP-966 for the freeze below ``min_isr``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from raftlog.replication.commands import BrokerId, ChangeIsr, DirectoryId, in_order
+from raftlog.replication.partition_state import PartitionState
+from raftlog.types import LeaderEpoch, Offset
+
+UNKNOWN: Final[Offset] = -1  # how far a follower is that has not fetched in this epoch
+
+IsLive = Callable[[BrokerId], bool]
+DirectoryOf = Callable[[BrokerId], DirectoryId | None]
+
+
+class FollowerProgress(NamedTuple):
+    """One follower, for ``describe``. Offsets are -1 before its first fetch in this epoch."""
+
+    end: Offset
+    durable_end: Offset
+    lag_s: float  # for how long it has lacked something; 0 while it has everything
+    in_isr: bool
+
+
+@dataclass(slots=True)
+class _Follower:
+    """What one replica has said in this epoch, about one directory."""
+
+    caught_up_at: float  # when it last had all that the leader had at that moment
+    mark_at: float  # a moment, and where the leader's log ended then: once the follower has that
+    mark_end: Offset  # much it was caught up at that moment
+    directory_id: DirectoryId | None = None
+    end: Offset = UNKNOWN
+    durable_end: Offset = UNKNOWN
+
+
+class Leadership:
+    """One broker's, in one epoch. Events in, decisions out; ``now`` is monotonic seconds."""
+
+    __slots__ = (
+        "_followers",
+        "_is_doubtful",
+        "_lag_max_s",
+        "_lost",
+        "_may_try_again",
+        "_pending",
+        "_settled",
+        "broker_id",
+        "durable_end",
+        "epoch_start",
+        "high_watermark",
+        "leader_epoch",
+        "log_end",
+        "refused",
+        "state",
+    )
+
+    def __init__(
+        self,
+        state: PartitionState,
+        broker_id: BrokerId,
+        *,
+        epoch_start: Offset,
+        high_watermark: Offset,
+        log_end: Offset,
+        durable_end: Offset,
+        now: float,
+        lag_max_s: float,
+    ) -> None:
+        """``epoch_start``: where the leader's log ended when it took this epoch.
+
+        ``high_watermark``: the last one it knew, as a follower or from its checkpoint.
+        ``lag_max_s``: a member that has lacked something for longer leaves the ISR.
+        """
+        assert state.leader == broker_id and broker_id in state.isr
+        assert 0 <= epoch_start <= log_end and durable_end <= log_end
+        self.state = state
+        self.broker_id = broker_id
+        self.leader_epoch: LeaderEpoch = state.leader_epoch
+        self.epoch_start = epoch_start
+        self.log_end = log_end
+        self.durable_end = durable_end
+        self.high_watermark = min(high_watermark, log_end)  # monotonic
+        self.refused = 0  # fetches that claimed what cannot be: worth a warning and a metric
+        self._lag_max_s = lag_max_s
+        self._pending: ChangeIsr | None = None  # proposed for this very version of the state
+        self._is_doubtful = False  # the outcome of one try of it is not known
+        self._may_try_again = False
+        self._lost: dict[BrokerId, int] = {}  # who has to copy all again, and since which version
+        self._settled: set[BrokerId] = set()  # of those, who may begin: and is not told so yet
+        self._followers: dict[BrokerId, _Follower] = {}
+        self._track_replicas(now)
+        self._advance()
+
+    # -- what is committed -------------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all that earlier leaders may have shown to clients is known to be committed."""
+        return self.high_watermark >= self.epoch_start
+
+    @property
+    def has_quorum(self) -> bool:
+        """Whether anything can be committed: false freezes the high watermark.
+
+        A higher ``min_isr`` counts as soon as it is proposed, a lower one once it is committed.
+        """
+        proposed = self.state.min_isr if self._pending is None else self._pending.min_isr
+        return len(self.state.isr) >= max(self.state.min_isr, proposed)
+
+    def maximal_isr(self) -> set[tuple[BrokerId, DirectoryId]]:
+        """The committed ISR and every proposed addition that is not decided yet (KIP-497).
+
+        A follower may be in the ISR for all the leader knows, and be elected from it: what it lacks
+        must not be committed. For the same reason a proposed removal does not count yet.
+        """
+        members = set(self.state.isr.items())
+        if self._pending is not None:
+            members.update(self._pending.isr.items())
+        return members
+
+    def _advance(self) -> bool:
+        """Move the high watermark to the least durable end over the maximal ISR."""
+        if not self.has_quorum:
+            return False
+        committed = min(self._durable_end_of(*member) for member in self.maximal_isr())
+        if committed <= self.high_watermark:
+            return False
+        self.high_watermark = committed
+        return True
+
+    def _durable_end_of(self, broker_id: BrokerId, directory_id: DirectoryId) -> Offset:
+        """Another directory of the same broker is another copy: it does not count (S10, S20)."""
+        if broker_id == self.broker_id:
+            return self.durable_end
+        follower = self._followers.get(broker_id)
+        if follower is None or follower.directory_id != directory_id:
+            return UNKNOWN
+        return follower.durable_end
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def on_state(self, state: PartitionState, now: float) -> None:
+        """A newer committed state of this epoch; one that is known already changes nothing."""
+        if state.version <= self.state.version:
+            return
+        assert state.leader_epoch == self.leader_epoch and state.leader == self.broker_id
+        joined = state.isr.keys() - self.state.isr.keys()
+        self.state = state
+        self._settle()  # made for an older version: applied by now, or never
+        self._track_replicas(now)
+        self._settle_lost()
+        for broker_id in joined & self._followers.keys():
+            self._followers[broker_id].caught_up_at = now
+        self._advance()
+
+    def on_local(self, *, log_end: Offset, durable_end: Offset) -> bool:
+        """The leader's own log has grown, or more of it is durable. True: the watermark moved."""
+        assert log_end >= self.log_end and durable_end <= log_end, "a leader's log shrank"
+        self.log_end = log_end
+        self.durable_end = max(self.durable_end, durable_end)
+        return self._advance()
+
+    def on_fetch(
+        self,
+        follower: BrokerId,
+        directory_id: DirectoryId,
+        *,
+        fetch_offset: Offset,
+        durable_offset: Offset,
+        now: float,
+    ) -> bool:
+        """``follower``'s log ends at ``fetch_offset`` and is durable up to ``durable_offset``.
+
+        The caller has refused fetches of another leader epoch, and asked ``divergence``: what is
+        said here is about a prefix of this leader's log. So a late or repeated fetch does no harm:
+        within an epoch that which is durable stays. True: the high watermark moved.
+
+        One that claims more than there is, from a broker that is no replica, or from a copy that is
+        known to be lost, changes nothing; the first kind is counted in ``refused``.
+        """
+        if not 0 <= durable_offset <= fetch_offset <= self.log_end:
+            self.refused += 1
+            return False
+        progress = self._followers.get(follower)
+        if progress is None or follower in self._lost:
+            return False
+        if progress.directory_id not in {None, directory_id}:
+            progress = self._followers[follower] = _Follower(now, now, self.log_end)
+        self._settled.discard(follower)  # it has begun, or another disk has
+        progress.directory_id = directory_id
+        progress.end = max(progress.end, fetch_offset)
+        progress.durable_end = max(progress.durable_end, durable_offset)
+        self._note_caught_up(progress, now)
+        return self._advance()
+
+    def on_lost(self, follower: BrokerId) -> bool:
+        """``follower`` says that its copy is damaged or gone, and that it has to copy all again.
+
+        It leaves the ISR at once and does not become eligible. Until this returns True it must not
+        lead or fetch, and has to ask again (also after a restart, and the next leader): what it
+        acknowledged before may still bring it into the ISR. True: the group has committed something
+        in this epoch since it first asked, and it is not in the ISR or ELR, so that only what it
+        fetches from now on can count. What it sent before it asked must not arrive later.
+        """
+        progress = self._followers.get(follower)
+        if follower in self._settled or progress is None:
+            self._settled.discard(follower)
+            return True
+        progress.end = progress.durable_end = UNKNOWN
+        self._lost.setdefault(follower, self.state.version)
+        return False
+
+    def _settle_lost(self) -> None:
+        """A deposed leader sees no newer version of its epoch: it never says that all is well."""
+        members = {*self.state.isr, *self.state.elr}
+        for broker, version in list(self._lost.items()):
+            if self.state.version > version and broker not in members:
+                del self._lost[broker]
+                self._settled.add(broker)
+
+    def _track_replicas(self, now: float) -> None:
+        replicas = set(self.state.replicas) - {self.broker_id}
+        for gone in self._followers.keys() - replicas:
+            del self._followers[gone]
+            self._lost.pop(gone, None)
+            self._settled.discard(gone)
+        for new in replicas - self._followers.keys():
+            self._followers[new] = _Follower(now, now, self.log_end)
+
+    def _note_caught_up(self, follower: _Follower, now: float) -> None:
+        """KIP-16's last caught-up time, by what is durable: a disk that hangs is lag too (S36)."""
+        if follower.durable_end >= self.log_end:
+            follower.caught_up_at = now
+        elif follower.durable_end >= follower.mark_end:
+            follower.caught_up_at = max(follower.caught_up_at, follower.mark_at)
+        else:
+            return
+        follower.mark_at, follower.mark_end = now, self.log_end
+
+    # -- the ISR -----------------------------------------------------------------------------------
+
+    def isr_change(
+        self, now: float, *, is_live: IsLive, directory_of: DirectoryOf, min_isr: int
+    ) -> ChangeIsr | None:
+        """What to propose now, which is in flight from then on; None: nothing, or one is already.
+
+        One whose outcome is unknown is proposed again, as it was: whichever try is applied first,
+        the group rejects the others, and the newer version settles them all.
+
+        ``is_live`` and ``directory_of`` are what the cluster agrees on about brokers (a broker that
+        is fenced or shutting down is not live); ``min_isr`` is what the topic's settings ask for.
+        """
+        if self._pending is not None:
+            if not self._may_try_again:
+                return None
+            self._may_try_again = False
+            return self._pending
+        state = self.state
+        isr = {
+            broker: directory
+            for broker, directory in state.isr.items()
+            if broker == self.broker_id
+            or not self._has_to_leave(broker, directory, now, is_live, directory_of)
+        }
+        for broker, follower in self._followers.items():
+            directory = directory_of(broker)
+            if state.isr.get(broker) == directory or not is_live(broker) or broker in self._lost:
+                continue
+            if directory is not None and self._may_join(follower, directory):
+                isr[broker] = directory
+        lost = tuple(sorted(self._lost.keys() - isr.keys()))
+        min_isr = max(min_isr, 1)
+        if isr == state.isr and min_isr == state.min_isr and not lost:
+            return None
+        self._pending = ChangeIsr(state.version, self.leader_epoch, in_order(isr), min_isr, lost)
+        return self._pending
+
+    def _has_to_leave(
+        self,
+        broker_id: BrokerId,
+        directory_id: DirectoryId,
+        now: float,
+        is_live: IsLive,
+        directory_of: DirectoryOf,
+    ) -> bool:
+        """Lost, dead, on another disk, or without something for longer than ``lag_max_s``."""
+        follower = self._followers.get(broker_id)
+        return (
+            follower is None
+            or broker_id in self._lost
+            or not is_live(broker_id)
+            or directory_of(broker_id) != directory_id
+            or follower.directory_id not in {None, directory_id}
+            or self._lag_s(follower, now) > self._lag_max_s
+        )
+
+    def _may_join(self, follower: _Follower, directory_id: DirectoryId) -> bool:
+        """Whether it holds all that can have been committed, on the disk that is registered.
+
+        The start of the epoch counts because the watermark that a new leader begins with may be
+        older than one that its predecessor has committed up to (S06).
+        """
+        return follower.directory_id == directory_id and follower.durable_end >= max(
+            self.high_watermark, self.epoch_start
+        )
+
+    def proposal_done(self, change: ChangeIsr, accepted: bool | None) -> None:
+        """The outcome of ``change``; one that is settled already changes nothing.
+
+        False: certainly without effect, now and later (rejected the only time that it was applied,
+        or never proposed). True and None, unknown: it stays in flight until ``on_state`` shows a
+        newer version, which settles it either way. So does one that was unknown once: its second
+        try may have been rejected because the first was not.
+        """
+        if change != self._pending:
+            return
+        if accepted is None:
+            self._is_doubtful = True
+        if accepted is False and not self._is_doubtful:
+            self._settle()
+            self._advance()
+        elif not accepted:
+            self._may_try_again = True
+
+    def _settle(self) -> None:
+        self._pending, self._is_doubtful, self._may_try_again = None, False, False
+
+    # -- for people --------------------------------------------------------------------------------
+
+    def followers(self, now: float) -> Mapping[BrokerId, FollowerProgress]:
+        """How far each other replica is."""
+        isr = self.state.isr
+        return {
+            broker: FollowerProgress(
+                follower.end,
+                follower.durable_end,
+                self._lag_s(follower, now),
+                broker in isr and follower.directory_id in {None, isr[broker]},
+            )
+            for broker, follower in sorted(self._followers.items())
+        }
+
+    def _lag_s(self, follower: _Follower, now: float) -> float:
+        """Seconds; a follower that has everything needs not say so again and again."""
+        self._note_caught_up(follower, now)
+        return max(0.0, now - follower.caught_up_at)

@@ -1,0 +1,111 @@
+"""What the Raft leader of a partition's group does: see that the partition has a leader.
+
+It need not be that leader itself, nor hold a copy. Everything it wants is proposed as a
+compare-and-set; one that comes too late is refused and looked at again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from raftlog.consensus import Applied, Outcome
+from raftlog.replication.commands import ChangeReplicas, Command, Elect
+from raftlog.replication.election import choose_leader, choose_replacement, has_leader
+from raftlog.replication.partition_state import Accepted, PartitionState
+from raftlog.server.cluster.liveness import Liveness
+from raftlog.server.cluster.member import Member
+from raftlog.server.consensus_plane import ConsensusPlane
+
+logger = logging.getLogger(__name__)
+
+
+class Arbiter:
+    """Looks at partitions one at a time: ``look`` is cheap when all is well."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        plane: ConsensusPlane,
+        liveness: Liveness,
+        *,
+        replacement_delay_seconds: float,
+    ) -> None:
+        self._broker_id = broker_id
+        self._plane = plane
+        self._liveness = liveness
+        self._replacement_delay_seconds = replacement_delay_seconds
+
+    def look_at_all(self, members: Iterable[Member]) -> None:
+        for member in members:
+            self.look(member)
+
+    def look(self, member: Member) -> None:
+        """Propose what the partition lacks, if this broker leads its group."""
+        if member.deciding or not self._plane.leads(member.group_id):
+            return
+        command = self._election(member.state) or self._replacement(member)
+        if command is not None:
+            self._propose(member, command)
+            return
+        self._readmit(member)
+
+    def has_leader(self, state: PartitionState) -> bool:
+        """Whether the leader is there, in the very run and on the disk it was elected with."""
+        return has_leader(
+            state,
+            is_live=self._liveness.is_live,
+            directory_of=self._liveness.directory_of,
+            boot_of=self._liveness.boot_of,
+        )
+
+    def _election(self, state: PartitionState) -> Elect | None:
+        # A new partition begins with its preferred leader, so that leaders are spread.
+        is_new = state.leader_epoch == 0 and self._liveness.is_live(state.replicas[0])
+        return choose_leader(
+            state,
+            arbiter=state.replicas[0] if is_new else self._broker_id,
+            is_live=self._liveness.is_live,
+            directory_of=self._liveness.directory_of,
+            boot_of=self._liveness.boot_of,
+        )
+
+    def _replacement(self, member: Member) -> ChangeReplicas | None:
+        return choose_replacement(
+            member.state,
+            replication_factor=member.replication_factor,
+            dead_seconds=self._liveness.silent_seconds,
+            delay_seconds=self._replacement_delay_seconds,
+            is_live=self._liveness.is_live,
+        )
+
+    def _readmit(self, member: Member) -> None:
+        """A voter that came back with an empty disk, or after a recovery without it, votes again
+        from the next generation on.
+        """
+        voters = self._plane.status(member.group_id).voters
+        changed = self._liveness.changed_directories(
+            voters, (*member.state.replicas, *member.state.witnesses)
+        )
+        if changed:
+            logger.info("%s: brokers %s vote from now on, on new disks", member, sorted(changed))
+            member.deciding = True
+            self._plane.seal(
+                member.group_id, {**voters, **changed}, lambda _outcome: self._decided(member)
+            )
+
+    def _propose(self, member: Member, command: Command) -> None:
+        member.deciding = True
+        logger.debug("%s: proposing %s", member, command)
+
+        def done(outcome: Outcome) -> None:
+            if isinstance(outcome, Applied) and isinstance(outcome.result, Accepted):
+                logger.info("%s: agreed on %s", member, command)
+            else:
+                logger.debug("%s: %s came to nothing: %s", member, command, outcome)
+            self._decided(member)
+
+        self._plane.propose_bytes(member.group_id, command.encode(), done)
+
+    def _decided(self, member: Member) -> None:
+        member.deciding = False

@@ -1,0 +1,333 @@
+"""Copying: what this broker follows, fetched from each leader over the link to it.
+
+One long poll per leader is always out. A request names only the partitions whose position changed
+since the last one; the leader keeps the rest (``protocol.replica_session``). What is fetched is
+appended at once, so that the next bytes flow while these are synced; the sync's end is told by
+``replica_progress``, and only that counts for a commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final, cast
+
+from raftlog.errors import (
+    ChainMismatchError,
+    CorruptBatchError,
+    DiskFullError,
+    OffsetOutOfRangeError,
+    RaftlogError,
+    StorageError,
+)
+from raftlog.protocol import api as apis
+from raftlog.protocol.attachments import slices
+from raftlog.protocol.replica_session import FollowerSession, PartitionKey
+from raftlog.protocol.replication import (
+    DurablePosition,
+    ReplicaFetched,
+    ReplicaFetchResponse,
+    ReplicaPosition,
+    ReplicaProgressRequest,
+)
+from raftlog.replication.following import Diverged, truncation_point
+from raftlog.server.peers.channel import Answer
+from raftlog.server.peers.links import PeerLinks
+from raftlog.server.replica_host import PartitionHost
+from raftlog.types import Buffer
+
+logger = logging.getLogger(__name__)
+
+BACKOFF_SECONDS: Final = 0.1  # after a failure of one partition, or of a request
+REQUESTS_OUT_MAX: Final = 2  # the second one takes the first's place: it brings an urgent position
+
+
+def key_of(host: PartitionHost) -> PartitionKey:
+    return host.topic_id, host.topic_partition.partition
+
+
+class _Copy:
+    """One partition that is copied."""
+
+    __slots__ = ("epoch", "host", "is_resting")
+
+    def __init__(self, host: PartitionHost) -> None:
+        self.host = host
+        self.epoch = host.leader_epoch
+        self.is_resting = False  # its log is being cut, or it failed a moment ago: not asked for
+
+
+class ReplicaFetcher:
+    """Copies from one leader. ``add`` and ``remove`` may come at any time."""
+
+    def __init__(
+        self,
+        leader: int,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        links: PeerLinks,
+        bytes_max: int,
+        wait_ms_max: int,
+        on_damage: Callable[[PartitionHost, RaftlogError], None],
+    ) -> None:
+        """``on_damage``: the replica's own log does not fit the leader's, or is bad."""
+        self._leader = leader
+        self._loop = loop
+        self._links = links
+        self._bytes_max = bytes_max
+        self._wait_ms_max = wait_ms_max
+        self._on_damage = on_damage
+        self._copies: dict[PartitionKey, _Copy] = {}
+        self._session = FollowerSession()
+        self._durable: dict[PartitionKey, None] = {}  # whose durable end is to be told
+        self._out = 0
+        self._scheduled = False
+        self._resting_until = 0.0
+        self._closed = False
+
+    # -- what is copied
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._copies
+
+    def add(self, host: PartitionHost) -> None:
+        """Copy this partition, in the epoch in which it follows now."""
+        key = key_of(host)
+        copy = self._copies[key] = _Copy(host)
+        host.on_durable = self._on_durable
+        self._tell_position(key, copy)
+
+    def remove(self, host: PartitionHost) -> None:
+        key = key_of(host)
+        copy = self._copies.get(key)
+        if copy is None or copy.host is not host:
+            return
+        del self._copies[key]
+        self._durable.pop(key, None)
+        self._session.forget(*key)
+        self._soon()
+
+    def link_up(self) -> None:
+        """The connection is a new one: the leader knows nothing of what was told before."""
+        self._session = FollowerSession()
+        self._out = 0
+        self._resting_until = 0.0
+        for key, copy in self._copies.items():
+            if not copy.is_resting:
+                self._tell_position(key, copy)
+        self._soon()
+
+    def close(self) -> None:
+        self._closed = True
+
+    # -- asking
+
+    def _soon(self) -> None:
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Tell what is durable, and ask for more if the leader does not know where we are."""
+        self._scheduled = False
+        if self._closed or not self._links.is_up(self._leader):
+            return
+        if self._durable:
+            self._tell_durable()
+        if not self._copies and self._session.is_told:
+            return
+        if self._resting_until > self._loop.time():
+            return
+        if self._out == 0 or (self._out < REQUESTS_OUT_MAX and not self._session.is_told):
+            self._ask()
+
+    def _tell_position(self, key: PartitionKey, copy: _Copy) -> None:
+        """Have the leader know where this replica's log ends."""
+        log = copy.host.log
+        self._session.set(
+            ReplicaPosition(
+                topic_id=key[0],
+                partition=key[1],
+                leader_epoch=copy.epoch,
+                fetch_offset=log.log_end_offset,
+                last_epoch=copy.host.last_epoch,
+                durable_offset=log.acknowledged_end_offset,
+                bytes_max=self._bytes_max,
+            )
+        )
+        self._durable.pop(key, None)
+        self._soon()
+
+    def _tell_durable(self) -> None:
+        positions = []
+        for key in self._durable:
+            copy = self._copies[key]
+            positions.append(
+                DurablePosition(
+                    topic_id=key[0],
+                    partition=key[1],
+                    leader_epoch=copy.epoch,
+                    durable_offset=copy.host.log.acknowledged_end_offset,
+                )
+            )
+        self._durable.clear()
+        self._links.tell(
+            self._leader, apis.REPLICA_PROGRESS, ReplicaProgressRequest(partitions=positions)
+        )
+
+    def _ask(self) -> None:
+        session = self._session
+        request = session.request(wait_ms_max=self._wait_ms_max, bytes_max=self._bytes_max)
+        try:
+            future = self._links.request(self._leader, apis.REPLICA_FETCH, request)
+        except RaftlogError as error:
+            self._failed(error)
+            return
+        self._out += 1
+        future.add_done_callback(lambda done: self._answered(session, done))
+
+    # -- answers
+
+    def _answered(self, session: FollowerSession, done: asyncio.Future[Answer]) -> None:
+        if session is not self._session or done.cancelled() or self._closed:
+            return
+        self._out -= 1
+        error = done.exception()
+        if error is not None:
+            self._failed(error)
+            return
+        answer = done.result()
+        response = cast(ReplicaFetchResponse, answer.message)
+        parts = response.partitions
+        for part, data in zip(
+            parts, slices(answer.attachment, [part.length for part in parts]), strict=True
+        ):
+            self._take(part, data)
+        self._go_on()
+
+    def _take(self, part: ReplicaFetched, data: Buffer) -> None:
+        key = part.topic_id, part.partition
+        copy = self._copies.get(key)
+        if copy is None or copy.is_resting or part.leader_epoch != copy.epoch:
+            return
+        host = copy.host
+        if not host.follows(self._leader, copy.epoch):
+            return
+        if part.failure is not None:
+            # The leader knows another epoch: whoever is behind learns of it from the group.
+            self._rest(key, copy)
+        elif part.diverged is not None:
+            point = truncation_point(
+                host.log.epochs,
+                log_end=host.log.log_end_offset,
+                log_start=host.log.log_start_offset,
+                diverged=Diverged(part.diverged.epoch, part.diverged.end_offset),
+            )
+            logger.warning(
+                "%s: the log differs from broker %d's: cut from offset %d back to %d",
+                host.topic_partition,
+                self._leader,
+                host.log.log_end_offset,
+                point,
+            )
+            is_all_gone = point <= host.log.log_start_offset
+            self._cut(key, copy, point, restart=is_all_gone)
+        elif part.restart_at is not None:
+            logger.warning(
+                "%s: broker %d's log begins at offset %d: beginning anew there",
+                host.topic_partition,
+                self._leader,
+                part.restart_at,
+            )
+            self._cut(key, copy, part.restart_at, restart=True)
+        else:
+            self._append(key, copy, part, data)
+
+    def _append(self, key: PartitionKey, copy: _Copy, part: ReplicaFetched, data: Buffer) -> None:
+        host = copy.host
+        if len(data):
+            try:
+                host.append_copied(data)
+            except (ChainMismatchError, CorruptBatchError) as error:
+                self._rest(key, copy)
+                self._on_damage(host, error)
+                return
+            except (DiskFullError, OffsetOutOfRangeError, StorageError) as error:
+                logger.warning("%s: nothing can be copied: %s", host.topic_partition, error)
+                self._rest(key, copy)
+                return
+            self._tell_position(key, copy)
+        host.advance_high_watermark(part.high_watermark)
+        if part.log_start_offset > host.log.log_start_offset:
+            host.advance_log_start(
+                min(part.log_start_offset, host.high_watermark), lambda _error: None
+            )
+
+    def _cut(self, key: PartitionKey, copy: _Copy, offset: int, *, restart: bool = False) -> None:
+        copy.is_resting = True
+        self._session.forget(*key)
+        copy.host.cut(offset, lambda: self._resume(key, copy), restart=restart)
+
+    def _rest(self, key: PartitionKey, copy: _Copy) -> None:
+        """Leave a partition alone for a while, and the others as they are."""
+        copy.is_resting = True
+        self._session.forget(*key)
+        self._loop.call_later(BACKOFF_SECONDS, self._resume, key, copy)
+
+    def _resume(self, key: PartitionKey, copy: _Copy) -> None:
+        copy.is_resting = False
+        if self._copies.get(key) is copy and not self._closed:
+            self._tell_position(key, copy)
+
+    def _on_durable(self, host: PartitionHost) -> None:
+        key = key_of(host)
+        if key in self._copies:
+            self._durable[key] = None
+            self._soon()
+
+    def _failed(self, error: BaseException) -> None:
+        """The leader refuses, or the link is down: try again from the start in a moment."""
+        logger.debug("copying from broker %d: %s", self._leader, error)
+        self._resting_until = self._loop.time() + BACKOFF_SECONDS
+        self._loop.call_later(BACKOFF_SECONDS, self._start_again, self._session)
+
+    def _start_again(self, session: FollowerSession) -> None:
+        if session is self._session and not self._closed:
+            self.link_up()
+
+
+class ReplicaFetchers:
+    """One fetcher per leader that is followed."""
+
+    def __init__(self, make: Callable[[int], ReplicaFetcher]) -> None:
+        self._make = make
+        self._fetchers: dict[int, ReplicaFetcher] = {}
+        self._by_host: dict[PartitionHost, ReplicaFetcher] = {}
+
+    def assign(self, host: PartitionHost, leader: int | None) -> None:
+        """Copy ``host``'s partition from ``leader``; None: from nobody."""
+        before = self._by_host.pop(host, None)
+        if before is not None:
+            before.remove(host)
+        host.on_durable = None
+        if leader is None:
+            return
+        fetcher = self._fetchers.get(leader)
+        if fetcher is None:
+            fetcher = self._fetchers[leader] = self._make(leader)
+        self._by_host[host] = fetcher
+        fetcher.add(host)
+
+    def link_up(self, leader: int) -> None:
+        fetcher = self._fetchers.get(leader)
+        if fetcher is not None:
+            fetcher.link_up()
+
+    def close(self) -> None:
+        for fetcher in self._fetchers.values():
+            fetcher.close()
+
+    def __iter__(self) -> Iterator[ReplicaFetcher]:
+        return iter(self._fetchers.values())

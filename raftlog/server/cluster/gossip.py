@@ -1,0 +1,78 @@
+"""Partition states, told to brokers that have no vote on them and have to answer metadata.
+
+Whoever leads a partition's group tells; a version says which of two is newer, so telling again does
+no harm, and telling too late neither. Lost ones are made up for by telling all now and then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from raftlog import limits
+from raftlog.protocol import api as apis
+from raftlog.protocol.replication import EncodedPartitionState, PartitionStatesRequest
+from raftlog.replication.partition_state import PartitionState, decode_state
+from raftlog.server.cluster.member import Member
+from raftlog.server.consensus_plane import ConsensusPlane
+from raftlog.server.peers.links import PeerLinks
+
+logger = logging.getLogger(__name__)
+
+
+class Gossip:
+    """``told`` is what others told this broker, by topic id and partition."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        plane: ConsensusPlane,
+        links: PeerLinks,
+        *,
+        brokers: Callable[[], Iterable[int]],
+    ) -> None:
+        self._broker_id = broker_id
+        self._plane = plane
+        self._links = links
+        self._brokers = brokers
+        self.told: dict[tuple[str, int], PartitionState] = {}
+
+    def tell(self, members: Iterable[Member]) -> None:
+        """Tell those who have no vote on these partitions, where this broker leads the group."""
+        others = [b for b in self._brokers() if b != self._broker_id and self._links.is_up(b)]
+        by_broker: dict[int, list[EncodedPartitionState]] = {}
+        for member in members:
+            state = member.state
+            voters = {*state.replicas, *state.witnesses}
+            strangers = [broker for broker in others if broker not in voters]
+            if not strangers or not self._plane.leads(member.group_id):
+                continue
+            encoded = EncodedPartitionState(
+                topic_id=member.topic_id,
+                partition=member.partition,
+                version=state.version,
+                state=state.encode(),
+            )
+            for broker in strangers:
+                by_broker.setdefault(broker, []).append(encoded)
+        for broker, states in by_broker.items():
+            for start in range(0, len(states), limits.PARTITIONS_PER_REQUEST_MAX):
+                part = states[start : start + limits.PARTITIONS_PER_REQUEST_MAX]
+                self._links.tell(broker, apis.PARTITION_STATES, PartitionStatesRequest(states=part))
+
+    def take(self, states: Iterable[EncodedPartitionState]) -> None:
+        """Note what is newer than what is known. Bytes that are no state change nothing."""
+        for encoded in states:
+            key = encoded.topic_id, encoded.partition
+            known = self.told.get(key)
+            if known is not None and known.version >= encoded.version:
+                continue
+            try:
+                self.told[key] = decode_state(encoded.state)
+            except ValueError as error:
+                logger.warning("a peer told no state of %s:%d: %s", *key, error)
+
+    def forget(self, topic_id: str) -> None:
+        """The topic is gone."""
+        for key in [key for key in self.told if key[0] == topic_id]:
+            del self.told[key]

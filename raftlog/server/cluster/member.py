@@ -1,0 +1,39 @@
+"""One partition as this broker takes part in it: its group's state, and its log if it has one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raftlog.replication.partition_state import PartitionMachine, PartitionState
+from raftlog.server.replica_host import PartitionHost
+
+
+def group_id(topic_id: str, partition: int) -> str:
+    """The name of a partition's Raft group."""
+    return f"{topic_id}/{partition}"
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """``host`` is None on a witness, and until the log is there."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    replication_factor: int
+    machine: PartitionMachine
+    host: PartitionHost | None = None
+    is_known: bool = False  # the state is that of this run, not what an older one left
+    deciding: bool = False  # a proposal of the arbiter's is under way
+    giving_up: bool = False  # a proposal to leave the ISR with a damaged log is under way
+
+    @property
+    def group_id(self) -> str:
+        return group_id(self.topic_id, self.partition)
+
+    @property
+    def state(self) -> PartitionState:
+        return self.machine.state
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition}"

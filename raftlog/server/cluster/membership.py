@@ -1,0 +1,159 @@
+"""This broker's place in the cluster: registering, and fencing those who are gone (KIP-903).
+
+A broker registers at every start, with its address, its data directory and its boot; it is fenced
+until it asks to be let in, when it serves. Whoever leads the ``cluster`` group fences those that it
+has not heard of for a session's time: they lead nothing and join no ISR until they are back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from raftlog.config import Address
+from raftlog.consensus import Applied, Outcome
+from raftlog.replication.cluster_commands import (
+    ClusterCommand,
+    FenceBroker,
+    InitCluster,
+    RegisterBroker,
+    UnfenceBroker,
+)
+from raftlog.replication.cluster_state import ClusterMachine, Refused
+from raftlog.server.cluster.liveness import Incarnation, Liveness
+from raftlog.server.consensus_plane import ConsensusPlane
+
+logger = logging.getLogger(__name__)
+
+CLUSTER_GROUP: Final = "cluster"
+
+
+class Membership:
+    """``look`` proposes the next thing that this broker's membership needs, one at a time."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        me: Incarnation,
+        *,
+        rack: str,
+        voters: Sequence[int],
+        known_id: Callable[[], str],
+        address: Callable[[], Address],
+        machine: ClusterMachine,
+        plane: ConsensusPlane,
+        liveness: Liveness,
+        session_seconds: float,
+        new_id: Callable[[], str],
+        is_ready: Callable[[], bool],
+    ) -> None:
+        """``voters``: of the cluster's own group. ``known_id``: the cluster's on the disk, or "".
+
+        ``is_ready``: whether everything that the cluster says this broker has is open."""
+        self._broker_id = broker_id
+        self._me = me
+        self._rack = rack
+        self._voters = voters
+        self._known_id = known_id
+        self._address = address
+        self._machine = machine
+        self._plane = plane
+        self._liveness = liveness
+        self._session_seconds = session_seconds
+        self._new_id = new_id
+        self._is_ready = is_ready
+        self._deciding = False
+        self.refusal = ""  # why the cluster does not take this broker, for the operator
+        self.is_leaving = False
+
+    @property
+    def is_registered(self) -> bool:
+        record = self._machine.brokers.get(self._broker_id)
+        return (
+            record is not None
+            and record.directory_id == self._me.directory_id
+            and record.boot == self._me.boot
+            and (record.host, record.port) == tuple(self._address())
+        )
+
+    @property
+    def is_in(self) -> bool:
+        """Registered in this run, and not fenced."""
+        return self.is_registered and not self._machine.brokers[self._broker_id].fenced
+
+    def look(self) -> None:
+        """Propose what is missing. Called often; does nothing while a proposal is under way."""
+        if self._deciding:
+            return
+        command = self._wanted()
+        if command is not None:
+            self._propose(command)
+        elif self._plane.leads(CLUSTER_GROUP):
+            self._readmit()
+
+    def _wanted(self) -> ClusterCommand | None:
+        machine = self._machine
+        if not machine.cluster_id:
+            leads = self._plane.leads(CLUSTER_GROUP)
+            return InitCluster(cluster_id=self._known_id() or self._new_id()) if leads else None
+        if self.is_leaving:
+            return None
+        if not self.is_registered:
+            address = self._address()
+            return RegisterBroker(
+                id=self._broker_id,
+                host=address.host,
+                port=address.port,
+                rack=self._rack,
+                directory_id=self._me.directory_id,
+                boot=self._me.boot,
+            )
+        mine = machine.brokers[self._broker_id]
+        if mine.fenced:
+            if not self._is_ready():
+                return None
+            return UnfenceBroker(id=mine.id, broker_epoch=mine.broker_epoch)
+        return self._fencing() if self._plane.leads(CLUSTER_GROUP) else None
+
+    def _fencing(self) -> FenceBroker | None:
+        for _, record in sorted(self._machine.brokers.items()):
+            silent = self._liveness.silent_seconds(record.id)
+            if not record.fenced and silent >= self._session_seconds:
+                logger.warning(
+                    "broker %d has been silent for %.1f s: it is fenced", record.id, silent
+                )
+                return FenceBroker(id=record.id, broker_epoch=record.broker_epoch)
+        return None
+
+    def _readmit(self) -> None:
+        """A voter of the cluster's group that has a new disk votes from the next generation on."""
+        voters = self._plane.status(CLUSTER_GROUP).voters
+        changed = self._liveness.changed_directories(voters, self._voters)
+        if not changed:
+            return
+        logger.info("%s: brokers %s vote from now on, on new disks", CLUSTER_GROUP, sorted(changed))
+        self._deciding = True
+
+        def done(_outcome: Outcome) -> None:
+            self._deciding = False
+
+        self._plane.seal(CLUSTER_GROUP, {**voters, **changed}, done)
+
+    def _propose(self, command: ClusterCommand) -> None:
+        self._deciding = True
+
+        def done(outcome: Outcome) -> None:
+            self._deciding = False
+            if not isinstance(outcome, Applied):
+                logger.debug("%s came to nothing: %s", command, outcome)
+                return
+            if isinstance(outcome.result, Refused):
+                if self.refusal != outcome.result.message:
+                    logger.error("the cluster refuses: %s", outcome.result.message)
+                self.refusal = outcome.result.message
+                return
+            self.refusal = ""
+            self.look()
+
+        self._plane.propose_bytes(CLUSTER_GROUP, command.encode(), done)

@@ -1,0 +1,345 @@
+"""A broker among others: wires consensus, links, membership, partitions and copying together.
+
+Decides nothing itself; passes on who came, who went, what was agreed on, and the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from raftlog import limits
+from raftlog.config import Address, BrokerConfig
+from raftlog.consensus import ConsensusNode, ConsensusSettings
+from raftlog.consensus.journal import Journal
+from raftlog.errors import RaftlogError
+from raftlog.protocol.metadata import BrokerInfo
+from raftlog.protocol.peer import PeerIdentity
+from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
+from raftlog.replication.cluster_state import ClusterChange, ClusterMachine
+from raftlog.replication.partition_state import PartitionState
+from raftlog.server.cluster.administration import ClusterTopics
+from raftlog.server.cluster.arbiter import Arbiter
+from raftlog.server.cluster.fetcher import ReplicaFetcher, ReplicaFetchers
+from raftlog.server.cluster.gossip import Gossip
+from raftlog.server.cluster.liveness import GRACE_SECONDS, Incarnation, Liveness
+from raftlog.server.cluster.member import Member
+from raftlog.server.cluster.membership import CLUSTER_GROUP, Membership
+from raftlog.server.cluster.partitions import Partitions
+from raftlog.server.cluster.replica_session import ReplicaSession
+from raftlog.server.connection import Connection
+from raftlog.server.consensus_plane import ConsensusPlane
+from raftlog.server.peers.channel import PeerConnector
+from raftlog.server.peers.links import PeerLinks
+from raftlog.server.peers.peering import Peering
+from raftlog.server.peers.registry import PeerRegistry
+from raftlog.server.replica_host import HostServices, PartitionHost
+from raftlog.server.topic_table import TopicTable
+from raftlog.server.workers import Workers
+from raftlog.storage import Store
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 0.1  # between two looks at membership
+LOOK_AT_PARTITIONS_EVERY: Final = 3  # of those
+TELL_ALL_EVERY: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterServices:
+    """What a broker among others needs of the world."""
+
+    host: HostServices
+    admin_worker: Workers
+    journal_worker: Workers
+    connector: PeerConnector
+    chance: Callable[[], float]
+    entropy: Callable[[int], bytes]
+    new_id: Callable[[], str]
+    address: Callable[[], Address]
+
+
+class ClusterNode:
+    """Made by the broker, after its store and its journal are open; lives on its event loop."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        secret: bytes,
+        store: Store,
+        journal: Journal,
+        topics: TopicTable,
+        services: ClusterServices,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        topics.is_complete = False
+        topics.state_of = self.state_of
+        self._journal = journal
+        self._services = services
+        self._loop = loop = services.host.loop
+        identity = store.identity
+        self.broker_id = identity.broker_id
+        self.me = Incarnation(identity.directory_id, journal.boot)
+        self.machine = ClusterMachine(self._cluster_changed)
+        node = ConsensusNode(
+            self.broker_id,
+            identity.directory_id,
+            journal,
+            settings=ConsensusSettings(),
+            chance=services.chance,
+            send=self._send,
+            on_state=self._raft_changed,
+        )
+        self.plane = ConsensusPlane(
+            node, loop, services.journal_worker, on_failed=services.host.on_failed
+        )
+        self.liveness = Liveness(
+            self.broker_id,
+            self.me,
+            now=loop.time,
+            is_fenced=self._is_fenced,
+        )
+        session_s = config.broker_session_timeout_ms / 1_000
+        registry = PeerRegistry(seen=journal.peers.get, time=loop.time, session_timeout_s=session_s)
+        nonce = lambda: services.entropy(32)  # noqa: E731 - used twice, here only
+        self.links: PeerLinks = PeerLinks(
+            loop,
+            services.connector,
+            registry,
+            secret=secret,
+            me=self._identity,
+            nonce=nonce,
+            chance=services.chance,
+            heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
+            session_timeout_ms=config.broker_session_timeout_ms,
+            on_up=self._peer_up,
+            on_down=self._peer_down,
+            on_refused=self._refused,
+            broker_epoch=self._broker_epoch,
+        )
+        self.peering = Peering(
+            secret=secret,
+            me=self._identity,
+            nonce=nonce,
+            registry=registry,
+            receive=self.plane.receive,
+        )
+        self.fetchers = ReplicaFetchers(self._make_fetcher)
+        self.gossip = Gossip(
+            self.broker_id, self.plane, self.links, brokers=lambda: sorted(self.machine.brokers)
+        )
+        self.partitions = Partitions(
+            self.broker_id,
+            self.me,
+            config=config,
+            store=store,
+            machine=self.machine,
+            plane=self.plane,
+            liveness=self.liveness,
+            topics=topics,
+            services=services.host,
+            worker=services.admin_worker,
+            gossip=self.gossip,
+            on_role=self._role_changed,
+        )
+        self.arbiter = Arbiter(
+            self.broker_id,
+            self.plane,
+            self.liveness,
+            replacement_delay_seconds=config.replica_replacement_delay_ms / 1_000,
+        )
+        self.membership = Membership(
+            self.broker_id,
+            self.me,
+            rack=config.rack,
+            voters=[voter.id for voter in config.voters],
+            known_id=lambda: store.identity.cluster_id,
+            address=services.address,
+            machine=self.machine,
+            plane=self.plane,
+            liveness=self.liveness,
+            session_seconds=session_s,
+            new_id=services.new_id,
+            is_ready=lambda: self.partitions.is_ready,
+        )
+        self.topics = ClusterTopics(
+            self.machine, self.plane, self.partitions, new_id=services.new_id, loop=loop
+        )
+        self._sessions: dict[Connection, ReplicaSession] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._looks = 0
+        self._is_current = False
+
+    def start(self) -> None:
+        """Take part: open the cluster's group, and dial the others."""
+        own = self._store.identity.directory_id
+        self.plane.open_group(
+            CLUSTER_GROUP,
+            self.machine,
+            voters={
+                voter.id: own if voter.id == self.broker_id else "" for voter in self._config.voters
+            },
+            base=self.machine.snapshot(),
+        )
+        self._set_addresses()
+        self._look()
+
+    async def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self.membership.is_leaving = True
+        self.fetchers.close()
+        for session in self._sessions.values():
+            session.close()
+        await self.partitions.stop()
+        await self.links.close()
+        await self.plane.stop()
+        self._journal.close()
+
+    # -- what handlers ask -------------------------------------------------------------------------
+
+    def state_of(self, topic_id: str, partition: int) -> PartitionState | None:
+        return self.partitions.state_of(topic_id, partition)
+
+    def session(self, connection: Connection) -> ReplicaSession:
+        """The fetch session of the peer at the other end, begun if there is none."""
+        session = self._sessions.get(connection)
+        if session is None:
+            peer = connection.peer_identity
+            assert peer is not None, "dispatch lets nobody else through"
+            session = self._sessions[connection] = ReplicaSession(
+                peer.broker_id,
+                peer.directory_id,
+                loop=self._loop,
+                find=self.partitions.member,
+                on_progress=self.partitions.review,
+            )
+        return session
+
+    def forget(self, connection: Connection) -> None:
+        """The connection is gone."""
+        session = self._sessions.pop(connection, None)
+        if session is not None:
+            session.close()
+
+    def other_brokers(self) -> list[BrokerInfo]:
+        """The brokers that clients can ask, besides this one."""
+        return [
+            BrokerInfo(id=b.id, host=b.host, port=b.port, rack=b.rack or None)
+            for _, b in sorted(self.machine.brokers.items())
+            if not b.fenced and b.id != self.broker_id
+        ]
+
+    # -- what happens ------------------------------------------------------------------------------
+
+    def _peer_up(self, peer: PeerIdentity) -> None:
+        self.liveness.link_up(peer.broker_id, Incarnation(peer.directory_id, peer.boot))
+        self.plane.peer_up(peer.broker_id, peer.directory_id, peer.boot)
+        self.fetchers.link_up(peer.broker_id)
+        self.gossip.tell(self.partitions.members.values())
+        self._look_soon(0.0)
+
+    def _peer_down(self, peer: int, _reason: str) -> None:
+        self.liveness.link_down(peer)
+        self.plane.peer_down(peer)
+        self._look_soon(GRACE_SECONDS + 0.01)
+
+    def _refused(self, peer: int, error: RaftlogError) -> None:
+        logger.error("broker %d and this one cannot work together: %s", peer, error)
+        self.membership.refusal = str(error)
+
+    def _raft_changed(self, _group_id: str) -> None:
+        self._look_soon(0.0)
+
+    def _cluster_changed(self, change: ClusterChange) -> None:
+        self.partitions.look_at_topics(sorted(change.topics))
+        if change.brokers:
+            self._set_addresses()
+            self._look_soon(0.0)
+        known = self.machine.cluster_id
+        if known and self._store.identity.cluster_id != known:
+            self._store.adopt_cluster_id(known)
+
+    def _role_changed(self, member: Member) -> None:
+        host = member.host
+        if host is None:
+            return
+        follows = host.closed is None and host.leadership is None
+        self.fetchers.assign(host, host.leader if follows else None)
+
+    def _damaged(self, host: PartitionHost, error: RaftlogError) -> None:
+        self.partitions.damaged(host, str(error))
+
+    # -- the time ----------------------------------------------------------------------------------
+
+    def _look_soon(self, seconds: float) -> None:
+        self._loop.call_later(seconds, self._look_at_everything)
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+        self._looks += 1
+        self.membership.look()
+        if not self._is_current and self.membership.is_registered:
+            self._is_current = True  # what was agreed on up to this run's registration is here
+            self.partitions.drop_strays()
+        if self._is_current and not self._topics.is_complete and self.partitions.is_ready:
+            self._topics.is_complete = True
+        if self._looks % LOOK_AT_PARTITIONS_EVERY == 0:
+            self._look_at_partitions()
+        if self._looks % TELL_ALL_EVERY == 0:
+            self.gossip.tell(self.partitions.members.values())
+
+    def _look_at_everything(self) -> None:
+        if not self.membership.is_leaving:
+            self.membership.look()
+            self._look_at_partitions()
+
+    def _look_at_partitions(self) -> None:
+        self.partitions.review_all()
+        self.arbiter.look_at_all(self.partitions.members.values())
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _send(self, peer: int, envelope: bytes) -> None:
+        self.links.send(peer, envelope)
+
+    def _is_fenced(self, broker_id: int) -> bool:
+        record = self.machine.brokers.get(broker_id)
+        return record is None or record.fenced
+
+    def _identity(self) -> PeerIdentity:
+        address = self._services.address()
+        return PeerIdentity(
+            broker_id=self.broker_id,
+            directory_id=self.me.directory_id,
+            boot=self.me.boot,
+            host=address.host,
+            port=address.port,
+            protocol_version=PEER_PROTOCOL_VERSION,
+            cluster_id=self.machine.cluster_id or self._store.identity.cluster_id,
+        )
+
+    def _broker_epoch(self) -> int:
+        record = self.machine.brokers.get(self.broker_id)
+        return -1 if record is None else record.broker_epoch
+
+    def _set_addresses(self) -> None:
+        """Voters are where the configuration says, others where they registered."""
+        addresses = {b.id: Address(b.host, b.port) for b in self.machine.brokers.values()}
+        addresses.update((voter.id, voter.address) for voter in self._config.voters)
+        self.links.set_addresses(addresses)
+
+    def _make_fetcher(self, leader: int) -> ReplicaFetcher:
+        return ReplicaFetcher(
+            leader,
+            loop=self._loop,
+            links=self.links,
+            bytes_max=min(self._config.replica_fetch_max_bytes, limits.FETCH_BYTES_MAX),
+            wait_ms_max=self._config.replica_fetch_wait_max_ms,
+            on_damage=self._damaged,
+        )

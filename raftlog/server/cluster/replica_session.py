@@ -1,0 +1,281 @@
+"""The leader's side of copying: what one follower wants of this broker, over one connection.
+
+The follower names the partitions whose position changed; the rest is kept here. A partition is
+looked at only when it has news: something was appended, or the follower moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from raftlog.errors import (
+    FencedLeaderEpochError,
+    NotLeaderError,
+    RaftlogError,
+    UnknownLeaderEpochError,
+    UnknownTopicError,
+)
+from raftlog.protocol.replica_session import LeaderSession, PartitionKey
+from raftlog.protocol.replication import (
+    Divergence,
+    DurablePosition,
+    ReplicaFetched,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+    ReplicaPosition,
+)
+from raftlog.protocol.schema import Failure
+from raftlog.replication.following import Diverged, OutOfRange, divergence
+from raftlog.server.cluster.member import Member
+from raftlog.server.replica_host import PartitionHost
+from raftlog.server.reply import Reply
+
+
+class _Copied:
+    """One partition, as far as this follower has copied it."""
+
+    __slots__ = ("_session", "at", "host", "is_answered", "key", "told_watermark")
+
+    def __init__(self, session: ReplicaSession, key: PartitionKey, at: ReplicaPosition) -> None:
+        self._session = session
+        self.key = key
+        self.at = at
+        self.host: PartitionHost | None = None
+        self.told_watermark = -1
+        self.is_answered = False  # until the follower has moved, there is nothing more to say
+
+    def wake(self) -> None:
+        self._session.has_news(self)
+
+    def watch(self, host: PartitionHost | None) -> None:
+        if host is self.host:
+            return
+        if self.host is not None:
+            self.host.unwatch_appends(self)
+        self.host = host
+        if host is not None:
+            host.watch_appends(self)
+
+
+class ReplicaSession:
+    """Ends with its connection: call ``close``."""
+
+    def __init__(
+        self,
+        follower: int,
+        directory_id: str,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        find: Callable[[str, int], Member | None],
+        on_progress: Callable[[Member], None],
+    ) -> None:
+        """``on_progress``: told when a follower outside the ISR has moved."""
+        self._follower = follower
+        self._directory_id = directory_id
+        self._loop = loop
+        self._find = find
+        self._on_progress = on_progress
+        self._session = LeaderSession()
+        self._copied: dict[PartitionKey, _Copied] = {}
+        self._news: dict[_Copied, None] = {}
+        self._waiting: tuple[Reply, ReplicaFetchRequest] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- requests
+
+    def fetch(self, request: ReplicaFetchRequest, reply: Reply) -> None:
+        """Answer when there is something; one that waits already is answered at once."""
+        self._answer_waiting(final=True)
+        self._session.take(request)
+        gone = (
+            [key for key in self._copied if key not in self._session.positions]
+            if request.full or request.forgotten
+            else []
+        )
+        for key in gone:
+            copied = self._copied.pop(key)
+            copied.watch(None)
+            self._news.pop(copied, None)
+        for at in request.partitions:
+            self._moved(at)
+        self._waiting = reply, request
+        self._timer = self._loop.call_later(
+            request.wait_ms_max / 1_000, lambda: self._answer_waiting(final=True)
+        )
+        self._answer_waiting(final=False)
+
+    def progress(self, positions: list[DurablePosition]) -> None:
+        """The follower's disk has more."""
+        for position in positions:
+            copied = self._copied.get((position.topic_id, position.partition))
+            member = self._find(position.topic_id, position.partition)
+            if copied is None or member is None or member.host is None:
+                continue
+            if position.leader_epoch == copied.at.leader_epoch:
+                self._count(member, copied, position.durable_offset)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._waiting = None
+        for copied in self._copied.values():
+            copied.watch(None)
+        self._copied.clear()
+        self._news.clear()
+
+    # -- inside
+
+    def _moved(self, at: ReplicaPosition) -> None:
+        key = at.topic_id, at.partition
+        copied = self._copied.get(key)
+        if copied is None:
+            copied = self._copied[key] = _Copied(self, key, at)
+        copied.at = at
+        copied.is_answered = False
+        member = self._find(*key)
+        copied.watch(None if member is None else member.host)
+        self._news[copied] = None
+        if member is not None and member.host is not None:
+            self._count(member, copied, at.durable_offset)
+
+    def _count(self, member: Member, copied: _Copied, durable_offset: int) -> None:
+        """A fetch in the leader's own epoch is the acknowledgement of what lies below it."""
+        host = member.host
+        assert host is not None
+        leadership, at = host.leadership, copied.at
+        if leadership is None or at.leader_epoch != host.leader_epoch:
+            return
+        if self._differs(host, at) is not None:
+            return
+        host.on_follower(
+            self._follower,
+            self._directory_id,
+            fetch_offset=max(at.fetch_offset, durable_offset),
+            durable_offset=durable_offset,
+        )
+        if self._follower not in leadership.state.isr:
+            self._on_progress(member)
+
+    def has_news(self, copied: _Copied) -> None:
+        self._news[copied] = None
+        if self._waiting is not None:
+            self._answer_waiting(final=False)
+
+    def _answer_waiting(self, *, final: bool) -> None:
+        if self._waiting is None or (not self._news and not final):
+            return
+        reply, request = self._waiting
+        if not reply.is_wanted:
+            self.close()
+            return
+        if not reply.connection.may_answer_at_length and not final:
+            reply.connection.when_writable(lambda: self._answer_waiting(final=False))
+            return
+        answers, batches = self._read(request.bytes_max)
+        if final:
+            answers += self._watermarks()
+        if not answers and not final:
+            return
+        self._waiting = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        reply.send(ReplicaFetchResponse(partitions=answers), batches)
+
+    def _read(self, bytes_left: int) -> tuple[list[ReplicaFetched], list[bytes]]:
+        answers: list[ReplicaFetched] = []
+        batches: list[bytes] = []
+        for copied in list(self._news):
+            if bytes_left <= 0:
+                break
+            del self._news[copied]
+            if copied.is_answered:
+                continue
+            answer, found = self._look(copied, bytes_left)
+            if answer is None:
+                continue
+            copied.is_answered = True
+            answers.append(answer)
+            batches += found
+            bytes_left -= answer.length
+        return answers, batches
+
+    def _look(self, copied: _Copied, bytes_left: int) -> tuple[ReplicaFetched | None, list[bytes]]:
+        at, host = copied.at, copied.host
+        try:
+            if host is None:
+                raise UnknownTopicError("there is no such partition here (yet)")
+            _check_epoch(host, at)
+            differs = self._differs(host, at)
+            if isinstance(differs, Diverged):
+                point = Divergence(epoch=differs.epoch, end_offset=differs.end_offset)
+                return self._answer(copied, diverged=point), []
+            if isinstance(differs, OutOfRange):
+                return self._answer(copied, restart_at=differs.log_start), []
+            if at.fetch_offset >= host.log.log_end_offset:
+                return None, []
+            found = host.read_uncommitted(
+                start_offset=at.fetch_offset, bytes_max=min(at.bytes_max, bytes_left)
+            )
+        except RaftlogError as error:
+            return self._answer(copied, failure=Failure.of(error)), []
+        return self._answer(copied, length=sum(map(len, found))), found
+
+    def _differs(self, host: PartitionHost, at: ReplicaPosition) -> Diverged | OutOfRange | None:
+        log = host.log
+        return divergence(
+            log.epochs,
+            log_end=log.log_end_offset,
+            log_start=log.log_start_offset,
+            last_epoch=at.last_epoch,
+            fetch_offset=at.fetch_offset,
+        )
+
+    def _answer(
+        self,
+        copied: _Copied,
+        *,
+        failure: Failure | None = None,
+        diverged: Divergence | None = None,
+        restart_at: int | None = None,
+        length: int = 0,
+    ) -> ReplicaFetched:
+        host = copied.host
+        if host is not None:
+            copied.told_watermark = host.high_watermark
+        return ReplicaFetched(
+            topic_id=copied.key[0],
+            partition=copied.key[1],
+            failure=failure,
+            leader_epoch=copied.at.leader_epoch,
+            high_watermark=-1 if host is None else host.high_watermark,
+            log_start_offset=-1 if host is None else host.log.log_start_offset,
+            diverged=diverged,
+            restart_at=restart_at,
+            length=length,
+        )
+
+    def _watermarks(self) -> list[ReplicaFetched]:
+        """Partitions without news whose high watermark the follower does not know yet."""
+        return [
+            self._answer(copied)
+            for copied in self._copied.values()
+            if copied.host is not None
+            and copied not in self._news
+            and copied.host.leadership is not None
+            and copied.host.high_watermark != copied.told_watermark
+        ]
+
+
+def _check_epoch(host: PartitionHost, at: ReplicaPosition) -> None:
+    if at.leader_epoch < host.leader_epoch:
+        raise FencedLeaderEpochError(
+            f"{host.topic_partition} is in epoch {host.leader_epoch}, not {at.leader_epoch}"
+        )
+    if at.leader_epoch > host.leader_epoch:
+        raise UnknownLeaderEpochError(
+            f"{host.topic_partition}: epoch {at.leader_epoch} is not known here yet"
+        )
+    if host.leadership is None:
+        raise NotLeaderError(f"this broker does not lead {host.topic_partition}")

@@ -1,0 +1,327 @@
+"""Drives a broker's ``ConsensusNode`` on an event loop: time, disk and outcomes. Decides nothing.
+
+All Raft groups of a broker share one journal, so all that one turn of the loop makes them write
+goes into one fdatasync, in a thread. Until that is back the node sends nothing: a vote or an
+acknowledgement is durable before anybody hears of it (Raft, section 5.1 of the paper: "persistent
+state ... updated on stable storage before responding").
+
+Uses nothing of the loop but its time, its timers, ``call_soon`` and futures: on a loop with virtual
+time, a run is a function of what comes in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import math
+from asyncio import AbstractEventLoop
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+from raftlog.consensus import (
+    Applied,
+    ConsensusNode,
+    GroupStatus,
+    JournalTicket,
+    NotProposed,
+    Outcome,
+    StateMachine,
+    Unknown,
+)
+from raftlog.errors import (
+    ClusterNotReadyError,
+    CommitUnknownError,
+    DiskFullError,
+    StorageFailedError,
+)
+from raftlog.server.workers import Workers
+
+logger = logging.getLogger(__name__)
+
+DISK_FULL_PAUSE_S: Final = 1.0  # between two attempts to write to a full disk
+PROPOSE_SECONDS_MAX: Final = 15.0  # then a proposal's outcome is unknown, whatever holds it up
+_TICK_SECONDS_MIN: Final = 0.001  # a node that always has something due leaves the loop some time
+
+# Called once.
+OutcomeDone: TypeAlias = Callable[[Outcome], None]
+
+
+class ConsensusPlane:
+    """Invariant: at most one ticket of the journal is out, and none begins after ``stop``.
+
+    Args:
+        on_failed: Told once, when the journal could not be written or consensus made a mistake:
+            the broker has to end. Nothing is sent from then on.
+    """
+
+    def __init__(
+        self,
+        node: ConsensusNode,
+        loop: AbstractEventLoop,
+        workers: Workers,
+        *,
+        on_failed: Callable[[StorageFailedError], None],
+        disk_full_pause_s: float = DISK_FULL_PAUSE_S,
+        propose_seconds_max: float = PROPOSE_SECONDS_MAX,
+    ) -> None:
+        self._node = node
+        self._loop = loop
+        self._workers = workers
+        self._on_failed = on_failed
+        self._disk_full_pause_s = disk_full_pause_s
+        self._propose_seconds_max = propose_seconds_max
+        self._ticket: JournalTicket | None = None
+        self._scheduled = False  # a turn is due on the loop
+        self._timer: asyncio.TimerHandle | None = None  # of the next tick, or the next attempt
+        self._is_disk_full = False
+        self._pausing = False  # until it is tried again
+        self._stopped = False
+        self._inside = False  # a call of the node's is under way
+        self._inputs: deque[Callable[[float], None]] = deque()  # that came meanwhile
+        self._waiting: dict[int, OutcomeDone] = {}  # proposals without an outcome
+        self._proposals = 0
+        self._open: set[str] = set()  # groups
+        self._quiet: asyncio.Future[None] | None = None  # while `stop` waits for the last ticket
+        self.failure: StorageFailedError | None = None
+
+    # -- what comes in -----------------------------------------------------------------------------
+
+    def receive(self, peer: int, envelope: bytes) -> None:
+        """An envelope from an authenticated peer; any bytes."""
+        self._enter(lambda now: self._node.receive(peer, envelope, now))
+
+    def peer_up(self, peer: int, directory_id: str, boot: int) -> None:
+        """Envelopes to ``peer`` may arrive from now on."""
+        self._enter(lambda now: self._node.peer_up(peer, directory_id, boot, now))
+
+    def peer_down(self, peer: int) -> None:
+        self._enter(lambda now: self._node.peer_down(peer, now))
+
+    def open_group(
+        self, group_id: str, machine: StateMachine, *, voters: Mapping[int, str], base: bytes
+    ) -> None:
+        """``ConsensusNode.open_group``, now."""
+
+        def act(now: float) -> None:
+            self._node.open_group(group_id, machine, voters=voters, base=base, now=now)
+            self._open.add(group_id)
+
+        self._enter(act)
+
+    def close_group(self, group_id: str, *, forget: bool) -> None:
+        """``ConsensusNode.close_group``; ``forget`` drops what the journal has of it."""
+        self._open.discard(group_id)
+        self._enter(lambda _now: self._node.close_group(group_id, forget=forget))
+
+    def force_generation(self, group_id: str, voters: Mapping[int, str]) -> None:
+        """``ConsensusNode.force_generation``: an operator's recovery after loss of the majority."""
+        self._enter(lambda now: self._node.force_generation(group_id, voters, now))
+
+    def propose_bytes(self, group_id: str, command: bytes, done: OutcomeDone) -> None:
+        """Propose a command; ``done`` is called once, later."""
+        self._propose(done, lambda once, now: self._node.propose(group_id, command, once, now))
+
+    def seal(self, group_id: str, voters: Mapping[int, str], done: OutcomeDone) -> None:
+        """End the group's generation; the next one has ``voters``. ``done`` as of a command."""
+        self._propose(done, lambda once, now: self._node.seal(group_id, voters, once, now))
+
+    async def propose(self, group_id: str, command: bytes) -> object:
+        """What applying the command gave.
+
+        Raises ``ClusterNotReadyError`` when it was certainly not proposed, ``CommitUnknownError``
+        when it may or may not be applied. That is known within ``propose_seconds_max``.
+        """
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+
+        def done(outcome: Outcome) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        late = Unknown(f"there was no outcome for {self._propose_seconds_max:g} s")
+        timer = self._loop.call_later(self._propose_seconds_max, done, late)
+        try:
+            self.propose_bytes(group_id, command, done)
+            outcome = await future
+        finally:
+            timer.cancel()
+        if isinstance(outcome, Applied):
+            return outcome.result
+        what = f"a command to {group_id}"
+        if isinstance(outcome, NotProposed):
+            raise ClusterNotReadyError(f"{what} was not proposed: {outcome.reason}")
+        raise CommitUnknownError(f"{what} may be applied or not: {outcome.reason}")
+
+    # -- what is there -----------------------------------------------------------------------------
+
+    def status(self, group_id: str) -> GroupStatus:
+        """``ConsensusNode.status``."""
+        return self._node.status(group_id)
+
+    def leads(self, group_id: str) -> bool:
+        """Whether this broker takes itself for the group's Raft leader; False if it is not open.
+
+        Not an authority: another may have been elected since. What it proposes is decided by Raft.
+        """
+        if self._ended or group_id not in self._open:
+            return False
+        return self._node.status(group_id).role == "leader"
+
+    @property
+    def is_disk_full(self) -> bool:
+        """The journal waits for room; meanwhile this broker neither votes nor acknowledges."""
+        return self._is_disk_full
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """No more ticks; proposals that have no outcome get an unknown one; the disk is at rest."""
+        self._stopped = True
+        self._cancel_timer()
+        self._end_proposals("the broker stops")
+        if self._ticket is not None:
+            self._quiet = self._loop.create_future()
+            await self._quiet
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    @property
+    def _ended(self) -> bool:
+        return self._stopped or self.failure is not None
+
+    def _enter(self, act: Callable[[float], None]) -> None:
+        """Have the node do something, now or, when it is in the middle of something, after that.
+
+        What a machine or ``on_state`` calls may come back here while the node is at work.
+        """
+        if self._ended:
+            return
+        self._inputs.append(act)
+        if not self._inside:
+            self._guarded(self._take_inputs)
+
+    def _take_inputs(self) -> None:
+        while self._inputs and not self._ended:
+            self._inputs.popleft()(self._loop.time())
+            self._turn_soon()
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        """Run ``act``. If it does not end well, its state is not to be trusted: consensus ends."""
+        assert not self._inside
+        self._inside = True
+        try:
+            act()
+            self._take_inputs()
+        except StorageFailedError as error:
+            self._fail(error)
+        except Exception as error:
+            logger.exception("consensus failed by a mistake of the broker's")
+            self._fail(
+                StorageFailedError(
+                    f"consensus made a mistake ({type(error).__name__}: {error}), and what is in "
+                    "memory is not to be trusted; the journal is. Please report it"
+                )
+            )
+        finally:
+            self._inside = False
+
+    def _turn_soon(self) -> None:
+        """Have one turn after all that this turn of the loop still brings."""
+        if self._ticket is None and not self._scheduled and not self._ended:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Do what is due, then make it durable; if there is nothing to write, it is sent."""
+        self._scheduled = False
+        if self._ended or self._pausing or self._ticket is not None:
+            return
+        self._cancel_timer()
+        self._guarded(self._tick_and_sync)
+
+    def _tick_and_sync(self) -> None:
+        node = self._node
+        now = self._loop.time()
+        node.tick(now)
+        self._ticket = node.begin_sync()
+        if self._ticket is not None:
+            self._workers.submit(self._ticket.run, self._synced)
+        else:
+            pause = max(node.next_tick(now) - now, _TICK_SECONDS_MIN)
+            if pause < math.inf:
+                self._timer = self._loop.call_later(pause, self._turn)
+
+    def _synced(self, _result: None, error: Exception | None) -> None:
+        ticket, self._ticket = self._ticket, None
+        assert ticket is not None
+        if self.failure is not None:
+            pass  # what waits to be sent comes from memory that is not to be trusted
+        elif error is None:
+            self._note_room()
+            self._guarded(lambda: self._node.complete_sync(ticket, self._loop.time()))
+            self._turn()
+        else:
+            if not isinstance(error, OSError):  # whatever it was, what is on disk is unknown
+                error = OSError(errno.EIO, repr(error))
+            failure = self._node.failed_sync(ticket, error)
+            if isinstance(failure, DiskFullError):
+                self._wait_for_room(failure)
+            else:
+                self._fail(failure)
+        if self._quiet is not None and not self._quiet.done():
+            self._quiet.set_result(None)
+
+    def _wait_for_room(self, error: DiskFullError) -> None:
+        """No turn until a pause is over, so nothing is sent: what it tells of is not durable."""
+        if not self._is_disk_full:
+            self._is_disk_full = True
+            logger.error("%s", error)
+        if not self._ended:
+            self._pausing = True
+            self._timer = self._loop.call_later(self._disk_full_pause_s, self._resume)
+
+    def _resume(self) -> None:
+        self._pausing = False
+        self._turn()
+
+    def _note_room(self) -> None:
+        if self._is_disk_full:
+            self._is_disk_full = False
+            logger.info("there is room for the consensus journal again: it goes on")
+
+    def _fail(self, error: StorageFailedError) -> None:
+        if self.failure is not None:
+            return
+        self.failure = error
+        self._inputs.clear()
+        self._cancel_timer()
+        self._on_failed(error)
+        self._end_proposals(str(error))
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- proposals ---------------------------------------------------------------------------------
+
+    def _propose(self, done: OutcomeDone, act: Callable[[OutcomeDone, float], None]) -> None:
+        if self._ended:
+            self._loop.call_soon(done, NotProposed(str(self.failure or "the broker stops")))
+            return
+        self._proposals += 1
+        number = self._proposals
+        self._waiting[number] = done
+
+        def once(outcome: Outcome) -> None:
+            waiting = self._waiting.pop(number, None)
+            if waiting is not None:  # else it was given up
+                self._loop.call_soon(waiting, outcome)  # who hears it may propose the next one
+
+        self._enter(lambda now: act(once, now))
+
+    def _end_proposals(self, reason: str) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for done in waiting.values():
+            done(Unknown(reason))

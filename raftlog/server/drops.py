@@ -1,0 +1,105 @@
+"""How a host's log loses its old end: what users delete, what retention no longer keeps.
+
+The log's start moves at once; the files go in a thread, and never while the log is being synced.
+Which offset to drop up to is decided by who calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from raftlog.disk import NO_ROOM
+from raftlog.errors import DiskFullError, RaftlogError, StorageFailedError
+from raftlog.server.flusher import GroupCommit
+from raftlog.server.workers import Workers
+from raftlog.storage import DropTicket, Log
+from raftlog.types import Offset
+
+# Called once, with None, or with why it will never be.
+Acknowledge: TypeAlias = Callable[[RaftlogError | None], None]
+
+
+class Drops:
+    """Of one log. ``is_closed`` ends them: nothing is begun any more."""
+
+    __slots__ = ("_commit", "_log", "_on_failed", "_out", "_quiet", "_workers", "closed")
+
+    def __init__(
+        self,
+        log: Log,
+        commit: GroupCommit,
+        workers: Workers,
+        *,
+        on_failed: Callable[[StorageFailedError], None],
+    ) -> None:
+        self.closed: RaftlogError | None = None  # why nothing more is dropped
+        self._log = log
+        self._commit = commit
+        self._workers = workers
+        self._on_failed = on_failed
+        self._out = 0
+        self._quiet: list[Callable[[], None]] = []
+
+    def advance_log_start(self, before_offset: Offset, done: Acknowledge) -> None:
+        """Drop what lies below ``before_offset``; ``done`` once that is durable."""
+
+        def drop() -> None:
+            if self.closed is not None:
+                done(self.closed)
+                return
+            offset = max(before_offset, self._log.log_start_offset)
+            self._run(lambda: self._log.advance_log_start(offset), done)
+
+        self._commit.between_syncs(drop)
+
+    def apply_retention(self, *, now_ms: int, high_watermark: Offset) -> None:
+        """Drop what the topic's retention no longer keeps. Called between syncs."""
+        self._run(
+            lambda: self._log.apply_retention(now_ms=now_ms, high_watermark=high_watermark),
+            _ignore,
+        )
+
+    def when_quiet(self, done: Callable[[], None]) -> None:
+        """Call ``done``, after the close, once no thread works on the log's files any more."""
+        assert self.closed is not None
+        self._quiet.append(done)
+        self._commit.between_syncs(self._check_quiet)
+
+    def disk_error(self, what: str, error: Exception) -> RaftlogError:
+        """The error for a failure of the disk; one that leaves its state unknown is reported."""
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            return DiskFullError(f"{what}: {error}")
+        failure = StorageFailedError(f"{what}: {error}")
+        self._on_failed(failure)
+        return failure
+
+    def _run(self, plan: Callable[[], DropTicket | None], done: Acknowledge) -> None:
+        """Take a drop ticket from the log and have it run; the log's start moved already."""
+        what = f"deleting old records in {self._log.directory} failed"
+        try:
+            ticket = plan()
+        except OSError as error:
+            done(self.disk_error(what, error))
+            return
+        if ticket is None:
+            done(None)
+            return
+        self._out += 1
+
+        def finished(_result: None, error: Exception | None) -> None:
+            self._out -= 1
+            done(None if error is None else self.disk_error(what, error))
+            self._commit.between_syncs(self._check_quiet)
+
+        self._workers.submit(ticket.run, finished)
+
+    def _check_quiet(self) -> None:
+        if self.closed is not None and self._out == 0:
+            waiting, self._quiet = self._quiet, []
+            for done in waiting:
+                done()
+
+
+def _ignore(_outcome: RaftlogError | None) -> None:
+    """Retention is tried again at the next round; a failed disk was reported already."""

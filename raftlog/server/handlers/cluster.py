@@ -1,0 +1,29 @@
+"""``describe_cluster``, ``transfer_leader`` and ``recover_cluster``: what an operator asks for."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from raftlog.protocol.cluster import (
+    DescribeClusterRequest,
+    RecoverClusterRequest,
+    TransferLeaderRequest,
+)
+from raftlog.protocol.connection import Request
+from raftlog.server.context import BrokerContext
+from raftlog.server.reply import Reply
+
+
+def handle_describe(context: BrokerContext, request: Request, reply: Reply) -> None:
+    message = cast(DescribeClusterRequest, request.message)
+    reply.send(context.operations.describe(message))
+
+
+def handle_transfer_leader(context: BrokerContext, request: Request, reply: Reply) -> None:
+    message = cast(TransferLeaderRequest, request.message)
+    context.administration.submit(lambda: context.operations.transfer_leader(message), reply)
+
+
+def handle_recover(context: BrokerContext, request: Request, reply: Reply) -> None:
+    message = cast(RecoverClusterRequest, request.message)
+    context.administration.submit(lambda: context.operations.recover(message), reply)

@@ -1,0 +1,97 @@
+"""``peer_hello``, ``peer_prove``, ``raft``, ``peer_ping``: what other brokers ask of this one.
+
+A connection becomes a peer's by the first two; ``dispatch`` refuses the others before that. Until
+the proof nothing that the other side says of itself has any effect.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from raftlog.errors import AccessDeniedError, RaftlogError
+from raftlog.protocol.connection import Request
+from raftlog.protocol.peer import (
+    PeerHelloRequest,
+    PeerIdentity,
+    PeerPingRequest,
+    PeerPingResponse,
+    PeerProveRequest,
+    PeerProveResponse,
+    check_envelope,
+)
+from raftlog.server.peers.peering import Peering
+from raftlog.server.reply import Reply
+
+
+class _HasPeering(Protocol):
+    @property
+    def peering(self) -> Peering: ...
+
+
+class PeeringContext(Protocol):
+    """What these handlers use of the broker's context."""
+
+    def clustered(self) -> _HasPeering:
+        """Raises ``UnsupportedFeatureError`` on a broker that has no peers."""
+        ...
+
+
+def handle_hello(context: PeeringContext, request: Request, reply: Reply) -> None:
+    """Say who we are, and prove it; the other side has yet to."""
+    message = request.message
+    assert isinstance(message, PeerHelloRequest)
+    connection = reply.connection
+    try:
+        if connection.answering is None:
+            connection.answering = context.clustered().peering.answering()
+        response = connection.answering.answer(message)
+    except RaftlogError as error:
+        _turn_away(reply, error)
+    else:
+        reply.send(response)
+
+
+def handle_prove(context: PeeringContext, request: Request, reply: Reply) -> None:
+    """The other side's proof. If it holds, the connection is that peer's from here on."""
+    message = request.message
+    assert isinstance(message, PeerProveRequest)
+    connection = reply.connection
+    try:
+        peering = context.clustered().peering
+        if connection.answering is None:
+            raise AccessDeniedError("peer_prove has to follow a peer_hello, once")
+        peer = connection.answering.check(message)
+        peering.registry.admit_incoming(peer, connection)
+    except RaftlogError as error:
+        _turn_away(reply, error)
+    else:
+        connection.peer_identity = peer
+        reply.send(PeerProveResponse())
+
+
+def handle_raft(context: PeeringContext, request: Request, reply: Reply) -> None:
+    """Envelopes are handled in the order in which they came; what is in them is Raft's to judge."""
+    envelope = check_envelope(request.attachment)
+    context.clustered().peering.receive(_peer(reply).broker_id, bytes(envelope))
+    reply.none()
+
+
+def handle_ping(context: PeeringContext, request: Request, reply: Reply) -> None:
+    """A sign of life."""
+    message = request.message
+    assert isinstance(message, PeerPingRequest)
+    context.clustered().peering.broker_epochs[_peer(reply).broker_id] = message.broker_epoch
+    reply.send(PeerPingResponse())
+
+
+def _turn_away(reply: Reply, error: RaftlogError) -> None:
+    """A handshake that failed is not tried again on the same connection."""
+    reply.connection.note_refusal(reply.request.api.name, error)
+    reply.fail(error)
+    reply.connection.end(error)
+
+
+def _peer(reply: Reply) -> PeerIdentity:
+    peer = reply.connection.peer_identity
+    assert peer is not None, "dispatch lets nobody else through"
+    return peer

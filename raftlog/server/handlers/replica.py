@@ -1,0 +1,33 @@
+"""``replica_fetch`` and ``replica_progress``: a follower copies what this broker leads.
+
+And ``partition_states``: what a broker without a vote is told.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from raftlog.protocol.connection import Request
+from raftlog.protocol.replication import (
+    PartitionStatesRequest,
+    ReplicaFetchRequest,
+    ReplicaProgressRequest,
+)
+from raftlog.server.context import BrokerContext
+from raftlog.server.reply import Reply
+
+
+def handle_fetch(context: BrokerContext, request: Request, reply: Reply) -> None:
+    session = context.clustered().session(reply.connection)
+    session.fetch(cast(ReplicaFetchRequest, request.message), reply)
+
+
+def handle_progress(context: BrokerContext, request: Request, reply: Reply) -> None:
+    session = context.clustered().session(reply.connection)
+    session.progress(cast(ReplicaProgressRequest, request.message).partitions)
+    reply.none()
+
+
+def handle_states(context: BrokerContext, request: Request, reply: Reply) -> None:
+    context.clustered().gossip.take(cast(PartitionStatesRequest, request.message).states)
+    reply.none()

@@ -1,0 +1,167 @@
+"""What an operator asks of a cluster, and how a broker without one answers.
+
+``Operations`` is what handlers need; the cluster's own is ``raftlog.server.cluster.operations``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from raftlog.errors import UnsupportedFeatureError
+from raftlog.protocol.cluster import (
+    BrokerStatus,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    PartitionStatus,
+    RecoverClusterRequest,
+    RecoverClusterResponse,
+    ReplicaStatus,
+    TransferLeaderRequest,
+    TransferLeaderResponse,
+)
+from raftlog.protocol.metadata import BrokerInfo
+from raftlog.server.replica_host import PartitionHost
+from raftlog.server.topic_table import HostedTopic, TopicTable
+from raftlog.storage import Store
+
+
+class Operations(Protocol):
+    """See the requests of the same names."""
+
+    @property
+    def cluster_id(self) -> str:
+        """Empty until the cluster has one."""
+        ...
+
+    def controller(self) -> int | None: ...
+    def other_brokers(self) -> list[BrokerInfo]: ...
+    def describe(self, request: DescribeClusterRequest) -> DescribeClusterResponse: ...
+    async def transfer_leader(self, request: TransferLeaderRequest) -> TransferLeaderResponse: ...
+    async def recover(self, request: RecoverClusterRequest) -> RecoverClusterResponse: ...
+
+
+class AloneOperations:
+    """Of a broker that has no others: it leads everything, and there is nothing to recover."""
+
+    def __init__(self, store: Store, topics: TopicTable, now: Callable[[], float]) -> None:
+        self._store = store
+        self._topics = topics
+        self._now = now
+
+    @property
+    def cluster_id(self) -> str:
+        return self._store.identity.cluster_id
+
+    def controller(self) -> int | None:
+        return self._store.identity.broker_id
+
+    def other_brokers(self) -> list[BrokerInfo]:
+        return []
+
+    def describe(self, request: DescribeClusterRequest) -> DescribeClusterResponse:
+        identity = self._store.identity
+        me = BrokerStatus(
+            id=identity.broker_id,
+            host="",
+            port=0,
+            directory_id=identity.directory_id,
+            broker_epoch=0,
+            fenced=False,
+            live=True,
+        )
+        return DescribeClusterResponse(
+            cluster_id=identity.cluster_id,
+            controller=identity.broker_id,
+            brokers=[me],
+            partitions=describe_partitions(self._topics, request, identity.broker_id, self._now()),
+        )
+
+    async def transfer_leader(self, _request: TransferLeaderRequest) -> TransferLeaderResponse:
+        raise UnsupportedFeatureError("this broker stands alone: nobody else could lead")
+
+    async def recover(self, _request: RecoverClusterRequest) -> RecoverClusterResponse:
+        return RecoverClusterResponse(
+            partitions=[], cluster_note="this broker stands alone: there is nothing to recover"
+        )
+
+
+def describe_partitions(
+    topics: TopicTable, request: DescribeClusterRequest, broker_id: int, now: float
+) -> list[PartitionStatus]:
+    """The partitions that were asked for, as this broker knows them."""
+    if not request.include_partitions:
+        return []
+    found = []
+    for topic in topics:
+        if request.topics is not None and topic.name not in request.topics:
+            continue
+        for partition, host in enumerate(topic.hosts):
+            found.append(_partition(topics, topic, partition, host, broker_id, now))
+    return found
+
+
+def _partition(
+    topics: TopicTable,
+    topic: HostedTopic,
+    partition: int,
+    host: PartitionHost | None,
+    broker_id: int,
+    now: float,
+) -> PartitionStatus:
+    state = topics.state(topic, partition)
+    if state is None:
+        return PartitionStatus(
+            topic=topic.name,
+            topic_id=topic.id,
+            partition=partition,
+            leader=None,
+            leader_epoch=-1,
+            replicas=[],
+            isr=[],
+            witnesses=[],
+            elr=[],
+            min_isr=0,
+        )
+    return PartitionStatus(
+        topic=topic.name,
+        topic_id=topic.id,
+        partition=partition,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        replicas=list(state.replicas),
+        isr=sorted(state.isr),
+        witnesses=list(state.witnesses),
+        elr=sorted(state.elr),
+        min_isr=state.min_isr,
+        high_watermark=-1 if host is None else host.high_watermark,
+        log_start_offset=-1 if host is None else host.log.log_start_offset,
+        replica_status=[] if host is None else _replicas(host, broker_id, now),
+    )
+
+
+def _replicas(host: PartitionHost, broker_id: int, now: float) -> list[ReplicaStatus]:
+    """This broker's own copy, and those of its followers where it leads."""
+    log, leadership = host.log, host.leadership
+    mine = ReplicaStatus(
+        broker=broker_id,
+        log_end_offset=log.log_end_offset,
+        durable_end_offset=log.acknowledged_end_offset,
+        lag_ms=0 if leadership is not None else -1,
+        in_isr=leadership is not None,
+        chain=log.chain,
+        damage=log.damage,
+    )
+    if leadership is None:
+        return [mine]
+    others = [
+        ReplicaStatus(
+            broker=follower,
+            log_end_offset=progress.end,
+            durable_end_offset=progress.durable_end,
+            lag_ms=int(progress.lag_s * 1_000),
+            in_isr=progress.in_isr,
+        )
+        for follower, progress in sorted(leadership.followers(now).items())
+    ]
+    return [mine, *others]

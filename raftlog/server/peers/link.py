@@ -1,0 +1,313 @@
+"""This broker's link to one other: dialled, proved, kept alive by pings, dialled again.
+
+A link is up from the moment at which both sides have proved that they know the cluster's secret
+until its connection ends, or until nothing was heard on it for ``broker.session.timeout.ms``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from raftlog import __version__
+from raftlog.config import Address
+from raftlog.errors import (
+    AccessDeniedError,
+    BrokerIdInUseError,
+    BrokerUnavailableError,
+    ConnectionLostError,
+    RaftlogError,
+    RefusedError,
+    RequestTimedOutError,
+    StaleBrokerError,
+    UnsupportedApiError,
+    UnsupportedVersionError,
+    WrongClusterError,
+)
+from raftlog.protocol import api as apis
+from raftlog.protocol.handshake import ApiVersionsRequest, ApiVersionsResponse
+from raftlog.protocol.peer import PeerHelloResponse, PeerIdentity, PeerPingRequest
+from raftlog.protocol.peer_auth import Dialling
+from raftlog.protocol.schema import Message
+from raftlog.server.peers.channel import PeerChannel, PeerConnector
+from raftlog.server.peers.registry import PeerRegistry
+
+logger = logging.getLogger(__name__)
+
+BACKOFF_SECONDS_MIN: Final = 0.05
+BACKOFF_SECONDS_MAX: Final = 0.5
+
+# What says that these two brokers may not talk as they are set up, rather than not right now.
+_REFUSALS: Final = (
+    AccessDeniedError,
+    BrokerIdInUseError,
+    StaleBrokerError,
+    UnsupportedApiError,
+    UnsupportedVersionError,
+    WrongClusterError,
+)
+
+
+class _NotIntroducedError(Exception):
+    """The handshake ended in a refusal: the peer's of this broker, or the same seen from here."""
+
+    def __init__(self, refusal: RaftlogError) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+
+
+@dataclass(frozen=True, slots=True)
+class LinkServices:
+    """What all links of a broker share."""
+
+    loop: asyncio.AbstractEventLoop
+    connector: PeerConnector
+    registry: PeerRegistry
+    secret: bytes
+    me: Callable[[], PeerIdentity]
+    broker_epoch: Callable[[], int]  # -1 while not registered
+    nonce: Callable[[], bytes]  # 32 random bytes, each time others
+    chance: Callable[[], float]  # 0 <= chance() < 1
+    heartbeat_s: float
+    session_timeout_s: float
+    queue_bytes_max: int
+    scratch: memoryview
+    on_up: Callable[[PeerIdentity], None]
+    on_down: Callable[[int, str], None]
+    on_refused: Callable[[int, RaftlogError], None]
+
+
+class PeerLink:
+    """Invariant: ``on_up`` and ``on_down`` are called in turns, ``on_up`` first."""
+
+    def __init__(self, broker_id: int, address: Address, services: LinkServices) -> None:
+        self.broker_id = broker_id
+        self.address = address
+        self.identity: PeerIdentity | None = None  # who is there, while the link is up
+        self.refusal: RaftlogError | None = None  # why the peer, or this broker, wants no link
+        self.problem = ""  # why the link is down
+        self.envelopes_dropped = 0
+        self._services = services
+        self._channel: PeerChannel | None = None  # while the link is up
+        self.task: asyncio.Task[None] | None = None  # while it is dialled
+        self._timer: asyncio.TimerHandle | None = None  # of the next ping, or the next dial
+        self._stopped = False
+        self._failures = 0  # in a row
+        self._up_since = 0.0
+        self._pings = 0
+        self._queued = 0  # bytes, at the last ping
+
+    @property
+    def is_up(self) -> bool:
+        return self._channel is not None
+
+    @property
+    def channel(self) -> PeerChannel:
+        """Where requests go. Raises ``BrokerUnavailableError`` while the link is down."""
+        if self._channel is None:
+            raise BrokerUnavailableError(
+                f"no link to broker {self.broker_id} at {self.address}: "
+                f"{self.problem or 'it is being dialled'}"
+            )
+        return self._channel
+
+    def start(self) -> None:
+        """Dial at once, and from then on whenever the link is down."""
+        self._dial()
+
+    def redial_now(self) -> None:
+        """The peer is there: do not wait for the next attempt's time."""
+        if self._timer is not None and not self.is_up:
+            self._timer.cancel()
+            self._dial()
+
+    def drop(self, reason: str) -> None:
+        """End the connection, if there is one; the link is dialled again."""
+        if self._channel is not None:
+            self._channel.abort(ConnectionLostError(reason))
+
+    def end(self, reason: str) -> None:
+        """End the link for good. ``task`` may need a moment more."""
+        self._stopped = True
+        self._cancel_timer()
+        self.drop(reason)
+        if self.task is not None:
+            self.task.cancel()
+
+    # -- up ----------------------------------------------------------------------------------------
+
+    def _dial(self) -> None:
+        self._timer = None
+        self.task = self._services.loop.create_task(self._connect())
+
+    async def _connect(self) -> None:
+        services = self._services
+        channel = PeerChannel(
+            services.loop,
+            lambda error: self._lost(channel, error),
+            scratch=services.scratch,
+            queue_bytes_max=services.queue_bytes_max,
+        )
+        failure: Exception
+        try:
+            async with asyncio.timeout(services.session_timeout_s):
+                await services.connector.connect(self.address, lambda: channel)
+                identity = await self._introduce(channel)
+            if channel.ended is not None:
+                raise channel.ended
+            services.registry.admit_outgoing(identity)
+        except TimeoutError:
+            failure = RequestTimedOutError(
+                f"it did not answer within {services.session_timeout_s:g} s "
+                "(broker.session.timeout.ms)"
+            )
+        except (OSError, RaftlogError, _NotIntroducedError) as error:
+            failure = error
+        except asyncio.CancelledError:
+            channel.abort(ConnectionLostError("the link is not wanted any more"))
+            raise
+        except Exception as error:  # a mistake of ours must not end the link for good
+            logger.exception("dialling broker %d failed by a mistake", self.broker_id)
+            failure = error
+        else:
+            self.task = None
+            self._rise(channel, identity)
+            return
+        self.task = None
+        channel.abort(ConnectionLostError("the handshake failed"))
+        self._note_failure(failure)
+        self._dial_later()
+
+    async def _introduce(self, channel: PeerChannel) -> PeerIdentity:
+        """The handshake: afterwards both sides know whom they have before them."""
+        services = self._services
+        me = services.me()
+        versions = await _ask(
+            channel,
+            apis.API_VERSIONS,
+            ApiVersionsRequest(
+                client_id=f"broker {me.broker_id}", client_software=f"raftlog/{__version__}"
+            ),
+        )
+        assert isinstance(versions, ApiVersionsResponse)
+        channel.agree(versions.apis)
+        dialling = Dialling(services.secret, me, services.nonce(), expected=self.broker_id)
+        hello = await _ask(channel, apis.PEER_HELLO, dialling.hello())
+        assert isinstance(hello, PeerHelloResponse)
+        try:
+            prove = dialling.check(hello)
+        except _REFUSALS as error:
+            raise _NotIntroducedError(error) from error
+        await _ask(channel, apis.PEER_PROVE, prove)
+        return hello.identity
+
+    def _rise(self, channel: PeerChannel, identity: PeerIdentity) -> None:
+        self._channel = channel
+        self.identity = identity
+        self.refusal = None
+        self.problem = ""
+        self._queued = 0
+        self._up_since = self._services.loop.time()
+        logger.info(
+            "link to broker %d at %s: up (data directory %s, boot %d)",
+            self.broker_id,
+            self.address,
+            identity.directory_id,
+            identity.boot,
+        )
+        self._services.on_up(identity)
+        if self._channel is channel:  # else whoever heard of it has dropped it
+            self._beat(self._services.loop.time())
+
+    def _beat(self, due: float) -> None:
+        """Ping; or give the peer up. ``due`` is when this was to be called."""
+        services, channel = self._services, self._channel
+        assert channel is not None
+        now = services.loop.time()
+        queued = channel.queued_bytes
+        if now - due > services.heartbeat_s or queued < self._queued:
+            # It was us who did not run; or what waits for it gets less, and pings wait behind it.
+            channel.last_heard_seconds = now
+        self._queued = queued
+        silent_s = now - channel.last_heard_seconds
+        if silent_s >= services.session_timeout_s:
+            channel.abort(
+                RequestTimedOutError(
+                    f"nothing was heard of it for {silent_s:.1f} s (broker.session.timeout.ms)"
+                )
+            )
+            return
+        self._pings += 1
+        ping = PeerPingRequest(sent=self._pings, broker_epoch=services.broker_epoch())
+        try:
+            channel.request(apis.PEER_PING, ping)
+        except BrokerUnavailableError as error:  # it does not read: time will tell
+            logger.debug("broker %d was not pinged: %s", self.broker_id, error)
+        pause = min(services.heartbeat_s, services.session_timeout_s - silent_s)
+        self._timer = services.loop.call_later(pause, self._beat, now + pause)
+
+    # -- down --------------------------------------------------------------------------------------
+
+    def _lost(self, channel: PeerChannel, error: RaftlogError) -> None:
+        if channel is not self._channel:
+            return  # it never became the link's, which its task deals with
+        self._channel = None
+        self.identity = None
+        self._cancel_timer()
+        self.problem = str(error)
+        if self._services.loop.time() - self._up_since >= self._services.session_timeout_s:
+            self._failures = 0
+        self._services.registry.outgoing_down(self.broker_id)
+        if not self._stopped:
+            logger.warning("link to broker %d at %s: down: %s", self.broker_id, self.address, error)
+        self._services.on_down(self.broker_id, self.problem)
+        if not self._stopped:
+            self._dial_later()
+
+    def _note_failure(self, failure: Exception) -> None:
+        """Remember why there is no link; log it when it is another reason than before."""
+        problem = str(failure) or type(failure).__name__
+        if problem != self.problem:
+            self.problem = problem
+            logger.warning(
+                "link to broker %d at %s: none: %s", self.broker_id, self.address, problem
+            )
+        refusal = failure.refusal if isinstance(failure, _NotIntroducedError) else None
+        known, self.refusal = self.refusal, refusal
+        if refusal is not None and (type(known), str(known)) != (type(refusal), str(refusal)):
+            self._services.on_refused(self.broker_id, refusal)
+
+    def _dial_later(self) -> None:
+        if self._stopped:
+            return
+        pause = backoff_seconds(self._failures, self._services.chance())
+        self._failures += 1
+        self._timer = self._services.loop.call_later(pause, self._dial)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def backoff_seconds(failures: int, chance: float) -> float:
+    """How long to wait after ``failures`` in a row: 50 ms, doubled up to 500 ms, with jitter.
+
+    The jitter is the upper half of that ("equal jitter"), so that two that lose the same peer do
+    not dial it in step.
+    """
+    step = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_MIN * (1 << min(failures, 10)))
+    return max(BACKOFF_SECONDS_MIN, step / 2 * (1 + chance))
+
+
+async def _ask(channel: PeerChannel, api: apis.Api, message: Message) -> Message:
+    future = channel.request(api, message)
+    try:
+        return (await future).message
+    except RefusedError as error:
+        if isinstance(error, _REFUSALS):
+            raise _NotIntroducedError(error) from error
+        raise

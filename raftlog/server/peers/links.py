@@ -1,0 +1,214 @@
+"""This broker's links to all the others: one outgoing connection per peer, for all raft groups.
+
+What a broker sends to a peer goes over the connection that it dialled; what the peer sends comes
+over the one that the peer dialled. So each side knows by its own pings whether it is heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from raftlog import limits
+from raftlog.config import Address
+from raftlog.errors import BrokerUnavailableError, RaftlogError
+from raftlog.protocol import api as apis
+from raftlog.protocol.api import Api
+from raftlog.protocol.peer import ENVELOPE_BYTES_MAX, PeerIdentity, RaftRequest
+from raftlog.protocol.schema import Message
+from raftlog.server.peers.channel import PEER_QUEUE_BYTES_MAX, Answer, PeerConnector
+from raftlog.server.peers.link import LinkServices, PeerLink
+from raftlog.server.peers.registry import PeerRegistry
+from raftlog.types import Buffer
+
+_RAFT: Final = RaftRequest()
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatus:
+    """One link, for operators."""
+
+    broker_id: int
+    address: Address
+    identity: PeerIdentity | None  # None while it is down
+    problem: str  # why it is down; "" while it is up, or being dialled for the first time
+    refusal: RaftlogError | None  # the problem, if waiting will not solve it
+    queued_bytes: int
+    envelopes_dropped: int
+
+
+class PeerLinks:
+    """Made by the broker once it knows who it is; lives on its event loop.
+
+    Args:
+        me: This broker, as it says in each handshake; its cluster id may become known later.
+        nonce: 32 random bytes, each time others. chance: a number from 0 up to, not including, 1.
+        heartbeat_interval_ms: Between two pings, more than 0.
+        session_timeout_ms: A peer that was not heard of for so long is down. More than the
+            heartbeat interval.
+        on_up, on_down: Called in turns for each peer: with who is there, with its id and why not.
+        on_refused: Called with a peer's id and, whenever that changes, why it refuses this broker
+            (``AccessDeniedError``, ``WrongClusterError``, ``BrokerIdInUseError``,
+            ``StaleBrokerError``, ``UnsupportedVersionError``), or the same as seen from here. The
+            link keeps trying. ``StaleBrokerError`` is always about this broker.
+        broker_epoch: This broker's registration, told with each ping; -1 for none.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        connector: PeerConnector,
+        registry: PeerRegistry,
+        *,
+        secret: bytes,
+        me: Callable[[], PeerIdentity],
+        nonce: Callable[[], bytes],
+        chance: Callable[[], float],
+        heartbeat_interval_ms: int,
+        session_timeout_ms: int,
+        on_up: Callable[[PeerIdentity], None],
+        on_down: Callable[[int, str], None],
+        on_refused: Callable[[int, RaftlogError], None],
+        broker_epoch: Callable[[], int] = lambda: -1,
+        queue_bytes_max: int = PEER_QUEUE_BYTES_MAX,
+    ) -> None:
+        assert 0 < heartbeat_interval_ms < session_timeout_ms
+        self._services = LinkServices(
+            loop=loop,
+            connector=connector,
+            registry=registry,
+            secret=secret,
+            me=me,
+            broker_epoch=broker_epoch,
+            nonce=nonce,
+            chance=chance,
+            heartbeat_s=heartbeat_interval_ms / 1_000,
+            session_timeout_s=session_timeout_ms / 1_000,
+            queue_bytes_max=queue_bytes_max,
+            scratch=memoryview(bytearray(limits.RECEIVE_BYTES)),
+            on_up=on_up,
+            on_down=on_down,
+            on_refused=on_refused,
+        )
+        self._links: dict[int, PeerLink] = {}
+        self._ending: set[asyncio.Task[None]] = set()  # of links that were removed
+        self._closed = False
+        registry.on_incoming = self._came_in
+
+    # -- which peers there are ---------------------------------------------------------------------
+
+    def set_addresses(self, addresses: Mapping[int, Address]) -> None:
+        """The peers from now on, and where they listen; this broker's own entry is left out.
+
+        A link whose peer has moved is made anew.
+        """
+        if self._closed:
+            return
+        own = self._services.me().broker_id
+        wanted = {peer: addresses[peer] for peer in sorted(addresses) if peer != own}
+        for peer, link in list(self._links.items()):
+            if wanted.get(peer) != link.address:
+                self._remove(peer, "it has moved" if peer in wanted else "it was removed")
+        for peer, address in wanted.items():
+            if peer not in self._links:
+                link = self._links[peer] = PeerLink(peer, address, self._services)
+                link.start()
+
+    async def close(self) -> None:
+        """End all links. What is still queued on them is lost."""
+        self._closed = True
+        for peer in list(self._links):
+            self._remove(peer, "the broker stops")
+        while self._ending:
+            await asyncio.wait(self._ending)
+
+    def _remove(self, peer: int, reason: str) -> None:
+        link = self._links.pop(peer)
+        link.end(reason)
+        task = link.task
+        if task is not None:
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    # -- what is there -----------------------------------------------------------------------------
+
+    def is_up(self, broker_id: int) -> bool:
+        """The link to the peer is up."""
+        link = self._links.get(broker_id)
+        return link is not None and link.is_up
+
+    def identity(self, broker_id: int) -> PeerIdentity | None:
+        """Who is at the other end of the link; None while it is down."""
+        link = self._links.get(broker_id)
+        return None if link is None else link.identity
+
+    def status(self) -> list[LinkStatus]:
+        """Every link, by broker id."""
+        return [_status(link) for _, link in sorted(self._links.items())]
+
+    # -- sending -----------------------------------------------------------------------------------
+
+    def send(self, broker_id: int, envelope: bytes) -> None:
+        """Send one Raft envelope. Without a link, or with too much queued, it is dropped.
+
+        Raft sends again what matters; dropped ones are counted (``LinkStatus``).
+        """
+        link = self._links.get(broker_id)
+        if link is None:
+            return
+        if (
+            not link.is_up
+            or len(envelope) > ENVELOPE_BYTES_MAX
+            or not link.channel.send(apis.RAFT, _RAFT, (envelope,))
+        ):
+            link.envelopes_dropped += 1
+
+    def tell(
+        self, broker_id: int, api: Api, message: Message, attachment: Sequence[Buffer] = ()
+    ) -> bool:
+        """Send a request of a one-way API; False if it was dropped. Raises what a frame refuses."""
+        link = self._links.get(broker_id)
+        return link is not None and link.is_up and link.channel.send(api, message, attachment)
+
+    def request(
+        self, broker_id: int, api: Api, message: Message, attachment: Sequence[Buffer] = ()
+    ) -> asyncio.Future[Answer]:
+        """Send a request; the future of its answer. Raises when nothing was sent.
+
+        The future fails with the peer's error, or ``ConnectionLostError`` when the link goes down
+        first. It has no time limit of its own: cancel it, and a late answer is ignored. More than
+        ``limits.REQUESTS_IN_FLIGHT_MAX`` at a time would hold up Raft's envelopes.
+
+        Raises ``BrokerUnavailableError`` (no link, or the peer does not read) and
+        ``UnsupportedVersionError``.
+        """
+        link = self._links.get(broker_id)
+        if link is None:
+            raise BrokerUnavailableError(f"broker {broker_id} is not known here")
+        return link.channel.request(api, message, attachment)
+
+    # -- who comes in ------------------------------------------------------------------------------
+
+    def _came_in(self, peer: PeerIdentity) -> None:
+        """A peer has dialled us: it is there, in this run and no other."""
+        link = self._links.get(peer.broker_id)
+        if link is None:
+            return
+        at = link.identity
+        if at is not None and (at.directory_id, at.boot) != (peer.directory_id, peer.boot):
+            link.drop("the broker was started again")
+        link.redial_now()
+
+
+def _status(link: PeerLink) -> LinkStatus:
+    return LinkStatus(
+        broker_id=link.broker_id,
+        address=link.address,
+        identity=link.identity,
+        problem=link.problem,
+        refusal=link.refusal,
+        queued_bytes=link.channel.queued_bytes if link.is_up else 0,
+        envelopes_dropped=link.envelopes_dropped,
+    )

@@ -1,0 +1,142 @@
+"""Who the other brokers were and are: what was proved on each connection, and whom that excludes.
+
+Links (outgoing) and handlers (incoming) share one ``PeerRegistry``, because what one of them has
+learned of a peer tells the other whom to refuse. It judges only what was proved: a claim on a
+connection that has shown no knowledge of the cluster's secret never reaches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from raftlog.errors import BrokerIdInUseError
+from raftlog.protocol.peer import PeerIdentity
+from raftlog.protocol.peer_auth import check_boot
+
+
+class SeenPeer(Protocol):
+    """What is durably known of a peer (``Journal.peers``)."""
+
+    @property
+    def directory_id(self) -> str: ...
+    @property
+    def boot(self) -> int: ...
+
+
+class IncomingConnection(Protocol):
+    """What the registry uses of a server's ``Connection``."""
+
+    last_active_seconds: float
+    peer_identity: PeerIdentity | None
+
+    @property
+    def is_closed(self) -> bool: ...
+    def abort(self, reason: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Incoming:
+    identity: PeerIdentity
+    connection: IncomingConnection
+
+
+class PeerRegistry:
+    """Invariant: of each peer at most one incoming connection counts, the newest.
+
+    Args:
+        seen: What is durably known of a peer, or None.
+        time: Seconds, monotonic.
+        session_timeout_s: An incoming connection that was silent for so long is not live.
+    """
+
+    def __init__(
+        self,
+        *,
+        seen: Callable[[int], SeenPeer | None],
+        time: Callable[[], float],
+        session_timeout_s: float,
+    ) -> None:
+        self._seen = seen
+        self._time = time
+        self._session_timeout_s = session_timeout_s
+        self._latest: dict[int, PeerIdentity] = {}  # admitted last, in this run
+        self._incoming: dict[int, _Incoming] = {}
+        self._outgoing: dict[int, PeerIdentity] = {}  # links that are up
+        # Told of every peer that has come in: it can be dialled, and its older runs are over.
+        self.on_incoming: Callable[[PeerIdentity], None] = _nobody
+
+    def latest(self, broker_id: int) -> PeerIdentity | None:
+        """Who was admitted last under this id since this broker started, or None."""
+        return self._latest.get(broker_id)
+
+    def is_live(self, broker_id: int) -> bool:
+        """A link to the peer is up, or one from it was heard of within the session timeout."""
+        return bool(self._live(broker_id))
+
+    def check(self, peer: PeerIdentity) -> None:
+        """Raise why ``peer`` may not take part.
+
+        ``BrokerIdInUseError``: another live data directory has its broker id, or it is a copy of
+        a directory that is live elsewhere in the same boot.
+        ``StaleBrokerError``: its data directory was seen in a later boot, so this is an old copy
+        that has forgotten votes and acknowledgements.
+        """
+        for live in self._live(peer.broker_id):
+            if live.directory_id != peer.directory_id:
+                raise BrokerIdInUseError(
+                    f"broker id {peer.broker_id} is in use: the live broker at "
+                    f"{live.host}:{live.port} has it, with the data directory "
+                    f"{live.directory_id}, so the one at {peer.host}:{peer.port} with "
+                    f"{peer.directory_id} may not; give each broker an id of its own (if the "
+                    "live one was stopped a moment ago, this passes)"
+                )
+            if live.boot == peer.boot and (live.host, live.port) != (peer.host, peer.port):
+                raise BrokerIdInUseError(
+                    f"the data directory {peer.directory_id} of broker {peer.broker_id} is there "
+                    f"twice, at {live.host}:{live.port} and at {peer.host}:{peer.port}: one is a "
+                    "copy. Stop it, wipe it, and start it with an id of its own"
+                )
+        for seen in (self._seen(peer.broker_id), self._latest.get(peer.broker_id)):
+            if seen is not None:
+                check_boot(peer, seen_directory_id=seen.directory_id, seen_boot=seen.boot)
+
+    def admit_incoming(self, peer: PeerIdentity, connection: IncomingConnection) -> None:
+        """``peer`` has proved itself on ``connection``, which supersedes its older ones.
+
+        What is still on its way on an older connection must not arrive after what comes on this
+        one. Raises what ``check`` does.
+        """
+        self.check(peer)
+        older = self._incoming.get(peer.broker_id)
+        self._incoming[peer.broker_id] = _Incoming(peer, connection)
+        self._latest[peer.broker_id] = peer
+        if older is not None and older.connection is not connection:
+            older.connection.peer_identity = None  # what it has read already is nobody's
+            older.connection.abort(f"broker {peer.broker_id} has connected anew")
+        self.on_incoming(peer)
+
+    def admit_outgoing(self, peer: PeerIdentity) -> None:
+        """A link to ``peer`` is up. Raises what ``check`` does."""
+        self.check(peer)
+        self._latest[peer.broker_id] = self._outgoing[peer.broker_id] = peer
+
+    def outgoing_down(self, broker_id: int) -> None:
+        """The link to the peer is down."""
+        self._outgoing.pop(broker_id, None)
+
+    def _live(self, broker_id: int) -> list[PeerIdentity]:
+        incoming = self._incoming.get(broker_id)
+        live = []
+        if incoming is not None and not incoming.connection.is_closed:
+            silent_s = self._time() - incoming.connection.last_active_seconds
+            if silent_s < self._session_timeout_s:
+                live.append(incoming.identity)
+        if broker_id in self._outgoing:
+            live.append(self._outgoing[broker_id])
+        return live
+
+
+def _nobody(_peer: PeerIdentity) -> None:
+    """Nobody listens yet."""

@@ -1,0 +1,102 @@
+"""Whose a data directory is: broker, cluster, and the directory's own id. One state file.
+
+A data directory that is wiped is another one: its new id says so (S21).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+from raftlog.disk import Disk
+from raftlog.errors import DataDirectoryError
+from raftlog.storage import state_file
+
+BROKER_ID_DEFAULT: Final = 1
+FORMAT_VERSION: Final = 1
+CLUSTER_UNKNOWN: Final = ""  # of a broker that has not joined its cluster yet
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose directory this is. ``directory_id`` is new for every new (or wiped) directory."""
+
+    broker_id: int
+    cluster_id: str
+    directory_id: str
+
+
+class IdentityFile:
+    """The file ``identity`` of a data directory, as it is on the disk."""
+
+    def __init__(self, disk: Disk, directory: str, *, new_id: Callable[[], str]) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._path = f"{directory}/identity"
+        self._new_id = new_id
+        self.is_new = False  # whether ``take`` has made it
+
+    def take(self, broker_id: int | None, cluster_id: str | None) -> Identity:
+        """What the file says, or a new one; None, or a cluster not known, takes what is there.
+
+        Raises ``DataDirectoryError`` when it is another's, and ``OSError``.
+        """
+        state = state_file.read(self._disk, self._path)
+        if state is None:
+            return self._make(broker_id, cluster_id)
+        if state["version"] != FORMAT_VERSION:
+            raise DataDirectoryError(
+                f"the data directory {self._directory} has format version {state['version']}; this "
+                f"release reads version {FORMAT_VERSION}. Use the release that wrote it, or upgrade"
+            )
+        found = Identity(state["broker_id"], state["cluster_id"], state["directory_id"])
+        if broker_id is not None and broker_id != found.broker_id:
+            raise self._of_another("broker", found.broker_id, broker_id)
+        return self.adopt(found, cluster_id or found.cluster_id)
+
+    def adopt(self, identity: Identity, cluster_id: str) -> Identity:
+        """The identity with ``cluster_id``, durably. Raises ``DataDirectoryError`` when the
+        directory is another cluster's, and ``OSError``."""
+        if cluster_id == identity.cluster_id:
+            return identity
+        if identity.cluster_id != CLUSTER_UNKNOWN:
+            raise self._of_another("cluster", identity.cluster_id, cluster_id)
+        return self._write(replace(identity, cluster_id=cluster_id))
+
+    def renew(self, identity: Identity) -> Identity:
+        """The identity with a new directory id, durably. Raises ``OSError``."""
+        return self._write(replace(identity, directory_id=self._new_id()))
+
+    def _make(self, broker_id: int | None, cluster_id: str | None) -> Identity:
+        self.is_new = True
+        with suppress(PermissionError):  # then it was not this program that made the directory
+            self._disk.sync_dir(os.path.dirname(self._directory) or ".")
+        return self._write(
+            Identity(
+                BROKER_ID_DEFAULT if broker_id is None else broker_id,
+                self._new_id() if cluster_id is None else cluster_id,
+                self._new_id(),
+            )
+        )
+
+    def _write(self, identity: Identity) -> Identity:
+        state_file.write(
+            self._disk,
+            self._path,
+            {
+                "version": FORMAT_VERSION,
+                "broker_id": identity.broker_id,
+                "cluster_id": identity.cluster_id,
+                "directory_id": identity.directory_id,
+            },
+        )
+        return identity
+
+    def _of_another(self, what: str, found: object, wanted: object) -> DataDirectoryError:
+        return DataDirectoryError(
+            f"the data directory {self._directory} belongs to {what} id {found}, not {wanted}: "
+            "give the directory of this one, or an empty one"
+        )

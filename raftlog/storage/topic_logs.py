@@ -1,0 +1,111 @@
+"""The logs of a data directory's topics: where each lies, opening them, removing their files.
+
+    <directory>/topics/<name>/<topic id>/<partition>/
+
+Which of them there should be is the catalog's to say. Everything here raises ``OSError``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from raftlog.disk import Disk
+from raftlog.storage import quarantine
+from raftlog.storage.catalog import Dropping, Topic
+from raftlog.storage.log import Log
+
+
+class LogKey(NamedTuple):
+    """A name may stand for two topics for a moment; an id stands for one, for ever (S19)."""
+
+    topic_id: str
+    partition: int
+
+
+class TopicLogs:
+    """The open logs, by topic id and partition, and the directories of all."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._logs: dict[LogKey, Log] = {}
+
+    # -- open logs ---------------------------------------------------------------------------------
+
+    def get(self, topic_id: str, partition: int) -> Log | None:
+        return self._logs.get(LogKey(topic_id, partition))
+
+    def entries(self) -> list[tuple[LogKey, Log]]:
+        """All open logs, as of now, by topic id and partition."""
+        return list(self._logs.items())
+
+    def logs(self) -> list[Log]:
+        """All open logs, as of now."""
+        return list(self._logs.values())
+
+    def open(self, topic: Topic, partition: int) -> Log:
+        log = Log.open(self._disk, self.path(topic, partition), topic.config)
+        self._logs[LogKey(topic.id, partition)] = log
+        return log
+
+    def open_all(self, topic: Topic) -> None:
+        """Open those of the topic's partitions here that are not open yet."""
+        for partition in topic.local:
+            if LogKey(topic.id, partition) not in self._logs:
+                self.open(topic, partition)
+
+    def take(self, topic_id: str, partition: int) -> Log | None:
+        """Let somebody else close it."""
+        return self._logs.pop(LogKey(topic_id, partition), None)
+
+    def take_all(self, topic: Topic, *, first: int = 0) -> list[Log]:
+        """As ``take``, of the partitions from ``first`` on."""
+        keys = [LogKey(topic.id, number) for number in topic.local if number >= first]
+        return [self._logs.pop(key) for key in keys if key in self._logs]
+
+    def show_config(self, topic: Topic) -> None:
+        """Let the topic's open logs go by its settings."""
+        for partition in topic.local:
+            log = self.get(topic.id, partition)
+            if log is not None:
+                log.config = topic.config
+
+    # -- directories -------------------------------------------------------------------------------
+
+    def path(self, topic: Topic | Dropping, partition: int) -> str:
+        return f"{self.topic_path(topic)}/{partition}"
+
+    def topic_path(self, topic: Topic | Dropping) -> str:
+        return f"{self._name_path(topic)}/{topic.id}"
+
+    def _name_path(self, topic: Topic | Dropping) -> str:
+        return f"{self._directory}/topics/{topic.name}"
+
+    def make_names_durable(self, topic: Topic) -> None:
+        """A process that was killed may have made directories and not have synced their names."""
+        for directory in (
+            self.topic_path(topic),
+            self._name_path(topic),
+            f"{self._directory}/topics",
+            self._directory,
+        ):
+            self._disk.sync_dir(directory)
+
+    def make_successors_durable(self, topic: Topic) -> None:
+        """The same, at a start, for a log that took the place of one in quarantine."""
+        if any(map(quarantine.is_quarantine, self._disk.list_dir(self.topic_path(topic)))):
+            self._disk.sync_dir(self.topic_path(topic))
+
+    def remove_topic(self, topic: Topic | Dropping) -> None:
+        """Remove all files of a topic, durably."""
+        self._disk.remove_tree(self.topic_path(topic))
+        if self._disk.exists(self._name_path(topic)):
+            self._disk.sync_dir(self._name_path(topic))
+
+    def remove_partition(self, drop: Dropping) -> None:
+        """Remove all files of a partition, durably, also those in quarantine."""
+        path = self.path(drop, drop.partition)
+        for found in (path, *quarantine.quarantines(self._disk, path)):
+            self._disk.remove_tree(found)
+        if self._disk.exists(self.topic_path(drop)):
+            self._disk.sync_dir(self.topic_path(drop))

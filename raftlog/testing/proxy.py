@@ -1,0 +1,123 @@
+"""A TCP relay between two brokers that a test can cut: how real processes get a partition.
+
+One thread with an event loop serves all relays of a cluster. A cut relay closes what is open and
+refuses what comes; a stalled one keeps connections and passes nothing on (half open).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from raftlog.config.address import Address
+
+T = TypeVar("T")
+
+HOST: Final = "127.0.0.1"
+CHUNK_BYTES: Final = 1 << 18
+
+
+class Relay:
+    """Listens on ``address`` and passes bytes to and from ``target``."""
+
+    def __init__(self, target: Address) -> None:
+        self.address = Address(HOST, 0)
+        self.target = target
+        self._is_cut = False
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, HOST, 0, limit=CHUNK_BYTES)
+        host, port = self._server.sockets[0].getsockname()[:2]
+        self.address = Address(host, port)
+
+    def cut(self) -> None:
+        """Close what is open; refuse what comes."""
+        self._is_cut = True
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+
+    def stall(self) -> None:
+        """Keep what is open, and pass nothing on."""
+        self._flowing.clear()
+
+    def heal(self) -> None:
+        self._is_cut = False
+        self._flowing.set()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            if self._is_cut:
+                return
+            onward_reader, onward = await asyncio.open_connection(*self.target, limit=CHUNK_BYTES)
+            self._writers.add(onward)
+            try:
+                await asyncio.gather(self._pass(reader, onward), self._pass(onward_reader, writer))
+            finally:
+                self._close(onward)
+        except (OSError, asyncio.CancelledError):
+            pass  # one of the two is gone, or the relay ends: so does the connection
+        finally:
+            self._close(writer)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(CHUNK_BYTES):
+            await self._flowing.wait()
+            if self._is_cut:
+                break
+            writer.write(data)
+            await writer.drain()
+        writer.transport.abort()  # one side has ended: brokers close both
+
+    def _close(self, writer: asyncio.StreamWriter) -> None:
+        self._writers.discard(writer)
+        writer.transport.abort()
+
+
+class Relays:
+    """One thread for all relays; ``close`` ends it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="raftlog-relays", daemon=True
+        )
+        self._thread.start()
+
+    def add(self, target: Address) -> Relay:
+        """A relay to ``target``, which need not listen yet."""
+
+        async def start() -> Relay:
+            relay = Relay(target)
+            await relay.start()
+            return relay
+
+        return asyncio.run_coroutine_threadsafe(start(), self._loop).result()
+
+    def do(self, act: Callable[[], None]) -> None:
+        """Call ``act`` on the relays' loop, and return when it is done."""
+
+        async def work() -> None:
+            act()
+
+        asyncio.run_coroutine_threadsafe(work(), self._loop).result()
+
+    def close(self) -> None:
+        async def end() -> None:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -1,0 +1,79 @@
+"""``python -m raftlog.testing.simulator``: run seeds, and say of each what happened.
+
+Exit status 1 when a seed ended with a violation; what replays it is printed with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from raftlog.testing.simulator.scenario import MODES, Scenario, Verdict, run
+
+VIOLATIONS_SHOWN_MAX: Final = 20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.CRITICAL + 1)  # what brokers log has no virtual time
+    bad = 0
+    for seed in range(options.seed, options.seed + options.count):
+        scenario = Scenario.draw(seed, mode=options.mode, brokers=options.brokers)
+        if options.trace:
+            say(f"{scenario}")
+        verdict = run(scenario, on_trace=say if options.trace else None)
+        say(summary(verdict))
+        bad += not verdict.is_good
+    if options.count > 1:
+        say(f"{options.count - bad} of {options.count} seeds are good")
+    return 1 if bad else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m raftlog.testing.simulator",
+        description="Run simulated clusters: the real broker and clients on virtual time.",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
+    parser.add_argument("--count", type=int, default=1, help="how many seeds (default: 1)")
+    parser.add_argument("--mode", choices=MODES, default="safety")
+    parser.add_argument("--brokers", type=int, default=1, help="how many brokers (default: 1)")
+    parser.add_argument("--trace", action="store_true", help="say what happens, with its time")
+    return parser
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def summary(verdict: Verdict) -> str:
+    """One line of a good seed; of a bad one also what is wrong and how to see it again."""
+    scenario = verdict.scenario
+    faults = ", ".join(f"{kind} {count}" for kind, count in verdict.faults.items()) or "no faults"
+    operations = ", ".join(f"{what} {count}" for what, count in verdict.operations.items())
+    how = f"{'good' if verdict.is_good else 'BAD'} {verdict.digest}"
+    size = f"{verdict.events} events in {verdict.virtual_s:.1f} s"
+    lines = [f"seed {scenario.seed}: {how} {size}; {faults}; {operations}"]
+    if not verdict.is_good:
+        shown = verdict.violations[:VIOLATIONS_SHOWN_MAX]
+        lines += [f"  {violation}" for violation in shown]
+        lines.append(f"  violations: {len(verdict.violations)}; to see it again:")
+        lines.append(f"  {replay(scenario)}")
+    return "\n".join(lines)
+
+
+def replay(scenario: Scenario) -> str:
+    """The command that runs this seed again, and says what happens."""
+    return (
+        f"python -m raftlog.testing.simulator --seed {scenario.seed} --mode {scenario.mode} "
+        f"--brokers {scenario.brokers} --trace"
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

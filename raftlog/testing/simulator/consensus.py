@@ -1,0 +1,296 @@
+"""The consensus layer alone, on a bad day: everything that happens is drawn from one seed.
+
+``run(seed)`` starts brokers with real nodes and journals, lets clients propose and faults happen,
+heals everything, and asks for what has to come true then: every broker a voter, every group led,
+new commands applied, the same state everywhere. The same seed gives the same events in every
+process. ``python -m raftlog.testing.simulator.consensus --help`` runs seeds and replays them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from raftlog.consensus import Applied, Outcome
+from raftlog.testing.simulator.consensus_checker import first_directory
+from raftlog.testing.simulator.consensus_faults import FAULTS, Harm
+from raftlog.testing.simulator.consensus_world import Broker, Process, World
+
+LARGE_BYTES: Final = 59_000  # of a command: four fill an append
+HEAL_S_MAX: Final = 30.0  # by when all has to be well again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """What a seed decides over. What is None here the seed draws too."""
+
+    brokers: int | None = None  # else 3 or 5
+    groups: int | None = None  # else 1 to 3
+    faults: frozenset[str] | None = None  # of ``FAULTS``; else few or many of them
+    duration_s: float = 8.0  # of virtual time with faults, before all is healed
+
+
+ANYTHING: Final = Mix()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came of a seed; no violations is what is wanted. ``counts`` says what happened."""
+
+    seed: int
+    violations: tuple[str, ...]
+    acked: int
+    events: int
+    hash: str
+    faults: tuple[str, ...]
+    counts: Mapping[str, int]
+    simulated_s: float
+    trace: Sequence[str] = ()
+
+
+def run(seed: int, mix: Mix = ANYTHING, *, trace: bool = False) -> Report:
+    """One seed. With ``trace`` the report has a line for everything that happened."""
+    day = _Day(seed, mix)
+    world = day.world
+    if trace:
+        world.trace = []
+    try:
+        day.live()
+    except Exception:  # noqa: BLE001 - whatever the code under test raises is a finding
+        world.checker.violated(traceback.format_exc())
+    return Report(
+        seed=seed,
+        violations=tuple(world.checker.violations),
+        acked=len(world.checker.acked),
+        events=world.events,
+        hash=world.hash,
+        faults=day.faults,
+        counts=dict(world.counts),
+        simulated_s=world.now,
+        trace=world.trace or (),
+    )
+
+
+class _Day:
+    """One run."""
+
+    def __init__(self, seed: int, mix: Mix) -> None:
+        random = Random(seed)
+        brokers = mix.brokers or random.choice((3, 3, 3, 5))
+        groups = mix.groups or random.choice((1, 2, 3))
+        share = random.choice((0.2, 0.4, 0.7))
+        drawn = [fault for fault in FAULTS if random.random() < share]
+        chosen = drawn if mix.faults is None else mix.faults
+        self.faults = tuple(fault for fault in FAULTS if fault in chosen)
+        unpinned = "unpinned" in self.faults
+        voters = {n: "" if unpinned else first_directory(n) for n in range(1, brokers + 1)}
+        self.world = World(seed, brokers, {f"g{number}": voters for number in range(groups)})
+        self.harm = Harm(self.world, self.faults)
+        self.random = self.world.random
+        self._duration_s = mix.duration_s
+        self._commands = 0
+        self._open: dict[bytes, Process] = {}  # asked, and not answered
+        self._well: set[tuple[int, str]] = set()  # where a command was applied after the healing
+        self._is_over = False
+
+    def live(self) -> None:
+        self._set_out()
+        self.world.run_until(self._duration_s)
+        self._is_over = True
+        self.harm.heal()
+        self._see_it_well()
+
+    def _set_out(self) -> None:
+        world, random = self.world, self.random
+        self.harm.set_out()
+        for broker in world.brokers.values():
+            world.at(random.uniform(0, 0.5), "", world.start, broker)
+        self._now_and_then(random.choice((2.0, 8.0)), self._propose, start=0.3)
+        self._now_and_then(random.choice((1.0, 3.0, 8.0)), self.harm.do, start=1.5)
+        self._now_and_then(0.7, self._administer, start=2.0)
+
+    def _now_and_then(self, per_s: float, action: Callable[[], object], *, start: float) -> None:
+        def again() -> None:
+            if not self._is_over:
+                action()
+                self.world.at(self.random.expovariate(per_s), "", again)
+
+        self.world.at(start, "", again)
+
+    # -- what clients do ---------------------------------------------------------------------------
+
+    def _propose(self) -> None:
+        """One command, or several at once."""
+        broker, group_id = self.harm.any_broker(), self.random.choice(sorted(self.world.groups))
+        for _ in range(self.random.choice((1, 1, 1, 2, 10))):
+            self._propose_at(broker, group_id)
+
+    def _propose_at(
+        self, broker: Broker, group_id: str, done: Callable[[Outcome], None] | None = None
+    ) -> None:
+        process = broker.process
+        if process is None:
+            return
+        self._commands += 1
+        command = b"c%d" % self._commands
+        size = LARGE_BYTES if self.harm.has("large") and self.random.random() < 0.8 else 0
+        self._open[command] = process
+
+        def answered(outcome: Outcome) -> None:
+            self._open.pop(command, None)
+            if done is not None:
+                done(outcome)
+
+        self.world.propose(process, group_id, command, answered, size=size)
+
+    # -- what operators do -------------------------------------------------------------------------
+
+    def _administer(self) -> None:
+        """Bring wiped brokers back; else seal for no reason, where that is among the faults."""
+        random = self.random
+        group_id = random.choice(sorted(self.world.groups))
+        members = sorted(self.world.newest(group_id)[1])
+        if self._has_lost_voters(group_id):
+            self._seal(group_id, members)
+        elif self.harm.has("voters") and random.random() < 0.5:
+            everyone = sorted(self.world.brokers)
+            size = random.randint(3 if self.harm.has("wipe") else 1, len(everyone))
+            self._seal(group_id, random.sample(everyone, size))
+        elif self.harm.has("seal") and random.random() < 0.5:
+            self._seal(group_id, members)
+
+    def _seal(self, group_id: str, members: Sequence[int]) -> None:
+        process = self.harm.any_broker().process
+        if process is not None:
+            brokers = self.world.brokers
+            voters = {number: brokers[number].directory_id for number in sorted(members)}
+            self.world.seal(process, group_id, voters)
+
+    def _has_lost_voters(self, group_id: str) -> bool:
+        voters = self.world.newest(group_id)[1]
+        return any(self.world.brokers[n].directory_id != d for n, d in voters.items())
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def _see_it_well(self) -> None:
+        """Within ``HEAL_S_MAX`` of the healing; the checker says what is not."""
+        deadline = self.world.now + HEAL_S_MAX
+        while missing := (
+            self._all_vote() or self._all_apply() or self._all_agree() or self._all_answered()
+        ):
+            if self.world.now >= deadline:
+                self.world.checker.violated(f"{HEAL_S_MAX} s after the healing: {missing}")
+                return
+            self.world.run_until(self.world.now + 0.5)
+        self.world.checker.ends(
+            {
+                (process.broker.directory_id, group_id): ledger.commands
+                for process in self._processes()
+                for group_id, ledger in process.ledgers.items()
+            }
+        )
+
+    def _processes(self) -> list[Process]:
+        return [b.process for b in self.world.brokers.values() if b.process is not None]
+
+    def _all_vote(self) -> str:
+        """Seal until every broker votes in every group; who does not."""
+        everyone = {n: broker.directory_id for n, broker in self.world.brokers.items()}
+        outside = [g for g in self.world.groups if self.world.newest(g)[1] != everyone]
+        for group_id in outside:
+            self._seal(group_id, list(everyone))
+        return f"not every broker votes in {outside}" if outside else ""
+
+    def _all_apply(self) -> str:
+        """Propose at every broker until each has had a command applied; which have not."""
+        waiting = []
+        for process in self._processes():
+            for group_id in self.world.groups:
+                place = process.broker.broker_id, group_id
+                if place not in self._well:
+                    waiting.append(place)
+                    self._propose_at(process.broker, group_id, self._noting(place))
+        return f"nothing that was proposed at {waiting} was applied" if waiting else ""
+
+    def _noting(self, place: tuple[int, str]) -> Callable[[Outcome], None]:
+        def done(outcome: Outcome) -> None:
+            if isinstance(outcome, Applied):
+                self._well.add(place)
+
+        return done
+
+    def _all_agree(self) -> str:
+        """One leader, one generation and one state in each group; where not."""
+        apart = []
+        for group_id in self.world.groups:
+            found = [process.node.status(group_id) for process in self._processes()]
+            leaders = [status for status in found if status.role == "leader"]
+            views = {(s.leader, s.generation, s.term, s.applied_index) for s in found}
+            if len(leaders) != 1 or len(views) != 1 or len(found) != len(self.world.brokers):
+                apart.append(f"{group_id}: {found}")
+        return f"brokers do not agree: {apart}" if apart else ""
+
+    def _all_answered(self) -> str:
+        """Whoever is alive answers what was asked of it."""
+        silent = [name for name, process in self._open.items() if process.is_alive]
+        return f"{silent} were never answered" if silent else ""
+
+
+# -- the command line ------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run seeds; 1 when one is bad, and then what replays it is said."""
+    parser = argparse.ArgumentParser(prog="python -m raftlog.testing.simulator.consensus")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
+    parser.add_argument("--count", type=int, default=1, help="so many from there (default: 1)")
+    parser.add_argument("--brokers", type=int, help="default: drawn, 3 or 5")
+    parser.add_argument("--groups", type=int, help="default: drawn, 1 to 3")
+    parser.add_argument("--seconds", type=float, default=ANYTHING.duration_s, help="with faults")
+    parser.add_argument("--mix", help=f"faults, with commas, of: {', '.join(FAULTS)}")
+    parser.add_argument("--trace", action="store_true", help="print all that happened")
+    options = parser.parse_args(arguments)
+    faults = None if options.mix is None else frozenset(filter(None, options.mix.split(",")))
+    if unknown := sorted((faults or frozenset()) - set(FAULTS)):
+        parser.error(f"there is no fault {unknown[0]!r}; there are: {', '.join(FAULTS)}")
+    mix = Mix(
+        brokers=options.brokers, groups=options.groups, faults=faults, duration_s=options.seconds
+    )
+    bad, total = [], Counter[str]()
+    for seed in range(options.seed, options.seed + options.count):
+        report = run(seed, mix, trace=options.trace)
+        total.update({**report.counts, "acked": report.acked, "events": report.events})
+        if report.violations:
+            bad.append(seed)
+        if options.trace or report.violations or options.count == 1:
+            _say("\n".join(report.trace))
+            _say(describe(report))
+    _say(f"{options.count} seeds, {len(bad)} bad {bad[:20]}; {dict(total)}")
+    return 1 if bad else 0
+
+
+def describe(report: Report) -> str:
+    """A report in a few lines."""
+    head = (
+        f"seed {report.seed}: {len(report.violations)} violations, {report.acked} acked, "
+        f"{report.events} events, {report.simulated_s:.1f} s, hash {report.hash}"
+    )
+    faults = f"  faults: {', '.join(report.faults)}"
+    counts = f"  counts: {dict(report.counts)}"
+    violations = [f"  VIOLATION: {violation}" for violation in report.violations]
+    return "\n".join([head, faults, counts, *violations])
+
+
+def _say(text: str) -> None:
+    if text:
+        sys.stdout.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,480 @@
+"""Brokers' consensus nodes, their disks and the network between them, on one heap of events.
+
+The nodes and journals are the real ones; here is what surrounds them. Time is virtual, every choice
+is drawn from one ``Random``, and what happens goes into a running hash. Nothing here decides what
+goes wrong, or when: ``consensus`` does. What is right, ``consensus_checker`` says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heappop, heappush
+from random import Random
+from typing import Any, Final
+
+import msgpack
+
+from raftlog.consensus import (
+    Applied,
+    ConsensusNode,
+    ConsensusSettings,
+    Journal,
+    JournalTicket,
+    Outcome,
+)
+from raftlog.consensus.envelope import COMMAND
+from raftlog.consensus.raft_journal import Entry, RaftJournal
+from raftlog.errors import DiskFullError, StorageFailedError
+from raftlog.testing.disk import Fault, SimDisk, Stopped
+from raftlog.testing.simulator.consensus_checker import Checker, first_directory
+
+PATH: Final = "data/consensus.journal"
+REWRITE_BYTES: Final = 6_000  # so that journals are rewritten often
+RETRY_S: Final = 0.2  # between tries on a full disk
+FOREVER_S: Final = 1e6
+PADDING: Final = b"."
+SETTINGS: Final = ConsensusSettings(
+    election_timeout_ms=900,
+    suspect_timeout_ms=100,
+    heartbeat_ms=300,
+    tick_ms=50,
+    propose_timeout_ms=2_000,
+    seal_after_entries=40,
+)
+
+
+class Ledger:
+    """A state machine that is the list of its commands. Each gets its place in it, from 1."""
+
+    def __init__(self, process: Process, group_id: str) -> None:
+        self.commands: list[bytes] = []
+        self._process = process
+        self._group_id = group_id
+        self._journal: RaftJournal = process.journal.group(group_id)
+        self._generation = 0
+        self._position = 0  # in the journal, after the entry that was applied last
+
+    def apply(self, command: bytes) -> object:
+        name = command.rstrip(PADDING)
+        self.commands.append(name)
+        place = len(self.commands)
+        entry = self._find(bytes([COMMAND]) + command)
+        self._process.world.checker.applied(
+            self._group_id, place, name, entry, self._journal.voters
+        )
+        return place
+
+    def _find(self, stored: bytes) -> tuple[int, int, Entry] | None:
+        if self._generation != self._journal.generation:
+            self._generation, self._position = self._journal.generation, 0
+        for position in range(self._position, len(self._journal)):
+            entry = self._journal[position]
+            if entry[0] == stored:
+                self._position = position + 1
+                return self._generation, position, entry
+        return None
+
+    def snapshot(self) -> bytes:
+        return bytes(msgpack.packb(self.commands))
+
+    def restore(self, snapshot: bytes) -> None:
+        self.commands = msgpack.unpackb(snapshot) if snapshot else []
+        self._process.world.checker.restored(self._group_id, self.commands)
+
+
+class Process:
+    """One life of a broker: from a start to the crash that ends it."""
+
+    def __init__(self, broker: Broker, world: World) -> None:
+        self.broker = broker
+        self.world = world
+        self.is_alive = True
+        self.paused_until = 0.0
+        self.journal = Journal.open(broker.disk, PATH, rewrite_bytes=REWRITE_BYTES)
+        self.stored(anew=True)
+        self.ledgers: dict[str, Ledger] = {}
+        self.ticket: JournalTicket | None = None
+        self._timer = 0
+        self._retry_at = 0.0  # a full disk is tried again then
+        self._changed: dict[str, None] = {}  # groups to look at once the node has done its work
+        chance = Random(world.random.getrandbits(64))
+        self.node = ConsensusNode(
+            broker.broker_id,
+            broker.directory_id,
+            self.journal,
+            settings=SETTINGS,
+            chance=chance.random,
+            send=self._send,
+            on_state=self._note_change,
+        )
+        for group_id, voters in world.groups.items():
+            self.ledgers[group_id] = Ledger(self, group_id)
+            self.node.open_group(
+                group_id, self.ledgers[group_id], voters=voters, base=b"", now=self.now
+            )
+            self._note_change(group_id)
+
+    @property
+    def now(self) -> float:
+        """What this broker's monotonic clock says."""
+        return self.broker.clock_offset + self.world.now * self.broker.clock_rate
+
+    def do(self, action: Callable[[], object]) -> None:
+        """Let the node do something, now or when the process goes on; then what follows from it."""
+        if not self.is_alive:
+            return
+        if self.paused_until > self.world.now:
+            self.world.at(self.paused_until - self.world.now, "resumed", self.do, action)
+            return
+        action()
+        self._look()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """What a host does after every call of the node: sync, or know when to tick."""
+        if not self.is_alive or self.ticket is not None:
+            return
+        if self._retry_at > self.world.now:
+            return
+        self.ticket = self.node.begin_sync()
+        if self.ticket is None:
+            self._set_timer()
+        else:
+            wait = self.world.sync_time(self.broker)
+            self.world.at(wait, f"sync {self.broker.broker_id}", self.do, self._finish_sync)
+
+    def _set_timer(self) -> None:
+        self._timer += 1
+        timer, due = self._timer, self.node.next_tick(self.now)
+        wait = max(0.0, (due - self.now) / self.broker.clock_rate)
+        if wait < FOREVER_S:
+            self.world.at(wait, "", self._on_timer, timer)
+
+    def _on_timer(self, timer: int) -> None:
+        if timer == self._timer and self.ticket is None:
+            self.do(lambda: self.node.tick(self.now))
+
+    def _finish_sync(self) -> None:
+        ticket, self.ticket = self.ticket, None
+        assert ticket is not None
+        file = ticket.file
+        try:
+            ticket.run()
+        except OSError as error:
+            failure = self.node.failed_sync(ticket, error)
+            if isinstance(failure, StorageFailedError):
+                self.world.stop(self.broker, "disk")
+            else:
+                self.world.counts["refused sync"] += 1
+                self._retry_at = self.world.now + RETRY_S
+                self.world.at(RETRY_S, "", self.do, lambda: None)
+            return
+        self.stored(anew=ticket.file is not file)
+        self.node.complete_sync(ticket, self.now)
+
+    def stored(self, *, anew: bool = False) -> None:
+        data = self.broker.disk.durable_bytes(PATH) or b""
+        self.world.checker.stored(self.broker.directory_id, data, anew=anew)
+
+    def end(self, way: str) -> None:
+        """The process is gone. With "power" a sync that was under way may have got anywhere."""
+        self.is_alive = False
+        disk, random = self.broker.disk, self.world.random
+        if self.ticket is not None and random.random() < 0.7:
+            disk.faults = [Fault(error=None, skip=random.randrange(3))]
+            with suppress(Stopped, OSError):
+                self.ticket.run()
+        disk.faults = []
+        if way == "power":
+            disk.power_cut()
+        else:
+            disk.crash()
+
+    # -- what the node says ------------------------------------------------------------------------
+
+    def _send(self, peer: int, envelope: bytes) -> None:
+        if self.journal.is_dirty:
+            self.world.checker.violated(f"{self.broker.broker_id} sends what is not durable")
+        self.world.transmit(self.broker.broker_id, peer, envelope)
+
+    def _note_change(self, group_id: str) -> None:
+        """A role, a leader or a generation has changed."""
+        self._changed[group_id] = None
+
+    def _look(self) -> None:
+        changed, self._changed = self._changed, {}
+        if not self.is_alive:
+            return
+        checker = self.world.checker
+        for group_id in changed:
+            status = self.node.status(group_id)
+            if status.role == "leader":
+                directory = self.broker.directory_id
+                checker.leads(group_id, status.generation, status.term, directory)
+            self.world.note(
+                f"{self.broker.broker_id} {group_id} {status.role} of generation "
+                f"{status.generation}, term {status.term}, leader {status.leader}"
+            )
+
+
+@dataclass(slots=True)
+class Broker:
+    """A machine: what outlives its processes."""
+
+    broker_id: int
+    disk: SimDisk
+    directory_id: str
+    directories: int = 1
+    clock_offset: float = 0.0
+    clock_rate: float = 1.0
+    sync_s: float = 0.005  # mean; longer while its disk is slow
+    process: Process | None = None
+
+
+@dataclass(slots=True)
+class Link:
+    """Between two brokers. ``number`` is 0 while there is no connection."""
+
+    number: int = 0
+    is_cut: bool = False  # no new connection can be made
+    slowness: float = 1.0  # a factor of the latency
+    blackholes: set[int] = field(default_factory=set)  # senders whose bytes vanish
+    last: dict[int, float] = field(default_factory=dict)  # when a sender's newest bytes arrive
+
+
+@dataclass(slots=True)
+class Network:
+    """How the wires behave. Times in seconds."""
+
+    latency_s: float = 0.002
+    late: float = 0.0  # chance that bytes of a connection that ended arrive all the same
+    duplicate: float = 0.0
+    reorder: float = 0.0  # chance that an envelope may overtake others
+
+
+class World:
+    """See the module. ``counts`` says what happened, so that a fault without effect is seen."""
+
+    def __init__(self, seed: int, brokers: int, groups: Mapping[str, Mapping[int, str]]) -> None:
+        self.random = Random(seed)
+        self.now = 0.0
+        self.checker = Checker()
+        self.groups = groups
+        self.network = Network()
+        self.counts: dict[str, int] = dict.fromkeys(COUNTED, 0)
+        self.trace: list[str] | None = None
+        self.brokers = {number: self._broker(number) for number in range(1, brokers + 1)}
+        self.links = {(a, b): Link() for a in self.brokers for b in self.brokers if a < b}
+        self.events = 0
+        self._heap: list[tuple[float, int, str, Callable[..., object], tuple[Any, ...]]] = []
+        self._scheduled = 0
+        self._sessions = 0
+        self._hash = hashlib.sha256()
+
+    def _broker(self, number: int) -> Broker:
+        return Broker(number, self._disk(), first_directory(number))
+
+    def _disk(self) -> SimDisk:
+        disk = SimDisk(Random(self.random.getrandbits(64)))
+        disk.make_dirs("data")
+        return disk
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def at(self, wait: float, name: str, action: Callable[..., object], *args: Any) -> None:
+        """Do something in ``wait`` seconds. Ties go in the order of the calls."""
+        self._scheduled += 1
+        heappush(self._heap, (self.now + max(0.0, wait), self._scheduled, name, action, args))
+
+    def run_until(self, end: float, *, unless: Callable[[], bool] = lambda: False) -> None:
+        """Let time pass up to ``end``, or until ``unless`` says so (asked after every event)."""
+        while self._heap and self._heap[0][0] <= end:
+            self.now, _, name, action, args = heappop(self._heap)
+            self.events += 1
+            if name:
+                self.note(name)
+            action(*args)
+            if unless():
+                return
+        self.now = max(self.now, end)
+
+    def note(self, what: str) -> None:
+        line = f"{self.now:.6f} {what}"
+        self._hash.update(line.encode())
+        if self.trace is not None:
+            self.trace.append(line)
+
+    @property
+    def hash(self) -> str:
+        return self._hash.hexdigest()[:16]
+
+    # -- processes ---------------------------------------------------------------------------------
+
+    def start(self, broker: Broker) -> None:
+        if broker.process is not None:
+            return
+        self.note(f"start {broker.broker_id}")
+        try:
+            broker.process = Process(broker, self)
+        except DiskFullError:
+            broker.disk.crash()
+            self.at(RETRY_S, "", self.start, broker)
+            return
+        broker.process.do(lambda: None)
+        for other in self.brokers:
+            if other != broker.broker_id:
+                self.connect(broker.broker_id, other)
+
+    def stop(self, broker: Broker, way: str) -> None:
+        """End a broker's process: by "kill", by "power", or because of its "disk"."""
+        process = broker.process
+        if process is None:
+            return
+        self.note(f"stop {broker.broker_id} {way}")
+        self.counts[way] += 1
+        broker.process = None
+        process.end(way)
+        for pair in self.links:
+            if broker.broker_id in pair:
+                self.disconnect(*pair)
+
+    def wipe(self, broker: Broker) -> None:
+        """The broker comes back with nothing."""
+        self.stop(broker, "kill")
+        self.counts["wipe"] += 1
+        broker.disk = self._disk()
+        broker.directory_id = f"{broker.broker_id}.{broker.directories}"
+        broker.directories += 1
+
+    def leaders(self) -> list[Broker]:
+        """The brokers that lead a group, or believe it."""
+        return [
+            broker
+            for broker in self.brokers.values()
+            if (process := broker.process) is not None
+            and any(process.node.status(each).role == "leader" for each in self.groups)
+        ]
+
+    def sync_time(self, broker: Broker) -> float:
+        return self.random.expovariate(1 / broker.sync_s)
+
+    # -- the network -------------------------------------------------------------------------------
+
+    def link(self, a: int, b: int) -> Link:
+        return self.links[min(a, b), max(a, b)]
+
+    def connect(self, a: int, b: int) -> None:
+        link, one, other = self.link(a, b), self.brokers[a].process, self.brokers[b].process
+        if link.number or link.is_cut or one is None or other is None:
+            return
+        self._sessions += 1
+        link.number, link.last = self._sessions, {}
+        self.note(f"connect {a} {b}")
+        for process, peer in ((one, other), (other, one)):
+            process.do(partial(self._up, process, peer, link.number))
+
+    def _up(self, process: Process, peer: Process, number: int) -> None:
+        broker = peer.broker
+        if self.link(process.broker.broker_id, broker.broker_id).number == number:
+            process.node.peer_up(
+                broker.broker_id, broker.directory_id, peer.journal.boot, process.now
+            )
+
+    def connect_all(self) -> None:
+        for a, b in self.links:
+            self.connect(a, b)
+
+    def disconnect(self, a: int, b: int, *, notice_s: float = 0.0) -> None:
+        """The connection ends; one side may notice later than the other."""
+        link = self.link(a, b)
+        if not link.number:
+            return
+        self.note(f"disconnect {a} {b}")
+        self.counts["disconnect"] += 1
+        link.number = 0
+        for one, other, wait in ((a, b, 0.0), (b, a, notice_s)):
+            if (process := self.brokers[one].process) is not None:
+                self.at(wait, "", process.do, partial(self._down, process, other))
+
+    def _down(self, process: Process, peer: int) -> None:
+        link = self.link(process.broker.broker_id, peer)
+        if not link.number:  # else there is a newer connection, whose start said it all
+            process.node.peer_down(peer, process.now)
+
+    def transmit(self, source: int, target: int, envelope: bytes) -> None:
+        link, receiver = self.link(source, target), self.brokers[target].process
+        if receiver is None or source in link.blackholes or not link.number:
+            return
+        random, network = self.random, self.network
+        copies = 2 if random.random() < network.duplicate else 1
+        for _ in range(copies):
+            arrival = self.now + random.expovariate(1 / (network.latency_s * link.slowness))
+            if random.random() >= network.reorder:
+                arrival = max(arrival, link.last.get(source, 0.0))
+                link.last[source] = arrival
+            self.at(arrival - self.now, "", self._arrive, source, receiver, envelope, link.number)
+
+    def _arrive(self, source: int, receiver: Process, envelope: bytes, number: int) -> None:
+        link = self.link(source, receiver.broker.broker_id)
+        if link.number != number:
+            if self.random.random() >= self.network.late:
+                return
+            self.counts["late"] += 1
+        self.note(f"{source}>{receiver.broker.broker_id} {len(envelope)}")
+        receiver.do(lambda: receiver.node.receive(source, envelope, receiver.now))
+
+    # -- asking for things -------------------------------------------------------------------------
+
+    def propose(
+        self,
+        process: Process,
+        group_id: str,
+        command: bytes,
+        done: Callable[[Outcome], None],
+        *,
+        size: int = 0,
+    ) -> None:
+        """``size``: the command is made so long, with bytes that the machine does not keep."""
+        padded = command.ljust(size, PADDING)
+
+        def answered(outcome: Outcome) -> None:
+            self.note(f"{command.decode()} {type(outcome).__name__}")
+            self.counts[type(outcome).__name__] += 1
+            self.checker.answered(group_id, command, outcome)
+            done(outcome)
+
+        process.do(lambda: process.node.propose(group_id, padded, answered, process.now))
+
+    def seal(self, process: Process, group_id: str, voters: Mapping[int, str]) -> None:
+        def answered(outcome: Outcome) -> None:
+            self.note(f"seal {group_id} {outcome}")
+            self.counts["seal"] += isinstance(outcome, Applied)
+
+        process.do(lambda: process.node.seal(group_id, voters, answered, process.now))
+
+    def newest(self, group_id: str) -> tuple[int, dict[int, str]]:
+        """The newest generation that is on any disk, and its voters."""
+        views = [view.group(group_id) for view in self.checker.views.values()]
+        group = max(views, key=lambda group: group.generation, default=None)
+        voters = self.groups[group_id] if group is None or group.is_new else group.voters
+        known = {number: voters[number] or first_directory(number) for number in sorted(voters)}
+        return (0 if group is None else group.generation), known
+
+
+COUNTED: Final = (
+    "kill",
+    "power",
+    "disk",
+    "wipe",
+    "disconnect",
+    "late",
+    "seal",
+    "refused sync",
+    "Applied",
+    "NotProposed",
+    "Unknown",
+)

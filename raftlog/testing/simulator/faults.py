@@ -1,0 +1,317 @@
+"""What goes wrong in a simulated world, and when: the nemesis.
+
+Each seed draws the kinds of fault that it has at all (a swarm: runs with few kinds find what runs
+with all of them hide), then faults one after the other, with times of quiet between them. A fault
+that has an end ends by itself; the world's ``heal`` ends all of them at once.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Final, TypeAlias
+
+from raftlog.testing.disk import CHANGES, Fault
+from raftlog.testing.simulator.loop import NodeLoop
+from raftlog.testing.simulator.process import BrokerMachine
+from raftlog.testing.simulator.world import World
+
+DOWN_S_MAX: Final = 3.0
+PAUSE_S_MAX: Final = 6.0
+CUT_S_MAX: Final = 6.0
+JUMP_MS_MAX: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultPlan:
+    """``kinds``: names from ``KINDS``. ``every_s``: between two faults, on average."""
+
+    kinds: tuple[str, ...]
+    every_s: float
+
+    @classmethod
+    def draw(cls, random: Random, *, brokers: int) -> FaultPlan:
+        """Each kind is there or not, by the toss of a coin; those of clusters need one."""
+        possible = [kind for kind in KINDS if brokers > 1 or kind not in OF_CLUSTERS]
+        kinds = tuple(kind for kind in possible if random.random() < 0.4)
+        return cls(kinds=kinds, every_s=random.choice((0.2, 0.5, 1.5)))
+
+
+class Nemesis:
+    """Brings faults upon a world from ``start`` until ``stop``; ``counts`` says how many."""
+
+    def __init__(
+        self,
+        world: World,
+        plan: FaultPlan,
+        *,
+        may_wipe: Callable[[BrokerMachine], bool] = lambda _machine: False,
+    ) -> None:
+        """``may_wipe``: whether the promise under test allows that a broker's disk is lost now."""
+        self.world = world
+        self.random = world.random("faults")
+        self.may_wipe = may_wipe
+        self.counts: dict[str, int] = {}
+        self._plan = plan
+        self._loop = NodeLoop(world.time, "faults")
+
+    def start(self) -> None:
+        if self._plan.kinds:
+            self._next()
+
+    def stop(self) -> None:
+        """No more faults, and no more ends of faults: what is wrong stays wrong until ``heal``."""
+        self._loop.kill()
+
+    def _next(self) -> None:
+        self.later(self.random.expovariate(1 / self._plan.every_s), self._strike)
+
+    def _strike(self) -> None:
+        kind = self.random.choice(self._plan.kinds)
+        machine = self.random.choice(self.world.brokers)
+        if KINDS[kind](self, machine):
+            self.counts[kind] = self.counts.get(kind, 0) + 1
+        self._next()
+
+    def later(self, seconds: float, act: Callable[[], object]) -> None:
+        self._loop.call_later(seconds, act)
+
+    def duration(self, longest_s: float) -> float:
+        """Mostly short ones."""
+        return longest_s * self.random.random() ** 2
+
+    def other(self, machine: BrokerMachine) -> str:
+        """Another host: a client's, or a broker's."""
+        hosts = [other.name for other in (*self.world.brokers, *self.world.clients)]
+        return self.random.choice([host for host in hosts if host != machine.name])
+
+
+# Does it; False when it would have no effect at the moment.
+FaultKind: TypeAlias = Callable[[Nemesis, BrokerMachine], bool]
+
+
+# -- processes -------------------------------------------------------------------------------------
+
+
+def kill(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    if not machine.is_running:
+        return False
+    machine.kill()
+    machine.start_later(nemesis.duration(DOWN_S_MAX))
+    return True
+
+
+def kill_in_disk_operation(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    """The process ends in the middle of an operation on the disk: at any of the next few."""
+    if not machine.is_running:
+        return False
+    operations = nemesis.random.choice((CHANGES, CHANGES, {"sync"}, {"sync_dir", "rename"}))
+    skip = int(nemesis.duration(30))
+    machine.disk.faults.append(Fault(operations, None, skip=skip))
+    nemesis.world.trace(f"{machine.name} will end in one of {sorted(operations)}, after {skip}")
+    return True
+
+
+def power_cut_in_disk_operation(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    """The same, and the power fails with it: just before a sync, it is the worst moment."""
+    if not kill_in_disk_operation(nemesis, machine):
+        return False
+    machine.power_fails_next = True
+    return True
+
+
+def stop(_nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    if machine.broker is None or not machine.is_running:
+        return False
+    machine.stop()
+    return True
+
+
+def pause(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    if not machine.is_running or machine.loop.is_paused:
+        return False
+    loop = machine.loop
+    seconds = nemesis.duration(PAUSE_S_MAX)
+    nemesis.world.trace(f"{machine.name} is paused for {seconds:.3f} s")
+    loop.pause()
+    nemesis.later(seconds, loop.resume)
+    return True
+
+
+def power_cut(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    if not machine.has_power:
+        return False
+    machine.power_cut()
+    machine.start_later(nemesis.duration(DOWN_S_MAX))
+    return True
+
+
+def power_cut_of_all(nemesis: Nemesis, _machine: BrokerMachine) -> bool:
+    for machine in nemesis.world.brokers:
+        power_cut(nemesis, machine)
+    return True
+
+
+def client_kill(nemesis: Nemesis, _machine: BrokerMachine) -> bool:
+    """A client's process ends, and another one is started in its place."""
+    running = [client for client in nemesis.world.clients if client.is_running]
+    running = [client for client in running if not client.is_done]
+    if not running:
+        return False
+    client = nemesis.random.choice(running)
+    nemesis.world.trace(f"{client.name} is killed")
+    client.kill()
+    client.start()
+    return True
+
+
+# -- disks -----------------------------------------------------------------------------------------
+
+
+def disk_full(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    disk = machine.disk
+    if disk.capacity_bytes is not None:
+        return False
+    disk.capacity_bytes = disk.used_bytes + nemesis.random.choice((0, 100, 1_000, 20_000))
+    nemesis.world.trace(f"{machine.name}'s disk is full at {disk.capacity_bytes}")
+
+    def has_room() -> None:
+        disk.capacity_bytes = None
+
+    nemesis.later(nemesis.duration(CUT_S_MAX), has_room)
+    return True
+
+
+def sync_error(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    forgets = nemesis.random.random() < 0.5
+    fault = Fault({"sync"}, errno.EIO, skip=nemesis.random.randrange(5), forgets=forgets)
+    machine.disk.faults.append(fault)
+    nemesis.world.trace(f"{machine.name}: a sync will fail{', and forget' if forgets else ''}")
+    return True
+
+
+def write_error(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    machine.disk.faults.append(Fault({"write"}, errno.EIO, skip=nemesis.random.randrange(5)))
+    nemesis.world.trace(f"{machine.name}: a write will fail")
+    return True
+
+
+def slow_disk(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    latency = machine.latency
+    if latency.stall_chance:
+        return False
+    latency.stall_chance, latency.stall_s = 0.3, nemesis.random.choice((0.05, 0.5, 3.0))
+    nemesis.world.trace(f"{machine.name}'s disk stalls for {latency.stall_s} s")
+
+    def end() -> None:
+        latency.stall_chance = 0.0
+
+    nemesis.later(nemesis.duration(CUT_S_MAX), end)
+    return True
+
+
+def wipe(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    if not nemesis.may_wipe(machine):
+        return False
+    machine.wipe()
+    machine.start_later(nemesis.duration(DOWN_S_MAX))
+    return True
+
+
+# -- the network -----------------------------------------------------------------------------------
+
+
+def cut(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    other, network = nemesis.other(machine), nemesis.world.network
+    one_way = nemesis.random.random() < 0.4
+    a, b = nemesis.random.sample((machine.name, other), 2)
+    network.cut(a, b, one_way=one_way)
+    nemesis.world.trace(f"cut: {a} {'to' if one_way else 'and'} {b}")
+    nemesis.later(nemesis.duration(CUT_S_MAX), lambda: network.mend(a, b))
+    return True
+
+
+def isolate(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    """One broker on one side, everybody else on the other."""
+    network = nemesis.world.network
+    machines = (*nemesis.world.brokers, *nemesis.world.clients)
+    others = [other.name for other in machines if other is not machine]
+    network.partition([machine.name], others)
+    nemesis.world.trace(f"{machine.name} is isolated")
+
+    def end() -> None:
+        for other in others:
+            network.mend(machine.name, other)
+
+    nemesis.later(nemesis.duration(CUT_S_MAX), end)
+    return True
+
+
+def netsplit(nemesis: Nemesis, _machine: BrokerMachine) -> bool:
+    """Brokers and clients fall into two halves."""
+    network = nemesis.world.network
+    hosts = [machine.name for machine in (*nemesis.world.brokers, *nemesis.world.clients)]
+    nemesis.random.shuffle(hosts)
+    half = nemesis.random.randint(1, len(hosts) - 1)
+    network.partition(hosts[:half], hosts[half:])
+    nemesis.world.trace(f"netsplit: {hosts[:half]} and {hosts[half:]}")
+    nemesis.later(nemesis.duration(CUT_S_MAX), lambda: network.heal(hosts))
+    return True
+
+
+def reset(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    network = nemesis.world.network
+    others = network.connected_to(machine.name)
+    if not others:
+        return False
+    other = nemesis.random.choice(others)
+    count = network.reset_connections(machine.name, other)
+    nemesis.world.trace(f"reset: {count} connections of {machine.name} and {other}")
+    return True
+
+
+def slow_link(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    other, network = nemesis.other(machine), nemesis.world.network
+    a, b = nemesis.random.sample((machine.name, other), 2)
+    added_s = nemesis.random.choice((0.02, 0.3, 2.0))
+    network.slow(a, b, added_s)
+    nemesis.world.trace(f"slow: {a} to {b}, by {added_s} s")
+    nemesis.later(nemesis.duration(CUT_S_MAX), lambda: network.slow(a, b, 0.0))
+    return True
+
+
+# -- clocks ----------------------------------------------------------------------------------------
+
+
+def clock_jump(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    machine.wall_offset_ms += nemesis.random.randint(-JUMP_MS_MAX, JUMP_MS_MAX)
+    return True
+
+
+KINDS: Final[Mapping[str, FaultKind]] = {
+    fault.__name__: fault
+    for fault in (
+        kill,
+        kill_in_disk_operation,
+        power_cut_in_disk_operation,
+        stop,
+        pause,
+        power_cut,
+        power_cut_of_all,
+        client_kill,
+        disk_full,
+        sync_error,
+        write_error,
+        slow_disk,
+        wipe,
+        cut,
+        isolate,
+        netsplit,
+        reset,
+        slow_link,
+        clock_jump,
+    )
+}
+OF_CLUSTERS: Final = frozenset(("power_cut_of_all", "wipe", "netsplit"))

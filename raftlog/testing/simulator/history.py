@@ -1,0 +1,165 @@
+"""What clients did and saw: every operation with the times of its beginning and its end.
+
+The vocabulary is Jepsen's. An operation ends ``ok`` (acknowledged), ``fail`` (certainly without
+effect) or ``info`` (nobody knows); one that never ended is ``info``. Times are virtual nanoseconds
+of the one world, whatever the machines' clocks said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from raftlog.types import LeaderEpoch, Offset, TopicPartition
+
+NEVER_NS: Final = 1 << 62
+
+
+class Outcome(StrEnum):
+    OK = "ok"
+    FAIL = "fail"
+    INFO = "info"
+
+
+class Seen(NamedTuple):
+    """A record that somebody read. ``value`` names the send that it came from."""
+
+    offset: Offset
+    value: str
+    epoch: LeaderEpoch
+
+
+@dataclass(slots=True, kw_only=True)
+class Operation:
+    """``process``: who did it. A consumer takes a new name whenever it changes its position."""
+
+    process: str
+    invoked_ns: int
+    completed_ns: int = NEVER_NS
+    outcome: Outcome = Outcome.INFO
+    error: str = ""
+
+    @property
+    def is_ok(self) -> bool:
+        return self.outcome is Outcome.OK
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a line of JSON."""
+        return {"f": type(self).__name__.lower()} | {
+            part.name: getattr(self, part.name) for part in fields(self)
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class Send(Operation):
+    """``value`` is sent by nobody else. ``offset``: where it is, if ok; -1 with ``acks`` 0."""
+
+    partition: TopicPartition
+    value: str
+    acks: int = -1
+    idempotent: bool = True
+    offset: Offset = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class Poll(Operation):
+    """What one call gave, by partition, in the order given."""
+
+    records: dict[TopicPartition, list[Seen]] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class EndOffsets(Operation):
+    """The ends of what consumers may see."""
+
+    ends: dict[TopicPartition, Offset] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Deletion(Operation):
+    """An attempt to delete the records below ``before``."""
+
+    partition: TopicPartition
+    before: Offset
+
+
+@dataclass(slots=True, kw_only=True)
+class Other(Operation):
+    """Something that is only counted."""
+
+    what: str
+
+
+AnyOperation: TypeAlias = Send | Poll | EndOffsets | Deletion | Other
+
+
+class History:
+    """Operations, in the order of their beginnings."""
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        self.operations: list[AnyOperation] = []
+        self._now_ns = now_ns
+
+    def __iter__(self) -> Iterator[AnyOperation]:
+        return iter(self.operations)
+
+    # -- recording
+
+    def send(
+        self, process: str, partition: TopicPartition, value: str, *, acks: int, idempotent: bool
+    ) -> Send:
+        send = Send(
+            process=process,
+            invoked_ns=self._now_ns(),
+            partition=partition,
+            value=value,
+            acks=acks,
+            idempotent=idempotent,
+        )
+        self.operations.append(send)
+        return send
+
+    def poll(self, process: str) -> Poll:
+        poll = Poll(process=process, invoked_ns=self._now_ns())
+        self.operations.append(poll)
+        return poll
+
+    def end_offsets(self, process: str) -> EndOffsets:
+        ends = EndOffsets(process=process, invoked_ns=self._now_ns())
+        self.operations.append(ends)
+        return ends
+
+    def deletion(self, process: str, partition: TopicPartition, before: Offset) -> Deletion:
+        deletion = Deletion(
+            process=process, invoked_ns=self._now_ns(), partition=partition, before=before
+        )
+        self.operations.append(deletion)
+        return deletion
+
+    def other(self, process: str, what: str) -> Other:
+        other = Other(process=process, invoked_ns=self._now_ns(), what=what)
+        self.operations.append(other)
+        return other
+
+    def end(self, operation: Operation, outcome: Outcome, error: object = "") -> None:
+        """Note how an operation ended, now."""
+        operation.completed_ns = self._now_ns()
+        operation.outcome = outcome
+        operation.error = str(error)
+
+    # -- looking at it
+
+    @property
+    def sends(self) -> list[Send]:
+        return [operation for operation in self.operations if isinstance(operation, Send)]
+
+    def counts(self) -> dict[str, int]:
+        """How many operations there are of each kind and outcome, such as ``"send ok"``."""
+        found: dict[str, int] = {}
+        for operation in self.operations:
+            what = operation.what if isinstance(operation, Other) else type(operation).__name__
+            key = f"{what.lower()} {operation.outcome}"
+            found[key] = found.get(key, 0) + 1
+        return dict(sorted(found.items()))

@@ -1,0 +1,330 @@
+"""Virtual time: one heap of events for all processes, and an asyncio event loop for each of them.
+
+``SimLoop`` is the world's: it holds the heap and the time, and runs events one by one, in the order
+of (time, sequence). ``NodeLoop`` is what one process sees of it: a real asyncio event loop whose
+clock may be off and may drift, that can be paused (SIGSTOP) and killed (SIGKILL: not one handle
+more, no ``finally``, no goodbye). No threads, no sockets, no real time.
+
+A turn of the loop takes ``step_ns`` of virtual time, so what spins makes time pass, and processes
+that do things at once do not do them in lock-step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+import traceback
+from asyncio import events
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context
+from hashlib import blake2b
+from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
+
+from raftlog.testing.disk import Stopped
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+NS: Final = 1_000_000_000  # in a second
+STEP_NS_DEFAULT: Final = 1_000
+EVENTS_MAX_DEFAULT: Final = 20_000_000
+_FAR_NS: Final = 1 << 62
+_CLOSES_MAX: Final = 100  # of one coroutine that goes on waiting while it is closed
+_TASKS_UNSWEPT: Final = 64
+_FRAMES: Final = 4  # of a failure, that are told
+
+
+class SimulationError(Exception):
+    """The simulated program did what none should: an exception nobody took, or an endless loop."""
+
+
+class Sockets(Protocol):
+    """What gives a process its connections: a ``network.SimNetwork``."""
+
+    async def connect(
+        self, loop: NodeLoop, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]: ...
+
+    def listen(
+        self, loop: NodeLoop, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> asyncio.AbstractServer: ...
+
+
+class SimLoop:
+    """Time and the order of events. ``digest`` tells two runs apart by a single event."""
+
+    def __init__(self, *, events_max: int = EVENTS_MAX_DEFAULT) -> None:
+        """``events_max``: a run of more events than that is taken for an endless one."""
+        self.now_ns = 0
+        self.events = 0
+        self.failures: list[str] = []
+        self._events_max = events_max
+        self._heap: list[tuple[int, int, NodeLoop, asyncio.Handle]] = []
+        self._sequence = 0
+        self._hash = blake2b(digest_size=8)
+
+    @property
+    def now(self) -> float:
+        """Seconds since the world began."""
+        return self.now_ns / NS
+
+    def digest(self) -> str:
+        """What has happened so far, in 16 hexadecimal digits."""
+        return self._hash.hexdigest()
+
+    def note(self, what: str) -> None:
+        """Make ``what`` part of the digest."""
+        self._hash.update(f"{self.now_ns} {what}\n".encode())
+
+    def push(self, at_ns: int, node: NodeLoop, handle: asyncio.Handle) -> None:
+        """Run ``handle`` on ``node`` at ``at_ns``, after what is due then already."""
+        self._sequence += 1
+        heapq.heappush(self._heap, (max(at_ns, self.now_ns), self._sequence, node, handle))
+
+    def run_until(self, goal: float | asyncio.Future[Any], *, limit_s: float = math.inf) -> None:
+        """Run events up to a time (seconds), or until a future is done.
+
+        ``limit_s``: the virtual time at which waiting for a future ends. Raises ``SimulationError``
+        when it is reached, when an event raised, and when there are too many events.
+        """
+        outer = events._get_running_loop()
+        try:
+            if isinstance(goal, asyncio.Future):
+                self._run(goal, round(limit_s * NS) if limit_s != math.inf else _FAR_NS)
+                if not goal.done():
+                    raise SimulationError(f"not done after {self.now:g} s")
+            else:
+                self._run(None, round(goal * NS))
+                self.now_ns = max(self.now_ns, round(goal * NS))
+        finally:
+            events._set_running_loop(outer)
+
+    def _run(self, goal: asyncio.Future[Any] | None, end_ns: int) -> None:
+        heap, update = self._heap, self._hash.update
+        while heap and heap[0][0] <= end_ns and not (goal is not None and goal.done()):
+            at_ns, _, node, handle = heapq.heappop(heap)
+            if handle.cancelled() or not node.is_alive:
+                continue
+            if node.is_paused:
+                node.park(handle)
+                continue
+            self.now_ns = at_ns
+            self.events += 1
+            update(b"%d %s\n" % (at_ns, node.label))
+            events._set_running_loop(node)
+            handle._run()
+            if self.failures:
+                break
+            if self.events > self._events_max:
+                raise SimulationError(f"{self.events} events in {self.now:g} s: an endless loop?")
+        if self.failures:
+            raise SimulationError("; ".join(self.failures))
+
+
+class NodeLoop(asyncio.BaseEventLoop):
+    """The event loop of one process, from its start to its end.
+
+    ``time`` is its monotonic clock: ``offset_s`` when the world began, and off by ``drift`` (0.01:
+    one per cent fast) from then on.
+    """
+
+    def __init__(
+        self,
+        world: SimLoop,
+        name: str,
+        *,
+        offset_s: float = 0.0,
+        drift: float = 0.0,
+        step_ns: int = STEP_NS_DEFAULT,
+        sockets: Sockets | None = None,
+    ) -> None:
+        super().__init__()
+        self.world = world
+        self.name = name
+        self.label = name.encode()
+        self.is_alive = True
+        self.is_paused = False
+        self.on_stopped: Callable[[], None] = self.kill  # the process ended within an operation
+        self._offset_s = offset_s
+        self._rate = (1.0 + drift) / NS
+        self._step_ns = step_ns
+        self._sockets = sockets
+        self._parked: list[asyncio.Handle] = []
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._tasks_swept_at = _TASKS_UNSWEPT
+
+    def __repr__(self) -> str:
+        return f"<NodeLoop {self.name} at {self.world.now:.6f}>"
+
+    # -- what a process does -----------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self._offset_s + self.world.now_ns * self._rate
+
+    def call_soon(
+        self,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        if self.is_alive:
+            self.world.push(self.world.now_ns + self._step_ns, self, handle)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:  # fmt: skip
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        if self.is_alive:
+            self.world.push(max(self._ns(when), self.world.now_ns + self._step_ns), self, handle)
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:  # fmt: skip
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def _ns(self, when: float) -> int:
+        """The first virtual time at which ``time()`` is ``when`` or later."""
+        exact = (when - self._offset_s) / self._rate
+        at_ns = math.ceil(exact) if exact < _FAR_NS else _FAR_NS
+        while self._offset_s + at_ns * self._rate < when and at_ns < _FAR_NS:
+            at_ns += 1
+        return at_ns
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: object = None,
+        context: Context | None = None,
+        **_options: Any,
+    ) -> asyncio.Task[T]:
+        task: asyncio.Task[T] = asyncio.Task(
+            coro,
+            loop=self,
+            name=None if name is None else str(name),
+            context=context,
+        )
+        if len(self._tasks) >= self._tasks_swept_at:
+            self.check_tasks()
+            self._tasks_swept_at = 2 * len(self._tasks) + _TASKS_UNSWEPT
+        self._tasks.append(task)
+        return task
+
+    def check_tasks(self) -> None:
+        """Let go of tasks that are done: the exception of one that nobody asked for shows now."""
+        self._tasks = [task for task in self._tasks if not task.done()]
+
+    async def create_connection(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        **_options: Any,
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """A connection of the simulated network."""
+        assert self._sockets is not None, "a process without a network"
+        return await self._sockets.connect(self, protocol_factory, host, port)
+
+    async def create_server(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str = "",
+        port: int = 0,
+        *,
+        sock: Any = None,
+        **_options: Any,
+    ) -> asyncio.AbstractServer:
+        """Listen on the simulated network. ``sock``: a ``network.SimSocket``."""
+        assert self._sockets is not None, "a process without a network"
+        if sock is not None:
+            host, port = sock.getsockname()
+        return self._sockets.listen(self, protocol_factory, host, port)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """What nobody took fails the run, unless it is the end of the process."""
+        error = context.get("exception")
+        if not self.is_alive:
+            return
+        if isinstance(error, Stopped):
+            self.on_stopped()
+            return
+        self.world.failures.append(
+            f"{self.world.now:.6f} {self.name}: {context.get('message')}: {error!r}{_where(error)}"
+        )
+
+    def is_running(self) -> bool:
+        return events._get_running_loop() is self
+
+    def get_debug(self) -> bool:
+        return False
+
+    def _timer_handle_cancelled(self, _handle: asyncio.TimerHandle) -> None:
+        """It is passed over when its time comes."""
+
+    # -- what is done to it ------------------------------------------------------------------------
+
+    def park(self, handle: asyncio.Handle) -> None:
+        """Keep a handle that came due while the process is paused."""
+        self._parked.append(handle)
+
+    def pause(self) -> None:
+        """SIGSTOP: what comes due from now on waits."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """SIGCONT: what has waited runs at once, in its order."""
+        self.is_paused = False
+        parked, self._parked = self._parked, []
+        for handle in parked:
+            self.world.push(self.world.now_ns, self, handle)
+
+    def kill(self) -> None:
+        """SIGKILL. What was under way stays as it is until ``bury``. Idempotent."""
+        if self.is_alive:
+            self.check_tasks()
+        self.is_alive = False
+        self.is_paused = False
+        self._parked.clear()
+
+    def bury(self) -> None:
+        """Let go of what a killed process has left. Only when nothing can see it any more.
+
+        Python runs the ``finally`` blocks of a coroutine that it drops; by now they find nothing
+        that they could change.
+        """
+        assert not self.is_alive, "kill() first"
+        while self._tasks:
+            task = self._tasks.pop()
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            if not task.done():
+                _close(task.get_coro())
+        self.close()
+
+    def close(self) -> None:
+        self._closed = True
+
+    def __del__(self) -> None:
+        """It holds nothing of the system's."""
+
+
+def _where(error: BaseException | None) -> str:
+    """The innermost frames of a failure."""
+    frames = traceback.extract_tb(None if error is None else error.__traceback__)
+    return "".join(f" < {frame.filename}:{frame.lineno}" for frame in frames[: -_FRAMES - 1 : -1])
+
+
+def _close(coroutine: Any) -> None:
+    for _ in range(_CLOSES_MAX):
+        try:
+            coroutine.close()
+        except BaseException:  # noqa: BLE001 - it waits, or fails, where it cleans up: let it
+            continue
+        return

@@ -1,0 +1,104 @@
+"""How simulated clients behave, drawn from a seed. Values only.
+
+Small and large, quick and slow, careful and careless: a tame workload is a blind checker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+COMPRESSIONS: Final = ("none", "gzip", "lz4", "zstd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerPlan:
+    """How one producer behaves. Times in seconds; sizes in bytes."""
+
+    acks: int
+    idempotent: bool
+    compression: str
+    linger_ms: int
+    burst_max: int  # records sent without a pause
+    pause_s: float  # between bursts, on average
+    padding_max: int
+    many: float  # the share of bursts that go out by ``send_many``
+    waits: float  # the share of bursts whose outcome is waited for
+    session_s: float  # then it is closed, and another one made
+    close_s: float  # how long closing may take: what is not acknowledged by then is given up
+    delivery_timeout_ms: int
+
+    @classmethod
+    def draw(cls, random: Random) -> ProducerPlan:
+        acks = random.choices((-1, 1, 0), (8, 2, 1))[0]
+        return cls(
+            acks=acks,
+            idempotent=acks == -1 and random.random() < 0.75,
+            compression=random.choice(COMPRESSIONS),
+            linger_ms=random.choice((0, 0, 5, 50)),
+            burst_max=random.choice((1, 3, 10)),
+            pause_s=random.choice((0.01, 0.05, 0.2)),
+            padding_max=random.choice((0, 100, 2_000)),
+            many=random.choice((0.0, 0.3)),
+            waits=random.choice((0.0, 0.5, 1.0)),
+            session_s=random.choice((2.0, 5.0, 1e6)),
+            close_s=random.choice((0.0, 1.0, 30.0)),
+            delivery_timeout_ms=random.choice((2_000, 6_000, 30_000)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerPlan:
+    """How one consumer behaves. ``begin``: where each of its sessions starts to read."""
+
+    begin: str
+    records_max: int
+    wait_ms: int
+    fetch_bytes_max: int
+    polls_max: int  # then another session begins
+    pause_s: float
+    asks_ends: float  # the share of polls after which it asks for the ends
+
+    @classmethod
+    def draw(cls, random: Random) -> ConsumerPlan:
+        return cls(
+            begin=random.choice(("earliest", "earliest", "latest", "middle")),
+            records_max=random.choice((1, 7, 500)),
+            wait_ms=random.choice((100, 500)),
+            fetch_bytes_max=random.choice((200, 4_000, 1 << 20)),
+            polls_max=random.choice((3, 20, 100)),
+            pause_s=random.choice((0.05, 0.2, 0.6)),
+            asks_ends=random.choice((0.0, 0.2, 0.5)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadPlan:
+    """``replication_factor`` and ``partitions`` of the one topic that is checked."""
+
+    partitions: int
+    replication_factor: int
+    topic_config: dict[str, str]
+    producers: tuple[ProducerPlan, ...]
+    consumers: tuple[ConsumerPlan, ...]
+    administrates: float  # operations on other topics, per second
+    deletes: bool  # records of the topic
+
+    @classmethod
+    def draw(cls, random: Random, *, replication_factor: int) -> WorkloadPlan:
+        config = {"segment.bytes": random.choice(("16384", "16384", "1073741824"))}
+        config["retention.ms"] = "-1"
+        if random.random() < 0.3:
+            config["message.timestamp.type"] = "LogAppendTime"
+        if random.random() < 0.5:
+            config["index.interval.bytes"] = random.choice(("0", "500"))
+        return cls(
+            partitions=random.choice((1, 1, 2, 3)),
+            replication_factor=replication_factor,
+            topic_config=config,
+            producers=tuple(ProducerPlan.draw(random) for _ in range(random.randint(2, 4))),
+            consumers=tuple(ConsumerPlan.draw(random) for _ in range(random.randint(1, 2))),
+            administrates=random.choice((0.0, 0.5, 2.0)),
+            deletes=random.random() < 0.2,
+        )

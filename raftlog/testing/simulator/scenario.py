@@ -1,0 +1,330 @@
+"""One seed, from a new world to a verdict.
+
+Safety mode: faults until near the end; then everything is healed, clients come to their end, fresh
+consumers read all there is, and the checker judges. Liveness mode: after some time a core that has
+to work is healed, and the rest stays as it is for ever; every client in the core must get on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, Literal, TypeAlias
+
+from raftlog import limits
+from raftlog.record import decode_lists
+from raftlog.storage.checkpoint import CheckpointFile
+from raftlog.storage.inspect import scan
+from raftlog.storage.recovery import live_bases
+from raftlog.storage.segment import LOG_SUFFIX, base_offsets, file_name
+from raftlog.testing.simulator.checker import Dump, Ending, Violation, check
+from raftlog.testing.simulator.faults import FaultPlan, Nemesis
+from raftlog.testing.simulator.history import Outcome, Poll, Seen, Send
+from raftlog.testing.simulator.loop import SimulationError
+from raftlog.testing.simulator.network import Latency
+from raftlog.testing.simulator.plans import WorkloadPlan
+from raftlog.testing.simulator.process import (
+    DATA_DIRECTORY,
+    BrokerMachine,
+    MakeBroker,
+    Program,
+)
+from raftlog.testing.simulator.workload import (
+    Reading,
+    Workload,
+    create_topic,
+    read_all,
+    value_name,
+)
+from raftlog.testing.simulator.world import World, start_broker
+from raftlog.types import TopicPartition
+
+Mode: TypeAlias = Literal["safety", "liveness"]
+MODES: Final[tuple[Mode, ...]] = ("safety", "liveness")
+
+READERS: Final = 2
+SETTLE_LIMIT_S: Final = 120.0  # for all to be up, and all clients at their end, once all is healed
+SYNC_S: Final = 2.0  # for what is written to be durable everywhere, and known to be
+PROGRESS_LIMIT_S: Final = 60.0  # for every client of a healed core to get on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """What a seed stands for; all of it can be given instead."""
+
+    seed: int
+    mode: Mode
+    brokers: int
+    duration_s: float
+    latency: Latency
+    socket_bytes: int
+    slicing: float
+    faults: FaultPlan
+    workload: WorkloadPlan
+    last_words: str  # how brokers end before their files are looked at
+
+    @classmethod
+    def draw(
+        cls, seed: int, *, mode: Mode = "safety", brokers: int = 1, duration_s: float | None = None
+    ) -> Scenario:
+        """With n replicas on 2n - 1 brokers."""
+        random = Random(f"{seed}/scenario")
+        return cls(
+            seed=seed,
+            mode=mode,
+            brokers=brokers,
+            duration_s=random.choice((3.0, 6.0, 10.0)) if duration_s is None else duration_s,
+            latency=random.choice((Latency(), Latency(0.5e-3, 2e-3), Latency(5e-3, 20e-3))),
+            socket_bytes=random.choice((4, 64, 1024)) * limits.KIB,
+            slicing=random.choice((0.0, 0.0, 0.5)),
+            faults=FaultPlan.draw(random, brokers=brokers),
+            workload=WorkloadPlan.draw(random, replication_factor=(brokers + 1) // 2),
+            last_words=random.choice(("stop", "kill", "power cut")),
+        )
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What became of a seed. ``digest`` is the same for the same seed and the same program."""
+
+    scenario: Scenario
+    digest: str = ""
+    events: int = 0
+    virtual_s: float = 0.0
+    faults: dict[str, int] = field(default_factory=dict)
+    operations: dict[str, int] = field(default_factory=dict)
+    violations: list[Violation] = field(default_factory=list)
+    workload: Workload | None = None  # with its history, for a closer look
+
+    @property
+    def is_good(self) -> bool:
+        return not self.violations
+
+
+def run(
+    scenario: Scenario,
+    *,
+    make_broker: MakeBroker = start_broker,
+    durable_acks: Collection[int] | None = None,
+    may_wipe: Callable[[BrokerMachine], bool] = lambda _machine: False,
+    on_trace: Callable[[str], None] | None = None,
+) -> Verdict:
+    """Run a scenario. Raises nothing that the simulated program does: that is a violation.
+
+    ``make_broker``: what starts a machine's broker. ``durable_acks``: the acks that promise that
+    nothing is lost; by default all but 0 with one broker, and "all" with more. ``may_wipe``: see
+    ``Nemesis``.
+    """
+    verdict = Verdict(scenario)
+    with World(
+        scenario.seed,
+        brokers=scenario.brokers,
+        make_broker=make_broker,
+        latency=scenario.latency,
+        socket_bytes=scenario.socket_bytes,
+        slicing=scenario.slicing,
+        on_trace=on_trace,
+    ) as world:
+        workload = verdict.workload = Workload(world, scenario.workload)
+        nemesis = Nemesis(world, scenario.faults, may_wipe=may_wipe)
+        acks = durable_acks or ((-1, 1) if scenario.brokers == 1 else (-1,))
+        try:
+            _prepare(world, workload)
+            workload.start()
+            nemesis.start()
+            world.run_for(scenario.duration_s)
+            nemesis.stop()
+            if scenario.mode == "liveness":
+                verdict.violations += _progress(world, workload, scenario)
+            verdict.violations += _judge(world, workload, scenario, acks)
+            world.check()
+        except SimulationError as error:
+            verdict.violations.append(Violation("CRASH", str(error)))
+        verdict.faults = dict(sorted(nemesis.counts.items()))
+        verdict.operations = workload.history.counts()
+        verdict.digest = world.time.digest()
+        verdict.events, verdict.virtual_s = world.time.events, world.time.now
+    return verdict
+
+
+def _prepare(world: World, workload: Workload) -> None:
+    world.boot()
+    admin = world.add_client("admin-0", lambda machine: create_topic(workload, machine))
+    admin.start()
+    if not world.run_until(lambda: admin.is_done, limit_s=SETTLE_LIMIT_S):
+        raise SimulationError("the topic could not be created, with nothing wrong")
+
+
+# -- liveness --------------------------------------------------------------------------------------
+
+
+def _progress(world: World, workload: Workload, scenario: Scenario) -> list[Violation]:
+    """Heal a core, leave the rest as it is or make it worse, and see every client get on."""
+    random = world.random("core")
+    brokers = [machine.name for machine in world.brokers]
+    core = set(random.sample(brokers, scenario.brokers - (scenario.brokers - 1) // 2))
+    clients = [machine.name for machine in workload.machines]
+    if len(clients) > 1 and random.random() < 0.5:
+        clients.remove(random.choice(clients))
+    for machine in world.brokers:
+        if machine.name not in core:
+            _freeze(world, random, machine, sorted(core))
+    world.heal({*core, *clients})
+    world.trace(f"healed for good: {sorted(core)} and {clients}")
+    since_ns = world.time.now_ns
+
+    def missing() -> list[str]:
+        return [name for name in clients if not _gets_on(workload, name, since_ns)]
+
+    if world.run_until(lambda: not missing(), limit_s=PROGRESS_LIMIT_S, every_s=0.5):
+        return []
+    what = f"{missing()} do not get on within {PROGRESS_LIMIT_S} s of healing {sorted(core)}"
+    return [Violation("UNAVAILABLE", what)]
+
+
+def _freeze(world: World, random: Random, machine: BrokerMachine, core: list[str]) -> None:
+    """A broker outside the core has its fault for ever."""
+    how = random.choice(("as it is", "down", "paused", "mute", "deaf"))
+    world.trace(f"{machine.name} from now on: {how}")
+    if how == "down":
+        machine.is_kept_down = True
+        machine.kill()
+    elif how == "paused":
+        machine.pause()
+    elif how != "as it is":
+        for host in core:
+            ends = (machine.name, host) if how == "mute" else (host, machine.name)
+            world.network.cut(*ends, one_way=True)
+
+
+def _gets_on(workload: Workload, machine: str, since_ns: int) -> bool:
+    """Whether a client has done something that began after ``since_ns``, on each partition."""
+    plan = workload.plan
+    mine = [
+        entry
+        for entry in reversed(workload.history.operations)
+        if entry.invoked_ns > since_ns and entry.process.startswith(f"{machine}/")
+    ]
+    if machine.startswith("producer"):
+        number = int(machine.partition("-")[2]) - 1
+        if plan.producers[number].acks == 0:
+            return any(isinstance(entry, Send) and entry.is_ok for entry in mine)
+        done = {entry.partition for entry in mine if isinstance(entry, Send) and entry.is_ok}
+        return len(done) == plan.partitions
+    if machine.startswith("consumer"):
+        return any(isinstance(entry, Poll) and entry.outcome is Outcome.OK for entry in mine)
+    return True
+
+
+# -- safety ----------------------------------------------------------------------------------------
+
+
+def _judge(
+    world: World, workload: Workload, scenario: Scenario, durable_acks: Collection[int]
+) -> list[Violation]:
+    """Heal everything, let everybody come to an end, read everything, and compare."""
+    readings = [Reading() for _ in range(READERS)]
+    stuck = _settle(world, workload, readings)
+    _end_brokers(world, scenario.last_words)
+    names = workload.partitions
+    dumps = [
+        Dump(machine.name, name, records)
+        for machine in world.brokers
+        for name in names
+        if (records := dump(machine, name)) is not None
+    ]
+    if not stuck:
+        reads = {name: [reading.records[name] for reading in readings] for name in names}
+        return check(workload.history, Ending(reads, dumps), durable_acks=durable_acks)
+    # The longest log of each partition is the best that is left.
+    logs: dict[TopicPartition, Sequence[Seen]] = dict.fromkeys(names, ())
+    for each in dumps:
+        logs[each.partition] = max(logs[each.partition], each.records, key=len)
+    best = Ending({name: [log] for name, log in logs.items()})
+    return [Violation("STUCK", stuck), *check(workload.history, best, durable_acks=durable_acks)]
+
+
+def _settle(world: World, workload: Workload, readings: list[Reading]) -> str:
+    """Fill ``readings``; else say who does not come to an end."""
+    world.heal()
+    workload.is_over = True
+    if not world.run_until(lambda: world.is_up() and workload.is_done, limit_s=SETTLE_LIMIT_S):
+        waiting = [machine.name for machine in workload.machines if not machine.is_done]
+        down = [machine.name for machine in world.brokers if machine.broker is None]
+        return f"after healing; brokers down: {down}, clients that go on: {waiting}"
+    readers = [
+        world.add_client(f"reader-{number}", _reader(workload, reading))
+        for number, reading in enumerate(readings, start=1)
+    ]
+    for reader in readers:
+        reader.start()
+    if not world.run_until(lambda: all(r.is_done for r in readers), limit_s=SETTLE_LIMIT_S):
+        left = [reading.left for reading in readings]
+        return f"readers do not come to the end of the log: {left}"
+    if len(world.brokers) > 1:  # those that are behind are found by the checker
+        world.run_until(lambda: _is_converged(world, workload), limit_s=SETTLE_LIMIT_S, every_s=1.0)
+        world.run_for(SYNC_S)
+    return ""
+
+
+def _is_converged(world: World, workload: Workload) -> bool:
+    """Whether all replicas have written as much as each other."""
+    for name in workload.partitions:
+        found = [dump(machine, name) for machine in world.brokers]
+        if len({len(records) for records in found if records is not None}) > 1:
+            return False
+    return True
+
+
+def _reader(workload: Workload, reading: Reading) -> Program:
+    return lambda machine: read_all(workload, reading, machine)
+
+
+def _end_brokers(world: World, how: str) -> None:
+    """No broker runs any more, in one of three ways."""
+    for machine in world.brokers:
+        machine.is_kept_down = True
+        if how == "stop":
+            machine.stop()
+        elif how == "kill":
+            machine.kill()
+        else:
+            machine.power_cut()
+    down = world.run_until(
+        lambda: not any(machine.is_running for machine in world.brokers), limit_s=SETTLE_LIMIT_S
+    )
+    if not down:
+        raise SimulationError("a broker does not stop")
+
+
+def dump(machine: BrokerMachine, partition: TopicPartition) -> list[Seen] | None:
+    """What a machine's disk holds of a partition; None when it is no replica of it.
+
+    The directories are those that ``raftlog.storage.store`` draws.
+    """
+    disk = machine.disk
+    topic = f"{DATA_DIRECTORY}/topics/{partition.topic}"
+    directories = [f"{topic}/{name}/{partition.partition}" for name in disk.list_dir(topic)]
+    found = [_dump(machine, directory) for directory in directories if disk.exists(directory)]
+    # A creation that was not finished may have left an empty one beside it.
+    return max(found, key=len, default=None)
+
+
+def _dump(machine: BrokerMachine, directory: str) -> list[Seen]:
+    disk = machine.disk
+    checkpoint = CheckpointFile(disk, f"{directory}/checkpoint")
+    checkpoint.load()
+    start = checkpoint.latest.log_start_offset
+    records: list[Seen] = []
+    for base in live_bases(base_offsets(disk.list_dir(directory), LOG_SUFFIX), start):
+        for row in scan(disk, f"{directory}/{file_name(base, LOG_SUFFIX)}"):
+            if row.header is None or row.error:
+                break  # a torn tail; if it is more than that, something will be missing
+            lists = decode_lists(row.data)
+            records += [
+                Seen(offset, value_name(value), row.header.leader_epoch)
+                for offset, value in zip(lists.offsets, lists.values, strict=True)
+                if offset >= start
+            ]
+    return records

@@ -1,0 +1,354 @@
+"""Simulated TCP connections: two ends, and a wire in each direction that keeps the order of bytes.
+
+An end behaves as an asyncio socket transport does where a protocol can tell, and as the kernel
+behind it: it takes what arrives while its process is paused, and answers with a reset what arrives
+when the socket is closed or its process is dead. How long a packet travels, and whether it may, is
+the network's to say (``Carrier``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections import deque
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any, Final, Protocol
+
+from raftlog import limits
+from raftlog.testing.simulator.loop import NodeLoop
+from raftlog.types import Buffer
+
+HIGH_BYTES_DEFAULT: Final = 64 * limits.KIB
+
+
+class Mark(Enum):
+    """Packets without bytes."""
+
+    ACCEPT = "accept"  # the first on a connection's way to its listener
+    END = "end"  # FIN
+    RESET = "reset"  # RST
+
+
+class Carrier(Protocol):
+    """What ends and wires need of their network."""
+
+    socket_bytes: int
+
+    def carry(self, wire: Wire, packet: memoryview | Mark) -> None:
+        """Have ``packet`` arrive, some time, after those before it on the wire."""
+        ...
+
+    def chance(self) -> float:
+        """As ``random.random``."""
+        ...
+
+    def read_size(self, available: int) -> int:
+        """How many of the bytes that are there a read gets: at least one."""
+        ...
+
+    def over(self, end: SimTransport) -> None:
+        """An end is lost to its protocol."""
+        ...
+
+
+class Wire:
+    """One direction of a connection."""
+
+    __slots__ = ("arrives_ns", "epoch", "held", "receiver", "sender", "unanswered", "unread_bytes")
+
+    def __init__(self, sender: SimTransport, receiver: SimTransport) -> None:
+        self.sender = sender
+        self.receiver = receiver
+        self.arrives_ns = 0  # when the last packet does: the next comes after it
+        self.epoch = 0  # packets of an older one are lost on their way
+        self.held: list[memoryview | Mark] = []  # TCP sends them again until it is heard
+        self.unanswered = False  # something was lost that TCP will send again
+        self.unread_bytes = 0  # written, and not yet taken by the receiver's protocol
+
+    def lose_all(self) -> None:
+        """Forget what is on its way."""
+        self.epoch += 1
+        self.held.clear()
+
+
+class SimTransport(asyncio.Transport):
+    """One end of a connection."""
+
+    def __init__(
+        self, carrier: Carrier, loop: NodeLoop, *, host: str, name: object, peer: object
+    ) -> None:
+        super().__init__()
+        self.loop = loop
+        self.host = host
+        self.is_shut = False  # to the kernel: nothing more is sent, and what arrives is refused
+        self.out: Wire  # set by ``wire_up``
+        self.incoming_wire: Wire
+        self._carrier = carrier
+        self._names = {"sockname": name, "peername": peer}
+        self._protocol: asyncio.BaseProtocol | None = None  # of an accepted one: a moment later
+        self._incoming: deque[memoryview] = deque()
+        self._incoming_bytes = 0
+        self._peer_ended = False  # after what is incoming the end of the stream comes
+        self._peer_reset = False  # after what is incoming the connection is lost
+        self._delivering = False  # a delivery is due on the loop
+        self._reading = True
+        self._writing_ended = False
+        self._closing = False
+        self._lost = False
+        self._writer_paused = False
+        self._high = HIGH_BYTES_DEFAULT
+        self._low = HIGH_BYTES_DEFAULT // 4
+
+    def open(self, protocol: asyncio.BaseProtocol) -> None:
+        """Give the connection to a protocol. On the loop of its process."""
+        self._protocol = protocol
+        protocol.connection_made(self)
+        self._deliver_soon()
+
+    # -- writing
+
+    def write(self, data: Buffer) -> None:
+        if self._writing_ended or self.is_shut:
+            return  # as a socket's transport: the loss is told by connection_lost
+        view = memoryview(data).cast("B")
+        if not view:
+            return
+        self.out.unread_bytes += len(view)
+        self._carrier.carry(self.out, view)
+        if not self._writer_paused and self.get_write_buffer_size() > self._high:
+            self._writer_paused = True
+            assert self._protocol is not None
+            self._protocol.pause_writing()
+
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
+        for data in list_of_data:
+            self.write(data)
+
+    def write_eof(self) -> None:
+        if not self._writing_ended and not self.is_shut:
+            self._writing_ended = True
+            self._carrier.carry(self.out, Mark.END)
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = HIGH_BYTES_DEFAULT if high is None else high
+        self._low = self._high // 4 if low is None else low
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._low, self._high
+
+    def get_write_buffer_size(self) -> int:
+        """What the sockets' own buffers have no room for."""
+        return max(0, self.out.unread_bytes - self._carrier.socket_bytes)
+
+    def _drained(self) -> None:
+        """The peer took some of what we wrote."""
+        size = self.get_write_buffer_size()
+        if self._writer_paused and size <= self._low:
+            self._writer_paused = False
+            self.loop.call_soon(self._resume_writing)
+        if self._closing and not size:
+            self.loop.call_soon(self._lose, None)
+
+    def _resume_writing(self) -> None:
+        if not self._lost and self._protocol is not None:
+            self._protocol.resume_writing()
+
+    # -- reading
+
+    def is_reading(self) -> bool:
+        return self._reading and not self._closing
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        self._reading = True
+        self._deliver_soon()
+
+    # -- the end, as the protocol asks for it
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        """Deliver what was written, then end. What is unread, or still comes, makes it a reset."""
+        if self._closing:
+            return
+        self._closing = True
+        unread = self._incoming_bytes
+        self._drop_incoming()
+        if unread:
+            self._reset_peer()
+        else:
+            self.write_eof()
+        self.is_shut = True
+        if not self.get_write_buffer_size():
+            self.loop.call_soon(self._lose, None)
+
+    def abort(self) -> None:
+        """End at once."""
+        if self._lost:
+            return
+        self._closing = True
+        self._drop_incoming()
+        self._reset_peer()
+        self.loop.call_soon(self._lose, None)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        assert self._protocol is not None
+        return self._protocol
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._names.get(name, default)
+
+    # -- the end, as others bring it about
+
+    def shut(self) -> None:
+        """The process is gone, and nobody is told: the power failed."""
+        self.is_shut = True
+
+    def die(self) -> None:
+        """The process is gone, and its kernel closes the socket."""
+        if self.is_shut:
+            return
+        if self._incoming_bytes or self._carrier.chance() < 0.2:
+            self._reset_peer()
+        else:
+            self.write_eof()
+        self.is_shut = True
+
+    def give_up(self) -> None:
+        """The kernel ends a connection on which the peer has been silent: it cannot be told."""
+        if not self._lost:
+            self.is_shut = True
+            self._fail(OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
+
+    def reset(self) -> None:
+        """Something on the way (a firewall, a load balancer) resets the connection at this end."""
+        if not self._lost:
+            self._arrive_reset()
+
+    def _reset_peer(self) -> None:
+        """What is on its way may be lost by it: the peer's kernel drops what was not read yet."""
+        if self.is_shut:
+            return
+        self.is_shut = True
+        if self._carrier.chance() < 0.5:
+            self.out.lose_all()
+        self._carrier.carry(self.out, Mark.RESET)
+
+    # -- what the network brings: on no process's loop, as a kernel works
+
+    def arrive(self, packet: memoryview | Mark) -> None:
+        """A packet is here."""
+        if packet is Mark.RESET:
+            if not self._lost:
+                self._arrive_reset()
+        elif self.is_shut or not self.loop.is_alive:
+            if not isinstance(packet, Mark):
+                self._carrier.carry(self.out, Mark.RESET)  # nobody is here
+        elif packet is Mark.END:
+            self._peer_ended = True
+            self._deliver_soon()
+        else:
+            assert isinstance(packet, memoryview)
+            self._incoming.append(packet)
+            self._incoming_bytes += len(packet)
+            self._deliver_soon()
+
+    def _arrive_reset(self) -> None:
+        self.is_shut = True
+        self.out.lose_all()
+        if self._reading and self._incoming and self._carrier.chance() < 0.5:
+            self._peer_reset = True  # what was received may still be read
+            self._deliver_soon()
+        else:
+            self._fail(ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)))
+
+    # -- delivery, always from the loop
+
+    def _deliver_soon(self) -> None:
+        if not self._delivering and not self._lost:
+            self._delivering = True
+            self.loop.call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        """One read from the socket, as big as chance has it."""
+        self._delivering = False
+        protocol = self._protocol
+        if self._closing or self._lost or not self._reading or protocol is None:
+            return
+        if self._incoming:
+            self._read(protocol)
+            self._deliver_soon()
+        elif self._peer_reset:
+            self._fail(ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)))
+        elif self._peer_ended:
+            self._peer_ended = False
+            assert isinstance(protocol, asyncio.Protocol | asyncio.BufferedProtocol)
+            if not protocol.eof_received():
+                self.close()
+
+    def _read(self, protocol: asyncio.BaseProtocol) -> None:
+        size = self._carrier.read_size(self._incoming_bytes)
+        if isinstance(protocol, asyncio.BufferedProtocol):
+            buffer = memoryview(protocol.get_buffer(size))
+            count = self._fill(buffer[:size])
+            self._taken(count)
+            protocol.buffer_updated(count)
+        else:
+            assert isinstance(protocol, asyncio.Protocol)
+            data = bytearray(size)
+            self._taken(self._fill(memoryview(data)))
+            protocol.data_received(bytes(data))
+
+    def _fill(self, buffer: memoryview) -> int:
+        count = 0
+        while self._incoming and count < len(buffer):
+            first = self._incoming[0]
+            size = min(len(first), len(buffer) - count)
+            buffer[count : count + size] = first[:size]
+            count += size
+            if size == len(first):
+                self._incoming.popleft()
+            else:
+                self._incoming[0] = first[size:]
+        return count
+
+    def _taken(self, count: int) -> None:
+        self._incoming_bytes -= count
+        self.incoming_wire.unread_bytes -= count
+        self.incoming_wire.sender._drained()
+
+    def _drop_incoming(self) -> None:
+        self._incoming.clear()
+        self._taken(self._incoming_bytes)
+
+    def _fail(self, error: OSError) -> None:
+        self.loop.call_soon(self._lose, error)
+
+    def _lose(self, error: OSError | None) -> None:
+        if self._lost:
+            return
+        self._lost = self._closing = self.is_shut = True
+        self._drop_incoming()
+        self._carrier.over(self)
+        if self._protocol is not None:
+            self._protocol.connection_lost(error)
+
+
+def wire_up(left: SimTransport, right: SimTransport) -> None:
+    """Join two ends."""
+    left.out = right.incoming_wire = Wire(left, right)
+    right.out = left.incoming_wire = Wire(right, left)
+
+
+Factory = Callable[[], asyncio.BaseProtocol]

@@ -1,0 +1,455 @@
+"""What clients do in a simulated world: produce, consume, ask for ends, and administrate.
+
+All through the real asyncio clients, each on a machine of its own, and all recorded in a
+``History``. What they do is drawn from the world's seed (``plans``). Errors of
+raftlog's are part of life here; any other exception ends the simulation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any, Final
+
+from raftlog.client.aio.admin import AsyncAdmin
+from raftlog.client.aio.consumer import AsyncConsumer
+from raftlog.client.aio.producer import AsyncProducer
+from raftlog.client.delivery import DeliveryFuture, RangesFuture
+from raftlog.errors import (
+    CorruptBatchError,
+    InvalidRequestError,
+    RaftlogError,
+    RecordTooLargeError,
+    RetriableError,
+    TopicExistsError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from raftlog.testing.simulator.history import History, Outcome, Seen, Send
+from raftlog.testing.simulator.plans import ConsumerPlan, ProducerPlan, WorkloadPlan
+from raftlog.testing.simulator.process import ClientMachine
+from raftlog.testing.simulator.world import World
+from raftlog.types import ConsumerRecord, NewTopic, Offset, TopicPartition
+
+TOPIC: Final = "events"
+PATIENCE_S: Final = 0.2  # after an error, before the next attempt
+OUTSTANDING_MAX: Final = 40
+
+# Errors that say that a send had no effect. All others leave it open.
+WITHOUT_EFFECT: Final = (
+    RetriableError,
+    CorruptBatchError,
+    InvalidRequestError,
+    RecordTooLargeError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+
+
+@dataclass(slots=True)
+class Workload:
+    """The clients of one world. ``prepare``, then ``start``, then ``finish``."""
+
+    world: World
+    plan: WorkloadPlan
+    history: History = field(init=False)
+    is_over: bool = False  # clients come to their end
+    _machines: list[ClientMachine] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.history = History(lambda: self.world.time.now_ns)
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(TOPIC, number) for number in range(self.plan.partitions)]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every client has come to its end."""
+        return all(machine.is_done for machine in self._machines)
+
+    @property
+    def machines(self) -> list[ClientMachine]:
+        """The clients' machines, for faults."""
+        return list(self._machines)
+
+    def start(self) -> None:
+        """Start all clients."""
+        for number, producer in enumerate(self.plan.producers, start=1):
+            self._add(f"producer-{number}", partial(_produce, self, producer))
+        for number, consumer in enumerate(self.plan.consumers, start=1):
+            self._add(f"consumer-{number}", partial(_consume, self, consumer))
+        if self.plan.administrates or self.plan.deletes:
+            self._add("admin-1", partial(_administrate, self))
+
+    def _add(self, name: str, main: Any) -> None:
+        machine = self.world.add_client(name, main)
+        self._machines.append(machine)
+        machine.start()
+
+    # -- what its clients share
+
+    def admin(self, machine: ClientMachine) -> AsyncAdmin:
+        admin = AsyncAdmin(
+            self.world.bootstrap,
+            request_timeout_ms=2_000,
+            client_id=machine.name,
+            host=machine.host(),
+        )
+        machine.own(admin)
+        return admin
+
+    def producer(self, machine: ClientMachine, plan: ProducerPlan) -> AsyncProducer:
+        producer = AsyncProducer(
+            self.world.bootstrap,
+            acks=plan.acks,
+            idempotent=plan.idempotent,
+            compression=plan.compression,
+            linger_ms=plan.linger_ms,
+            max_block_ms=2_000,
+            request_timeout_ms=1_500,
+            delivery_timeout_ms=plan.delivery_timeout_ms,
+            metadata_max_age_ms=3_000,
+            client_id=machine.name,
+            host=machine.host(),
+        )
+        machine.own(producer)
+        return producer
+
+    def consumer(self, machine: ClientMachine, **settings: Any) -> AsyncConsumer:
+        consumer = AsyncConsumer(
+            self.world.bootstrap,
+            request_timeout_ms=2_000,
+            metadata_max_age_ms=3_000,
+            client_id=machine.name,
+            host=machine.host(),
+            **settings,
+        )
+        machine.own(consumer)
+        return consumer
+
+
+async def create_topic(workload: Workload, machine: ClientMachine) -> None:
+    """Create the topic, however long it takes."""
+    plan = workload.plan
+    topic = NewTopic(TOPIC, plan.partitions, plan.replication_factor, plan.topic_config)
+    admin = workload.admin(machine)
+    while True:
+        try:
+            await admin.create_topics([topic])
+        except TopicExistsError:
+            break
+        except RaftlogError as error:
+            workload.world.trace(f"the topic is not there yet: {error}")
+            await asyncio.sleep(PATIENCE_S)
+        else:
+            break
+    await admin.close()
+
+
+def outcome_of(error: RaftlogError) -> Outcome:
+    """What an error says about a send."""
+    return Outcome.FAIL if isinstance(error, WITHOUT_EFFECT) else Outcome.INFO
+
+
+# -- producers -------------------------------------------------------------------------------------
+
+
+async def _produce(workload: Workload, plan: ProducerPlan, machine: ClientMachine) -> None:
+    session = 0
+    while not workload.is_over:
+        session += 1
+        producing = _Producing(workload, plan, machine, f"{machine.name}/{machine.boots}.{session}")
+        await producing.run()
+
+
+class _Producing:
+    """One producer, from its making to its end."""
+
+    def __init__(
+        self, workload: Workload, plan: ProducerPlan, machine: ClientMachine, process: str
+    ) -> None:
+        self._workload = workload
+        self._history = workload.history
+        self._plan = plan
+        self._random = machine.random
+        self._process = process
+        self._producer = workload.producer(machine, plan)
+        self._sent = 0
+        self._outstanding = 0
+
+    async def run(self) -> None:
+        plan, random = self._plan, self._random
+        loop = asyncio.get_running_loop()
+        end = loop.time() + plan.session_s
+        while not self._workload.is_over and loop.time() < end:
+            count = random.randint(1, plan.burst_max)
+            partition = random.choice(self._workload.partitions)
+            if random.random() < plan.many:
+                await self._send_many(partition, count)
+            else:
+                for _ in range(count):
+                    await self._send(partition)
+            if random.random() < plan.waits or self._outstanding > OUTSTANDING_MAX:
+                await self._producer.flush()
+            await asyncio.sleep(random.expovariate(1 / plan.pause_s))
+        await self._producer.close(timeout=plan.close_s)
+
+    def _begin(self, partition: TopicPartition) -> tuple[Send, bytes]:
+        self._sent += 1
+        self._outstanding += 1
+        name = f"{self._process}#{self._sent}"
+        plan = self._plan
+        send = self._history.send(
+            self._process, partition, name, acks=plan.acks, idempotent=plan.idempotent
+        )
+        return send, name.encode() + b" " * self._random.randint(1, plan.padding_max + 1)
+
+    def _end(self, sends: list[Send], error: RaftlogError | None, *, is_whole: bool) -> None:
+        """``is_whole``: the error is about all of them."""
+        self._outstanding -= len(sends)
+        outcome = Outcome.OK
+        if error is not None:
+            outcome = outcome_of(error) if is_whole else Outcome.INFO
+        for send in sends:
+            self._history.end(send, outcome, "" if error is None else repr(error))
+
+    async def _send(self, partition: TopicPartition) -> None:
+        send, value = self._begin(partition)
+        try:
+            future = await self._producer.send(TOPIC, value, partition=partition.partition)
+        except RaftlogError as error:
+            self._end([send], error, is_whole=True)
+        else:
+            future.add_done_callback(partial(self._delivered, send))
+
+    def _delivered(self, send: Send, future: DeliveryFuture) -> None:
+        error = future.exception()
+        if error is None:
+            send.offset = future.result().offset
+        self._end([send], error, is_whole=True)
+
+    async def _send_many(self, partition: TopicPartition, count: int) -> None:
+        begun = [self._begin(partition) for _ in range(count)]
+        sends = [send for send, _ in begun]
+        try:
+            future = await self._producer.send_many(
+                TOPIC, [value for _, value in begun], partition=partition.partition
+            )
+        except RaftlogError as error:
+            self._end(sends, error, is_whole=True)
+        else:
+            future.add_done_callback(partial(self._all_delivered, sends))
+
+    def _all_delivered(self, sends: list[Send], future: RangesFuture) -> None:
+        error = future.exception()
+        if error is None:
+            offsets = [
+                offset
+                for part in future.result()
+                for offset in range(part.first, part.last + 1)
+                if part.first >= 0
+            ]
+            for send, offset in zip(sends, offsets, strict=False):  # acks=0: there are none
+                send.offset = offset
+        self._end(sends, error, is_whole=False)
+
+
+# -- consumers -------------------------------------------------------------------------------------
+
+
+async def _consume(workload: Workload, plan: ConsumerPlan, machine: ClientMachine) -> None:
+    session = 0
+    while not workload.is_over:
+        session += 1
+        process = f"{machine.name}/{machine.boots}.{session}"
+        consumer = workload.consumer(
+            machine,
+            auto_offset_reset="latest" if plan.begin == "latest" else "earliest",
+            fetch_max_wait_ms=plan.wait_ms,
+            max_partition_fetch_bytes=plan.fetch_bytes_max,
+        )
+        try:
+            await _consume_session(workload, plan, machine, consumer, process)
+        except RaftlogError as error:
+            workload.world.trace(f"{process}: {error}")
+            await asyncio.sleep(PATIENCE_S)
+        await consumer.close()
+
+
+async def _consume_session(
+    workload: Workload,
+    plan: ConsumerPlan,
+    machine: ClientMachine,
+    consumer: AsyncConsumer,
+    process: str,
+) -> None:
+    history, random = workload.history, machine.random
+    await consumer.assign(workload.partitions)
+    if plan.begin == "middle":
+        for partition, end in (await consumer.end_offsets(workload.partitions)).items():
+            await consumer.seek(partition, random.randint(0, end))
+    for _ in range(random.randint(1, plan.polls_max)):
+        if workload.is_over:
+            return
+        poll = history.poll(process)
+        try:
+            records = await consumer.poll(plan.wait_ms, plan.records_max)
+        except RaftlogError as error:
+            history.end(poll, Outcome.FAIL, repr(error))
+            raise
+        poll.records = by_partition(records)
+        history.end(poll, Outcome.OK)
+        if random.random() < plan.asks_ends:
+            await ask_ends(workload, consumer, process)
+        await asyncio.sleep(plan.pause_s * random.random())
+
+
+async def ask_ends(
+    workload: Workload, consumer: AsyncConsumer, process: str
+) -> dict[TopicPartition, Offset]:
+    """Observe the end of every partition."""
+    asking = workload.history.end_offsets(process)
+    try:
+        asking.ends = await consumer.end_offsets(workload.partitions)
+    except RaftlogError as error:
+        workload.history.end(asking, Outcome.FAIL, repr(error))
+        raise
+    workload.history.end(asking, Outcome.OK)
+    return asking.ends
+
+
+def by_partition(records: list[ConsumerRecord]) -> dict[TopicPartition, list[Seen]]:
+    found: dict[TopicPartition, list[Seen]] = {}
+    for record in records:
+        partition = TopicPartition(record.topic, record.partition)
+        found.setdefault(partition, []).append(
+            Seen(record.offset, value_name(record.value), record.leader_epoch)
+        )
+    return found
+
+
+def value_name(value: bytes | None) -> str:
+    """The name of a value, without its padding."""
+    return (value or b"").split(b" ", 1)[0].decode(errors="backslashreplace")
+
+
+# -- administration --------------------------------------------------------------------------------
+
+
+async def _administrate(workload: Workload, machine: ClientMachine) -> None:
+    plan, random, history = workload.plan, machine.random, workload.history
+    admin = workload.admin(machine)
+    rate = plan.administrates or 0.5
+    while not workload.is_over:
+        await asyncio.sleep(random.expovariate(rate))
+        act = random.choice(ACTS if plan.administrates else ACTS[:1])
+        if act is _delete_records and not plan.deletes:
+            continue
+        other = history.other(machine.name, act.__name__.strip("_"))
+        try:
+            await act(workload, admin, random)
+        except RaftlogError as error:
+            history.end(other, Outcome.INFO, repr(error))
+        else:
+            history.end(other, Outcome.OK)
+    await admin.close()
+
+
+async def _delete_records(workload: Workload, admin: AsyncAdmin, random: Random) -> None:
+    partition = random.choice(workload.partitions)
+    found = await admin.list_offsets({partition: "latest"})
+    end = found[partition]
+    if end is None or not end.offset:
+        return
+    before = random.randint(0, end.offset)
+    deletion = workload.history.deletion("admin", partition, before)
+    try:
+        await admin.delete_records({partition: before})
+    except RaftlogError as error:
+        workload.history.end(deletion, Outcome.INFO, repr(error))
+    else:
+        workload.history.end(deletion, Outcome.OK)
+
+
+async def _create_other(workload: Workload, admin: AsyncAdmin, random: Random) -> None:
+    factor = workload.plan.replication_factor
+    await admin.create_topics([NewTopic(_other(random), random.randint(1, 3), factor)])
+
+
+async def _delete_other(_workload: Workload, admin: AsyncAdmin, random: Random) -> None:
+    await admin.delete_topics([_other(random)])
+
+
+async def _extend_other(_workload: Workload, admin: AsyncAdmin, random: Random) -> None:
+    await admin.add_partitions(_other(random), random.randint(2, 5))
+
+
+async def _alter(workload: Workload, admin: AsyncAdmin, random: Random) -> None:
+    name = random.choice((TOPIC, _other(random)))
+    size = workload.plan.topic_config["segment.bytes"]
+    await admin.alter_topic(name, {"segment.bytes": random.choice(("16384", "65536", size))})
+
+
+async def _describe(_workload: Workload, admin: AsyncAdmin, _random: Random) -> None:
+    await admin.describe_topics()
+
+
+def _other(random: Random) -> str:
+    return f"other-{random.randint(1, 3)}"
+
+
+ACTS: Final = (
+    _delete_records,
+    _create_other,
+    _delete_other,
+    _extend_other,
+    _alter,
+    _describe,
+)
+
+
+# -- the end ---------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Reading:
+    """A fresh consumer that reads all partitions from their start to their end."""
+
+    records: dict[TopicPartition, list[Seen]] = field(default_factory=dict)
+    left: dict[TopicPartition, Offset] = field(default_factory=dict)  # ends not reached yet
+
+    def begin(
+        self, starts: Mapping[TopicPartition, Offset], ends: Mapping[TopicPartition, Offset]
+    ) -> None:
+        self.records = {partition: [] for partition in ends}
+        self.left = {partition: end for partition, end in ends.items() if starts[partition] < end}
+
+    def take(self, records: list[ConsumerRecord]) -> None:
+        for partition, seen in by_partition(records).items():
+            self.records[partition] += seen
+            if seen[-1].offset + 1 >= self.left.get(partition, 0):
+                self.left.pop(partition, None)
+
+
+async def read_all(workload: Workload, reading: Reading, machine: ClientMachine) -> None:
+    """Fill ``reading``, however long it takes."""
+    partitions = workload.partitions
+    while True:
+        consumer = workload.consumer(machine, auto_offset_reset="earliest", fetch_max_wait_ms=100)
+        try:
+            await consumer.assign(partitions)
+            starts = await consumer.beginning_offsets(partitions)
+            reading.begin(starts, await ask_ends(workload, consumer, machine.name))
+            while reading.left:
+                reading.take(await consumer.poll(500, 1_000))
+        except RaftlogError as error:
+            workload.world.trace(f"{machine.name}: {error}")
+            await asyncio.sleep(PATIENCE_S)
+        else:
+            return
+        finally:
+            await consumer.close()

@@ -1,0 +1,204 @@
+"""One simulated world: time, network, machines with brokers and clients, and what befalls them.
+
+A ``World`` is a set of levers. When which is pulled is ``faults``' business, what clients do
+``workload``'s, and whether the outcome is right ``checker``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Collection
+from random import Random
+from types import TracebackType
+from typing import Final, cast
+
+from raftlog import limits
+from raftlog.config import Address, BrokerConfig
+from raftlog.config.voters import Voter
+from raftlog.server.broker import Broker, Surroundings
+from raftlog.testing.simulator.loop import NodeLoop, SimLoop, SimulationError
+from raftlog.testing.simulator.network import Latency, SimNetwork
+from raftlog.testing.simulator.process import (
+    DATA_DIRECTORY,
+    BrokerMachine,
+    ClientMachine,
+    Machine,
+    MakeBroker,
+    Program,
+    RunningBroker,
+)
+
+BOOT_LIMIT_S: Final = 60.0
+
+
+def broker_config(machine: BrokerMachine) -> BrokerConfig:
+    """One of a cluster of all machines; alone, if there is one. What is periodic comes often."""
+    addresses = machine.world.addresses
+    return BrokerConfig(
+        id=machine.broker_id,
+        listen=machine.address,
+        data_dir=DATA_DIRECTORY,
+        voters=tuple(Voter(*voter) for voter in addresses.items()) if len(addresses) > 1 else (),
+        cluster_secret="known to all of them",
+        log_checkpoint_interval_ms=1_000,
+        log_retention_check_interval_ms=1_500,
+        controlled_shutdown_timeout_ms=2_000,
+    )
+
+
+async def start_broker(machine: BrokerMachine) -> RunningBroker:
+    """The real broker, with a machine's devices for surroundings."""
+    return await Broker.start(
+        broker_config(machine),
+        clock=machine.clock,
+        disk=machine.disk,
+        on_fatal=machine.on_fatal,
+        listening=[cast("socket.socket", machine.listening())],
+        surroundings=Surroundings(
+            make_workers=machine.workers,
+            chance=machine.random.random,
+            entropy=machine.random.randbytes,
+        ),
+    )
+
+
+class World:
+    """Everything that happens in it follows from ``seed`` and from what is called when.
+
+    A context manager, which ends every process and lets go of it.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        brokers: int = 1,
+        make_broker: MakeBroker = start_broker,
+        latency: Latency | None = None,
+        socket_bytes: int = 64 * limits.KIB,
+        slicing: float = 0.0,
+        on_trace: Callable[[str], None] | None = None,
+    ) -> None:
+        """``make_broker``: starts the broker of a machine, on the machine's loop. ``latency``,
+        ``socket_bytes``, ``slicing``: see ``SimNetwork``. ``on_trace``: hears what happens.
+        """
+        self.seed = seed
+        self.time = SimLoop()
+        self.network = SimNetwork(
+            self.time,
+            self.random("network"),
+            latency=latency,
+            socket_bytes=socket_bytes,
+            slicing=slicing,
+        )
+        self.control = NodeLoop(self.time, "world", sockets=self.network)
+        self._on_trace = on_trace
+        self.brokers = [BrokerMachine(self, number + 1, make_broker) for number in range(brokers)]
+        self.clients: list[ClientMachine] = []
+
+    def random(self, name: str) -> Random:
+        """Chance of its own for ``name``: what one part draws changes nothing for another."""
+        return Random(f"{self.seed}/{name}")
+
+    def trace(self, text: str) -> None:
+        self.time.note(text)
+        if self._on_trace is not None:
+            self._on_trace(f"{self.time.now:11.6f} {text}")
+
+    @property
+    def addresses(self) -> dict[int, Address]:
+        """Of the brokers, by their ids."""
+        return {machine.broker_id: machine.address for machine in self.brokers}
+
+    @property
+    def bootstrap(self) -> str:
+        """Every broker's address."""
+        return ",".join(str(machine.address) for machine in self.brokers)
+
+    def add_client(self, name: str, main: Program) -> ClientMachine:
+        """A machine that runs ``main`` once it is started."""
+        machine = ClientMachine(self, name, main)
+        self.clients.append(machine)
+        return machine
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def run_for(self, seconds: float) -> None:
+        """Let so much virtual time pass. Raises ``SimulationError``."""
+        self.time.run_until(self.time.now + seconds)
+
+    def run_until(
+        self, holds: Callable[[], bool], *, limit_s: float, every_s: float = 0.05
+    ) -> bool:
+        """Let time pass until ``holds()``, which is looked at ``every_s``; False if it never did.
+
+        ``limit_s``: how long, in virtual seconds from now.
+        """
+        reached: asyncio.Future[bool] = self.control.create_future()
+        deadline = self.time.now + limit_s
+
+        def look() -> None:
+            if holds():
+                reached.set_result(True)
+            elif self.time.now >= deadline:
+                reached.set_result(False)
+            else:
+                self.control.call_later(every_s, look)
+
+        look()
+        self.time.run_until(reached)
+        return reached.result()
+
+    def boot(self) -> None:
+        """Start all brokers and wait until they are up."""
+        for machine in self.brokers:
+            machine.start()
+        up = self.run_until(self.is_up, limit_s=BOOT_LIMIT_S)
+        assert up, [machine.refusals for machine in self.brokers]
+
+    def is_up(self) -> bool:
+        """Whether every broker that may be is up."""
+        return all(machine.broker is not None or machine.is_kept_down for machine in self.brokers)
+
+    def heal(self, hosts: Collection[str] | None = None) -> None:
+        """End every fault at ``hosts`` (all of them) and on the links between them.
+
+        ``hosts``: names of machines. Their clocks stay as they are.
+        """
+        self.network.heal(hosts)
+        for machine in self.brokers:
+            if hosts is None or machine.name in hosts:
+                machine.heal()
+                machine.start()
+
+    def check(self) -> None:
+        """Raise ``SimulationError`` for a task that failed and whose failure nobody looked at."""
+        machines: list[Machine] = [*self.brokers, *self.clients]
+        for machine in machines:
+            machine.loop.check_tasks()
+        if self.time.failures:
+            raise SimulationError("; ".join(self.time.failures))
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End every process. Idempotent."""
+        machines: list[Machine] = [*self.brokers, *self.clients]
+        for machine in machines:
+            machine.loop.kill()
+        for machine in machines:
+            machine.bury()
+        self.control.kill()
+        self.control.bury()
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

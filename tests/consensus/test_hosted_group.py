@@ -1,0 +1,495 @@
+"""Generations: seals, offers, hellos, recovery by force, and brokers that are no voters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raftlog.consensus import Applied, ConsensusSettings, NotProposed, Unknown, envelope
+from raftlog.consensus.envelope import COMMAND, Envelope, Message
+from tests.consensus.harness import GROUP, Broker, ListMachine, Network, kinds
+
+
+def opened(count: int = 3, *voters: int, **options: Any) -> Network:
+    network = Network(count, **options)
+    network.open(GROUP, *voters)
+    return network
+
+
+def said(network: Network, sender: int, receiver: int) -> list[Message]:
+    return [each for part in network.peek(sender, receiver) for each in part.messages]
+
+
+def inject(network: Network, sender: int, receiver: int, *messages: Message) -> None:
+    """As if ``sender`` had said it; what it says after that is out of order until the next link."""
+    network.sent += 1
+    broker = network[sender]
+    session = broker.journal.boot, broker.node._links[receiver]._number, 1_000 + network.sent
+    data = envelope.encode(Envelope(*session, broker.directory_id, [*messages]))
+    network[receiver].node.receive(sender, data, network.now)
+    network[receiver].sync()
+
+
+def others(network: Network, broker: Broker) -> list[Broker]:
+    return [each for each in network.brokers.values() if each is not broker]
+
+
+# -- seals -----------------------------------------------------------------------------------------
+
+
+def test_a_seal_ends_a_generation_and_keeps_the_state() -> None:
+    network = opened()
+    network.agree(b"a")
+    leader = network.leader()
+    outcomes = leader.seal(network.voters())
+    network.run(1)
+    assert outcomes == [Applied(1)]
+    for broker in network.brokers.values():
+        status = broker.status()
+        assert (status.generation, status.entries, status.term) == (1, 2, 1)
+    assert network.leader() is leader, "the leader goes on leading"
+    assert network.agree(b"b") == Applied(2)
+    network.run(2)
+    assert all(broker.commands() == [b"a", b"b"] for broker in network.brokers.values())
+
+
+def test_a_seal_by_a_follower_is_forwarded() -> None:
+    network = opened()
+    follower = others(network, network.leader())[0]
+    outcomes = follower.seal(network.voters())
+    network.run(1)
+    assert outcomes == [Applied(1)]
+
+
+def test_a_generation_outlives_its_brokers() -> None:
+    network = opened()
+    network.agree(b"a")
+    network.leader().seal(network.voters())
+    network.run(1)
+    network.agree(b"b")
+    for broker in network.brokers.values():
+        broker.restart(power_cut=True)
+        assert broker.status().generation == 1
+        assert broker.commands() == [b"a"], "the base; what came since is not known committed"
+    network.connect_all()
+    network.leader()
+    network.run(2)
+    assert all(broker.commands() == [b"a", b"b"] for broker in network.brokers.values())
+
+
+def test_a_generation_is_sealed_by_itself_when_its_journal_is_long() -> None:
+    network = opened(settings=ConsensusSettings(seal_after_entries=20))
+    for number in range(100):
+        network.agree(b"%d" % number)
+    network.run(2)
+    for broker in network.brokers.values():
+        assert broker.status().generation >= 4
+        assert broker.status().entries <= 21
+        assert broker.commands() == [b"%d" % number for number in range(100)]
+
+
+def test_commands_that_come_during_a_seal_are_for_the_next_generation() -> None:
+    network = opened()
+    leader = network.leader()
+    sealed = leader.seal(network.voters())
+    mine = leader.propose(b"mine")
+    forwarded = others(network, leader)[0].propose(b"forwarded")
+    network.run(2)
+    assert kinds(sealed + mine + forwarded) == ["Applied"] * 3
+    assert all(
+        sorted(broker.commands()) == [b"forwarded", b"mine"] for broker in network.brokers.values()
+    )
+
+
+def test_of_two_seals_one_counts() -> None:
+    network = opened()
+    leader = network.leader()
+    outcomes = leader.seal(network.voters()), leader.seal({1: "disk-1"})
+    network.run(2)
+    assert leader.status().generation == 1
+    assert [kinds(each) for each in outcomes] == [["Applied"], ["NotProposed"]]
+    assert len(leader.status().voters) == 3
+
+
+def test_a_follower_that_missed_the_seal_is_offered_the_generation() -> None:
+    network = opened()
+    leader = network.leader()
+    late = others(network, leader)[0]
+    network.cut_all(late.id)
+    network.agree(b"a")
+    leader.seal(network.voters())
+    network.run(1)
+    network.agree(b"b")
+    assert late.status().generation == 0
+    network.connect_all()
+    network.run(3)
+    assert late.status().generation == 1
+    assert late.commands() == [b"a", b"b"]
+
+
+def test_what_was_placed_in_a_generation_that_an_offer_ends_is_unknown() -> None:
+    network = opened()
+    leader = network.leader()
+    network.cut_all(leader.id)
+    outcomes = leader.propose(b"maybe")
+    network.run(1)
+    network.leader().seal(network.voters())
+    network.run(1)
+    network.connect_all()
+    network.run(2)
+    assert leader.status().generation == 1
+    assert kinds(outcomes) == ["Unknown"]
+
+
+# -- voters ----------------------------------------------------------------------------------------
+
+
+def test_voters_change_with_a_seal() -> None:
+    network = opened(4, 1, 2, 3)
+    assert network[4].status().role == "observer"
+    network.agree(b"a")
+    network.leader().seal(network.voters(2, 3, 4))
+    network.run(3)
+    assert network[1].status().role == "observer"
+    assert network[4].status().role in {"leader", "follower"}
+    network.agree(b"b")
+    network.run(2)
+    assert [network[each].commands() for each in (2, 3, 4)] == [[b"a", b"b"]] * 3
+
+
+def test_all_voters_change_with_a_seal() -> None:
+    network = opened(6, 1, 2, 3)
+    network.agree(b"a")
+    network.leader().seal(network.voters(4, 5, 6))
+    network.run(5)
+    assert network.leader().id in {4, 5, 6}
+    network.agree(b"b")
+    network.run(2)
+    assert [network[each].commands() for each in (4, 5, 6)] == [[b"a", b"b"]] * 3
+
+
+def test_new_voters_hear_of_it_when_they_come_back() -> None:
+    network = opened(6, 1, 2, 3)
+    network.agree(b"a")
+    for each in (4, 5, 6):
+        network.cut_all(each)
+    network.leader().seal(network.voters(4, 5, 6))
+    network.run(30)
+    for broker in network.brokers.values():
+        broker.restart()
+    network.connect_all()
+    network.run(5)
+    assert network.leader().id in {4, 5, 6}
+    assert network.leader().commands() == [b"a"]
+
+
+def test_old_voters_stop_asking_once_the_new_ones_know() -> None:
+    network = opened(6, 1, 2, 3)
+    network.leader().seal(network.voters(4, 5, 6))
+    network.run(10)
+    assert all(network[each].node.next_tick(network.now) > network.now + 1e9 for each in (1, 2, 3))
+
+
+def test_an_observer_asks_those_who_never_answer_ever_more_rarely() -> None:
+    network = Network(2)
+    network[1].open(GROUP, network.voters(2))
+    network.run(200)
+    assert 6 <= network.sent <= 14
+
+
+def test_a_broker_that_does_not_vote_proposes_nothing() -> None:
+    network = opened(4, 1, 2, 3)
+    network.leader()
+    (outcome,) = network[4].propose(b"x")
+    assert isinstance(outcome, NotProposed)
+
+
+def test_a_voter_that_lost_its_disk_is_no_voter() -> None:
+    network = opened()  # hazard 13
+    network.agree(b"a")
+    network.cut_all(3)
+    voters = network.voters()
+    wiped = network.add(3, "another disk")
+    wiped.open(GROUP, voters)
+    network.connect_all()
+    network.run(10)
+    assert wiped.status().role == "observer"
+    assert wiped.commands() == []
+    leader = network.leader()
+    network.cut(1, 2)
+    network.run(10)
+    leaders = [broker.id for broker in network.brokers.values() if broker.is_leader()]
+    assert leaders == [], "one of two is no majority"
+    assert leader.commands() == [b"a"]
+
+
+def test_unnamed_voters_are_those_that_are_met_first() -> None:
+    network = Network(3, connect=False)
+    for broker in network.brokers.values():
+        broker.open(GROUP, {1: "", 2: "", 3: ""})
+    network.connect_all()
+    network.agree(b"a")
+    assert network[1].status().voters == network.voters()
+    network.cut_all(3)
+    wiped = network.add(3, "another disk")
+    wiped.open(GROUP, {1: "", 2: "", 3: ""})
+    network.connect_all()
+    network.run(10)
+    assert wiped.commands() == []
+    for each in (1, 2):
+        assert network[each].status().voters[3] == "disk-3"
+        network[each].restart()
+        assert network[each].status().voters[3] == "disk-3", "for good"
+    network.connect(1, 2)
+    network.connect(2, 3)
+    network.run(3)
+    assert network[1].commands() == network[2].commands() == [b"a"]
+    assert network[2].status().voters[3] == "disk-3"
+
+
+def test_an_unnamed_voter_is_named_by_the_next_seal() -> None:
+    network = Network(3)
+    for broker in network.brokers.values():
+        broker.open(GROUP, {1: "", 2: "", 3: ""})
+    network.leader().seal(network.voters())
+    network.run(1)
+    assert network[2].journal.group(GROUP).voters == network.voters()
+
+
+# -- offers and hellos -----------------------------------------------------------------------------
+
+
+def test_who_speaks_in_an_older_generation_is_offered_the_newer_once_in_a_while() -> None:
+    network = opened()
+    network.leader().seal(network.voters())
+    network.run(1)
+    old = [GROUP, 0, 5, envelope.VOTE, 9, 9]
+    for _ in range(10):
+        inject(network, 1, 2, old)
+    offers = [each for each in said(network, 2, 1) if each[3] == envelope.OFFER]
+    assert offers == [[GROUP, 1, 0, envelope.OFFER, [[1, "disk-1"], [2, "disk-2"], [3, "disk-3"]],
+                       ListMachine().snapshot()]]  # fmt: skip
+    assert network[2].status().term == 1, "the vote counts for nothing"
+
+
+def test_a_large_base_is_not_offered_again_before_it_can_have_arrived() -> None:
+    network = opened(2)
+    network.agree(bytes(50_000))
+    for _ in range(4):
+        for _ in range(8):
+            network.agree(bytes(50_000))
+    network.leader().seal(network.voters())
+    network.run(1)
+    for _ in range(2):
+        inject(network, 1, 2, [GROUP, 0, 5, envelope.VOTE, 9, 9])
+        network.now += 0.3
+    offers = [each for each in said(network, 2, 1) if each[3] == envelope.OFFER]
+    assert len(offers) == 1
+
+
+def test_who_hears_a_newer_generation_says_which_one_it_knows() -> None:
+    network = opened()
+    network.run(1)
+    inject(network, 1, 2, [GROUP, 9, 5, envelope.APPEND, 1, 0, 5, [[5, bytes([COMMAND])]]])
+    hello = [each for each in said(network, 2, 1) if each[3] == envelope.HELLO]
+    assert hello == [[GROUP, 0, 0, envelope.HELLO, False]]
+    assert network[2].status().generation == 0
+
+
+def test_a_hello_in_the_same_generation_is_answered_once() -> None:
+    network = opened(4, 1, 2, 3)
+    network.run(1)
+    inject(network, 4, 1, [GROUP, 0, 0, envelope.HELLO, False])
+    assert said(network, 1, 4) == [[GROUP, 0, 0, envelope.HELLO, True]]
+    network.queues[1, 4].clear()
+    inject(network, 4, 1, [GROUP, 0, 0, envelope.HELLO, True])
+    assert said(network, 1, 4) == []
+
+
+@pytest.mark.parametrize(
+    ("generation", "voters", "adopted"),
+    [
+        (0, [[1, "disk-1"]], False),  # not newer
+        (5, [[1, "disk-1"], [2, "disk-2"]], True),
+        (5, [[2, "disk-2"], [3, "disk-3"]], True),  # by a voter of before
+        (5, [[1, "other"], [2, "disk-2"]], False),  # by a broker that is not the voter it names
+    ],
+)
+def test_an_offer_is_adopted_only_if_it_is_newer_and_a_voters(
+    generation: int, voters: list[Any], adopted: bool
+) -> None:
+    network = opened()
+    network.run(1)
+    base = ListMachine()
+    base.apply(b"offered")
+    inject(network, 1, 2, [GROUP, generation, 0, envelope.OFFER, voters, base.snapshot()])
+    assert (network[2].status().generation == 5) is adopted
+    assert (network[2].commands() == [b"offered"]) is adopted
+    network[2].restart(power_cut=True)
+    assert (network[2].status().generation == 5) is adopted, "durably"
+
+
+def test_an_offer_that_the_machine_cannot_read_changes_nothing() -> None:
+    network = opened()
+    network.agree(b"a")
+    network.run(1)
+    offer = [GROUP, 5, 0, envelope.OFFER, [[1, "disk-1"], [2, "disk-2"]], b"\xc1"]
+    before = network[2].node.refused_messages
+    inject(network, 1, 2, offer)
+    assert network[2].node.refused_messages == before + 1
+    assert network[2].status().generation == 0
+    assert network[2].commands() == [b"a"]
+
+
+# -- recovery by force -----------------------------------------------------------------------------
+
+
+def test_force_goes_on_without_the_majority_with_all_that_this_broker_has() -> None:
+    network = opened()
+    network.agree(b"a")
+    network.run(1)
+    network.cut_all(1)
+    survivor = network[1]
+    network.run(0.05)
+    if survivor.is_leader():
+        survivor.propose(b"maybe committed")
+    survivor.node.force_generation(GROUP, network.voters(1), network.now)
+    survivor.sync()
+    network.run(1)
+    assert survivor.status().generation == 1_000
+    assert survivor.is_leader()
+    assert survivor.commands()[0] == b"a"
+    outcomes = survivor.propose(b"b")
+    network.run(1)
+    assert kinds(outcomes) == ["Applied"]
+
+
+def test_force_applies_entries_that_are_not_known_to_be_committed() -> None:
+    network = opened()
+    leader = network.leader()
+    network.cut_all(leader.id)
+    outcomes = leader.propose(b"maybe")
+    assert leader.commands() == []
+    leader.node.force_generation(GROUP, network.voters(leader.id), network.now)
+    leader.sync()
+    network.run(1)
+    assert leader.commands() == [b"maybe"]
+    assert kinds(outcomes) in (["Unknown"], ["Applied"])
+
+
+def test_the_others_adopt_what_was_forced_when_they_come_back() -> None:
+    network = opened()
+    network.agree(b"a")
+    network.run(1)
+    network.split((1,), (2, 3))
+    network[1].node.force_generation(GROUP, network.voters(1, 2), network.now)
+    network[1].sync()
+    network.connect_all()
+    network.run(5)
+    assert network[2].status().generation == 1_000
+    assert network[2].commands() == [b"a"]
+    assert network[3].status().role == "observer"
+
+
+def test_what_waits_while_a_generation_is_forced_is_for_the_new_one() -> None:
+    network = opened()
+    network.run(1)
+    network.cut_all(1)
+    network.run(1)
+    outcomes = network[1].propose(b"waits")
+    network[1].node.force_generation(GROUP, network.voters(1), network.now)
+    network[1].sync()
+    network.run(1)
+    assert outcomes == [Applied(1)]
+
+
+# -- proposals -------------------------------------------------------------------------------------
+
+
+def test_a_refused_proposal_finds_the_leader_later() -> None:
+    network = opened()
+    leader = network.leader()
+    follower = others(network, leader)[0]
+    outcomes = follower.propose(b"x")
+    (ask,) = [each for each in said(network, follower.id, leader.id) if each[3] == envelope.PROPOSE]
+    network.queues[follower.id, leader.id].clear()
+    inject(network, leader.id, follower.id, [GROUP, 0, 1, envelope.REFUSED, ask[4]])
+    assert outcomes == []
+    network.cut(follower.id, leader.id)
+    network.connect(follower.id, leader.id)  # with new sessions, after the one that was injected
+    network.run(0.2)
+    assert kinds(outcomes) == ["Applied"]
+
+
+def test_an_answer_about_what_was_applied_before_is_unknown() -> None:
+    network = opened()
+    leader = network.leader()
+    follower = others(network, leader)[0]
+    network.run(1)
+    outcomes = follower.propose(b"x")
+    (ask,) = [each for each in said(network, follower.id, leader.id) if each[3] == envelope.PROPOSE]
+    inject(network, leader.id, follower.id, [GROUP, 0, 1, envelope.PROPOSED, ask[4], 2])
+    assert kinds(outcomes) == ["Unknown"]
+
+
+def test_a_forwarded_command_is_unknown_when_the_link_is_lost() -> None:
+    network = opened()
+    leader = network.leader()
+    follower = others(network, leader)[0]
+    outcomes = follower.propose(b"x")
+    network.cut(leader.id, follower.id)
+    assert kinds(outcomes) == ["Unknown"]
+
+
+def test_without_a_leader_a_command_waits_and_has_no_effect_in_the_end() -> None:
+    network = opened(connect=False)
+    outcomes = network[1].propose(b"x")
+    network.run(4.9)
+    assert outcomes == []
+    network.run(0.2)
+    assert kinds(outcomes) == ["NotProposed"]
+    network.connect_all()
+    network.leader()
+    network.run(5)
+    assert network[2].commands() == []
+
+
+def test_a_command_that_waited_for_a_leader_is_agreed() -> None:
+    network = opened(connect=False)
+    outcomes = network[1].propose(b"x")
+    network.run(2)
+    network.connect_all()
+    network.run(4)
+    assert outcomes == [Applied(1)]
+
+
+def test_a_placed_command_of_an_isolated_leader_is_unknown() -> None:
+    network = opened()
+    leader = network.leader()
+    network.cut_all(leader.id)
+    outcomes = leader.propose(b"x")
+    network.run(6)
+    assert kinds(outcomes) == ["Unknown"]
+
+
+def test_the_outcome_of_a_command_that_was_overwritten_is_known() -> None:
+    network = opened()
+    leader = network.leader()
+    network.run(1)
+    network.cut_all(leader.id)
+    outcomes = leader.propose(b"lost")
+    network.run(1)
+    network.agree(b"other")
+    network.connect_all()
+    network.run(2)
+    assert kinds(outcomes) == ["NotProposed"]
+    assert leader.commands() == [b"other"]
+
+
+def test_unknown_and_not_proposed_say_why() -> None:
+    network = opened(connect=False)
+    outcomes = network[1].propose(b"x")
+    network[1].node.close_group(GROUP, forget=False)
+    assert outcomes == [NotProposed("the group was closed")]
+    assert Unknown("why").reason == "why"

@@ -1,0 +1,130 @@
+"""Sessions, sequences and outboxes of one link."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftlog.consensus import envelope
+from raftlog.consensus.envelope import Envelope, decode
+from raftlog.consensus.library import PeerNode
+from raftlog.consensus.peer_transport import Link, PeerTransport
+from raftlog.consensus.settings import OUTBOX_BYTES_MAX, SEQUENCE_JUMP_MAX
+
+HELLO = ["t/0", 0, 0, envelope.HELLO, True]
+
+
+def link_up(directory_id: str = "peer's", boot: int = 5) -> Link:
+    link = Link()
+    link.up(directory_id, boot)
+    return link
+
+
+def arriving(link: int, sequence: int, *, boot: int = 5, directory_id: str = "peer's") -> Envelope:
+    return Envelope(boot, link, sequence, directory_id, [])
+
+
+def test_envelopes_carry_session_and_sequence() -> None:
+    link = link_up()
+    for _ in range(2):
+        link.post(HELLO)
+    (first,) = link.collect(9, "ours")
+    link.post(HELLO)
+    (second,) = link.collect(9, "ours")
+    link.up("peer's", 5)
+    link.post(HELLO)
+    (third,) = link.collect(9, "ours")
+    assert decode(first) == Envelope(9, 1, 1, "ours", [HELLO, HELLO])
+    assert decode(second)[1:3] == (1, 2)
+    assert decode(third)[1:3] == (2, 1), "a new connection is a new session"
+
+
+def test_what_was_posted_to_a_link_dies_with_it() -> None:
+    link = link_up()
+    assert link.post(HELLO)
+    link.down()
+    assert not link.post(HELLO)
+    link.up("peer's", 5)
+    assert not link.has_mail
+    link.post(HELLO)
+    link.up("peer's", 5)
+    assert not link.has_mail, "also when its end was not noticed"
+
+
+def test_an_outbox_is_bounded() -> None:
+    link = link_up()
+    large = ["t/0", 0, 1, envelope.PROPOSE, 1, bytes(OUTBOX_BYTES_MAX)]
+    assert link.post(large)
+    assert not link.post(HELLO)
+    link.collect(9, "ours")
+    assert link.post(HELLO)
+
+
+def test_a_duplicate_and_one_that_was_overtaken_are_not_admitted() -> None:
+    link = link_up()
+    assert link.admits(arriving(3, 1))
+    assert not link.admits(arriving(3, 1))
+    assert link.admits(arriving(3, 4)), "what was lost leaves a gap"
+    assert not link.admits(arriving(3, 2))
+
+
+def test_late_bytes_of_a_session_that_ended_are_not_admitted() -> None:
+    link = link_up()  # hazard 5
+    assert link.admits(arriving(1, 7))
+    assert link.admits(arriving(2, 1))
+    assert not link.admits(arriving(1, 8))
+    link.up("peer's", 5)
+    assert not link.admits(arriving(1, 9)), "nor after another connection"
+    assert link.admits(arriving(3, 1))
+
+
+def test_a_peer_that_started_again_begins_anew() -> None:
+    link = link_up(boot=5)
+    assert link.admits(arriving(40, 7))
+    link.up("peer's", 6)
+    assert not link.admits(arriving(41, 1, boot=5)), "of the boot before"
+    assert link.admits(arriving(1, 1, boot=6))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        arriving(1, 1, directory_id="another"),
+        arriving(1, 1, boot=4),
+        arriving(1, 1, boot=6),
+        arriving(SEQUENCE_JUMP_MAX + 1, 1),
+        arriving(0, SEQUENCE_JUMP_MAX + 1),
+        arriving(0, 0),
+    ],
+)
+def test_what_the_peer_did_not_prove_to_be_is_not_admitted(wrong: Envelope) -> None:
+    link = link_up()
+    assert not link.admits(wrong)
+    assert link.admits(arriving(1, 1)), "and leaves no trace"
+
+
+def test_nothing_is_admitted_while_the_link_is_down() -> None:
+    link = link_up()
+    link.down()
+    assert not link.admits(arriving(1, 1))
+    assert not Link().admits(arriving(1, 1))
+
+
+def test_a_groups_messages_get_its_name_and_generation() -> None:
+    links = {2: link_up()}
+    transport = PeerTransport(links, "t/0", 7)
+    assert transport.send(PeerNode(2), (3, envelope.REFUSED, 12))
+    assert not transport.send(PeerNode(4), (3, envelope.REFUSED, 12)), "there is no such link"
+    (data,) = links[2].collect(1, "ours")
+    assert decode(data).messages == [["t/0", 7, 3, envelope.REFUSED, 12]]
+
+
+def test_callbacks_of_the_library_are_not_kept() -> None:
+    transport = PeerTransport({}, "t/0", 0)
+    transport.setOnMessageReceivedCallback(print)
+    transport.setOnNodeConnectedCallback(print)
+    transport.setOnNodeDisconnectedCallback(print)
+    transport.setOnReadonlyNodeConnectedCallback(print)
+    transport.setOnReadonlyNodeDisconnectedCallback(print)
+    transport.setOnUtilityMessageCallback("add", print)
+    assert not hasattr(transport, "_onMessageReceivedCallback")
+    assert transport.ready

@@ -1,0 +1,468 @@
+"""A whole partition in memory: logs, disks that fail, a network that delays and repeats.
+
+The Raft group is one ``PartitionMachine`` of which everybody hears late. The rest is the production
+code with the least around it that a broker has. Operations do nothing where they make no sense, so
+that any sequence of them is a run. ``partition_oracle`` says what must hold.
+"""
+
+from __future__ import annotations
+
+from raftlog.replication import election, following
+from raftlog.replication.commands import BrokerId, ChangeIsr, ChangeReplicas, Command
+from raftlog.replication.following import OutOfRange
+from raftlog.replication.leadership import Leadership
+from raftlog.replication.partition_state import (
+    Accepted,
+    PartitionMachine,
+    PartitionState,
+    apply,
+    initial_state,
+)
+from tests.replication.partition_node import Answer, Entry, Fetch, Lost, Message, Node, Proposal
+from tests.replication.partition_oracle import Oracle
+
+LAG_MAX_S = 10.0
+IN_FLIGHT_MAX = 30
+ENTRIES_PER_ANSWER_MAX = 3
+
+
+class World:
+    """``replicas`` brokers store the partition, ``witnesses`` more only vote."""
+
+    def __init__(self, replicas: int, witnesses: int, min_isr: int) -> None:
+        ids = tuple(range(1, replicas + witnesses + 1))
+        self.directory_of = {broker: f"disk-{broker}" for broker in ids}  # as registered
+        state = initial_state(ids[:replicas], ids[replicas:], self.directory_of, min_isr)
+        self.machine = PartitionMachine(state.encode())
+        self.history = [state]
+        self.nodes = {b: Node(b, self.directory_of[b], state) for b in ids}
+        self.oracle = Oracle(self.nodes)
+        self.replication_factor = replicas
+        self.suspected: set[BrokerId] = set()  # thought dead, whether they are or not
+        self.messages: list[Message] = []
+        self.proposals: list[Proposal] = []
+        self.outcomes: list[tuple[Proposal, bool]] = []
+        self.min_isr = min_isr  # that the topic's settings ask for
+        self.now = 0.0
+        self.values = 0
+        self.disks = 0
+        self.cuts = 0  # of a follower's log, to what it has in common with its leader's
+        for node in self.nodes.values():
+            self.take_role(node)
+
+    @property
+    def state(self) -> PartitionState:
+        """What the group has committed last; nobody in the world reads this."""
+        return self.machine.state
+
+    def check(self) -> None:
+        self.oracle.check_copies_of(self.state)
+
+    def is_live(self, broker: BrokerId) -> bool:
+        return self.nodes[broker].is_up and broker not in self.suspected
+
+    def boot_of(self, broker: BrokerId) -> int:
+        return self.nodes[broker].boot
+
+    # -- the group ---------------------------------------------------------------------------------
+
+    def propose(self, command: Command | None, leadership: Leadership | None = None) -> bool:
+        if command is None or len(self.proposals) >= IN_FLIGHT_MAX:
+            return False
+        self.proposals.append(Proposal(command, leadership))
+        return True
+
+    def decide(self, pick: int) -> None:
+        """Some proposal reaches the group; they may overtake each other."""
+        if not self.proposals:
+            return
+        proposal = self.proposals[pick % len(self.proposals)]
+        before = self.state
+        if not self.oracle.holders(apply(before, proposal.command).state):
+            self.lose_proposal(pick)  # beyond the budget: it drops the last copy but a lost one
+            return
+        self.proposals.remove(proposal)
+        result = self.machine.apply(proposal.command.encode())
+        if isinstance(result, Accepted):
+            self.history.append(result.state)
+            self.oracle.check_command(before, result.state, proposal.command)
+        if not proposal.is_forgotten:
+            self.outcomes.append((proposal, isinstance(result, Accepted)))
+
+    def lose_proposal(self, pick: int) -> None:
+        """It was certainly never proposed."""
+        if self.proposals:
+            proposal = self.proposals.pop(pick % len(self.proposals))
+            if not proposal.is_forgotten:
+                self.outcomes.append((proposal, False))
+
+    def forget_outcome(self, pick: int) -> None:
+        """The proposer waits no longer; the command may be applied yet, or has been."""
+        waiting = [p for p in self.proposals if not p.is_forgotten]
+        waiting += [proposal for proposal, _ in self.outcomes]
+        if waiting:
+            proposal = waiting[pick % len(waiting)]
+            self.outcomes = [pair for pair in self.outcomes if pair[0] is not proposal]
+            proposal.is_forgotten = True
+            self.tell(proposal, None)
+
+    def tell_outcome(self, pick: int) -> None:
+        if self.outcomes:
+            self.tell(*self.outcomes.pop(pick % len(self.outcomes)))
+
+    def tell(self, proposal: Proposal, accepted: bool | None) -> None:
+        for node in self.nodes.values():
+            if node.leadership is not None and node.leadership is proposal.leadership:
+                change = proposal.command
+                assert isinstance(change, ChangeIsr)
+                node.leadership.proposal_done(change, accepted)
+                self.progressed(node)
+
+    def hear(self, broker: BrokerId, skip: int = 0) -> None:
+        """A node hears of the next committed state, or (after a restore) of a later one only."""
+        node = self.nodes[broker]
+        if node.is_up and node.heard < len(self.history) - 1:
+            node.heard = min(node.heard + 1 + skip, len(self.history) - 1)
+            self.take_role(node)
+
+    def is_caught_up(self, node: Node) -> bool:
+        """A node that starts again does nothing before it knows what it knew: see ``restart``."""
+        return node.heard >= node.acted_on
+
+    def take_role(self, node: Node) -> None:
+        state = self.history[node.heard]
+        if state.leader_epoch != node.state.leader_epoch:
+            node.asked = None
+        node.state = state
+        if not self.is_caught_up(node):
+            return
+        node.acted_on = node.heard
+        if node.id not in state.replicas:
+            self.drop_replica(node)
+        elif not self.may_lead(node):
+            node.leadership = None
+        elif node.leadership is not None and node.leadership.leader_epoch == state.leader_epoch:
+            node.leadership.on_state(state, self.now)
+            self.progressed(node)
+        else:
+            self.lead(node)
+
+    def may_lead(self, node: Node) -> bool:
+        state = node.state
+        return (
+            state.leader == node.id
+            and state.isr[node.id] == node.directory_id
+            and state.leader_boot == node.boot
+            and not node.is_damaged
+        )
+
+    def lead(self, node: Node) -> None:
+        state = node.state
+        self.oracle.note_leader(state.leader_epoch, node)
+        node.epochs.assign(state.leader_epoch, node.end)
+        node.leadership = Leadership(
+            state,
+            node.id,
+            epoch_start=node.end,
+            high_watermark=node.high_watermark,
+            log_end=node.end,
+            durable_end=node.durable,
+            now=self.now,
+            lag_max_s=LAG_MAX_S,
+        )
+        self.progressed(node)
+
+    def drop_replica(self, node: Node) -> None:
+        """A broker that is no replica any more deletes its copy; the disk stays what it is."""
+        self.oracle.note_lost(node)
+        node.leadership, node.asked, node.is_damaged = None, None, False
+        node.begin_anew(0, 0)
+
+    def progressed(self, node: Node) -> None:
+        assert node.leadership is not None
+        self.oracle.note_progress(node, node.leadership, self.state)
+        node.high_watermark = node.leadership.high_watermark
+
+    # -- what the arbiter and the leader propose ---------------------------------------------------
+
+    def elect(self, arbiter: BrokerId) -> None:
+        node = self.nodes[arbiter]
+        if node.is_up:
+            self.propose(
+                election.choose_leader(
+                    node.state,
+                    arbiter=arbiter,
+                    is_live=lambda b: self.is_live(b) and not self.nodes[b].is_damaged,
+                    directory_of=self.directory_of.get,
+                    boot_of=self.boot_of,
+                )
+            )
+
+    def transfer(self, arbiter: BrokerId, to: BrokerId) -> None:
+        command = election.transfer(
+            self.nodes[arbiter].state,
+            to,
+            is_live=self.is_live,
+            directory_of=self.directory_of.get,
+            boot_of=self.boot_of,
+        )
+        if self.nodes[arbiter].is_up and not isinstance(command, str):
+            self.propose(command)
+
+    def replace_replica(self, arbiter: BrokerId) -> None:
+        node = self.nodes[arbiter]
+        if node.is_up:
+            self.propose(
+                election.choose_replacement(
+                    node.state,
+                    replication_factor=self.replication_factor,
+                    dead_seconds=lambda broker: 0.0 if self.is_live(broker) else 60.0,
+                    delay_seconds=30.0,
+                    is_live=self.is_live,
+                )
+            )
+
+    def swap_roles(self, arbiter: BrokerId, replica: int, witness: int) -> None:
+        """An operator's wish, wise or not."""
+        state = self.nodes[arbiter].state
+        if self.nodes[arbiter].is_up and state.witnesses:
+            out = state.replicas[replica % len(state.replicas)]
+            come = state.witnesses[witness % len(state.witnesses)]
+            replicas = (*(b for b in state.replicas if b != out), come)
+            witnesses = (*(b for b in state.witnesses if b != come), out)
+            self.propose(ChangeReplicas(state.version, replicas, witnesses))
+
+    def review_isr(self, broker: BrokerId, seconds: float = 0.0) -> None:
+        self.now += seconds
+        leadership = self.nodes[broker].leadership
+        if leadership is not None:
+            change = leadership.isr_change(
+                self.now,
+                is_live=self.is_live,
+                directory_of=self.directory_of.get,
+                min_isr=self.min_isr,
+            )
+            if not self.propose(change, leadership) and change is not None:
+                leadership.proposal_done(change, False)
+            self.oracle.check_maximal(leadership, self.state)
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def append(self, broker: BrokerId, count: int = 1) -> None:
+        node = self.nodes[broker]
+        if node.leadership is None:
+            return
+        for _ in range(count):
+            self.values += 1
+            epoch = node.leadership.leader_epoch
+            chain = hash((node.chain, epoch, self.values))
+            self.store(node, Entry(epoch, self.values, chain))
+        self.note_local(node)
+
+    def store(self, node: Node, entry: Entry) -> None:
+        self.oracle.note_entry(node.end, entry, node.chain)
+        if entry.epoch < node.epochs.latest:
+            node.epochs.cut(node.end - 1)  # epochs in which nothing was written that is left
+        if entry.epoch > node.epochs.latest:
+            node.epochs.assign(entry.epoch, node.end)
+        node.log.append(entry)
+
+    def sync(self, broker: BrokerId, short: int = 0) -> None:
+        node = self.nodes[broker]
+        if node.is_up:
+            node.durable = max(node.durable, node.end - short)
+            self.note_local(node)
+
+    def note_local(self, node: Node) -> None:
+        if node.leadership is not None:
+            node.leadership.on_local(log_end=node.end, durable_end=node.durable)
+            self.progressed(node)
+
+    def trim(self, broker: BrokerId, pick: int) -> None:
+        """Retention at the leader, which the others take over."""
+        node = self.nodes[broker]
+        if node.leadership is not None and node.high_watermark > node.start:
+            offset = node.start + 1 + pick % (node.high_watermark - node.start)
+            self.oracle.trimmed = max(self.oracle.trimmed, offset)
+            node.trim(offset)
+
+    # -- copying -----------------------------------------------------------------------------------
+
+    def fetch(self, broker: BrokerId) -> None:
+        node = self.nodes[broker]
+        leader, epoch = node.state.leader, node.state.leader_epoch
+        if not node.is_up or leader is None or leader == broker or not self.is_caught_up(node):
+            return
+        if node.is_damaged:
+            node.question += 1
+            self.send(Lost(broker, leader, epoch, node.question))
+        elif broker in node.state.replicas:
+            node.asked = node.position
+            self.send(Fetch(broker, leader, epoch, node.directory_id, node.asked, node.durable))
+
+    def send(self, message: Message) -> None:
+        self.messages.append(message)
+        if len(self.messages) > IN_FLIGHT_MAX:
+            del self.messages[0]
+
+    def deliver(self, pick: int, *, again: bool = False) -> None:
+        """Any message, in any order; ``again``: it will come once more."""
+        if self.messages:
+            index = pick % len(self.messages)
+            message = self.messages[index]
+            if not again:
+                del self.messages[index]
+            self.receive(message)
+
+    def receive(self, message: Message) -> None:
+        node = self.nodes[message.to]
+        if not node.is_up or not self.is_current(node, message):
+            return
+        match message:
+            case Fetch():
+                self.receive_fetch(node, message)
+            case Answer():
+                self.receive_answer(node, message)
+            case Lost():
+                self.receive_lost(node, message)
+
+    def is_current(self, node: Node, message: Message) -> bool:
+        """S04 and S05: both sides refuse what was said in another epoch."""
+        return message.epoch == node.state.leader_epoch
+
+    def receive_fetch(self, node: Node, fetch: Fetch) -> None:
+        if node.leadership is None:
+            return
+        differs = following.divergence(
+            node.epochs,
+            log_end=node.end,
+            log_start=node.start,
+            last_epoch=fetch.position.last_epoch,
+            fetch_offset=fetch.position.fetch_offset,
+        )
+        entries: tuple[Entry, ...] = ()
+        offset = fetch.position.fetch_offset
+        if differs is None:
+            node.leadership.on_fetch(
+                fetch.source,
+                fetch.directory_id,
+                fetch_offset=offset,
+                durable_offset=fetch.durable,
+                now=self.now,
+            )
+            self.progressed(node)
+            entries = tuple(node.log[offset - node.start :][:ENTRIES_PER_ANSWER_MAX])
+        chain = node.chain_at(offset) if differs is None else node.chain_before
+        self.send(
+            Answer(
+                node.id,
+                fetch.source,
+                fetch.epoch,
+                position=fetch.position,
+                differs=differs,
+                chain=chain,
+                entries=entries,
+                high_watermark=node.high_watermark,
+                log_start=node.start,
+            )
+        )
+
+    def receive_answer(self, node: Node, answer: Answer) -> None:
+        if node.is_damaged or not self.answers(node, answer):
+            return
+        node.asked = None
+        differs = answer.differs
+        if isinstance(differs, OutOfRange):
+            node.begin_anew(differs.log_start, answer.chain)
+        elif differs is not None:
+            point = following.truncation_point(
+                node.epochs, log_end=node.end, log_start=node.start, diverged=differs
+            )
+            assert point < node.end, "a round that cuts nothing is asked again for ever"
+            self.cuts += 1
+            if point > node.start:
+                node.cut(point)
+            else:
+                node.begin_anew(point, node.chain_before if point == node.start else None)
+        else:
+            if not node.log and node.chain is None:
+                node.chain_before = answer.chain
+            for entry in answer.entries:
+                self.store(node, entry)
+            committed = min(answer.high_watermark, node.end)
+            node.high_watermark = max(node.high_watermark, committed)
+            node.trim(min(answer.log_start, node.high_watermark))
+
+    def answers(self, node: Node, answer: Answer) -> bool:
+        """Whether it is to the question asked last, about the log as it is now."""
+        asks = node.leadership is None and node.state.leader == answer.source
+        return asks and answer.position == node.asked == node.position
+
+    def receive_lost(self, node: Node, lost: Lost) -> None:
+        if lost.is_settled:
+            if lost.question == node.question:
+                node.is_damaged = False
+        elif node.leadership is not None and node.leadership.on_lost(lost.source):
+            self.send(Lost(node.id, lost.source, lost.epoch, lost.question, is_settled=True))
+
+    def exchange(self, broker: BrokerId) -> None:
+        """A fetch and its answer with nothing in between."""
+        before = list(self.messages)
+        self.messages = []
+        self.fetch(broker)
+        while self.messages:
+            self.receive(self.messages.pop())
+        self.messages = before
+
+    # -- faults ------------------------------------------------------------------------------------
+
+    def crash(self, broker: BrokerId) -> None:
+        """The process is gone, the page cache is not."""
+        node = self.nodes[broker]
+        node.is_up, node.leadership, node.asked = False, None, None
+
+    def power_cut(self, broker: BrokerId, keep: int = 0) -> None:
+        """What was not synced is gone, from some point on; so is the youngest checkpoint."""
+        node = self.nodes[broker]
+        if node.is_up:
+            self.crash(broker)
+            node.cut(node.durable + keep % (node.end - node.durable + 1))
+            node.high_watermark = max(node.start, node.high_watermark - keep)
+
+    def may_lose(self, broker: BrokerId) -> bool:
+        """The budget: a copy that may be elected is left."""
+        return self.nodes[broker].is_up and bool(self.oracle.holders(self.state) - {broker})
+
+    def wipe(self, broker: BrokerId) -> None:
+        """Another disk, and nothing on it."""
+        node = self.nodes[broker]
+        if self.may_lose(broker):
+            self.crash(broker)
+            self.oracle.note_lost(node)
+            self.disks += 1
+            node.directory_id = f"disk-{broker}-{self.disks}"
+            node.is_damaged = False
+            node.acted_on = 0
+            node.begin_anew(0, 0)
+
+    def damage(self, broker: BrokerId) -> None:
+        """A bad batch: the copy is set aside; nothing that was sent before comes after that."""
+        node = self.nodes[broker]
+        if self.may_lose(broker) and broker in node.state.replicas:
+            self.oracle.note_lost(node)
+            node.is_damaged, node.leadership, node.asked = True, None, None
+            node.question += 1
+            node.begin_anew(0, 0)
+            self.messages = [m for m in self.messages if m.source != broker]
+
+    def restart(self, broker: BrokerId, forgets: int = 0) -> None:
+        """It knows what it had heard, or for a while less: Raft's commit index is not durable."""
+        node = self.nodes[broker]
+        if not node.is_up:
+            node.is_up = True
+            node.boot += 1
+            node.heard = max(0, node.heard - forgets)
+            self.take_role(node)
+
+    def register(self, broker: BrokerId) -> None:
+        self.directory_of[broker] = self.nodes[broker].directory_id

@@ -1,0 +1,211 @@
+"""All brokers come to the same state, whatever the commands, and tell what has changed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raftlog.config import TopicConfig
+from raftlog.errors import InvalidRequestError
+from raftlog.replication.cluster_commands import (
+    AddPartitions,
+    AllocateProducerIds,
+    AlterTopic,
+    ClusterCommand,
+    CreateTopic,
+    DeleteTopic,
+    FenceBroker,
+    InitCluster,
+    RegisterBroker,
+    SetReplicas,
+    UnfenceBroker,
+)
+from raftlog.replication.cluster_state import ClusterChange, ClusterMachine, Done, Refused
+from tests.replication.clusters import (
+    cluster,
+    create,
+    done,
+    fence,
+    join,
+    registration,
+    swap,
+)
+
+# -- who is told ----------------------------------------------------------------------------------
+
+
+def test_changes_are_told_with_what_they_touch() -> None:
+    told: list[ClusterChange] = []
+    machine = ClusterMachine(told.append)
+    join(machine, 1)
+    done(machine, registration(1))  # nothing new
+    done(machine, create("t"))
+    machine.apply(create("t", topic_id="other").encode())  # refused
+    done(machine, AllocateProducerIds(count=1))
+    done(machine, DeleteTopic(name="t"))
+    broker = ClusterChange(brokers=frozenset({1}))
+    topic = ClusterChange(topics=frozenset({"t"}))
+    assert told == [broker, broker, topic, ClusterChange(), topic]
+
+
+def test_a_restore_tells_all_that_differs() -> None:
+    before, after = cluster(2), cluster(2)
+    for name in ("same", "altered", "gone"):
+        done(before, create(name))
+    for name in ("same", "altered", "new"):
+        done(after, create(name))
+    done(after, AlterTopic(name="altered", changes={"segment.ms": "5"}))
+    fence(after, 2)
+    told: list[ClusterChange] = []
+    before.on_change = told.append
+    before.restore(after.snapshot())
+    assert told == [
+        ClusterChange(topics=frozenset({"altered", "gone", "new"}), brokers=frozenset({2}))
+    ]
+
+
+def test_a_bad_snapshot_changes_nothing() -> None:
+    machine = cluster(1)
+    before = machine.snapshot()
+    with pytest.raises(InvalidRequestError):
+        machine.restore(b"\x01")
+    assert machine.snapshot() == before
+    machine.restore(b"")
+    assert machine.snapshot() == ClusterMachine().snapshot()
+
+
+# -- whatever comes -------------------------------------------------------------------------------
+
+ids = st.integers(1, 6)
+names = st.sampled_from(["a", "b", "c", "no/name"])
+topic_ids = st.sampled_from(["1", "2", "3", "4"])
+settings = st.sampled_from(["retention.ms", "min.insync.replicas", "segment.ms", "no.key"])
+numbers = st.sampled_from(["1", "2", "3", "x"])
+epochs = st.integers(0, 30)
+members = st.lists(ids, max_size=4).map(tuple)
+
+commands = st.one_of(
+    st.builds(InitCluster, cluster_id=topic_ids),
+    st.builds(
+        RegisterBroker,
+        id=ids,
+        host=st.sampled_from(["h", "g"]),
+        port=st.just(9100),
+        rack=st.sampled_from(["", "a", "b"]),
+        directory_id=st.sampled_from(["d", "e"]),
+        boot=st.integers(1, 3),
+    ),
+    st.builds(FenceBroker, id=ids, broker_epoch=epochs),
+    st.builds(UnfenceBroker, id=ids, broker_epoch=epochs),
+    st.builds(
+        CreateTopic,
+        name=names,
+        topic_id=topic_ids,
+        partitions=st.integers(0, 7),
+        replication_factor=st.none() | st.integers(0, 4),
+        overrides=st.dictionaries(settings, numbers, max_size=2),
+    ),
+    st.builds(DeleteTopic, name=names, topic_id=st.none() | topic_ids),
+    st.builds(
+        AlterTopic,
+        name=names,
+        changes=st.dictionaries(settings, st.none() | numbers, max_size=2),
+    ),
+    st.builds(AddPartitions, name=names, total=st.integers(0, 12)),
+    st.builds(AllocateProducerIds, count=st.integers(1, 9)),
+    st.builds(
+        SetReplicas,
+        topic_id=topic_ids,
+        partition=st.integers(0, 8),
+        replicas=members,
+        witnesses=members,
+        version=st.integers(0, 5),
+    ),
+)
+
+
+def grown(machine: ClusterMachine) -> ClusterMachine:
+    """With brokers that are let in, else no command about topics would ever pass."""
+    for id_ in range(1, 5):
+        join(machine, id_, rack="ab"[id_ % 2], host="h", directory_id="d")
+    return machine
+
+
+@given(st.lists(st.tuples(commands, st.booleans()), max_size=40))
+def test_all_brokers_come_to_the_same_state(steps: list[tuple[ClusterCommand, bool]]) -> None:
+    """One of them from snapshots, with its records in another order."""
+    told: list[ClusterChange] = []
+    one, other = grown(ClusterMachine()), grown(ClusterMachine())
+    one.on_change = told.append
+    for command, is_sealed in steps:
+        version, before, heard = one.version, one.snapshot(), len(told)
+        if is_sealed:
+            later = ClusterMachine()
+            later.restore(other.snapshot())
+            other = later
+        result = one.apply(command.encode())
+        assert other.apply(command.encode()) == result
+        assert one.snapshot() == other.snapshot()
+        changed = one.snapshot() != before
+        assert one.version == version + changed
+        assert len(told) == heard + changed
+        assert not (changed and isinstance(result, Refused))
+        check(one)
+
+
+def check(machine: ClusterMachine) -> None:
+    """What holds in every state."""
+    ids = [topic.id for topic in machine.topics.values()]
+    assert len(set(ids)) == len(ids)
+    for name, topic in machine.topics.items():
+        assert topic.name == name
+        assert machine.topic_by_id(topic.id) is topic
+        assert topic.config == TopicConfig.from_text(topic.overrides)
+        assert topic.config.min_insync_replicas <= topic.replication_factor
+        assert topic.partitions
+        for partition, assignment in enumerate(topic.partitions):
+            assert assignment.replicas
+            assert len(set(assignment.voters)) == len(assignment.voters)
+            assert set(assignment.voters) <= set(machine.brokers)
+            birth = topic.birth(partition)
+            assert set(birth.directories) == {*birth.replicas, *birth.witnesses}
+            assert len(birth.replicas) == topic.replication_factor
+    epochs = [record.broker_epoch for record in machine.brokers.values()]
+    assert len(set(epochs)) == len(epochs)
+    assert max(epochs, default=0) <= machine.version
+
+
+@given(st.lists(st.binary(max_size=60), max_size=10))
+def test_any_bytes_are_refused_or_applied(blobs: list[bytes]) -> None:
+    machine = grown(ClusterMachine())
+    for blob in blobs:
+        assert isinstance(machine.apply(blob), Done | Refused)
+
+
+@given(commands, st.data())
+def test_bytes_that_are_nearly_a_command(command: ClusterCommand, data: st.DataObject) -> None:
+    machine = grown(ClusterMachine())
+    done(machine, create("a", topic_id="1", partitions=3))
+    blob = bytearray(command.encode())
+    at = data.draw(st.integers(0, len(blob) - 1))
+    blob[at] = data.draw(st.integers(0, 255))
+    before = machine.snapshot()
+    result = machine.apply(bytes(blob))
+    assert isinstance(result, Done) or machine.snapshot() == before
+    check(machine)
+
+
+def test_work_is_in_proportion_to_the_change() -> None:
+    """Topics that a command does not name are not copied, nor looked at."""
+    machine = cluster(5)
+    for number in range(10):
+        done(machine, create(f"t{number}", partitions=1_000))
+    others = [machine.topics[f"t{number}"] for number in range(1, 10)]
+    records = dict(machine.topics)
+    done(machine, swap(machine.topics["t0"], version=1))
+    done(machine, AlterTopic(name="t0", changes={"segment.ms": "5"}))
+    done(machine, AddPartitions(name="t0", total=1_001))
+    assert all(machine.topics[topic.name] is topic for topic in others)
+    kept = machine.topics["t0"].partitions[1:1_000]
+    assert all(a is b for a, b in zip(kept, records["t0"].partitions[1:], strict=True))

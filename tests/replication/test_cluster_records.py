@@ -1,0 +1,155 @@
+"""The cluster's state as bytes and back, and what a partition started from."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raftlog.config import TopicConfig
+from raftlog.errors import InvalidConfigError, InvalidRequestError, RaftlogError
+from raftlog.replication.cluster_records import (
+    Birth,
+    BrokerRecord,
+    ClusterRecords,
+    Era,
+    TopicRecord,
+    decode_records,
+    encode_records,
+    joined,
+)
+from raftlog.replication.placement import Assignment
+
+D1, D2, D3, D4 = ("1" * 32, "2" * 32, "3" * 32, "4" * 32)
+
+
+def broker(id_: int, directory_id: str) -> BrokerRecord:
+    return BrokerRecord(
+        id=id_,
+        host=f"host-{id_}",
+        port=9100,
+        rack="",
+        directory_id=directory_id,
+        boot=2,
+        broker_epoch=5,
+        fenced=False,
+    )
+
+
+def topic(name: str, **overrides: str) -> TopicRecord:
+    settings = {key.replace("_", "."): value for key, value in overrides.items()}
+    return TopicRecord(
+        name=name,
+        id=f"id-of-{name}",
+        replication_factor=2,
+        partitions=(
+            Assignment((1, 2), (3,)),
+            Assignment((3, 2), (1,), version=4, first=((2, 3), (1,))),
+            Assignment((4, 1), (2,)),
+        ),
+        overrides=settings,
+        config=TopicConfig.from_text(settings),
+        eras=(
+            Era(0, 1, {1: D1, 2: D2, 3: D3}),
+            Era(2, 2, {1: D1, 2: D4, 4: D3}),
+        ),
+    )
+
+
+def state() -> ClusterRecords:
+    return ClusterRecords(
+        cluster_id="c",
+        version=9,
+        next_producer_id=3_000,
+        brokers={1: broker(1, D1), 2: broker(2, D4)},
+        topics={"a": topic("a"), "b": topic("b", retention_ms="5", segment_ms="7")},
+    )
+
+
+def test_a_state_survives_the_way_through_bytes() -> None:
+    assert decode_records(encode_records(state())) == state()
+
+
+def test_equal_states_give_equal_bytes() -> None:
+    other = state()
+    other.brokers = dict(reversed(other.brokers.items()))
+    other.topics = dict(reversed(other.topics.items()))
+    assert list(other.topics) != list(state().topics)
+    assert encode_records(other) == encode_records(state())
+
+
+def test_no_bytes_are_the_state_before_the_first_command() -> None:
+    assert decode_records(b"") == ClusterRecords()
+    assert decode_records(encode_records(ClusterRecords())) == ClusterRecords()
+
+
+def test_a_directory_id_stands_in_the_bytes_once() -> None:
+    data = encode_records(ClusterRecords(topics={name: topic(name) for name in "abcdef"}))
+    assert [data.count(d.encode()) for d in (D1, D2, D3, D4)] == [1, 1, 1, 1]
+
+
+def test_a_partition_starts_from_what_it_was_made_with() -> None:
+    record = topic("a", min_insync_replicas="2")
+    assert record.birth(0) == Birth((1, 2), (3,), {1: D1, 2: D2, 3: D3}, 1)
+    # Its replicas have changed places since.
+    assert record.birth(1) == Birth((2, 3), (1,), {1: D1, 2: D2, 3: D3}, 1)
+    # Made later: broker 2 has another directory, and min.insync.replicas was raised.
+    assert record.birth(2) == Birth((4, 1), (2,), {4: D3, 1: D1, 2: D4}, 2)
+
+
+@pytest.mark.parametrize(
+    ("era", "eras"),
+    [
+        (Era(3, 1, {1: D1}), [Era(0, 1, {1: D1, 2: D2})]),
+        (Era(3, 1, {3: D3}), [Era(0, 1, {1: D1, 2: D2, 3: D3})]),
+        (Era(3, 2, {1: D1}), [Era(0, 1, {1: D1, 2: D2}), Era(3, 2, {1: D1})]),
+        (Era(3, 1, {1: D4}), [Era(0, 1, {1: D1, 2: D2}), Era(3, 1, {1: D4})]),
+    ],
+)
+def test_an_era_that_says_nothing_else_is_part_of_the_last(era: Era, eras: list[Era]) -> None:
+    assert joined((Era(0, 1, {1: D1, 2: D2}),), era) == tuple(eras)
+    assert joined((), era) == (era,)
+
+
+def fields() -> list[object]:
+    decoded: list[object] = msgspec.msgpack.decode(encode_records(state()))
+    return decoded
+
+
+def test_a_snapshot_of_another_format_is_refused() -> None:
+    data = msgspec.msgpack.encode([2, *fields()[1:]])
+    with pytest.raises(InvalidRequestError, match="format 2: this release reads format 1"):
+        decode_records(data)
+
+
+def test_a_setting_of_a_later_release_is_named() -> None:
+    row = ["t", "i", 1, [], {"of.the.future": "1"}, [[0, 1, []]]]
+    data = msgspec.msgpack.encode([*fields()[:6], [row]])
+    with pytest.raises(InvalidConfigError, match=r"of\.the\.future"):
+        decode_records(data)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ["t", "i", 1, [[[1], []]], {}, []],  # no era
+        ["t", "i", 1, [[[1], []]], {}, [[1, 1, []]]],  # of nothing
+        ["t", "i", 1, [[[1], []]], {}, [[0, 1, [[1, 99]]]]],  # a directory that is not there
+        ["t", "i", 1, [[[], []]], {}, [[0, 1, []]]],  # a partition without replicas
+        ["t", "i", 1, "x", {}, [[0, 1, []]]],
+    ],
+)
+def test_a_row_that_contradicts_itself_is_refused(row: list[object]) -> None:
+    with pytest.raises(InvalidRequestError, match="no cluster snapshot"):
+        decode_records(msgspec.msgpack.encode([*fields()[:6], [row]]))
+
+
+@given(st.binary(min_size=1, max_size=100), st.integers(0, 400), st.integers(0, 400))
+def test_any_bytes_are_a_state_or_an_error(noise: bytes, start: int, length: int) -> None:
+    data = encode_records(state())
+    for candidate in (noise, data[:start] + noise + data[start + length :]):
+        try:
+            decode_records(candidate)
+        except RaftlogError:
+            continue

@@ -1,0 +1,419 @@
+"""The state machine of the cluster: what each command does, and what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from raftlog import limits
+from raftlog.config import TopicConfig
+from raftlog.errors import (
+    BrokerIdInUseError,
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    RaftlogError,
+    RefusedError,
+    StaleBrokerError,
+    TopicExistsError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from raftlog.replication.cluster_commands import (
+    AddPartitions,
+    AllocateProducerIds,
+    AlterTopic,
+    DeleteTopic,
+    FenceBroker,
+    InitCluster,
+    SetReplicas,
+    UnfenceBroker,
+)
+from raftlog.replication.cluster_state import (
+    Birth,
+    ClusterMachine,
+)
+from tests.replication.clusters import (
+    cluster,
+    create,
+    done,
+    fence,
+    join,
+    refused,
+    registration,
+    swap,
+)
+
+# -- the cluster and its brokers ------------------------------------------------------------------
+
+
+def test_a_cluster_is_named_once() -> None:
+    machine = ClusterMachine()
+    assert machine.cluster_id == ""
+    assert done(machine, InitCluster(cluster_id="one")) == "one"
+    assert machine.version == 1
+    assert done(machine, InitCluster(cluster_id="two")) == "one"
+    assert (machine.cluster_id, machine.version) == ("one", 1)
+
+
+def test_a_broker_is_fenced_until_it_is_let_in() -> None:
+    machine = ClusterMachine()
+    epoch = done(machine, registration(1, rack="a"))
+    record = machine.brokers[1]
+    assert (record.host, record.port, record.rack, record.boot) == ("host-1", 9100, "a", 1)
+    assert record.broker_epoch == epoch
+    assert record.fenced
+    assert machine.live() == []
+    done(machine, UnfenceBroker(id=1, broker_epoch=epoch))
+    assert [broker.id for broker in machine.live()] == [1]
+    done(machine, FenceBroker(id=1, broker_epoch=epoch))
+    assert machine.live() == []
+    assert machine.directory_of(1) == "directory-1"
+    assert machine.directory_of(2) is None
+
+
+def test_the_same_registration_again_gives_the_same_epoch() -> None:
+    machine = cluster(1)
+    epoch, version = machine.brokers[1].broker_epoch, machine.version
+    assert done(machine, registration(1)) == epoch
+    assert machine.version == version
+    assert not machine.brokers[1].fenced
+
+
+def test_a_broker_epoch_grows_at_every_registration() -> None:
+    """KIP-903: what was said about an earlier start does not count for a later one (S10)."""
+    machine = cluster(2)
+    first = machine.brokers[1].broker_epoch
+    second = done(machine, registration(1, boot=2))
+    assert second > max(first, machine.brokers[2].broker_epoch)
+    assert machine.brokers[1].fenced
+    for command in (FenceBroker, UnfenceBroker):
+        refused(machine, command(id=1, broker_epoch=first), RefusedError, "registered again since")
+        refused(machine, command(id=3, broker_epoch=first), RefusedError, "no broker 3")
+    done(machine, UnfenceBroker(id=1, broker_epoch=second))
+
+
+def test_fencing_twice_is_fencing_once() -> None:
+    machine = cluster(1)
+    fence(machine, 1)
+    version = machine.version
+    fence(machine, 1)
+    assert machine.version == version
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"directory_id": "other"}, BrokerIdInUseError, "host-1:9100, which is alive"),
+        ({"host": "elsewhere"}, BrokerIdInUseError, "copy of this data directory"),
+        ({"boot": 4}, StaleBrokerError, "start 5 was seen"),
+    ],
+)
+def test_a_registration_that_cannot_be_the_same_broker_is_refused(
+    changes: dict[str, Any], error: type[RaftlogError], words: str
+) -> None:
+    machine = ClusterMachine()
+    join(machine, 1, boot=5)
+    refused(machine, registration(1, **({"boot": 5} | changes)), error, words)
+
+
+def test_a_fenced_broker_may_come_back_with_an_empty_disk() -> None:
+    machine = cluster(1)
+    epoch = machine.brokers[1].broker_epoch
+    fence(machine, 1)
+    assert done(machine, registration(1, directory_id="new")) > epoch
+    assert machine.directory_of(1) == "new"
+
+
+def test_an_old_copy_of_a_directory_is_refused_even_if_the_broker_is_gone() -> None:
+    machine = ClusterMachine()
+    join(machine, 1, boot=5)
+    fence(machine, 1)
+    refused(machine, registration(1, boot=4), StaleBrokerError, "old copy of itself")
+
+
+def test_a_restart_at_another_address_is_the_same_broker() -> None:
+    machine = cluster(1)
+    done(machine, registration(1, boot=2, host="elsewhere", port=9200))
+    assert (machine.brokers[1].host, machine.brokers[1].port) == ("elsewhere", 9200)
+
+
+def test_a_cluster_has_a_largest_size() -> None:
+    machine = cluster(limits.BROKERS_PER_CLUSTER_MAX)
+    refused(machine, registration(1_000), RefusedError, "which is the limit")
+    done(machine, registration(1, boot=2))
+
+
+# -- topics ---------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_placed_on_live_brokers() -> None:
+    machine = cluster(4)
+    fence(machine, 2)
+    topic = done(machine, create("t", partitions=6, replication_factor=2))
+    assert topic is machine.topic("t") is machine.topic_by_id("id-t") is machine.topics["t"]
+    assert (topic.name, topic.id, topic.replication_factor) == ("t", "id-t", 2)
+    assert Counter(broker for a in topic.partitions for broker in a.replicas) == {1: 4, 3: 4, 4: 4}
+    assert all(len(assignment.witnesses) == 1 for assignment in topic.partitions)
+    assert machine.hosted_by(1) == [(topic, partition) for partition in range(6)]
+    assert machine.hosted_by(2) == []
+
+
+@pytest.mark.parametrize("unset", [None, 0])
+@pytest.mark.parametrize(("brokers", "factor"), [(1, 1), (2, 2), (3, 3), (5, 3)])
+def test_the_default_replication_factor(unset: int | None, brokers: int, factor: int) -> None:
+    topic = done(cluster(brokers), create("t", replication_factor=unset))
+    assert topic.replication_factor == len(topic.partitions[0].replicas) == factor
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"name": "a/b", "topic_id": "i"}, InvalidTopicError, "not a topic name"),
+        ({"name": "held", "topic_id": "i"}, TopicExistsError, "exists already"),
+        ({"topic_id": "id-held"}, TopicExistsError, "is taken"),
+        ({"partitions": 0}, InvalidPartitionsError, "a topic has 1 to 10000"),
+        ({"partitions": 10_001}, InvalidPartitionsError, "a topic has 1 to 10000"),
+        ({"replication_factor": 4}, InvalidPartitionsError, "3 brokers, of which 2 are alive"),
+        ({"replication_factor": 16}, InvalidPartitionsError, "15 is the most"),
+        ({"overrides": {"no.key": "1"}}, InvalidConfigError, "no.key"),
+        ({"overrides": {"segment.ms": "x"}}, InvalidConfigError, "segment.ms=x"),
+        (
+            {"overrides": {"min.insync.replicas": "2"}, "replication_factor": 1},
+            InvalidConfigError,
+            "more than the replication factor, 1",
+        ),
+    ],
+)
+def test_a_topic_that_cannot_be_is_refused(
+    changes: dict[str, Any], error: type[RaftlogError], words: str
+) -> None:
+    machine = cluster(3)
+    fence(machine, 3)
+    done(machine, create("held"))
+    refused(machine, create(**({"name": "t"} | changes)), error, words)
+
+
+def test_no_topic_without_a_live_broker() -> None:
+    machine = ClusterMachine()
+    refused(machine, create("t"), InvalidPartitionsError, "this cluster has 0 brokers")
+    done(machine, registration(1))
+    refused(machine, create("t"), InvalidPartitionsError, "1 broker, of which 0 are alive")
+
+
+def test_a_creation_may_be_repeated() -> None:
+    """Whoever proposed it may not know whether it was applied."""
+    machine = cluster(3)
+    topic = done(machine, create("t"))
+    version = machine.version
+    assert done(machine, create("t")) == topic
+    assert machine.version == version
+
+
+def test_a_deletion_may_be_repeated_and_leaves_a_namesake_alone() -> None:
+    """S19: the topic of that name may be a later one."""
+    machine = cluster(3)
+    first = done(machine, create("t"))
+    assert done(machine, DeleteTopic(name="t", topic_id="id-t")) == first
+    assert machine.topic("t") is machine.topic_by_id("id-t") is None
+    refused(machine, DeleteTopic(name="t"), UnknownTopicError, "there is no topic 't'")
+    done(machine, create("t", topic_id="later"))
+    delete = DeleteTopic(name="t", topic_id="id-t")
+    refused(machine, delete, UnknownTopicError, "has the id later")
+    assert done(machine, DeleteTopic(name="t")).id == "later"
+
+
+def test_settings_are_set_and_put_back() -> None:
+    machine = cluster(3)
+    done(machine, create("t", overrides={"retention.ms": "5", "segment.ms": "6"}))
+    changes: dict[str, str | None] = {"retention.ms": None, "min.insync.replicas": "3"}
+    topic = done(machine, AlterTopic(name="t", changes=changes))
+    assert topic.overrides == {"min.insync.replicas": "3", "segment.ms": "6"}
+    assert topic.config == TopicConfig(segment_ms=6, min_insync_replicas=3)
+    version = machine.version
+    assert done(machine, AlterTopic(name="t", changes=changes)) == topic
+    assert machine.version == version
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "error", "words"),
+    [
+        ("u", {}, UnknownTopicError, "there is no topic 'u'"),
+        ("t", {"no.key": None}, InvalidConfigError, "no.key"),
+        ("t", {"segment.ms": "0"}, InvalidConfigError, "segment.ms=0"),
+        ("t", {"min.insync.replicas": "4"}, InvalidConfigError, "replication factor, 3"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(
+    name: str, changes: dict[str, str | None], error: type[RaftlogError], words: str
+) -> None:
+    machine = cluster(3)
+    done(machine, create("t"))
+    refused(machine, AlterTopic(name=name, changes=changes), error, words)
+
+
+def test_partitions_are_added_at_the_end() -> None:
+    machine = cluster(3)
+    first = done(machine, create("t", partitions=2, replication_factor=1))
+    join(machine, 4)
+    topic = done(machine, AddPartitions(name="t", total=4))
+    assert topic.partitions[:2] == first.partitions
+    assert Counter(a.replicas[0] for a in topic.partitions) == Counter([1, 2, 3, 4])
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "error", "words"),
+    [
+        ("u", 9, UnknownTopicError, "there is no topic 'u'"),
+        ("t", 2, InvalidPartitionsError, "has 2 partitions"),
+        ("t", 10_001, InvalidPartitionsError, "1 to 10000"),
+        ("t", 3, InvalidPartitionsError, "factor 3 cannot be met"),
+    ],
+)
+def test_partitions_that_cannot_be_added_are_refused(
+    name: str, total: int, error: type[RaftlogError], words: str
+) -> None:
+    machine = cluster(3)
+    done(machine, create("t", partitions=2))
+    fence(machine, 3)
+    refused(machine, AddPartitions(name=name, total=total), error, words)
+
+
+def test_a_cluster_has_a_largest_number_of_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PARTITIONS_PER_CLUSTER_MAX", 10)
+    machine = cluster(1)
+    done(machine, create("t", partitions=6))
+    refused(machine, create("u", partitions=5), InvalidPartitionsError, "make 11 partitions")
+    machine.restore(machine.snapshot())
+    refused(machine, create("u", partitions=5), InvalidPartitionsError, "make 11 partitions")
+    done(machine, create("u", partitions=4))
+    refused(machine, AddPartitions(name="t", total=7), InvalidPartitionsError, "11 partitions")
+    done(machine, DeleteTopic(name="u"))
+    done(machine, AddPartitions(name="t", total=10))
+
+
+def test_what_is_gone_is_no_load() -> None:
+    """A machine that saw it all places as one that only has the result."""
+    machine = cluster(3)
+    for number in range(6):
+        done(machine, create(f"t{number}", replication_factor=1))
+    for number in range(6):
+        assignment = machine.topics[f"t{number}"].partitions[0]
+        if assignment.replicas == (1,):
+            done(machine, DeleteTopic(name=f"t{number}"))
+        elif assignment.replicas == (2,):
+            moved = SetReplicas(
+                topic_id=f"id-t{number}", partition=0, replicas=(3,), witnesses=(), version=1
+            )
+            done(machine, moved)
+    restored = ClusterMachine()
+    restored.restore(machine.snapshot())
+    for each in (machine, restored):
+        for number in range(8):
+            done(each, create(f"u{number}", replication_factor=1))
+        placed = Counter(each.topics[f"u{number}"].partitions[0].replicas for number in range(8))
+        assert placed == {(1,): 4, (2,): 4}  # broker 3 has four of before
+
+
+def test_a_topic_with_more_partitions_is_balanced_for_itself() -> None:
+    machine = cluster(2)
+    done(machine, create("t", partitions=10, replication_factor=1))
+    for id_ in (1, 2):
+        fence(machine, id_)
+    join(machine, 3)
+    done(machine, create("u", replication_factor=1))
+    for id_ in (1, 2):
+        join(machine, id_, boot=2)
+    topic = done(machine, AddPartitions(name="u", total=3))
+    assert Counter(a.replicas[0] for a in topic.partitions) == Counter([1, 2, 3])
+
+
+def test_producer_ids_are_given_once() -> None:
+    machine = ClusterMachine()
+    assert done(machine, AllocateProducerIds(count=10)) == 0
+    assert done(machine, AllocateProducerIds(count=1)) == 10
+    other = ClusterMachine()
+    other.restore(machine.snapshot())
+    assert done(other, AllocateProducerIds(count=5)) == 11
+
+
+# -- replicas that change -------------------------------------------------------------------------
+
+
+def test_replicas_follow_what_the_partition_has_agreed_on() -> None:
+    machine = cluster(3)
+    topic = done(machine, create("t", partitions=3, replication_factor=2))
+    command = swap(topic, version=4)
+    changed = done(machine, command)
+    assert changed.partitions[0].replicas == command.replicas
+    assert changed.partitions[0].witnesses == command.witnesses
+    assert changed.partitions[0].version == 4
+    assert changed.partitions[1:] == topic.partitions[1:]
+    version = machine.version
+    assert done(machine, command) == changed
+    assert machine.version == version
+
+
+def test_replicas_of_an_older_version_are_refused() -> None:
+    """Two reports may overtake each other; the newer one stays."""
+    machine = cluster(3)
+    topic = done(machine, create("t", replication_factor=2))
+    there = swap(topic, version=3)
+    held = topic.partitions[0]
+    back = SetReplicas(
+        topic_id=topic.id,
+        partition=0,
+        replicas=held.replicas,
+        witnesses=held.witnesses,
+        version=5,
+    )
+    done(machine, back)
+    refused(machine, there, RefusedError, "no newer")
+    assert machine.topics["t"].partitions[0].replicas == topic.partitions[0].replicas
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"topic_id": "gone"}, UnknownTopicError, "id gone"),
+        ({"partition": 1}, UnknownPartitionError, "there is no 1"),
+        ({"replicas": ()}, InvalidPartitionsError, "one replica at least"),
+        ({"replicas": (1, 2), "witnesses": (2,)}, InvalidPartitionsError, "stands twice"),
+        ({"replicas": (1, 9)}, InvalidPartitionsError, "[9]"),
+        ({"replicas": tuple(range(16))}, InvalidPartitionsError, "15 are the most"),
+        ({"version": 0}, RefusedError, "no newer"),
+    ],
+)
+def test_replicas_that_cannot_be_are_refused(
+    changes: dict[str, Any], error: type[RaftlogError], words: str
+) -> None:
+    machine = cluster(3)
+    done(machine, create("t", replication_factor=1))
+    fields = {"topic_id": "id-t", "partition": 0, "replicas": (3, 2), "witnesses": (), "version": 1}
+    refused(machine, SetReplicas(**(fields | changes)), error, words)
+
+
+def test_a_partition_starts_from_the_same_whenever_it_is_opened() -> None:
+    """Brokers that open it late must begin where the others did, whatever has changed since."""
+    machine = cluster(3)
+    topic = done(machine, create("t", replication_factor=2))
+    birth = topic.birth(0)
+    assert birth == Birth(
+        topic.partitions[0].replicas,
+        topic.partitions[0].witnesses,
+        {id_: f"directory-{id_}" for id_ in (1, 2, 3)},
+        1,
+    )
+    done(machine, swap(topic, version=1))
+    done(machine, AlterTopic(name="t", changes={"min.insync.replicas": "2"}))
+    fence(machine, 2)
+    join(machine, 2, directory_id="new")
+    topic = done(machine, AddPartitions(name="t", total=2))
+    assert topic.birth(0) == birth
+    later = topic.birth(1)
+    assert (later.min_isr, later.directories[2]) == (2, "new")
+    other = ClusterMachine()
+    other.restore(machine.snapshot())
+    assert [other.topics["t"].birth(partition) for partition in (0, 1)] == [birth, later]

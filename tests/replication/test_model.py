@@ -1,0 +1,476 @@
+"""A whole partition under every fault: the design's invariants hold, and each guard is needed.
+
+Once by Hypothesis, which shrinks what it finds to a short story; once by seeds, which are quick. A
+guard that can be switched off unnoticed is untested: each is, and the same runs must then fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from raftlog.replication import following, partition_state
+from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Command
+from raftlog.replication.following import Diverged
+from raftlog.replication.leadership import UNKNOWN, Leadership
+from raftlog.replication.partition_state import Accepted, PartitionState, Rejected
+from tests.replication import partition_driver
+from tests.replication.partition_mutants import (
+    ActsOnOldStates,
+    CountsOldFetches,
+    CutsToWatermark,
+    ForgetsDamage,
+    LeadsOnAfterRestart,
+    LeadsOnAnyDisk,
+    ObeysOldAnswers,
+)
+from tests.replication.partition_oracle import Oracle
+from tests.replication.partition_world import World
+
+BROKERS = st.integers(1, 4)
+PICKS = st.integers(0, 30)
+STEPS = 400
+SEEDS_FOR_A_MUTANT = 3_000
+
+
+class PartitionStory(RuleBasedStateMachine):
+    """Three replicas and a witness, or two and two."""
+
+    @initialize(replicas=st.integers(2, 3), min_isr=st.integers(1, 3))
+    def begin(self, replicas: int, min_isr: int) -> None:
+        self.world = World(replicas, 4 - replicas, min(min_isr, replicas))
+
+    @rule(broker=BROKERS, count=st.integers(1, 3))
+    def append(self, broker: int, count: int) -> None:
+        self.world.append(broker, count)
+
+    @rule(broker=BROKERS, short=st.integers(0, 1))
+    def sync(self, broker: int, short: int) -> None:
+        self.world.sync(broker, short)
+
+    @rule(broker=BROKERS)
+    def fetch(self, broker: int) -> None:
+        self.world.fetch(broker)
+
+    @rule(broker=BROKERS)
+    def exchange(self, broker: int) -> None:
+        self.world.exchange(broker)
+
+    @rule(pick=PICKS, again=st.booleans())
+    def deliver(self, pick: int, again: bool) -> None:
+        self.world.deliver(pick, again=again)
+
+    @rule(broker=BROKERS, skip=st.integers(0, 3))
+    def hear(self, broker: int, skip: int) -> None:
+        self.world.hear(broker, skip)
+
+    @rule(broker=BROKERS, seconds=st.sampled_from((0.0, 4.0, 11.0)))
+    def review_isr(self, broker: int, seconds: float) -> None:
+        self.world.review_isr(broker, seconds)
+
+    @rule(pick=PICKS, what=st.sampled_from(("decide", "decide", "lose", "forget", "tell", "tell")))
+    def settle(self, pick: int, what: str) -> None:
+        world = self.world
+        {
+            "decide": world.decide,
+            "lose": world.lose_proposal,
+            "forget": world.forget_outcome,
+            "tell": world.tell_outcome,
+        }[what](pick)
+
+    @rule(arbiter=BROKERS)
+    def elect(self, arbiter: int) -> None:
+        self.world.elect(arbiter)
+
+    @rule(arbiter=BROKERS, to=BROKERS)
+    def transfer(self, arbiter: int, to: int) -> None:
+        self.world.transfer(arbiter, to)
+
+    @rule(arbiter=BROKERS, replica=PICKS, witness=PICKS, wise=st.booleans())
+    def change_replicas(self, arbiter: int, replica: int, witness: int, wise: bool) -> None:
+        if wise:
+            self.world.replace_replica(arbiter)
+        else:
+            self.world.swap_roles(arbiter, replica, witness)
+
+    @rule(suspected=st.sets(BROKERS, max_size=3))
+    def suspect(self, suspected: set[int]) -> None:
+        self.world.suspected = suspected
+
+    @rule(min_isr=st.integers(1, 3))
+    def set_min_isr(self, min_isr: int) -> None:
+        self.world.min_isr = min_isr
+
+    @rule(broker=BROKERS, pick=PICKS)
+    def trim(self, broker: int, pick: int) -> None:
+        self.world.trim(broker, pick)
+
+    @rule(broker=BROKERS, how=st.sampled_from(("crash", "power", "wipe", "damage")), keep=PICKS)
+    def fail(self, broker: int, how: str, keep: int) -> None:
+        world = self.world
+        if how == "power":
+            world.power_cut(broker, keep)
+        else:
+            {"crash": world.crash, "wipe": world.wipe, "damage": world.damage}[how](broker)
+
+    @rule(broker=BROKERS, forgets=st.sampled_from((0, 1, 99)), registers=st.booleans())
+    def restart(self, broker: int, forgets: int, registers: bool) -> None:
+        self.world.restart(broker, forgets)
+        if registers:
+            self.world.register(broker)
+
+    @invariant()
+    def nothing_committed_is_lost(self) -> None:
+        if hasattr(self, "world"):
+            self.world.check()
+
+
+TestPartitionStory = PartitionStory.TestCase
+TestPartitionStory.settings = settings(
+    max_examples=4 * settings().max_examples, stateful_step_count=80
+)
+
+
+def test_seeded_runs_break_no_promise(seed: int) -> None:
+    for number in range(seed, seed + 600):
+        partition_driver.run(number, STEPS)
+
+
+@pytest.mark.seeds
+@pytest.mark.timeout(1_200)
+def test_many_seeded_runs_break_no_promise(seed: int) -> None:
+    for number in range(seed, seed + 100_000):
+        partition_driver.run(number, STEPS)
+
+
+def convergence(world: World) -> list[str]:
+    """What is still wrong after all faults have ended."""
+    partition_driver.converge(world)
+    state = world.state
+    leader = world.nodes[state.leader or 0]
+    assert leader.leadership is not None, "nobody leads"
+    wrong = {
+        "the leader has not heard of the newest state": leader.state != state,
+        "the leader is not ready": not leader.leadership.is_ready,
+        "records are not committed": leader.high_watermark != leader.end,
+        "replicas are out of sync": set(state.isr) != set(state.replicas),
+        "too many or too few replicas": len(state.replicas) != world.replication_factor,
+        "a copy is lost for good": any(node.is_damaged for node in world.nodes.values()),
+        "min_isr is not what was asked for": state.min_isr != world.min_isr,
+    }
+    return [what for what, is_wrong in wrong.items() if is_wrong]
+
+
+def test_when_faults_end_all_is_well_again(seed: int) -> None:
+    for number in range(seed, seed + 150):
+        assert convergence(partition_driver.run(number, STEPS)) == [], f"seed {number}"
+
+
+def test_a_lost_copy_that_stays_eligible_is_never_repaired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P6: it waits to leave the ELR, and the ELR waits for it."""
+    monkeypatch.setattr(*believes_the_lost())
+    stuck = [
+        number
+        for number in range(60)
+        if "a copy is lost for good" in convergence(partition_driver.run(number, STEPS))
+    ]
+    assert stuck
+
+
+def test_seeded_runs_get_somewhere(seed: int) -> None:
+    """Runs in which nothing is committed, nobody elected and no log cut could break no promise."""
+    worlds = [partition_driver.run(number, STEPS) for number in range(seed, seed + 100)]
+    assert sum(world.oracle.true_end for world in worlds) > 1_000
+    assert sum(world.state.leader_epoch for world in worlds) > 200
+    assert sum(world.cuts for world in worlds) > 50
+    assert any(world.state.elr for world in worlds)
+
+
+def test_a_seed_gives_the_same_run_again(seed: int) -> None:
+    first, second = (partition_driver.run(seed, STEPS) for _ in range(2))
+    assert first.history == second.history
+    assert first.oracle.committed == second.oracle.committed
+
+
+# -- every guard is needed -------------------------------------------------------------------------
+
+
+WORLDS = [
+    CountsOldFetches,
+    ObeysOldAnswers,
+    CutsToWatermark,
+    LeadsOnAfterRestart,
+    LeadsOnAnyDisk,
+    ActsOnOldStates,
+    ForgetsDamage,
+]
+
+Patch = tuple[object, str, Any]
+
+
+def counts_what_is_proposed() -> Patch:
+    """The ISR as it will be, instead of the maximal one (S07)."""
+
+    def maximal_isr(self: Leadership) -> set[tuple[int, str]]:
+        isr = self.state.isr if self._pending is None else self._pending.isr
+        return set(isr.items())
+
+    return Leadership, "maximal_isr", maximal_isr
+
+
+def counts_what_is_committed() -> Patch:
+    """The committed ISR, whatever addition is in flight (S07)."""
+    return Leadership, "maximal_isr", lambda self: set(self.state.isr.items())
+
+
+def forgets_what_is_unknown() -> Patch:
+    """A proposal whose outcome is unknown counts as rejected (S07)."""
+
+    def proposal_done(self: Leadership, change: ChangeIsr, accepted: bool | None) -> None:
+        self._settle()
+
+    return Leadership, "proposal_done", proposal_done
+
+
+def forgets_that_it_was_in_doubt() -> Patch:
+    """A second try is rejected because the first was not; that counts as rejected (S07)."""
+    original = Leadership.proposal_done
+
+    def proposal_done(self: Leadership, change: ChangeIsr, accepted: bool | None) -> None:
+        self._is_doubtful = False
+        original(self, change, accepted)
+
+    return Leadership, "proposal_done", proposal_done
+
+
+def waits_for_a_higher_min_isr() -> Patch:
+    """One that is proposed counts only once the leader knows that it is committed."""
+    has_quorum = property(lambda self: len(self.state.isr) >= self.state.min_isr)
+    return Leadership, "has_quorum", has_quorum
+
+
+def joins_below_the_epochs_start() -> Patch:
+    """S06."""
+
+    def may_join(self: Leadership, follower: Any, directory_id: str) -> bool:
+        return bool(
+            follower.directory_id == directory_id and follower.durable_end >= self.high_watermark
+        )
+
+    return Leadership, "_may_join", may_join
+
+
+def joins_below_the_watermark() -> Patch:
+    def may_join(self: Leadership, follower: Any, directory_id: str) -> bool:
+        return bool(
+            follower.directory_id == directory_id and follower.durable_end >= self.epoch_start
+        )
+
+    return Leadership, "_may_join", may_join
+
+
+def joins_on_any_disk() -> Patch:
+    """S10."""
+
+    def may_join(self: Leadership, follower: Any, directory_id: str) -> bool:
+        return bool(follower.durable_end >= max(self.high_watermark, self.epoch_start))
+
+    return Leadership, "_may_join", may_join
+
+
+def counts_any_disk() -> Patch:
+    """S20: a follower with another disk stands for the member of the ISR."""
+
+    def durable_end_of(self: Leadership, broker: int, directory_id: str) -> int:
+        if broker == self.broker_id:
+            return self.durable_end
+        follower = self._followers.get(broker)
+        return UNKNOWN if follower is None else follower.durable_end
+
+    return Leadership, "_durable_end_of", durable_end_of
+
+
+def counts_what_is_not_durable() -> Patch:
+    original = Leadership.on_fetch
+
+    def on_fetch(self: Leadership, follower: int, directory_id: str, **at: Any) -> bool:
+        at["durable_offset"] = at["fetch_offset"]
+        return original(self, follower, directory_id, **at)
+
+    return Leadership, "on_fetch", on_fetch
+
+
+def does_not_wait_for_its_own_disk() -> Patch:
+    original = Leadership.on_local
+
+    def on_local(self: Leadership, *, log_end: int, durable_end: int) -> bool:
+        return original(self, log_end=log_end, durable_end=log_end)
+
+    return Leadership, "on_local", on_local
+
+
+def commits_below_min_isr() -> Patch:
+    """S11."""
+    return Leadership, "has_quorum", True
+
+
+def keeps_the_elr() -> Patch:
+    """It is not cleared when the ISR is large enough to commit without it."""
+    return partition_state, "_elr_after", lambda isr, min_isr, left: left
+
+
+def keeps_no_elr() -> Patch:
+    return partition_state, "_elr_after", lambda isr, min_isr, left: {}
+
+
+def applies_whatever_the_version() -> Patch:
+    """S08."""
+    original = partition_state.apply
+
+    def apply(state: PartitionState, command: Command) -> Accepted | Rejected:
+        command = replace(command, version=state.version)
+        if isinstance(command, partition_state.ChangeIsr):
+            command = replace(command, leader_epoch=state.leader_epoch)
+        return original(state, command)
+
+    return partition_state, "apply", apply
+
+
+def elects_in_the_same_epoch() -> Patch:
+    """S17."""
+    original = partition_state._elect
+
+    def elect(state: PartitionState, command: partition_state.Elect) -> PartitionState | str:
+        changed = original(state, command)
+        if isinstance(changed, PartitionState) and changed.leader == state.leader:
+            return replace(changed, leader_epoch=state.leader_epoch)
+        return changed
+
+    return partition_state, "_elect", elect
+
+
+def drops_replicas_in_the_same_epoch() -> Patch:
+    """S20."""
+    original = partition_state._change_replicas
+
+    def change(state: PartitionState, command: ChangeReplicas) -> PartitionState | str:
+        changed = original(state, command)
+        if isinstance(changed, PartitionState):
+            return replace(changed, leader_epoch=state.leader_epoch)
+        return changed
+
+    return partition_state, "_change_replicas", change
+
+
+def never_finds_a_difference() -> Patch:
+    """S02."""
+    return following, "divergence", lambda *_, **__: None
+
+
+def looks_at_the_end_only() -> Patch:
+    """S03: KIP-101 without KIP-279: the epoch that answers is not looked at."""
+    original = following.divergence
+
+    def divergence(epochs: Any, **at: int) -> Any:
+        found = original(epochs, **at)
+        if isinstance(found, Diverged) and found.end_offset >= at["fetch_offset"]:
+            return None
+        return found
+
+    return following, "divergence", divergence
+
+
+def cuts_to_the_leaders_end_only() -> Patch:
+    """S03: the follower does not look where that epoch ends in its own log."""
+
+    def point(epochs: Any, *, log_end: int, log_start: int, diverged: Diverged) -> int:
+        return min(diverged.end_offset, log_end)
+
+    return following, "truncation_point", point
+
+
+def believes_the_lost() -> Patch:
+    """P6: a copy that is lost leaves the ISR as one that may be elected."""
+    original = partition_state._change_isr
+
+    def change(state: PartitionState, command: partition_state.ChangeIsr) -> PartitionState | str:
+        return original(state, replace(command, lost=()))
+
+    return partition_state, "_change_isr", change
+
+
+def forgives_the_lost_at_once() -> Patch:
+    """P6: it may go on as soon as the leader's state, which may be old, does not name it."""
+
+    def on_lost(self: Leadership, follower: int) -> bool:
+        if follower in {*self.state.isr, *self.state.elr}:
+            self._lost.setdefault(follower, self.state.version)
+            return False
+        return True
+
+    return Leadership, "on_lost", on_lost
+
+
+IN_FLIGHT = [counts_what_is_proposed, counts_what_is_committed, forgets_what_is_unknown]
+PATCHES = [
+    counts_what_is_proposed,
+    counts_what_is_committed,
+    forgets_what_is_unknown,
+    forgets_that_it_was_in_doubt,
+    waits_for_a_higher_min_isr,
+    joins_below_the_epochs_start,
+    joins_below_the_watermark,
+    joins_on_any_disk,
+    counts_any_disk,
+    counts_what_is_not_durable,
+    does_not_wait_for_its_own_disk,
+    commits_below_min_isr,
+    keeps_the_elr,
+    keeps_no_elr,
+    applies_whatever_the_version,
+    elects_in_the_same_epoch,
+    drops_replicas_in_the_same_epoch,
+    never_finds_a_difference,
+    looks_at_the_end_only,
+    cuts_to_the_leaders_end_only,
+    forgives_the_lost_at_once,
+]
+
+
+def first_failure(make_world: type[World] = World) -> str:
+    """What breaks first, with the seed of the run; raises when nothing does."""
+    for number in range(SEEDS_FOR_A_MUTANT):
+        try:
+            partition_driver.run(number, STEPS, make_world)
+        except AssertionError as error:
+            return f"seed {number}: {error}"
+    raise RuntimeError("nothing noticed that the guard is gone")
+
+
+@pytest.mark.parametrize("patch", IN_FLIGHT, ids=lambda patch: patch.__name__)
+def test_without_the_maximal_isr_more_breaks_than_its_own_rule(
+    patch: Callable[[], Patch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I6 says nearly in so many words what these break; what it is there for breaks too."""
+    monkeypatch.setattr(Oracle, "check_maximal", lambda *_: None)
+    monkeypatch.setattr(*patch())
+    assert first_failure()
+
+
+@pytest.mark.parametrize("make_world", WORLDS, ids=lambda world: world.__name__)
+def test_without_this_guard_of_the_broker_a_promise_breaks(make_world: type[World]) -> None:
+    assert first_failure(make_world)
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.__name__)
+def test_without_this_guard_a_promise_breaks(
+    patch: Callable[[], Patch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(*patch())
+    assert first_failure()

@@ -1,0 +1,258 @@
+"""Brokers that know of each other, in memory and in virtual time: links, handlers and all between.
+
+Only consensus is left out: envelopes are collected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
+
+from raftlog.config import Address, BrokerConfig
+from raftlog.errors import RaftlogError
+from raftlog.memory_transport import MemoryTransport, join
+from raftlog.protocol import api as apis
+from raftlog.protocol.connection import Request
+from raftlog.protocol.peer import PeerIdentity
+from raftlog.server import dispatch as dispatching
+from raftlog.server.budgets import ResponseBudget
+from raftlog.server.connection import Connection
+from raftlog.server.handlers import peer
+from raftlog.server.listener import Connections
+from raftlog.server.metrics import Counters
+from raftlog.server.peers.channel import PeerConnector
+from raftlog.server.peers.links import PeerLinks
+from raftlog.server.peers.peering import Peering
+from raftlog.server.peers.registry import PeerRegistry
+from tests.client.virtual import VirtualLoop
+
+HEARTBEAT_MS = 500
+SESSION_MS = 3_000
+SECRET = b"sesame"
+
+HANDLERS = {
+    apis.PEER_HELLO.number: peer.handle_hello,
+    apis.PEER_PROVE.number: peer.handle_prove,
+    apis.RAFT.number: peer.handle_raft,
+    apis.PEER_PING.number: peer.handle_ping,
+}
+
+
+class Context:
+    """As much of a broker's context as these requests need."""
+
+    def __init__(self, peering: Peering) -> None:
+        self.peering = peering
+        self.counters = Counters()
+        self.broker_id = peering.me().broker_id
+        self.cluster_id = peering.me().cluster_id
+        self.operations = self  # what api_versions asks for the cluster's id
+
+    def clustered(self) -> Context:
+        return self
+
+
+class FakeBroker:
+    """One broker: its links, and what answers those of others."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        connector: PeerConnector,
+        broker_id: int,
+        *,
+        port: int = 0,
+        directory: str = "",
+        boot: int = 1,
+        secret: bytes = SECRET,
+        cluster: str = "c1",
+        seen: dict[int, Any] | None = None,
+        queue_bytes_max: int = 1 << 20,
+        chance: Callable[[], float] | None = None,
+        receive: Callable[[int, bytes], None] | None = None,
+    ) -> None:
+        self.identity = PeerIdentity(
+            broker_id=broker_id,
+            directory_id=directory or f"disk-{broker_id}",
+            boot=boot,
+            host="broker",
+            port=port or broker_id,
+            protocol_version=1,
+            cluster_id=cluster,
+        )
+        self.events: list[tuple[str, int]] = []
+        self.reasons: list[str] = []
+        self.ups: list[PeerIdentity] = []
+        self.refusals: list[tuple[int, RaftlogError]] = []
+        self.received: list[tuple[int, bytes]] = []
+        dice = random.Random(broker_id)
+        self.registry = PeerRegistry(
+            seen=(seen or {}).get, time=loop.time, session_timeout_s=SESSION_MS / 1_000
+        )
+        self.peering = Peering(
+            secret=secret,
+            me=lambda: self.identity,
+            nonce=lambda: dice.randbytes(32),
+            registry=self.registry,
+            receive=receive or (lambda peer_id, data: self.received.append((peer_id, data))),
+        )
+        self.context = Context(self.peering)
+        self.incoming: list[Connection] = []  # ever
+        self.connections = Connections(
+            BrokerConfig(),
+            loop,
+            responses=ResponseBudget(1 << 20),
+            counters=self.context.counters,
+            on_request=self._dispatch,
+            on_lost=lambda _connection: None,
+        )
+        self.links = PeerLinks(
+            loop,
+            connector,
+            self.registry,
+            secret=secret,
+            me=lambda: self.identity,
+            nonce=lambda: dice.randbytes(32),
+            chance=chance or dice.random,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            session_timeout_ms=SESSION_MS,
+            on_up=self._up,
+            on_down=self._down,
+            on_refused=lambda peer_id, error: self.refusals.append((peer_id, error)),
+            broker_epoch=lambda: 70 + broker_id,
+            queue_bytes_max=queue_bytes_max,
+        )
+
+    def make(self) -> Connection:
+        connection = self.connections.make()
+        self.incoming.append(connection)
+        return connection
+
+    async def close(self) -> None:
+        await self.links.close()
+        self.connections.abort("the test is over")
+
+    def _dispatch(self, connection: Connection, request: Request) -> None:
+        dispatching.dispatch(self.context, connection, request)  # type: ignore[arg-type]
+
+    def _up(self, identity: PeerIdentity) -> None:
+        self.events.append(("up", identity.broker_id))
+        self.ups.append(identity)
+
+    def _down(self, broker_id: int, reason: str) -> None:
+        self.events.append(("down", broker_id))
+        self.reasons.append(reason)
+
+
+class World:
+    """A network of memory transports: who can be dialled, by port."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.loop = loop
+        self.listening: dict[int, FakeBroker] = {}
+        self.brokers: list[FakeBroker] = []
+        self.pipes: list[tuple[MemoryTransport, MemoryTransport]] = []  # dialler's side first
+        self.dials: list[tuple[float, int]] = []
+        self.hangs = False  # a dial never comes to an end
+
+    async def connect(
+        self, address: Address, protocol_factory: Callable[[], asyncio.BufferedProtocol]
+    ) -> asyncio.Transport:
+        self.dials.append((self.loop.time(), address.port))
+        if self.hangs:
+            await self.loop.create_future()
+        broker = self.listening.get(address.port)
+        if broker is None:
+            raise ConnectionRefusedError(111, f"nobody listens at {address}")
+        self.pipes.append(join(self.loop, protocol_factory(), broker.make()))
+        return self.pipes[-1][0]
+
+    def broker(self, broker_id: int, *, port: int = 0, **facts: Any) -> FakeBroker:
+        """A broker that listens. One that listened on the same port is there no more."""
+        broker = FakeBroker(self.loop, self, broker_id, port=port, **facts)
+        self.listening[port or broker_id] = broker
+        self.brokers.append(broker)
+        return broker
+
+    async def stop(self, broker: FakeBroker) -> None:
+        """As a process that ends: nobody listens, every connection is closed."""
+        for port, listening in list(self.listening.items()):
+            if listening is broker:
+                del self.listening[port]
+        await broker.close()
+
+    def power_off(self, broker: FakeBroker) -> None:
+        """As a machine without power: it says nothing more, and nothing tells the others so.
+
+        Silences every connection there is.
+        """
+        for port, listening in list(self.listening.items()):
+            if listening is broker:
+                del self.listening[port]
+        for pipe in self.pipes:
+            for end in pipe:
+                end.pause_reading()
+        for link in broker.links._links.values():
+            link._stopped = True
+            link._cancel_timer()
+
+    async def pass_seconds(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Virtual time goes on until it is so; a minute at most."""
+        end = self.loop.time() + 60
+        while not condition():
+            assert self.loop.time() < end, "it never came to pass"
+            await asyncio.sleep(0.01)
+
+
+Run: TypeAlias = Callable[[Callable[[World], Coroutine[Any, Any, None]]], None]
+
+
+async def pair(world: World, **facts: Any) -> tuple[FakeBroker, FakeBroker]:
+    """Two brokers with links in both directions, up."""
+    one, two = world.broker(1, **facts), world.broker(2)
+    one.links.set_addresses(at(1, 2))
+    two.links.set_addresses(at(1, 2))
+    await world.until(lambda: one.links.is_up(2) and two.links.is_up(1))
+    return one, two
+
+
+def alternating(events: list[tuple[str, int]], peer: int) -> list[str]:
+    """What happened to the link to ``peer``, which takes turns."""
+    kinds = [kind for kind, broker_id in events if broker_id == peer]
+    assert kinds == ["up", "down"] * (len(kinds) // 2) + ["up"] * (len(kinds) % 2)
+    return kinds
+
+
+def at(*ports: int) -> dict[int, Address]:
+    """The addresses of the brokers with these ids, each listening at the port of its id."""
+    return {port: Address("broker", port) for port in ports}
+
+
+def run(test: Callable[[World], Coroutine[Any, Any, None]], monkeypatch: Any) -> None:
+    """Run a test in virtual time, and end all of its brokers."""
+    for number, handler in HANDLERS.items():
+        monkeypatch.setitem(dispatching.HANDLERS, number, handler)
+    loop = VirtualLoop()
+    mistakes: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _loop, context: mistakes.append(context))
+
+    async def whole() -> None:
+        world = World(loop)
+        try:
+            await test(world)
+        finally:
+            for broker in world.brokers:
+                await broker.close()
+
+    try:
+        loop.run_until_complete(asyncio.wait_for(whole(), 600))
+        gc.collect()  # a future whose error nobody has seen tells it when it goes
+    finally:
+        loop.close()
+    assert mistakes == []

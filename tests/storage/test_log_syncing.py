@@ -1,0 +1,166 @@
+"""Finding damage in a running log, and what is made of it. Syncing: test_log, test_durability."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftlog import limits
+from raftlog.errors import DamagedLogError, OffsetOutOfRangeError
+from raftlog.storage import Log
+from raftlog.storage.segment import base_offsets
+from raftlog.testing.disk import CHANGES, FOREVER, Fault, SimDisk
+from tests.storage.logs import (
+    DIRECTORY,
+    after_power_cut,
+    append,
+    fill,
+    killed,
+    open_log,
+    sim_disk,
+    stored,
+    value_at,
+    values,
+)
+from tests.storage.replicas import SEGMENTED, follow, leader_of
+
+
+def closed_log(disk: SimDisk, count: int = 10) -> Log:
+    """A log of segments of three batches that was closed and opened again: indexes vouch for all
+    of it."""
+    log = open_log(disk, SEGMENTED)
+    follow(log, leader_of((0, count)))
+    log.close()
+    return killed(disk, SEGMENTED)
+
+
+def harm(disk: SimDisk, log: Log, offset: int, *, byte: int = 200) -> None:
+    """Flip a bit of the batch at ``offset``, in its payload unless told otherwise."""
+    bases = base_offsets(disk.list_dir(DIRECTORY), ".log")
+    base = max(b for b in bases if b <= offset)
+    position = sum(map(len, stored(log, base)[: offset - base]))
+    disk.flip_bit(f"{DIRECTORY}/{base:020d}.log", 8 * (position + byte))
+
+
+# -- verifying -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bytes_max", [0, 500, 1_000, limits.MIB])
+def test_a_sound_log_is_read_to_its_end(bytes_max: int) -> None:
+    log = closed_log(sim_disk())
+    offset, steps = 0, 0
+    while offset < log.log_end_offset:
+        following = log.verify(offset, bytes_max=bytes_max)
+        assert following > offset
+        offset, steps = following, steps + 1
+    assert steps == {0: 10, 500: 10, 1_000: 5, limits.MIB: 1}[bytes_max]
+    assert log.verify(10, bytes_max=1) == 10
+    with pytest.raises(OffsetOutOfRangeError):
+        log.verify(11, bytes_max=1)
+
+
+@pytest.mark.parametrize("byte", [3, 20, 41, 100, 350], ids=lambda byte: f"byte {byte}")
+@pytest.mark.parametrize("offset", [0, 4, 9])
+def test_a_bad_batch_is_found_noted_and_served_no_more(offset: int, byte: int) -> None:
+    """P6: neither its bytes nor anything after it; and it may not lead with them either."""
+    disk = sim_disk()
+    log = closed_log(disk)
+    harm(disk, log, offset, byte=byte)
+    with pytest.raises(DamagedLogError) as raised:
+        log.verify(0, bytes_max=limits.MIB)
+    assert log.damage == str(raised.value)
+    assert log.readable_end_offset <= offset
+    assert log.log_end_offset == 10
+    with pytest.raises(DamagedLogError):
+        log.read(start_offset=offset, end_offset=10, bytes_max=1)
+    with pytest.raises(DamagedLogError):
+        append(log, b"x")
+    assert log.begin_sync() is None
+
+
+def test_a_batch_of_another_log_is_found_by_its_chain() -> None:
+    disk = sim_disk()
+    log = closed_log(disk)
+    other = leader_of((0, 4))
+    changed = other.fork(3)
+    changed.append(value_at(103, 300), producer=(7, 0, 3))
+    assert len(changed.batches[3]) == len(other.batches[3])
+    disk.open(f"{DIRECTORY}/{3:020d}.log").pwrite(changed.batches[3], 0)
+    assert log.verify(0, bytes_max=1) == 1
+    with pytest.raises(DamagedLogError, match="offset 4: it does not follow"):
+        log.verify(2, bytes_max=limits.MIB)
+
+
+def test_a_disk_that_cannot_be_read_is_damage() -> None:
+    disk = sim_disk()
+    log = closed_log(disk)
+    disk.faults.append(Fault({"read"}, path="*.log"))
+    with pytest.raises(DamagedLogError, match="Input/output"):
+        log.verify(5, bytes_max=limits.MIB)
+    assert log.readable_end_offset == 5
+
+
+def test_a_log_that_begins_inside_a_batch_can_be_verified() -> None:
+    log = open_log(sim_disk())
+    append(log, b"a", b"b", b"c")
+    append(log, b"d")
+    log.sync()
+    log.advance_log_start(2).run()
+    assert log.verify(2, bytes_max=1) == 3
+
+
+# -- noting ----------------------------------------------------------------------------------------
+
+
+def test_what_was_noted_is_found_again_at_the_next_start() -> None:
+    for power_cut in (False, True):
+        disk = sim_disk()
+        log = closed_log(disk)
+        harm(disk, log, 4)
+        assert closed_again(disk).damage == ""  # an index vouches for it
+        log = killed(disk, SEGMENTED)
+        log.note_damage("a bad batch", offset=4)
+        log = after_power_cut(disk, SEGMENTED) if power_cut else killed(disk, SEGMENTED)
+        assert "bytes and their CRC disagree" in log.damage
+        assert len(values(log)) == log.readable_end_offset == 4
+        assert log.log_end_offset == 10
+
+
+def closed_again(disk: SimDisk) -> Log:
+    log = killed(disk, SEGMENTED)
+    log.close()
+    return log
+
+
+def test_what_proves_sound_at_the_next_start_is_served_again() -> None:
+    """A read may fail for other reasons than the disk's."""
+    disk = sim_disk()
+    log = closed_log(disk)
+    log.note_damage("it looked bad", offset=4)
+    log = killed(disk, SEGMENTED)
+    assert (log.damage, len(values(log))) == ("", 10)
+
+
+def test_only_damage_further_down_changes_what_is_known() -> None:
+    log = closed_log(sim_disk())
+    log.note_damage("first", offset=6)
+    log.note_damage("second", offset=8)
+    assert (log.damage, log.readable_end_offset) == ("first", 6)
+    log.note_damage("third", offset=2)
+    assert (log.damage, log.readable_end_offset) == ("third", 2)
+
+
+def test_a_disk_that_takes_no_note_is_no_reason_to_go_on_serving() -> None:
+    disk = sim_disk()
+    log = closed_log(disk)
+    disk.faults.append(Fault(CHANGES, times=FOREVER))
+    log.note_damage("bad", offset=3)
+    assert (log.damage, log.readable_end_offset) == ("bad", 3)
+
+
+def test_a_log_with_unsynced_records_is_not_all_durable() -> None:
+    log = open_log(sim_disk())
+    assert log.is_all_durable
+    fill(log, 1, sync=False)
+    assert not log.is_all_durable
+    log.sync()
+    assert log.is_all_durable

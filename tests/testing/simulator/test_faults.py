@@ -1,0 +1,127 @@
+"""Every kind of fault has an effect, ends by itself, and comes when the seed says so."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from raftlog.testing.simulator import faults
+from raftlog.testing.simulator.faults import KINDS, OF_CLUSTERS, FaultPlan, Nemesis
+from raftlog.testing.simulator.process import ClientMachine
+from raftlog.testing.simulator.world import World
+from tests.testing.simulator.machines import broker_of, world_of
+
+
+async def connects(machine: ClientMachine) -> None:
+    """Stays connected to every broker, and tells it something now and then."""
+    loop = asyncio.get_running_loop()
+    for address in machine.world.addresses.values():
+        await loop.create_connection(asyncio.Protocol, address.host, address.port)
+    await asyncio.sleep(1e6)
+
+
+def stormy(seed: int, plan: FaultPlan, *, brokers: int = 3) -> tuple[World, Nemesis]:
+    world = world_of(brokers, seed=seed)
+    for number in (1, 2):
+        world.add_client(f"client-{number}", connects).start()
+    world.run_for(1)
+    return world, Nemesis(world, plan, may_wipe=lambda machine: machine.broker_id == 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_of_fault_strikes_and_the_world_recovers(kind: str) -> None:
+    world, nemesis = stormy(0, FaultPlan(kinds=(), every_s=1))
+    with world:
+        struck = [KINDS[kind](nemesis, machine) for machine in world.brokers]
+        assert any(struck), "without an effect it is no fault"
+        assert kind != "wipe" or struck == [True, False, False]
+        for machine in world.brokers:
+            if machine.broker is not None:
+                machine.loop.call_soon(write_some, broker_of(machine))
+        world.run_for(20)
+        nemesis.stop()
+        world.heal()
+        assert world.run_until(world.is_up, limit_s=10)
+        assert not world.network.cuts
+        world.check()
+
+
+def write_some(broker: object) -> None:
+    """Meets the disk's faults."""
+    try:
+        for _ in range(40):
+            broker.write(b"x", sync=True)  # type: ignore[attr-defined]
+    except OSError:
+        return
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_what_is_down_or_full_already_is_not_counted(kind: str) -> None:
+    world, nemesis = stormy(1, FaultPlan(kinds=(), every_s=1), brokers=1)
+    with world:
+        (machine,) = world.brokers
+        machine.is_kept_down = True
+        machine.power_cut()
+        machine.disk.capacity_bytes = 0
+        machine.latency.stall_chance = 1.0
+        for client in world.clients:
+            client.is_done = True
+        world.run_for(50)
+        of_processes = {"kill", "kill_in_disk_operation", "power_cut_in_disk_operation", "stop"}
+        of_processes |= {"pause", "power_cut", "client_kill", "disk_full", "slow_disk"}
+        if kind in of_processes:
+            assert KINDS[kind](nemesis, machine) is False
+
+
+def test_faults_come_again_and_again_until_they_stop() -> None:
+    world, nemesis = stormy(2, FaultPlan(kinds=("kill", "cut", "disk_full"), every_s=0.5))
+    with world:
+        nemesis.start()
+        world.run_for(30)
+        nemesis.stop()
+        counts = dict(nemesis.counts)
+        assert set(counts) == {"kill", "cut", "disk_full"}
+        assert 20 < sum(counts.values()) < 120
+        world.run_for(30)
+        assert nemesis.counts == counts
+
+
+def test_a_world_may_have_no_faults() -> None:
+    world, nemesis = stormy(3, FaultPlan(kinds=(), every_s=0.1))
+    with world:
+        nemesis.start()
+        world.run_for(10)
+        assert not nemesis.counts
+        assert [machine.boots for machine in world.brokers] == [1, 1, 1]
+
+
+def test_no_disk_is_lost_unless_that_is_allowed() -> None:
+    with world_of() as world:
+        nemesis = Nemesis(world, FaultPlan(kinds=("wipe",), every_s=0.1))
+        disk = world.brokers[0].disk
+        nemesis.start()
+        world.run_for(10)
+        assert world.brokers[0].disk is disk
+        assert not nemesis.counts
+
+
+def test_seeds_differ_in_the_kinds_that_they_have() -> None:
+    plans = [FaultPlan.draw(Random(seed), brokers=3) for seed in range(50)]
+    assert len({plan.kinds for plan in plans}) > 40
+    assert {kind for plan in plans for kind in plan.kinds} == set(KINDS)
+    alone = [FaultPlan.draw(Random(seed), brokers=1) for seed in range(50)]
+    assert {kind for plan in alone for kind in plan.kinds} == set(KINDS) - OF_CLUSTERS
+
+
+def test_a_pause_that_outlives_its_process_resumes_no_other() -> None:
+    world, nemesis = stormy(4, FaultPlan(kinds=(), every_s=1))
+    with world:
+        machine = world.brokers[0]
+        faults.pause(nemesis, machine)
+        machine.kill()
+        assert world.run_until(world.is_up, limit_s=5)
+        machine.pause()
+        world.run_for(faults.PAUSE_S_MAX + 1)
+        assert machine.loop.is_paused

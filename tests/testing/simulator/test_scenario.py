@@ -1,0 +1,160 @@
+"""Seeds: a good build is good, the same seed is the same run, and a broken build is caught."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from raftlog.errors import DataDirectoryError
+from raftlog.storage.log import Log
+from raftlog.storage.producer_state import ProducerTable
+from raftlog.storage.tickets import SyncTicket
+from raftlog.testing.disk import SimFile
+from raftlog.testing.simulator.faults import FaultPlan
+from raftlog.testing.simulator.process import BrokerMachine, RunningBroker
+from raftlog.testing.simulator.scenario import Mode, Scenario, Verdict, run
+from raftlog.testing.simulator.world import start_broker
+
+SEEDS = range(12)
+BROKEN_WITHIN_SEEDS = 100
+POWER_CUTS = FaultPlan(kinds=("power_cut", "power_cut_in_disk_operation", "slow_disk"), every_s=0.5)
+CALM = FaultPlan(kinds=(), every_s=1.0)
+
+
+def assert_good(verdict: Verdict) -> None:
+    assert verdict.is_good, (verdict.scenario, verdict.violations[:10])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_single_broker_keeps_its_promises(seed: int) -> None:
+    verdict = run(Scenario.draw(seed))
+    assert_good(verdict)
+    assert verdict.operations["send ok"] > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_single_broker_that_is_healed_works(seed: int) -> None:
+    assert_good(run(Scenario.draw(seed, mode="liveness")))
+
+
+@pytest.mark.seeds
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("mode", ["safety", "liveness"])
+def test_many_seeds_of_a_single_broker(seed: int, mode: Mode) -> None:
+    for number in range(1_000):
+        assert_good(run(Scenario.draw(seed + number, mode=mode)))
+
+
+def test_seeds_meet_faults_of_all_kinds_and_still_get_things_done() -> None:
+    verdicts = [run(Scenario.draw(seed)) for seed in SEEDS]
+    met = {kind for verdict in verdicts for kind in verdict.faults}
+    assert len(met) >= 10
+    ok = sum(verdict.operations.get("send ok", 0) for verdict in verdicts)
+    sent = sum(n for v in verdicts for what, n in v.operations.items() if what.startswith("send "))
+    assert ok > sent / 2
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    for seed in (3, 5, 8):
+        first, again = run(Scenario.draw(seed)), run(Scenario.draw(seed))
+        assert (first.digest, first.events) == (again.digest, again.events)
+        assert first.operations == again.operations
+    assert run(Scenario.draw(4)).digest != first.digest
+
+
+def test_looking_on_changes_nothing() -> None:
+    said: list[str] = []
+    scenario = Scenario.draw(3)
+    assert run(scenario, on_trace=said.append).digest == run(scenario).digest
+    assert said
+
+
+@pytest.mark.parametrize("last_words", ["stop", "kill", "power cut"])
+def test_brokers_end_in_several_ways(last_words: str) -> None:
+    assert_good(run(replace(Scenario.draw(2), last_words=last_words)))
+
+
+# -- broken builds ---------------------------------------------------------------------------------
+
+
+def kinds_found(faults: FaultPlan | None, wanted: str) -> int | None:
+    """The first seed that finds an anomaly of that kind; None when none does."""
+    for seed in range(BROKEN_WITHIN_SEEDS):
+        scenario = Scenario.draw(seed, duration_s=4.0)
+        if faults is not None:
+            scenario = replace(scenario, faults=faults)
+        if any(violation.kind == wanted for violation in run(scenario).violations):
+            return seed
+    return None
+
+
+def test_a_disk_that_does_not_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = SimFile.sync
+
+    def sync_all_but_segments(self: SimFile) -> None:
+        if not self.path.endswith(".log"):
+            sync(self)
+
+    monkeypatch.setattr(SimFile, "sync", sync_all_but_segments)
+    assert kinds_found(POWER_CUTS, "LOST") is not None
+
+
+def test_acknowledging_what_the_sync_did_not_cover_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    complete_sync = Log.complete_sync
+
+    def complete_all(self: Log, ticket: SyncTicket) -> None:
+        complete_sync(self, ticket)
+        self.durable_end_offset = self.log_end_offset
+
+    monkeypatch.setattr(Log, "complete_sync", complete_all)
+    assert kinds_found(POWER_CUTS, "LOST") is not None
+
+
+def test_storing_a_retried_batch_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProducerTable, "check", lambda *_: None)
+    assert kinds_found(None, "DUPLICATE") is not None
+
+
+# -- what is no wrong answer, and wrong all the same -----------------------------------------------
+
+
+class Boots:
+    """Starts brokers so many times, and refuses from then on."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+
+    async def __call__(self, machine: BrokerMachine) -> RunningBroker:
+        self.left -= 1
+        if self.left < 0:
+            raise DataDirectoryError("not again")
+        return await start_broker(machine)
+
+
+KILL_ONCE = FaultPlan(kinds=("kill",), every_s=0.5)
+
+
+def test_a_broker_that_does_not_come_back_is_caught_and_the_log_judged_nevertheless() -> None:
+    scenario = replace(Scenario.draw(1), faults=KILL_ONCE)
+    verdict = run(scenario, make_broker=Boots(1))
+    assert [violation.kind for violation in verdict.violations] == ["STUCK"]
+    assert "broker-1" in verdict.violations[0].message
+
+
+def test_a_healed_core_that_does_not_work_is_caught() -> None:
+    scenario = replace(Scenario.draw(1, mode="liveness"), faults=KILL_ONCE)
+    verdict = run(scenario, make_broker=Boots(1))
+    assert verdict.violations[0].kind == "UNAVAILABLE"
+
+
+def test_an_exception_in_a_broker_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr(Log, "complete_sync", fails)
+    (violation,) = run(replace(Scenario.draw(1), faults=CALM)).violations
+    assert violation.kind == "CRASH"
+    assert "a mistake" in violation.message
