@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from cli import options
-from raftlog.config import BrokerConfig, parse_address
+from raftlog.config import BrokerConfig, parse_address, parse_voters
 from raftlog.server.main import run
 
 
@@ -22,6 +22,22 @@ def _address(_context: click.Context, _parameter: click.Parameter, text: str | N
         except ValueError as error:
             raise click.BadParameter(str(error)) from error
     return text
+
+
+def _voters(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+    if text is not None:
+        try:
+            parse_voters(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+    return text
+
+
+def _no_join(_context: click.Context, _parameter: click.Parameter, text: str | None) -> None:
+    if text is not None:
+        raise click.UsageError(
+            "--join comes with a later release: a cluster's brokers are those that --voters names"
+        )
 
 
 @click.command()
@@ -36,6 +52,19 @@ def _address(_context: click.Context, _parameter: click.Parameter, text: str | N
 @click.option("--id", "broker_id", type=click.IntRange(min=0), help="The broker's number.")
 @click.option("--listen", metavar="HOST:PORT", callback=_address, help="Where to listen.")
 @click.option("--data-dir", metavar="DIR", help="Where everything is stored.")
+@click.option(
+    "--voters",
+    metavar="ID@HOST:PORT,...",
+    callback=_voters,
+    help="The brokers that decide for the cluster, this one among them; the same on each.",
+)
+@click.option(
+    "--cluster-secret-file",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="What brokers prove to each other that they know; the same text on each.",
+)
+@click.option("--join", metavar="HOST:PORT", callback=_no_join, expose_value=False, hidden=True)
 @click.option(
     "--set",
     "settings",
@@ -56,19 +85,30 @@ def broker(
     broker_id: int | None,
     listen: str | None,
     data_dir: str | None,
+    voters: str | None,
+    cluster_secret_file: str | None,
     settings: dict[str, str],
     stop_with_stdin: bool,
 ) -> None:
     """Run one broker.
 
     What it has to say goes to stderr: "ready" with its address once it answers requests. It stops
-    on SIGTERM or Ctrl-C, when the requests in flight are answered.
+    on SIGTERM or Ctrl-C, when the requests in flight are answered. Without --voters it is a cluster
+    of its own.
 
     \b
     Example:
       raftlog broker --id 1 --listen 127.0.0.1:9100 --data-dir raftlog-data/broker-1
+      raftlog broker --id 2 --listen 10.0.0.2:9100 --data-dir data --cluster-secret-file secret \\
+          --voters 1@10.0.0.1:9100,2@10.0.0.2:9100,3@10.0.0.3:9100
     """
-    given = {"id": broker_id, "listen": listen, "data.dir": data_dir}
+    given = {
+        "id": broker_id,
+        "listen": listen,
+        "data.dir": data_dir,
+        "voters": voters,
+        "cluster.secret.file": cluster_secret_file,
+    }
     overrides = settings | {key: str(value) for key, value in given.items() if value is not None}
     document = config_path.read_text(encoding="utf-8") if config_path else ""
     config = BrokerConfig.from_toml(document, overrides)

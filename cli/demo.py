@@ -1,4 +1,4 @@
-"""``raftlog demo``: the main job on a throw-away cluster, with a SIGKILL in the middle."""
+"""``raftlog demo``: the main job on a throw-away cluster, with SIGKILLs in the middle."""
 
 from __future__ import annotations
 
@@ -9,23 +9,35 @@ from typing import Any, Final
 
 import click
 
-from cli import options, output
+from cli import cluster_file, options, output
+from cli.cluster_file import BROKERS_DEFAULT
 from cli.events import page_views
 from cli.lines import read_lines
+from cli.load import Lines
 from cli.main import STATUS_FAILED
-from cli.rehearsal import Lines, Rehearsal, Result
+from cli.outages import Outage
+from cli.rehearsal import Rehearsal, Result
+from cli.replicas import Comparison
+from raftlog import limits
 from raftlog.testing import cluster
 
 RECORDS_DEFAULT: Final = 200_000
 
 
+def _not_two(_context: click.Context, _parameter: click.Parameter, count: int) -> int:
+    if count == 2:
+        raise click.BadParameter("of two brokers, one is no majority: nothing goes on without it")
+    return count
+
+
 @click.command()
 @click.option(
     "--brokers",
-    type=click.IntRange(min=1),
-    default=1,
+    type=click.IntRange(1, limits.VOTERS_PER_CLUSTER_MAX),
+    default=BROKERS_DEFAULT,
     show_default=True,
-    help="How many; this release runs one.",
+    callback=_not_two,
+    help="How many: 3 or more, or 1 to see one broker come back alone.",
 )
 @click.option(
     "--input",
@@ -57,11 +69,13 @@ def demo(
     keep: Path | None,
     as_json: bool,
 ) -> None:
-    """Produce, kill -9 the broker, read back, compare: the whole promise.
+    """Produce, kill -9 the leader, read back, compare: the whole promise.
 
-    Page-view events go into a topic of a throw-away cluster. In mid-stream the broker is killed
-    with SIGKILL and started again. Then everything is read back and compared with what was
-    acknowledged. Exit status 1 if anything is lost, changed, or there twice.
+    Page-view events go into a topic of a throw-away cluster, with three replicas. In mid-stream the
+    broker that leads is killed with SIGKILL, its disk is wiped, and it comes back empty; then the
+    one that leads by now is killed as well. Everything is read back and compared with what was
+    acknowledged, and the replicas' files with each other. Exit status 1 if anything is lost,
+    changed, or there twice, or if the replicas differ.
 
     \b
     Example:
@@ -78,14 +92,17 @@ def demo(
         raise click.BadParameter(f"{source} is empty", param_hint="--input")
     with ExitStack() as stack:
         directory = keep or Path(stack.enter_context(tempfile.TemporaryDirectory("-raftlog-demo")))
-        running = stack.enter_context(cluster(brokers, directory=directory))
+        running = stack.enter_context(cluster(brokers, directory=directory, with_relays=False))
+        cluster_file.write(directory, running)
+        stack.callback(cluster_file.write, directory, running)  # second: that none runs any more
+        stack.callback(running.kill)
         note = (lambda _text: None) if as_json else output.note
         result = Rehearsal(running, total=total, note=note).run(lines())
     if as_json:
         output.print_json(result.to_dict())
     else:
         _print(result, keep)
-    if not result.verdict.holds:
+    if not result.holds:
         context.exit(STATUS_FAILED)
 
 
@@ -101,25 +118,49 @@ def _generated(records: int, seed: int) -> Lines:
 
 def _print(result: Result, keep: Path | None) -> None:
     verdict = result.verdict
-    outage = result.outage
-    killed = f"broker {outage.broker_id} (process {outage.pid}) with SIGKILL"
     rows: list[tuple[str, Any]] = [
         ("acknowledged", f"{verdict.acknowledged:,} records, {result.bytes_sent:,} bytes"),
-        ("killed", f"{killed}, after {outage.acknowledged:,} acknowledgements"),
-        ("answering again", f"after {outage.seconds:.2f} s"),
+        *(row for outage in result.outages for row in _outage_rows(outage)),
+        ("longest silence", f"{result.unavailable_seconds:.2f} s without an acknowledgement"),
         ("found", f"{verdict.found:,}"),
         ("lost", f"{verdict.lost:,}"),
         ("duplicated", f"{verdict.duplicated:,}"),
         ("order", "kept" if verdict.in_order else "BROKEN"),
         ("bytes", f"{'identical' if verdict.identical else 'DIFFERENT'}, SHA-256 {verdict.sha256}"),
+        *_replica_rows(result.comparison),
         ("took", f"{result.seconds:.1f} s"),
     ]
     for name, value in rows:
         click.echo(f"{name:>16}  {value}")
     click.echo()
-    if verdict.holds:
+    if result.holds:
         click.echo("Every acknowledged record came back, once, in order, byte for byte.")
     else:
         click.echo("THE PROMISE IS BROKEN. Please report this, with the directory from --keep.")
     if keep is not None:
         click.echo(f"The cluster's files are in {keep}: raftlog up --data-dir {keep}")
+
+
+def _outage_rows(outage: Outage) -> list[tuple[str, str]]:
+    killed = f"broker {outage.broker_id} (process {outage.pid}), the leader, with SIGKILL"
+    again = f"after {outage.seconds:.2f} s, by broker {outage.leader}"
+    wiped = [("wiped", f"the disk of broker {outage.broker_id}, which came back empty")]
+    return [
+        ("killed", f"{killed}, after {outage.acknowledged:,} acknowledgements"),
+        ("answering again", again),
+        *(wiped if outage.wiped else []),
+    ]
+
+
+def _replica_rows(comparison: Comparison) -> list[tuple[str, str]]:
+    copies = comparison.copies
+    if comparison.identical:
+        copy = copies[0]
+        content = f"{copy.bytes:,} bytes, SHA-256 {copy.sha256[:16]}..., chain {copy.chain}"
+        return [("replicas", f"identical: {len(copies)} of {content}")]
+    texts = (
+        f"broker {copy.broker}: up to offset {copy.end}, {copy.bytes:,} bytes, chain {copy.chain}"
+        f" {copy.problem}"
+        for copy in copies
+    )
+    return [("replicas", "DIFFERENT"), *(("", text) for text in texts)]

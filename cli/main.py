@@ -27,11 +27,14 @@ class Entry(NamedTuple):
 
 COMMANDS: Final[dict[str, Entry]] = {
     "demo": Entry(
-        "cli.demo:demo", "Produce, kill -9 the broker, read back, compare: the whole promise."
+        "cli.demo:demo", "Produce, kill -9 the leader, read back, compare: the whole promise."
     ),
     "up": Entry("cli.up:up", "Run a local cluster in the foreground."),
     "broker": Entry("cli.broker:broker", "Run one broker."),
     "topic": Entry("cli.topic:topic", "Create, list, describe, alter and delete topics."),
+    "cluster": Entry(
+        "cli.cluster:cluster", "Look at the cluster, move leaders, recover from a loss."
+    ),
     "produce": Entry(
         "cli.produce:produce", "Send records, a line each, from a file or standard input."
     ),
@@ -132,7 +135,7 @@ def root() -> None:
 
     \b
     Example:
-      raftlog up &                         a broker on 127.0.0.1:9100
+      raftlog up &                         three brokers, from 127.0.0.1:9100 on
       raftlog topic create clicks
       echo hello | raftlog produce clicks
       raftlog tail clicks -o earliest

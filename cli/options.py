@@ -7,6 +7,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from raftlog.types import TopicPartition
+
 BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9100"
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -56,3 +58,11 @@ def partition_and_offset(text: str) -> tuple[int, int]:
     if not (colon and partition.isdecimal() and offset.isdecimal()):
         raise click.BadParameter(f"{text!r} is not P:OFFSET, as in 0:1000")
     return int(partition), int(offset)
+
+
+def topic_partition(text: str) -> TopicPartition:
+    """``TOPIC:P``."""
+    topic, colon, partition = text.rpartition(":")
+    if not (topic and colon and partition.isascii() and partition.isdecimal()):
+        raise click.BadParameter(f"{text!r} is not TOPIC:P, as in clicks:0")
+    return TopicPartition(topic, int(partition))

@@ -37,6 +37,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         click.echo(line.rstrip())
 
 
+def clear() -> None:
+    """Make the terminal empty, for what is printed again and again; nothing elsewhere."""
+    if sys.stdout.isatty():
+        click.clear()
+
+
 def _draw_table(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
     from rich import box
     from rich.console import Console

@@ -1,146 +1,119 @@
-"""One run of ``raftlog demo``: send, kill the broker under load, restart, read back, judge."""
+"""One run of ``raftlog demo``: send, kill leaders under load, read back, compare the replicas."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-from cli import output
-from cli.feed import Pacer
-from cli.ledger import Ledger, Verdict
+from cli import output, replicas
+from cli.ledger import Verdict
+from cli.load import Lines, Load
+from cli.outages import TIMEOUT_S, Outage, Outages
+from cli.replicas import Comparison
 from raftlog import Admin, Consumer, NewTopic, Producer, TopicPartition
-from raftlog.client.delivery import RangesFuture
-from raftlog.testing import BrokerProcess, Cluster
-
-Lines: TypeAlias = Iterator[list[bytes]]
+from raftlog.disk import OsDisk
+from raftlog.testing import Cluster, wait_until
+from raftlog.types import Offset
 
 TOPIC: Final = "page-views"
-SENDING_S: Final = 3.0  # spread over so long, so that there is a mid-stream to kill in
-KILL_AFTER_PART: Final = 3  # once one in so many is acknowledged
-CHUNKS_PER_S: Final = 50
-FLUSH_TIMEOUT_S: Final = 120.0
+REPLICATION_FACTOR: Final = 3
 POLL_MS: Final = 1_000
 POLL_RECORDS_MAX: Final = 10_000
 
 
 @dataclass(frozen=True)
-class Outage:
-    """A SIGKILL and the start after it. ``acknowledged``: how many records were, at that moment."""
-
-    broker_id: int
-    pid: int
-    acknowledged: int
-    seconds: float
-
-
-def kill_and_start(broker: BrokerProcess, *, acknowledged: int) -> Outage:
-    """Kill the broker; return when it answers again."""
-    pid = broker.pid
-    assert pid is not None, "there is nothing to kill"
-    began = time.monotonic()
-    broker.kill()
-    broker.start()
-    return Outage(broker.id, pid, acknowledged, time.monotonic() - began)
-
-
-@dataclass(frozen=True)
 class Result:
-    """What happened, and the judgement."""
+    """What happened, and the judgement. ``unavailable_seconds``: the longest gap without an
+    acknowledgement while some were due.
+    """
 
     verdict: Verdict
-    outage: Outage
+    outages: list[Outage]
+    comparison: Comparison
     brokers: int
     bytes_sent: int
+    unavailable_seconds: float
     seconds: float
+
+    @property
+    def holds(self) -> bool:
+        return self.verdict.holds and self.comparison.identical
+
+    @property
+    def wiped(self) -> int | None:
+        """The broker that lost its disk."""
+        return next((outage.broker_id for outage in self.outages if outage.wiped), None)
 
     def to_dict(self) -> dict[str, Any]:
         return {
             **asdict(self.verdict),
             "brokers": self.brokers,
-            "failovers": 1,
+            "failovers": len(self.outages),
+            "failover_seconds": [round(outage.seconds, 3) for outage in self.outages],
+            "wiped": self.wiped,
+            "replicas_identical": self.comparison.identical,
+            "replicas": [asdict(copy) for copy in self.comparison.copies],
             "bytes": self.bytes_sent,
-            "acknowledged_before_kill": self.outage.acknowledged,
-            "unavailable_seconds": round(self.outage.seconds, 3),
+            "acknowledged_before_kill": self.outages[0].acknowledged,
+            "unavailable_seconds": round(self.unavailable_seconds, 3),
             "seconds": round(self.seconds, 3),
         }
 
 
 class Rehearsal:
-    """Uses a running cluster once. ``total`` records will come."""
+    """Uses a running cluster once, and stops it. ``total`` records will come."""
 
     def __init__(self, cluster: Cluster, *, total: int, note: Callable[[str], None]) -> None:
         self._cluster = cluster
         self._total = total
         self._note = note
-        self._outage: Future[Outage] | None = None
-        self._ledger = Ledger()
-        self._sent: deque[tuple[list[bytes], RangesFuture]] = deque()
-        self._acknowledged = 0
-        self._bytes_sent = 0
 
     def run(self, lines: Lines) -> Result:
         began = time.monotonic()
+        copies = min(REPLICATION_FACTOR, len(self._cluster.brokers))
         with Admin(self._cluster.bootstrap) as admin:
-            admin.create_topics([NewTopic(TOPIC, partitions=1)])
-        with (
-            ThreadPoolExecutor(1) as killer,  # sending goes on while it works
-            Producer(self._cluster.bootstrap) as producer,
-            output.progress("sending", self._total) as advance,
-        ):
-            self._send(producer, lines, advance, killer)
-            producer.flush(timeout=FLUSH_TIMEOUT_S)
-            self._settle(wait=True)
-        assert self._outage is not None, "there is always a kill before the last third is sent"
-        with output.progress("reading", self._acknowledged) as advance:
-            self._read(advance)
+            admin.create_topics([NewTopic(TOPIC, partitions=1, replication_factor=copies)])
+        self._note(f"sending {self._total:,} records to {TOPIC}, with {copies} replicas")
+        with Producer(self._cluster.bootstrap) as producer:
+            load, outages = self._send(producer, lines)
+        with output.progress("reading", load.acknowledged) as advance:
+            end = self._read(load, advance)
+        comparison = self._compare(end)
         return Result(
-            verdict=self._ledger.verdict(),
-            outage=self._outage.result(),
+            verdict=load.ledger.verdict(),
+            outages=outages,
+            comparison=comparison,
             brokers=len(self._cluster.brokers),
-            bytes_sent=self._bytes_sent,
+            bytes_sent=load.bytes_sent,
+            unavailable_seconds=max(load.longest_wait, *(outage.seconds for outage in outages)),
             seconds=time.monotonic() - began,
         )
 
-    def _send(
-        self,
-        producer: Producer,
-        lines: Lines,
-        advance: output.Advance,
-        killer: ThreadPoolExecutor,
-    ) -> None:
-        self._note(f"sending {self._total:,} records to {TOPIC}")
-        rate = self._total / SENDING_S
-        pacer = Pacer(rate)
-        kill_at = self._total // KILL_AFTER_PART
-        sent = 0
-        for chunk in chunks(lines, max(1, int(rate / CHUNKS_PER_S))):
-            for part in pacer.slices(chunk):
-                self._sent.append((part, producer.send_many(TOPIC, part, partition=0)))
-                sent += len(part)
-                self._bytes_sent += sum(map(len, part))
-                advance(len(part))
-            # The last part is not sent before the kill, or that would not be in the middle.
-            self._settle(wait=self._outage is None and sent >= self._total - kill_at)
-            if self._outage is None and self._acknowledged >= kill_at:
-                broker = self._cluster.brokers[0]
-                self._note(f"kill -9 {broker.pid} (broker {broker.id}), then start it again")
-                self._outage = killer.submit(
-                    kill_and_start, broker, acknowledged=self._acknowledged
-                )
+    def _send(self, producer: Producer, lines: Lines) -> tuple[Load, list[Outage]]:
+        trouble = Outages(self._cluster, TOPIC, total=self._total, note=self._note)
+        load = Load(producer, TOPIC, total=self._total, stages=trouble.stages)
+        with (
+            ThreadPoolExecutor(1) as executor,
+            output.progress("sending", self._total) as advance,
+        ):
+            working = executor.submit(trouble.run, load)
 
-    def _settle(self, *, wait: bool) -> None:
-        """Enter the acknowledgements that are there, in the order of sending; or all of them."""
-        while self._sent and (wait or self._sent[0][1].done()):
-            values, future = self._sent.popleft()
-            offsets = [at for part in future.result() for at in range(part.first, part.last + 1)]
-            self._ledger.acknowledge(values, offsets)
-            self._acknowledged += len(values)
+            def check() -> None:
+                if working.done():
+                    working.result()  # raises what it ended with
 
-    def _read(self, advance: output.Advance) -> None:
+            try:
+                load.run(lines, check=check, advance=advance)
+            except BaseException:
+                trouble.stop()
+                raise
+            return load, working.result()
+
+    def _read(self, load: Load, advance: output.Advance) -> Offset:
+        """Read everything back into the ledger; where the partition ends."""
         partition = TopicPartition(TOPIC, 0)
         with Consumer(self._cluster.bootstrap, auto_offset_reset="earliest") as consumer:
             consumer.assign([partition])
@@ -148,18 +121,19 @@ class Rehearsal:
             while consumer.position(partition) < end:
                 records = consumer.poll(timeout_ms=POLL_MS, max_records=POLL_RECORDS_MAX)
                 for record in records:
-                    self._ledger.find(record.offset, record.value)
+                    load.ledger.find(record.offset, record.value)
                 advance(len(records))
+        return end
 
-
-def chunks(lines: Lines, size: int) -> Lines:
-    """The same lines in lists of ``size``."""
-    chunk: list[bytes] = []
-    for part in lines:
-        for start in range(0, len(part), size):
-            chunk += part[start : start + size]
-            while len(chunk) >= size:
-                yield chunk[:size]
-                chunk = chunk[size:]
-    if chunk:
-        yield chunk
+    def _compare(self, end: Offset) -> Comparison:
+        """Stop the brokers and compare what they have stored."""
+        wait_until(
+            lambda: self._cluster.is_in_sync(TOPIC, 0),
+            timeout_s=TIMEOUT_S,
+            what="every replica in sync",
+        )
+        views = self._cluster.views(TOPIC, 0)
+        holders = next(iter(views.values())).info.replicas
+        self._cluster.stop()
+        directories = {number: str(self._cluster.broker(number).data_dir) for number in holders}
+        return replicas.compare(OsDisk(), directories, end)

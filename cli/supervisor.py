@@ -7,20 +7,20 @@ signals it.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from raftlog.config import Address, parse_address
+from cli import cluster_file
+from raftlog.config import Address
 from raftlog.disk import Lock, OsDisk
-from raftlog.errors import DataDirectoryError, RefusedError
-from raftlog.testing.cluster import BrokerProcess, Cluster, answers, local_cluster, wait_until
+from raftlog.errors import BrokerUnavailableError, DataDirectoryError, RefusedError
+from raftlog.testing import BrokerProcess, Cluster, wait_until
+from raftlog.testing.cluster import local_cluster
+from raftlog.testing.probes import answers, check_free
 
-CLUSTER_FILE: Final = "cluster.json"
-CLUSTER_FILE_BYTES_MAX: Final = 1 << 20
 LOCK_FILE: Final = "up.lock"
 POLL_INTERVAL_S: Final = 0.05
 RESTART_DELAY_S: Final = 1.0  # so that a broker that cannot run does not spin
@@ -29,35 +29,24 @@ START_TIMEOUT_S: Final = 30.0
 Note = Callable[[str], None]
 
 
-def recorded_addresses(directory: Path) -> dict[int, Address]:
-    """Broker id -> address, as the last run in ``directory`` left them."""
-    path = directory / CLUSTER_FILE
-    if not path.exists():
-        return {}
-    try:
-        brokers = json.loads(path.read_bytes())["brokers"]
-        return {int(entry["id"]): parse_address(entry["address"]) for entry in brokers}
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataDirectoryError(f"{path} cannot be read ({error!r}): remove it") from error
-
-
 class Supervisor:
     """The brokers of one directory, from ``start`` to ``stop``."""
 
-    def __init__(self, directory: Path, *, brokers: int, port: int, restart: bool, note: Note):
-        self.cluster: Cluster = local_cluster(directory, brokers=brokers, port=port)
+    def __init__(
+        self, directory: Path, *, addresses: Mapping[int, Address], restart: bool, note: Note
+    ) -> None:
         self._directory = directory.resolve()
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._disk = OsDisk()
         self._lock = self._take_lock()
+        self.cluster: Cluster = local_cluster(directory, addresses=addresses)
         self._restart = restart
         self._note = note
-        self._up: dict[int, int] = {}  # broker id -> the process id that cluster.json names
+        self._up: dict[int, int] | None = None  # broker id -> its process, as the file has it
         self._restart_at: dict[int, float] = {}
 
     def _take_lock(self) -> Lock:
         try:
-            return self._disk.lock(str(self._directory / LOCK_FILE))
+            return OsDisk().lock(str(self._directory / LOCK_FILE))
         except BlockingIOError as error:
             raise DataDirectoryError(
                 f"another `raftlog up` runs in {self._directory}: stop it, "
@@ -65,13 +54,35 @@ class Supervisor:
             ) from error
 
     def start(self) -> None:
-        """Start every broker; return when all answer."""
+        """Start every broker; return when they answer and have found each other.
+
+        A minority that does not come up is noted, and stays down until it is asked for. Raises
+        ``BrokerUnavailableError`` when more do not.
+        """
         try:
-            self.cluster.start()
+            for broker in self.cluster.brokers:
+                check_free(broker.address)
+            self._record()  # whatever happens from here on, the directory says what it is
+            for broker in self.cluster.brokers:
+                broker.spawn()
+            self._await_ready()
+            self.cluster.wait_members()
         except BaseException:
             self.stop()
             raise
         self._record()
+
+    def _await_ready(self) -> None:
+        failed = []
+        for broker in self.cluster.brokers:
+            try:
+                broker.wait_ready()
+            except BrokerUnavailableError as error:
+                failed.append(error)
+                if 2 * len(failed) >= len(self.cluster.brokers):
+                    raise
+                self._note(str(error))
+                broker.kill()
 
     def run(self, stopping: threading.Event) -> None:
         """Watch the brokers and the directory until ``stopping`` is set."""
@@ -83,23 +94,9 @@ class Supervisor:
     def stop(self) -> None:
         """Stop every broker and let go of the directory."""
         self.cluster.stop()
-        self._record()
+        if self._up is not None:
+            self._record()
         self._lock.release()
-
-    def describe(self) -> dict[str, Any]:
-        """What ``cluster.json`` holds. The pid of a broker that is down is null."""
-        return {
-            "bootstrap": self.cluster.bootstrap,
-            "brokers": [
-                {
-                    "id": broker.id,
-                    "pid": broker.pid,
-                    "address": str(broker.address),
-                    "data_dir": str(broker.data_dir),
-                }
-                for broker in self.cluster.brokers
-            ],
-        }
 
     def _look_at(self, broker: BrokerProcess) -> None:
         request = self._directory / f"start-{broker.id}"
@@ -107,28 +104,33 @@ class Supervisor:
         if broker.running:
             request.unlink(missing_ok=True)
             return
-        if broker.id in self._up:
+        if self._up and broker.id in self._up:
             self._restart_at[broker.id] = time.monotonic() + RESTART_DELAY_S
             self._note(f"broker {broker.id} has ended: {broker.last_words()}")
         due = self._restart and time.monotonic() >= self._restart_at.get(broker.id, 0.0)
         if wanted or due:
-            broker.spawn()
             request.unlink(missing_ok=True)
             self._restart_at[broker.id] = time.monotonic() + RESTART_DELAY_S
+            self._spawn(broker)
+
+    def _spawn(self, broker: BrokerProcess) -> None:
+        try:
+            broker.spawn()
+        except BrokerUnavailableError as error:  # its port was taken meanwhile: the others go on
+            self._note(f"broker {broker.id} cannot start: {error}")
+        else:
             self._note(f"broker {broker.id} starts again as process {broker.pid}")
 
     def _record(self) -> None:
         up = {broker.id: broker.pid for broker in self.cluster.brokers if broker.pid is not None}
-        path = self._directory / CLUSTER_FILE
-        if up != self._up or not path.exists():
+        if up != self._up or not (self._directory / cluster_file.CLUSTER_FILE).exists():
             self._up = up
-            text = json.dumps(self.describe(), indent=2) + "\n"
-            self._disk.write_atomic(str(path), text.encode())
+            cluster_file.write(self._directory, self.cluster)
 
 
 def request_start(directory: Path, broker_id: int) -> Address:
     """Ask the supervisor of ``directory`` to start a broker; its address once it answers there."""
-    addresses = recorded_addresses(directory)
+    addresses = cluster_file.recorded_addresses(directory)
     if broker_id not in addresses:
         known = ", ".join(map(str, addresses)) or "none"
         raise RefusedError(f"{directory} has no broker {broker_id}; it has: {known}")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 import click
 
-from cli import options, output
+from cli import health, options, output
 from cli.topic_partitions import add_partitions, delete_records, offsets
-from raftlog import Admin, NewTopic
+from raftlog import Admin, NewTopic, limits
+from raftlog.client.descriptions import PartitionOverview
 from raftlog.errors import TopicExistsError
 
 
@@ -30,10 +32,10 @@ def topic() -> None:
 )
 @click.option(
     "--replication-factor",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Copies of each partition; one broker holds one.",
+    type=click.IntRange(0, limits.REPLICATION_FACTOR_MAX),
+    default=0,
+    help="Replicas of each partition, each on a broker of its own.  "
+    "[default: the cluster's, which is 3, or all brokers where there are fewer]",
 )
 @options.topic_config
 @click.option("--if-not-exists", is_flag=True, help="It is no failure if the topic exists.")
@@ -95,18 +97,36 @@ def list_names(as_json: bool, bootstrap: str) -> None:
 def describe(name: str | None, as_json: bool, bootstrap: str) -> None:
     """Show the settings and partitions of one topic, or of all.
 
+    Lag is in records: "2:120" says that broker 2 lacks 120 of them. Witnesses vote, and hold no
+    records.
+
     \b
     Example:
       raftlog topic describe clicks
     """
+    names = None if name is None else [name]
     with Admin(bootstrap) as admin:
-        described = admin.describe_topics(None if name is None else [name])
-    topics = [asdict(entry) for entry in described]
+        described = admin.describe_topics(names)
+        overviews = admin.describe_cluster(names).partitions
+    topics = [_with_replicas(asdict(entry), overviews) for entry in described]
     if as_json:
         output.print_json(topics if name is None else topics[0])
         return
     for entry in topics:
         _print_topic(entry)
+
+
+def _with_replicas(entry: dict[str, Any], overviews: Iterable[PartitionOverview]) -> dict[str, Any]:
+    """The topic with what the cluster's brokers say of each replica."""
+    of_topic = {o.partition: o for o in overviews if o.topic == entry["name"]}
+    for part in entry["partitions"]:
+        overview = of_topic.get(part["partition"])
+        replicas = overview.replica_states if overview is not None else ()
+        part["elr"] = overview.elr if overview is not None else ()
+        part["min_isr"] = overview.min_isr if overview is not None else None
+        part["lag"] = health.lag(replicas) if replicas else health.UNKNOWN
+        part["replica_states"] = health.replica_rows(replicas)
+    return entry
 
 
 def _print_topic(entry: dict[str, Any]) -> None:
@@ -115,21 +135,24 @@ def _print_topic(entry: dict[str, Any]) -> None:
     shown = {"flush.policy": config["flush.policy"], **set_here} if config else set_here
     click.echo(f"{entry['name']}  id {entry['id']}")
     click.echo("  " + "  ".join(f"{key}={value}" for key, value in shown.items()))
-    columns = ("partition", "leader", "epoch", "isr", "start", "high watermark", "bytes", "damage")
+    columns = ("partition", "leader", "epoch", "replicas", "isr", "lag", "start", "high watermark")
     rows = [
         (
             part["partition"],
             part["leader"],
             part["leader_epoch"],
-            ",".join(map(str, part["isr"])),
+            health.ids(part["replicas"]),
+            health.ids(part["isr"]),
+            part["lag"],
             part["log_start_offset"],
             part["high_watermark"],
             part["size_bytes"],
+            health.ids(part["witnesses"]),
             part["damage"],
         )
         for part in entry["partitions"]
     ]
-    output.print_table(columns, rows)
+    output.print_table((*columns, "bytes", "witnesses", "damage"), rows)
 
 
 @topic.command()

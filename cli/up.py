@@ -5,24 +5,22 @@ from __future__ import annotations
 import signal
 import threading
 from pathlib import Path
-from typing import Final
 
 import click
 
-from cli import options, output
+from cli import cluster_file, options, output
+from cli.cluster_file import BROKERS_DEFAULT, PORT_DEFAULT
 from cli.main import STATUS_INTERRUPTED
-from cli.supervisor import Supervisor, recorded_addresses, request_start
-
-PORT_DEFAULT: Final = 9100
+from cli.supervisor import Supervisor, request_start
+from raftlog import limits
 
 
 @click.command()
 @click.option(
     "--brokers",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="How many; this release runs one.",
+    type=click.IntRange(1, limits.VOTERS_PER_CLUSTER_MAX),
+    help="How many, best an odd number; a directory keeps the number it was made with.  "
+    f"[default: the last run's, or {BROKERS_DEFAULT}]",
 )
 @click.option(
     "--data-dir",
@@ -33,8 +31,9 @@ PORT_DEFAULT: Final = 9100
 )
 @click.option(
     "--port",
-    type=click.IntRange(0, 65_535),
-    help=f"The broker's port; 0 takes a free one.  [default: the last run's, or {PORT_DEFAULT}]",
+    type=click.IntRange(0, cluster_file.PORT_MAX),
+    help="The first broker's port, the others' follow; 0 takes free ones.  "
+    f"[default: the last run's, or {PORT_DEFAULT}]",
 )
 @click.option("--restart", is_flag=True, help="Start a broker again when it ends by itself.")
 @click.option(
@@ -47,7 +46,7 @@ PORT_DEFAULT: Final = 9100
 @click.pass_context
 def up(
     context: click.Context,
-    brokers: int,
+    brokers: int | None,
     data_dir: Path,
     port: int | None,
     restart: bool,
@@ -56,8 +55,9 @@ def up(
 ) -> None:
     """Run a local cluster in the foreground.
 
-    Ctrl-C stops it. A broker that is killed stays down unless --restart; `raftlog up --start ID` in
-    another shell brings it back. DIR/cluster.json says at any time what runs where.
+    Ctrl-C stops it; the same --data-dir resumes it, with all its records. A broker that is killed
+    stays down unless --restart; `raftlog up --start ID` in another shell brings it back, even if
+    its disk (DIR/broker-ID) is gone. DIR/cluster.json says at any time what runs where.
 
     \b
     Example:
@@ -70,10 +70,8 @@ def up(
         else:
             click.echo(f"broker {start_id} ready at {address}")
         return
-    if port is None:
-        last = recorded_addresses(data_dir).get(1)
-        port = last.port if last else PORT_DEFAULT
-    supervisor = Supervisor(data_dir, brokers=brokers, port=port, restart=restart, note=output.note)
+    addresses = cluster_file.choose_addresses(data_dir, brokers=brokers, port=port)
+    supervisor = Supervisor(data_dir, addresses=addresses, restart=restart, note=output.note)
     context.exit(_run(supervisor, as_json=as_json))
 
 
@@ -98,7 +96,7 @@ def _run(supervisor: Supervisor, *, as_json: bool) -> int:
 
 
 def _announce(supervisor: Supervisor, *, as_json: bool) -> None:
-    state = supervisor.describe()
+    state = cluster_file.describe(supervisor.cluster)
     if as_json:
         output.print_json({**state, "ready": True})
         return

@@ -8,7 +8,12 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from raftlog.client.aio.admin import AdminBase, AsyncAdmin
-from raftlog.client.descriptions import ClusterDescription, TopicDescription
+from raftlog.client.descriptions import (
+    ClusterDescription,
+    LeaderDescription,
+    RecoveryDescription,
+    TopicDescription,
+)
 from raftlog.client.leaders import At
 from raftlog.client.loop_thread import LoopThread
 from raftlog.errors import ClosedError
@@ -46,6 +51,7 @@ class Admin(AdminBase):
     ) -> dict[str, str]:
         """Create topics; their ids, by name. With ``validate_only``, only see whether it could be.
 
+        A replication factor of 0, or None, is the cluster's default.
         Raises ``TopicExistsError``, ``InvalidTopicError``, ``InvalidPartitionsError``,
         ``InvalidConfigError``.
         """
@@ -101,9 +107,47 @@ class Admin(AdminBase):
         """``list_offsets`` of all partitions of one topic: the offset, by partition number."""
         return self._call(lambda: self._admin.offsets(topic, at))
 
-    def describe_cluster(self) -> ClusterDescription:
-        """The cluster's id and its brokers."""
-        return self._call(self._admin.describe_cluster)
+    def describe_cluster(
+        self, topics: Iterable[str] | None = None, *, partitions: bool = True
+    ) -> ClusterDescription:
+        """The cluster's brokers, and the partitions of these topics (default: of all).
+
+        Every broker is asked, and what they answer is put together; those that do not answer within
+        two seconds are told of as not live. With ``partitions`` false, there are only brokers.
+        Raises ``UnknownTopicError``.
+        """
+        return self._call(lambda: self._admin.describe_cluster(topics, partitions=partitions))
+
+    def transfer_leader(
+        self, topic: str, partition: int, to: int | None = None
+    ) -> LeaderDescription:
+        """Have another in-sync replica lead: broker ``to``, or the first in the preferred order.
+
+        Nothing is lost; clients follow by themselves. Raises ``InvalidRequestError`` when that
+        broker cannot lead, ``UnknownTopicError``, ``UnknownPartitionError``.
+        """
+        return self._call(lambda: self._admin.transfer_leader(topic, partition, to))
+
+    def recover_cluster(
+        self,
+        *,
+        accept_loss: bool = False,
+        topics: Iterable[str] | None = None,
+        broker: str | None = None,
+    ) -> RecoveryDescription:
+        """Go on with what is left when a majority of the voters is lost for good.
+
+        For an operator who knows that the others do not come back: the broker asked, ``broker``
+        ("host:port"; default: any that answers), decides alone from then on. What it, or another
+        in-sync replica that is left, has of ``topics`` (default: of all) is kept whole;
+        ``accept_loss``: lead with what is left also where no in-sync replica is, and lose what that
+        lacks. May take minutes. Raises an ``OutcomeUnknownError`` when the answer does not come.
+        """
+        return self._call(
+            lambda: self._admin.recover_cluster(
+                accept_loss=accept_loss, topics=topics, broker=broker
+            )
+        )
 
     def _call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         if self._closed:

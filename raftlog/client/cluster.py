@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from raftlog import limits
-from raftlog.client.connection import SILENCE_S, Answer, Connection, Connector
+from raftlog.client.connection import SILENCE_S, Connection, Connector
 from raftlog.client.connections import CONNECT_PATIENCE_S, Connections, join
 from raftlog.client.hedge import Attempt, NoAnswerError, first_answer
 from raftlog.client.metadata import ClusterView, TopicView, unreachable
@@ -174,22 +174,16 @@ class Cluster:
 
     async def _ask(self, candidate: _Candidate, api: Api, message: Message) -> tuple[int, Message]:
         connection = None
-        try:
-            if candidate.broker_id is not None:
-                connection = self.open_connection(candidate.broker_id)
-            if connection is None:
+        if candidate.broker_id is not None:
+            connection = self.open_connection(candidate.broker_id)
+        if connection is None:
+            try:
                 connection = await self._connections.to(candidate.address)
-            self._asks += 1
-            self._asked[connection.broker_id] = self._asks
-            answer: Answer = await connection.request(
-                api, message, timeout_ms=self.settings.request_timeout_ms
-            )
-        except (RetriableError, OutcomeUnknownError):
-            failed = candidate.broker_id if connection is None else connection.broker_id
-            if failed is not None:
-                self.doubt(failed)
-            raise
-        return connection.broker_id, answer.message
+            except (RetriableError, OutcomeUnknownError):
+                if candidate.broker_id is not None:
+                    self.doubt(candidate.broker_id)
+                raise
+        return connection.broker_id, await self.ask(connection, api, message)
 
     # -- metadata
 
@@ -318,34 +312,45 @@ class Cluster:
 
         return await self.persist(attempt, repeatable=api.idempotent, timeout_ms=timeout_ms)
 
-    async def ask(self, connection: Connection, api: Api, message: Message) -> Message:
-        """One request on one connection, once."""
-        _, answer = await self._ask(
-            _Candidate(connection.broker_id, connection.address), api, message
-        )
-        return answer
+    async def ask(
+        self,
+        connection: Connection,
+        api: Api,
+        message: Message,
+        *,
+        timeout_ms: int | None = None,
+    ) -> Message:
+        """One request on one connection, once; default timeout: a request's."""
+        self._asks += 1
+        self._asked[connection.broker_id] = self._asks
+        if timeout_ms is None:
+            timeout_ms = self.settings.request_timeout_ms
+        try:
+            return (await connection.request(api, message, timeout_ms=timeout_ms)).message
+        except (RetriableError, OutcomeUnknownError):
+            self.doubt(connection.broker_id)
+            raise
 
     async def ask_all(
-        self, api: Api, message: Message, *, brokers: Iterable[int], patience_s: float
+        self, api: Api, message: Message, *, brokers: Mapping[int, Address], patience_s: float
     ) -> dict[int, Message | RaftlogError]:
         """What each of ``brokers`` answers within ``patience_s``, or why it does not."""
 
-        async def ask(broker_id: int) -> Message | RaftlogError:
+        async def ask(broker_id: int, address: Address) -> Message | RaftlogError:
             try:
                 async with asyncio.timeout(patience_s):
-                    return await self.ask(await self.connection(broker_id), api, message)
+                    return (await self._ask(_Candidate(broker_id, address), api, message))[1]
             except TimeoutError:
                 self.doubt(broker_id)
                 return BrokerUnavailableError(
-                    f"broker {broker_id} did not answer {api.name} within {patience_s:g} s"
+                    f"broker {broker_id} at {address} did not answer within {patience_s:g} s"
                 )
             except RaftlogError as error:
                 return error
 
-        asked = list(dict.fromkeys(brokers))
-        answers = await asyncio.gather(*map(ask, asked))
+        answers = await asyncio.gather(*(ask(*broker) for broker in brokers.items()))
         self._connections.check_open()
-        return dict(zip(asked, answers, strict=True))
+        return dict(zip(brokers, answers, strict=True))
 
     async def persist(
         self,

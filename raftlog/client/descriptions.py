@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from raftlog.protocol import cluster as operations
 from raftlog.protocol import topics as wire
-from raftlog.protocol.metadata import MetadataResponse
 from raftlog.types import LeaderEpoch, Offset
 
 
@@ -15,7 +15,8 @@ class PartitionDescription:
     """One partition. Broker ids; ``leader`` is None while there is none. Offsets are -1 if unknown.
 
     ``high_watermark``: the end of what consumers may see; ``log_end_offset``: of what is written.
-    ``damage``: what is wrong with the stored bytes; empty when nothing is.
+    Sizes and offsets are the leader's; while that cannot be reached, those of the replica that
+    knows most. ``damage``: what is wrong with the stored bytes; empty when nothing is.
     """
 
     partition: int
@@ -44,20 +45,117 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class BrokerDescription:
-    """One broker, and where clients reach it."""
+    """One broker, and where clients reach it.
+
+    ``directory_id``: of its data directory; empty while it is not known. ``fenced``: the cluster
+    group counts it as gone. ``live``: it answered; ``problem`` says what happened when it did not.
+    """
 
     id: int
     host: str
     port: int
-    rack: str | None
+    rack: str | None = None
+    directory_id: str = ""
+    broker_epoch: int = -1
+    fenced: bool = False
+    live: bool = True
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaDescription:
+    """One replica of a partition. What is not known is -1, or None.
+
+    ``lag_ms``: since it had all that the leader has; ``lag_records``: how many it lacks now.
+    ``chain``: the chain value at ``log_end_offset``: replicas with the same value at the same
+    offset hold the same log. ``damage``: what is wrong with the stored bytes; empty when nothing.
+    """
+
+    broker: int
+    log_end_offset: Offset
+    durable_end_offset: Offset
+    lag_records: int
+    lag_ms: int
+    in_isr: bool
+    chain: int | None
+    damage: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOverview:
+    """One partition, as its leader has it, and each replica's own state beside it.
+
+    ``elr``: brokers that left the in-sync replicas while too few were left, and hold all that is
+    committed (KIP-966). ``is_available``: its leader has answered. Offsets are -1 if unknown.
+    ``problem``: why a broker could not tell more; empty when nothing is wrong.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    leader: int | None
+    leader_epoch: LeaderEpoch
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    witnesses: tuple[int, ...]
+    elr: tuple[int, ...]
+    min_isr: int
+    is_available: bool
+    log_start_offset: Offset
+    high_watermark: Offset
+    replica_states: tuple[ReplicaDescription, ...]
+    problem: str
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether a replica is not in sync."""
+        return len(self.isr) < len(self.replicas)
+
+    @property
+    def is_at_min_isr(self) -> bool:
+        """Whether no more replicas are in sync than writes need."""
+        return len(self.isr) <= self.min_isr
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The cluster, as one of its brokers sees it."""
+    """The cluster, put together from what each of its brokers answered.
+
+    ``controller``: the broker that decides for the cluster; None while there is none.
+    """
 
     cluster_id: str
     brokers: tuple[BrokerDescription, ...]
+    controller: int | None = None
+    partitions: tuple[PartitionOverview, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderDescription:
+    """Who leads a partition, and in which leader epoch."""
+
+    leader: int
+    leader_epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredPartition:
+    """What was done about one partition; ``problem`` says why nothing could be."""
+
+    topic: str
+    partition: int
+    leader: int | None
+    log_end_offset: Offset
+    note: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryDescription:
+    """What was done to recover a cluster. Partitions that needed nothing are left out."""
+
+    partitions: tuple[RecoveredPartition, ...]
+    cluster_note: str
 
 
 def topic_description(topic: wire.TopicDescription) -> TopicDescription:
@@ -87,11 +185,18 @@ def _partition_description(part: wire.PartitionDescription) -> PartitionDescript
     )
 
 
-def cluster_description(response: MetadataResponse) -> ClusterDescription:
-    return ClusterDescription(
-        response.cluster_id,
+def recovery_description(response: operations.RecoverClusterResponse) -> RecoveryDescription:
+    return RecoveryDescription(
         tuple(
-            BrokerDescription(broker.id, broker.host, broker.port, broker.rack)
-            for broker in response.brokers
+            RecoveredPartition(
+                topic=part.topic,
+                partition=part.partition,
+                leader=part.leader,
+                log_end_offset=part.log_end_offset,
+                note=part.note,
+                problem="" if part.failure is None else str(part.failure.to_error()),
+            )
+            for part in response.partitions
         ),
+        response.cluster_note,
     )

@@ -117,6 +117,7 @@ class ClusterView:
     topics: Mapping[str, TopicView] = field(default_factory=dict)
     failures: Mapping[str, RaftlogError] = field(default_factory=dict)  # of topics not there
     doubts: Mapping[str, Doubt] = field(default_factory=dict)
+    controller: int | None = None  # by the last answer
 
     def merge(
         self,
@@ -147,6 +148,7 @@ class ClusterView:
             topics=news.topics,
             failures=news.failures,
             doubts=news.doubts,
+            controller=response.controller,
         )
 
     def _with_brokers(

@@ -163,18 +163,22 @@ class Sender:
             if flight.wants_other_than(self._producer):
                 self._ask_identity()
             return head.expires_at
-        load = loads.get(leader)
+        load = loads.get(leader) or self._begin_load(leader, now)
         if load is None:
-            link = self._links.link(leader)
-            connection = self._links.connection(link, now)
-            if connection is None:
-                return min(self._links.retry_at(link, now) or NEVER, head.expires_at)
-            load = _Load(link, connection)
+            return min(
+                self._links.retry_at(self._links.link(leader), now) or NEVER, head.expires_at
+            )
         if load.has_room_for(head):
             flight.sent_to(leader, known.leader_epoch)
             if self._load(load, queue, flight, now):
                 loads[leader] = load
         return NEVER  # if there is more, the next round serves it
+
+    def _begin_load(self, leader: int, now: float) -> _Load | None:
+        """An empty request to a broker, if one can go out now."""
+        link = self._links.link(leader)
+        connection = self._links.connection(link, now)
+        return None if connection is None else _Load(link, connection)
 
     def _load(self, load: _Load, queue: PartitionQueue, flight: Flight, now: float) -> bool:
         batch = self._accumulator.take(queue, now)

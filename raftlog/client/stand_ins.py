@@ -137,13 +137,17 @@ async def replica_offsets(
     The end is that of what the replicas that can be reached know to be committed: it may be lower
     than what a leader has shown. A partition of which no replica answers is left out.
     """
-    views = {tp: cluster.view.partition(*tp) for tp in queries}
-    brokers = [broker_id for view in views.values() for broker_id in (*view.isr, *view.replicas)]
+    view = cluster.view
+    replicas = {
+        broker_id
+        for part in (view.partition(*tp) for tp in queries)
+        for broker_id in (*part.isr, *part.replicas)
+    }
     topics = sorted({tp.topic for tp in queries})
     answers = await cluster.ask_all(
         apis.DESCRIBE_TOPICS,
         DescribeTopicsRequest(topics=topics),
-        brokers=brokers,
+        brokers={id_: address for id_, address in view.brokers.items() if id_ in replicas},
         patience_s=SILENCE_S,
     )
     spans: dict[TopicPartition, tuple[int, int]] = {}  # (high watermark, log start offset)

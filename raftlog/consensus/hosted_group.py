@@ -104,10 +104,12 @@ class HostedGroup:
 
     def open(self, voters: Mapping[int, str], base: bytes, now: float) -> None:
         """Go on where the journal stopped; ``voters`` and ``base`` are for a journal without."""
-        if self.journal.is_new:
+        is_new = self.journal.is_new
+        start = base if is_new else self.journal.base
+        if start or self.journal.generation > 0:
+            self.machine.restore(start)
+        if is_new:
             self.journal.begin_generation(0, voters, base)
-        if self.journal.base or self.journal.generation > 0:
-            self.machine.restore(self.journal.base)
         self._build(now)
 
     def close(self) -> None:
@@ -119,6 +121,11 @@ class HostedGroup:
     @property
     def generation(self) -> int:
         return self.journal.generation
+
+    @property
+    def is_led_here(self) -> bool:
+        """This broker takes itself for the Raft leader."""
+        return self.raft is not None and _ROLES.get(self.raft.role) == "leader"
 
     def status(self) -> GroupStatus:
         raft = self.raft

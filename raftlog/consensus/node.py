@@ -148,6 +148,11 @@ class ConsensusNode:
         """Raises ``KeyError`` for a group that is not open."""
         return self._groups[group_id].status()
 
+    def leads(self, group_id: str) -> bool:
+        """Whether this broker takes itself for the group's Raft leader; False if it is not open."""
+        host = self._groups.get(group_id)
+        return host is not None and host.is_led_here
+
     # -- commands ----------------------------------------------------------------------------------
 
     def propose(self, group_id: str, command: bytes, done: Done, now: float) -> None:

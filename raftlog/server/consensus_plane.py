@@ -82,7 +82,6 @@ class ConsensusPlane:
         self._inputs: deque[Callable[[float], None]] = deque()  # that came meanwhile
         self._waiting: dict[int, OutcomeDone] = {}  # proposals without an outcome
         self._proposals = 0
-        self._open: set[str] = set()  # groups
         self._quiet: asyncio.Future[None] | None = None  # while `stop` waits for the last ticket
         self.failure: StorageFailedError | None = None
 
@@ -106,13 +105,11 @@ class ConsensusPlane:
 
         def act(now: float) -> None:
             self._node.open_group(group_id, machine, voters=voters, base=base, now=now)
-            self._open.add(group_id)
-
+    
         self._enter(act)
 
     def close_group(self, group_id: str, *, forget: bool) -> None:
         """``ConsensusNode.close_group``; ``forget`` drops what the journal has of it."""
-        self._open.discard(group_id)
         self._enter(lambda _now: self._node.close_group(group_id, forget=forget))
 
     def force_generation(self, group_id: str, voters: Mapping[int, str]) -> None:
@@ -164,9 +161,7 @@ class ConsensusPlane:
 
         Not an authority: another may have been elected since. What it proposes is decided by Raft.
         """
-        if self._ended or group_id not in self._open:
-            return False
-        return self._node.status(group_id).role == "leader"
+        return not self._ended and self._node.leads(group_id)
 
     @property
     def is_disk_full(self) -> bool:

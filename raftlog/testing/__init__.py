@@ -2,10 +2,13 @@
 
 from raftlog.testing import cluster
 
-with cluster(brokers=1) as c:
+with cluster(brokers=3) as c:
     Producer(c.bootstrap)
+    c.brokers[0].kill()
 """
 
-from raftlog.testing.cluster import BrokerProcess, Cluster, cluster, wait_until
+from raftlog.testing.cluster import Cluster, cluster
+from raftlog.testing.probes import wait_until
+from raftlog.testing.processes import BrokerProcess
 
 __all__ = ["BrokerProcess", "Cluster", "cluster", "wait_until"]

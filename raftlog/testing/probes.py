@@ -11,11 +11,16 @@ from typing import Final
 
 from raftlog.config.address import Address
 from raftlog.errors import BrokerUnavailableError, RaftlogError
-from raftlog.protocol.api import API_VERSIONS, METADATA, Api
+from raftlog.protocol.api import API_VERSIONS, DESCRIBE_TOPICS, METADATA, Api
 from raftlog.protocol.connection import ClientConnectionState
 from raftlog.protocol.handshake import ApiVersionsRequest
 from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
 from raftlog.protocol.schema import Message
+from raftlog.protocol.topics import (
+    DescribeTopicsRequest,
+    DescribeTopicsResponse,
+    PartitionDescription,
+)
 
 HOST: Final = "127.0.0.1"
 POLL_INTERVAL_S: Final = 0.01
@@ -107,3 +112,12 @@ def members(address: Address) -> set[int]:
     if not isinstance(answer, MetadataResponse) or answer.controller is None:
         return set()
     return {broker.id for broker in answer.brokers}
+
+
+def describe_partition(address: Address, topic: str, partition: int) -> PartitionDescription | None:
+    """What the broker at ``address`` itself says of a partition; None if it says nothing."""
+    answer = ask(address, DESCRIBE_TOPICS, DescribeTopicsRequest(topics=[topic]))
+    if not isinstance(answer, DescribeTopicsResponse):
+        return None
+    found = [part for part in answer.topics[0].partitions if part.info.partition == partition]
+    return found[0] if found else None

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 from raftlog.config.address import Address
 
@@ -21,7 +21,7 @@ CHUNK_BYTES: Final = 1 << 18
 
 
 class Relay:
-    """Listens on ``address`` and passes bytes to and from ``target``."""
+    """Listens on ``address`` and passes bytes to and from ``target``. Used on the relays' loop."""
 
     def __init__(self, target: Address) -> None:
         self.address = Address(HOST, 0)
@@ -40,8 +40,7 @@ class Relay:
     def cut(self) -> None:
         """Close what is open; refuse what comes."""
         self._is_cut = True
-        for writer in tuple(self._writers):
-            writer.transport.abort()
+        self._abort()
 
     def stall(self) -> None:
         """Keep what is open, and pass nothing on."""
@@ -51,6 +50,16 @@ class Relay:
         self._is_cut = False
         self._flowing.set()
 
+    def close(self) -> None:
+        """Close what is open, and listen no more."""
+        if self._server is not None:
+            self._server.close()
+        self.cut()
+
+    def _abort(self) -> None:
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         try:
@@ -59,7 +68,10 @@ class Relay:
             onward_reader, onward = await asyncio.open_connection(*self.target, limit=CHUNK_BYTES)
             self._writers.add(onward)
             try:
-                await asyncio.gather(self._pass(reader, onward), self._pass(onward_reader, writer))
+                if not self._is_cut:  # it may have been, meanwhile
+                    await asyncio.gather(
+                        self._pass(reader, onward), self._pass(onward_reader, writer)
+                    )
             finally:
                 self._close(onward)
         except (OSError, asyncio.CancelledError):
@@ -86,6 +98,7 @@ class Relays:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._relays: list[Relay] = []
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="raftlog-relays", daemon=True
         )
@@ -99,7 +112,9 @@ class Relays:
             await relay.start()
             return relay
 
-        return asyncio.run_coroutine_threadsafe(start(), self._loop).result()
+        relay = self._run(start())
+        self._relays.append(relay)
+        return relay
 
     def do(self, act: Callable[[], None]) -> None:
         """Call ``act`` on the relays' loop, and return when it is done."""
@@ -107,17 +122,24 @@ class Relays:
         async def work() -> None:
             act()
 
-        asyncio.run_coroutine_threadsafe(work(), self._loop).result()
+        self._run(work())
 
     def close(self) -> None:
-        async def end() -> None:
-            tasks = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in tasks:
-                task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.gather(*tasks, return_exceptions=True)
-
-        asyncio.run_coroutine_threadsafe(end(), self._loop).result()
+        """Close every relay and every connection through them; return when the thread has ended."""
+        self._run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _end(self) -> None:
+        for relay in self._relays:
+            relay.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # aborted transports close their sockets in the loop's next round
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from raftlog.client.descriptions import (
-    BrokerDescription,
-    ClusterDescription,
     PartitionDescription,
+    PartitionOverview,
+    RecoveredPartition,
+    RecoveryDescription,
     TopicDescription,
-    cluster_description,
+    recovery_description,
     topic_description,
 )
+from raftlog.errors import BrokerUnavailableError
 from raftlog.protocol import topics as wire
-from raftlog.protocol.metadata import BrokerInfo, MetadataResponse, PartitionInfo
+from raftlog.protocol.cluster import RecoverClusterResponse
+from raftlog.protocol.cluster import RecoveredPartition as WireRecovered
+from raftlog.protocol.metadata import PartitionInfo
+from raftlog.protocol.schema import Failure
 
 
 def test_a_topic() -> None:
@@ -42,10 +47,31 @@ def test_a_topic() -> None:
     )
 
 
-def test_a_cluster() -> None:
-    response = MetadataResponse(
-        cluster_id="c", brokers=[BrokerInfo(id=1, host="h", port=9, rack="r")], topics=[]
+def overview(isr: tuple[int, ...], min_isr: int) -> PartitionOverview:
+    return PartitionOverview("t", "x", 0, 1, 4, (1, 2, 3), isr, (), (), min_isr, True, 0, 9, (), "")
+
+
+def test_how_a_partition_is_doing() -> None:
+    assert not overview((1, 2, 3), 2).is_under_replicated
+    assert not overview((1, 2, 3), 2).is_at_min_isr
+    assert overview((1, 2), 2).is_under_replicated
+    assert overview((1, 2), 2).is_at_min_isr
+
+
+def test_a_recovery() -> None:
+    response = RecoverClusterResponse(
+        partitions=[
+            WireRecovered(topic="t", partition=1, leader=2, log_end_offset=7, note="led by 2"),
+            WireRecovered(
+                topic="t", partition=2, failure=Failure.of(BrokerUnavailableError("not settled"))
+            ),
+        ],
+        cluster_note="2 votes alone",
     )
-    assert cluster_description(response) == ClusterDescription(
-        "c", (BrokerDescription(1, "h", 9, "r"),)
+    assert recovery_description(response) == RecoveryDescription(
+        (
+            RecoveredPartition("t", 1, 2, 7, "led by 2", ""),
+            RecoveredPartition("t", 2, None, -1, "", "not settled"),
+        ),
+        "2 votes alone",
     )

@@ -13,6 +13,7 @@ from raftlog.client.subscription import Subscription
 from raftlog.errors import (
     CorruptBatchError,
     DamagedLogError,
+    InvalidRequestError,
     NotLeaderError,
     OffsetOutOfRangeError,
     ThrottledError,
@@ -306,7 +307,9 @@ def failing(error: Exception) -> Behaviour:
     return behave
 
 
-@pytest.mark.parametrize("error", [UnknownTopicError("gone"), DamagedLogError("bad bytes at 7")])
+@pytest.mark.parametrize(
+    "error", [InvalidRequestError("what is this"), DamagedLogError("bad bytes at 7")]
+)
 def test_what_does_not_pass_is_told_once_each_time_it_is_asked_for(error: Exception) -> None:
     async def test(fake: FakeCluster) -> None:
         fake.create("t")
@@ -324,6 +327,17 @@ def test_what_does_not_pass_is_told_once_each_time_it_is_asked_for(error: Except
             assert len(fetches(fake)) - asked <= 2
             fill(fake, 1)
             assert await rig.read(1) == [1]
+
+    run(test)
+
+
+def test_a_broker_that_does_not_know_the_topic_yet_is_asked_again() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fill(fake, 1)
+        fake.next(apis.FETCH, *[failing(UnknownTopicError("no such topic"))] * 3)
+        async with Rig(fake) as rig:
+            assert await rig.read(1) == [0], "whether it exists is for the metadata to say"
 
     run(test)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.client.batch import Identity, PartitionQueue, PendingBatch, Run
-from raftlog.client.flight import EPOCH_MAX, SEQUENCE_MASK, Flight, expired
+from raftlog.client.flight import EPOCH_MAX, SEQUENCE_MASK, Flight, expired, stranded
 from raftlog.errors import (
     BrokerUnavailableError,
     ConnectionLostError,
@@ -156,10 +156,69 @@ def test_what_may_be_stored_is_tried_under_its_old_place_first() -> None:
     assert place(unknown) == (7, 0, 1), "an attempt without an answer may have stored it"
     assert not flight.may_launch(fresh, producer=PRODUCER), "first that has to be settled"
     flight.setback(unknown, GAP)
-    assert flight.settle(0.0).again == [unknown]
-    launch(flight, unknown, fresh)
-    assert [place(unknown), place(fresh)] == [(7, 1, 0), (7, 1, 1)]
-    assert not unknown.outcome_unknown
+    again, ((lost, error),) = flight.settle(0.0)
+    assert (again, lost) == ([], unknown)
+    assert type(error) is OutcomeUnknownError, "another leader's log may have it, and come back"
+    launch(flight, fresh)
+    assert place(fresh) == (7, 1, 0)
+
+
+def test_what_may_be_stored_gets_no_other_place() -> None:
+    flight = Flight(idempotent=True)
+    bad, refused, unknown = batch(), batch(b"2"), batch(b"3")
+    launch(flight, bad, refused, unknown)
+    flight.setback(bad, TOO_LARGE)
+    flight.setback(refused, GAP)
+    flight.setback(unknown, LOST)
+    again, lost = flight.settle(0.0)
+    assert again == [refused], "it is in no log: refused it was, and that was its only attempt"
+    assert [(pending, type(error)) for pending, error in lost] == [
+        (bad, RecordTooLargeError),
+        (unknown, OutcomeUnknownError),
+    ]
+    launch(flight, refused)
+    assert place(refused) == (7, 1, 0)
+
+
+def test_what_waits_its_turn_and_may_be_stored_is_stranded_by_a_new_sequence() -> None:
+    flight = Flight(idempotent=True)
+    bad, second, third = batch(), batch(b"2"), batch(b"3")
+    launch(flight, bad, second, third)
+    flight.setback(bad, TOO_LARGE)
+    flight.setback(second, MOVED)
+    flight.setback(third, LOST)
+    assert flight.settle(0.0).again == [second, third]
+    launch(flight, second)  # the third has no room in the request
+    flight.setback(second, GAP)
+    assert flight.settle(0.0).again == [second]
+    assert flight.is_stranded(third)
+    assert not flight.is_stranded(second)
+    assert "twice" in str(stranded(third))
+
+
+def test_what_is_in_flight_to_one_leader_keeps_the_rest_from_another() -> None:
+    flight = Flight(idempotent=True)
+    flight.sent_to(1, 3)
+    launch(flight, first := batch())
+    assert first.leader_epoch == 3
+    assert not flight.must_stay(1, 3)
+    assert flight.must_stay(2, 4)
+    assert flight.must_stay(1, 4), "the same broker, elected anew"
+    flight.setback(first, LOST)
+    assert not flight.must_stay(2, 4)
+
+
+def test_a_new_leader_is_not_kept_waiting() -> None:
+    flight = Flight(idempotent=True)
+    flight.sent_to(1, 3)
+    launch(flight, first := batch())
+    flight.setback(first, MOVED)
+    flight.settle(0.0)
+    flight.not_before = 7.0
+    assert flight.waits_until(3) == 7.0
+    assert flight.waits_until(4) == 0.0
+    flight.sent_to(2, 4)
+    assert flight.waits_until(4) == 7.0, "once"
 
 
 def test_a_new_epoch_begins_when_nothing_of_the_old_one_is_left() -> None:
@@ -285,6 +344,10 @@ def test_whatever_happens_nothing_is_stored_twice_or_out_of_order(seed: int, cou
     while waiting or flight.in_flight:
         now += 1.0
         while waiting and not flight.held and chance.random() < 0.8:
+            if flight.is_stranded(waiting[0]):
+                pending = waiting.pop(0)
+                failed.append((numbers[id(pending)], stranded(pending)))
+                continue
             if flight.full_for(waiting[0]) or not flight.may_launch(waiting[0], producer=PRODUCER):
                 break
             launch(flight, waiting.pop(0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.client.metadata import ClusterView, unreachable
+from raftlog.client.metadata import ClusterView, PartitionView, unreachable
 from raftlog.config import Address
 from raftlog.errors import (
     BrokerUnavailableError,
@@ -94,3 +94,131 @@ def test_what_cannot_be_reached_is_named_with_its_reason_and_what_to_do() -> Non
 def test_a_stranger_at_every_address_is_no_reason_to_wait() -> None:
     error = unreachable({Address("a", 1): FrameError("a:1: an HTTP server")})
     assert isinstance(error, FrameError)
+
+
+# -- several brokers, some of which are behind -----------------------------------------------------
+
+
+def cluster_says(*topics: TopicInfo, brokers: tuple[int, ...] = (1, 2, 3)) -> MetadataResponse:
+    return MetadataResponse(
+        cluster_id="c",
+        brokers=[BrokerInfo(id=broker, host=f"b{broker}", port=9) for broker in brokers],
+        topics=list(topics),
+    )
+
+
+def led(
+    leader: int | None, epoch: int, *, name: str = "a", id_: str = "x", partitions: int = 1
+) -> TopicInfo:
+    return TopicInfo(
+        name=name,
+        id=id_,
+        partitions=[
+            PartitionInfo(
+                partition=number, leader=leader, leader_epoch=epoch, replicas=[1, 2, 3], isr=[1, 2]
+            )
+            for number in range(partitions)
+        ],
+    )
+
+
+def seen(*answers: tuple[int, MetadataResponse]) -> ClusterView:
+    view = ClusterView()
+    for source, answer in answers:
+        view = view.merge(answer, asked=["a"], source=source)
+    return view
+
+
+def test_replicas_and_epochs_are_known() -> None:
+    known = seen((1, cluster_says(led(1, 5)))).partition("a", 0)
+    assert known == PartitionView(1, 5, (1, 2, 3), (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("known", "news", "leader", "epoch"),
+    [
+        ((1, 5), (2, 6), 2, 6),
+        ((2, 6), (1, 5), 2, 6),  # cut off, or behind: KIP-320
+        ((2, 6), (None, -1), 2, 6),  # it knows nothing of the partition yet
+        ((2, 6), (None, 6), 2, 6),  # it cannot see the leader; nobody else can be that now
+        ((2, 6), (None, 7), None, 7),
+        ((None, 7), (2, 7), 2, 7),
+        ((None, -1), (1, 0), 1, 0),
+    ],
+)
+def test_the_newer_epoch_counts(
+    known: tuple[int | None, int], news: tuple[int | None, int], leader: int | None, epoch: int
+) -> None:
+    view = seen((1, cluster_says(led(*known))), (2, cluster_says(led(*news))))
+    found = view.partition("a", 0)
+    assert (found.leader, found.leader_epoch) == (leader, epoch)
+
+
+def test_who_is_behind_is_noticed() -> None:
+    view = seen((1, cluster_says(led(1, 5, partitions=2))))
+    assert view.is_ahead_of(cluster_says(led(1, 4, partitions=2)))
+    assert view.is_ahead_of(cluster_says(led(1, 6, partitions=1)))
+    assert view.is_ahead_of(cluster_says(missing("a")))
+    assert view.is_ahead_of(cluster_says(led(1, 9, id_="y", partitions=2)))
+    assert not view.is_ahead_of(cluster_says(led(2, 6, partitions=3)))
+    assert not view.is_ahead_of(cluster_says(led(1, 0, name="b")))
+
+
+def test_partitions_are_only_ever_added() -> None:
+    view = seen((1, cluster_says(led(1, 5, partitions=3))), (2, cluster_says(led(2, 6))))
+    assert view.topic("a").leaders == (2, 1, 1)
+
+
+def test_one_broker_alone_does_not_take_a_topic_away() -> None:
+    view = seen((1, cluster_says(led(1, 5))), (2, cluster_says(missing("a"))))
+    assert view.leader("a", 0) == 1
+    assert set(view.doubts) == {"a"}
+    again = view.merge(cluster_says(missing("a")), asked=["a"], source=2)
+    assert again.leader("a", 0) == 1, "the same broker again is no second opinion"
+    gone = again.merge(cluster_says(missing("a")), asked=["a"], source=3)
+    with pytest.raises(UnknownTopicError):
+        gone.topic("a")
+    assert not gone.doubts
+    kept = again.merge(cluster_says(led(1, 5)), asked=["a"], source=3)
+    assert not kept.doubts
+    assert kept.merge(cluster_says(missing("a")), asked=["a"], source=3).leader("a", 0) == 1
+
+
+def test_a_topic_made_anew_counts_when_two_say_so_whatever_its_epoch() -> None:
+    new = cluster_says(led(3, 0, id_="y"))
+    view = seen((1, cluster_says(led(1, 5))), (2, new))
+    assert view.topic("a").id == "x"
+    view = view.merge(new, asked=["a"], source=3)
+    assert (view.topic("a").id, view.leader("a", 0)) == ("y", 3)
+    old = view.merge(cluster_says(led(1, 5)), asked=["a"], source=1)
+    assert old.topic("a").id == "y", "one that is cut off does not bring the old one back"
+
+
+def test_a_broker_that_stands_alone_is_believed() -> None:
+    alone = (1,)
+    view = seen(
+        (1, cluster_says(led(1, 5), brokers=alone)), (1, cluster_says(led(1, 4), brokers=alone))
+    )
+    assert view.partition("a", 0).leader_epoch == 4, "its disk has lost the end; there is no other"
+
+
+def test_a_topic_that_nobody_knows_is_refused_even_if_one_alone_says_so() -> None:
+    view = seen((1, cluster_says(missing("a"))))
+    with pytest.raises(UnknownTopicError, match="no a"):
+        view.topic("a")
+    assert set(view.doubts) == {"a"}, "another may be asked"
+    assert view.merge(cluster_says(led(1, 5)), asked=["a"], source=2).leader("a", 0) == 1
+
+
+def test_brokers_with_partitions_stay_known_when_one_that_is_cut_off_names_itself_alone() -> None:
+    view = seen((1, cluster_says(led(1, 5), brokers=(1, 2, 3, 4))), (3, cluster_says(brokers=(3,))))
+    assert set(view.brokers) == {1, 2, 3}
+    moved = view.merge(
+        MetadataResponse(
+            cluster_id="c", brokers=[BrokerInfo(id=2, host="new", port=8, rack="r")], topics=[]
+        ),
+        asked=[],
+        source=2,
+    )
+    assert moved.brokers[2] == Address("new", 8)
+    assert moved.racks == {2: "r"}

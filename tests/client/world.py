@@ -12,17 +12,16 @@ import asyncio
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
 from functools import partial
 from typing import Any, TypeVar
 
-from raftlog import limits, memory_transport
+from raftlog import memory_transport
 from raftlog.client.connection import Connection
 from raftlog.client.host import Host
 from raftlog.config import Address
 from raftlog.errors import (
     ConnectionLostError,
-    NotLeaderError,
     OffsetOutOfRangeError,
     RaftlogError,
     UnknownPartitionError,
@@ -31,6 +30,11 @@ from raftlog.errors import (
 from raftlog.protocol import api as apis
 from raftlog.protocol.api import Api
 from raftlog.protocol.attachments import slices
+from raftlog.protocol.cluster import (
+    BrokerStatus,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 from raftlog.protocol.connection import Broken, Refusal, Request, ServerConnectionState
 from raftlog.protocol.fetch import (
     FetchedPartition,
@@ -47,8 +51,6 @@ from raftlog.protocol.metadata import (
     BrokerInfo,
     MetadataRequest,
     MetadataResponse,
-    PartitionInfo,
-    TopicInfo,
 )
 from raftlog.protocol.produce import (
     InitProducerIdResponse,
@@ -57,14 +59,13 @@ from raftlog.protocol.produce import (
     ProduceResponse,
 )
 from raftlog.protocol.schema import Failure, Message
-from raftlog.record import decode_lists, find_timestamp, parse_header, stamp, validate
-from raftlog.storage.producer_state import ProducerTable
+from raftlog.protocol.topics import DescribeTopicsRequest, DescribeTopicsResponse
+from raftlog.record import find_timestamp, parse_header
 from raftlog.types import Buffer
-from tests.client.virtual import START_MS, LoopClock, VirtualLoop
+from tests.client.fake_topics import FakeLog, FakeTopic, Leaders, not_there
+from tests.client.virtual import LoopClock, VirtualLoop
 
 T = TypeVar("T")
-
-MAX_MESSAGE_BYTES = limits.MIB + 12
 
 
 def run(test: Callable[[FakeCluster], Coroutine[Any, Any, T]], **settings: Any) -> T:
@@ -152,68 +153,23 @@ def hold(gate: asyncio.Event) -> Behaviour:
 # -- the cluster -----------------------------------------------------------------------------------
 
 
-@dataclass
-class FakeLog:
-    """One partition."""
-
-    batches: list[bytes] = field(default_factory=list)
-    start: int = 0
-    end: int = 0
-    chain: int = 0
-    producers: ProducerTable = field(default_factory=ProducerTable)
-
-    def append(self, batch: Buffer) -> int:
-        header = validate(batch)
-        if header.has_producer:
-            known = self.producers.check(header)
-            if known is not None:
-                return known.base_offset
-        base = self.end
-        section, self.chain = stamp(
-            header,
-            base_offset=base,
-            leader_epoch=3,
-            append_timestamp_ms=START_MS,
-            log_append_time=False,
-            previous_chain=self.chain,
-        )
-        stored = section + bytes(memoryview(batch)[40:])
-        self.batches.append(stored)
-        if header.has_producer:
-            self.producers.note(parse_header(stored))
-        self.end += header.record_count
-        return base
-
-    def values(self) -> list[bytes | None]:
-        return [value for batch in self.batches for value in decode_lists(batch).values]
-
-    def records(self) -> list[tuple[bytes | None, bytes | None]]:
-        found: list[tuple[bytes | None, bytes | None]] = []
-        for batch in self.batches:
-            lists = decode_lists(batch)
-            found += zip(lists.keys, lists.values, strict=True)
-        return found
-
-
-@dataclass
-class FakeTopic:
-    """One topic. ``leaders`` has a broker's id for each partition."""
-
-    id: str
-    logs: list[FakeLog]
-    leaders: list[int | None]
-    max_message_bytes: int = MAX_MESSAGE_BYTES
-
-
 class FakeCluster:
-    """Brokers 1 to ``brokers``, at broker-1:9100 and so on. Made on the loop that it is used on."""
+    """Brokers 1 to ``brokers``, at broker-1:9100 and so on. Made on the loop that it is used on.
+
+    A broker that is *paused* takes requests and handles them when it is resumed. One that is *cut
+    off* goes on with the topics, and the other brokers, as they were then, and commits nothing.
+    """
 
     def __init__(self, brokers: int = 1) -> None:
         self.addresses = {
             number: Address(f"broker-{number}", 9100) for number in range(1, brokers + 1)
         }
         self.topics: dict[str, FakeTopic] = {}
+        self.racks: dict[int, str] = {}
         self.down: set[int] = set()  # brokers that nobody can connect to
+        self.unreachable: set[int] = set()  # the same, but trying takes for ever
+        self._paused: dict[int, deque[tuple[Peer, Request]]] = {}
+        self._cut_off: dict[int, dict[str, FakeTopic]] = {}
         self.requests: list[tuple[int, Message]] = []  # (broker, request), handshakes left out
         self.connects: list[str] = []
         self.peers: list[Peer] = []
@@ -239,12 +195,16 @@ class FakeCluster:
         partitions: int = 1,
         *,
         leaders: Sequence[int | None] | None = None,
+        replicas: Sequence[int] | None = None,
         **more: Any,
     ) -> FakeTopic:
         topic = FakeTopic(
+            name=name,
             id=f"{name}-{len(self.topics)}",
             logs=[FakeLog() for _ in range(partitions)],
-            leaders=list(leaders or [1] * partitions),
+            leaders=Leaders(leaders or [1] * partitions),
+            replicas=list(replicas or self.addresses),
+            isr=list(replicas or self.addresses),
             **more,
         )
         self.topics[name] = topic
@@ -264,6 +224,24 @@ class FakeCluster:
         for peer in [peer for peer in self.peers if peer.broker_id == broker_id]:
             peer.transport.abort()
 
+    def pause(self, broker_id: int) -> None:
+        self._paused[broker_id] = deque()
+
+    def resume(self, broker_id: int) -> None:
+        for peer, request in self._paused.pop(broker_id):
+            if peer in self.peers:
+                self._handle_now(peer, request)
+
+    def cut_off(self, broker_id: int) -> None:
+        self._cut_off[broker_id] = deepcopy(self.topics)
+
+    def rejoin(self, broker_id: int) -> None:
+        del self._cut_off[broker_id]
+
+    def seen_by(self, broker_id: int) -> dict[str, FakeTopic]:
+        """The topics as a broker knows them."""
+        return self._cut_off.get(broker_id, self.topics)
+
     def keep(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
@@ -272,6 +250,8 @@ class FakeCluster:
     async def connect(self, host: str, port: int) -> Connection:
         self.connects.append(host)
         for broker_id, address in self.addresses.items():
+            if address == (host, port) and broker_id in self.unreachable:
+                await asyncio.sleep(1e6)
             if address == (host, port) and broker_id not in self.down:
                 connection = Connection(address)
                 peer = Peer(self, broker_id)
@@ -282,8 +262,16 @@ class FakeCluster:
     # -- answers
 
     def handle(self, peer: Peer, request: Request) -> None:
+        if peer.broker_id in self._paused:
+            self._paused[peer.broker_id].append((peer, request))
+        else:
+            self._handle_now(peer, request)
+
+    def _handle_now(self, peer: Peer, request: Request) -> None:
         if request.api is not apis.API_VERSIONS:
             self.requests.append((peer.broker_id, request.message))
+        if peer.broker_id in self._cut_off and isinstance(request.message, ProduceRequest):
+            return  # it waits for those that it is cut off from
         planned = self._next[request.api]
         if planned:
             planned.popleft()(peer, request)
@@ -318,10 +306,16 @@ class FakeCluster:
         if isinstance(message, FetchRequest):
             return self._fetch(broker_id, message)
         if isinstance(message, MetadataRequest):
-            return self._metadata(message), ()
+            return self._metadata(broker_id, message), ()
         if isinstance(message, ListOffsetsRequest):
             answers = [self._offset(broker_id, query) for query in message.queries]
             return ListOffsetsResponse(answers=answers), ()
+        if isinstance(message, DescribeTopicsRequest):
+            topics = self.seen_by(broker_id).values()
+            found = [topic.described_by(broker_id) for topic in topics if _is_in(topic, message)]
+            return DescribeTopicsResponse(topics=found), ()
+        if isinstance(message, DescribeClusterRequest):
+            return self._describe(broker_id, message), ()
         if request.api is apis.INIT_PRODUCER_ID:
             return InitProducerIdResponse(producer_id=next(self.producer_ids), producer_epoch=0), ()
         if request.api is apis.API_VERSIONS:
@@ -340,42 +334,58 @@ class FakeCluster:
             ],
         )
 
-    def _metadata(self, message: MetadataRequest) -> MetadataResponse:
-        names = list(self.topics) if message.topics is None else message.topics
+    def _metadata(self, broker_id: int, message: MetadataRequest) -> MetadataResponse:
+        topics = self.seen_by(broker_id)
+        names = list(topics) if message.topics is None else message.topics
         return MetadataResponse(
             cluster_id="fake",
             brokers=[
-                BrokerInfo(id=number, host=address.host, port=address.port)
+                BrokerInfo(
+                    id=number, host=address.host, port=address.port, rack=self.racks.get(number)
+                )
+                for number, address in self.addresses.items()
+                if broker_id not in self._cut_off or number == broker_id
+            ],
+            topics=[
+                topics[name].info()
+                if name in topics
+                else not_there(name, UnknownTopicError(f"no topic {name}"))
+                for name in names
+            ],
+            controller=1,
+        )
+
+    def _describe(self, broker_id: int, message: DescribeClusterRequest) -> DescribeClusterResponse:
+        return DescribeClusterResponse(
+            cluster_id="fake",
+            controller=1,
+            brokers=[
+                BrokerStatus(
+                    id=number,
+                    host=address.host,
+                    port=address.port,
+                    directory_id=f"directory-{number}",
+                    broker_epoch=number,
+                    fenced=number in self.down,
+                    live=number not in self.down,
+                )
                 for number, address in self.addresses.items()
             ],
-            topics=[self._topic_info(name) for name in names],
-        )
-
-    def _topic_info(self, name: str) -> TopicInfo:
-        topic = self.topics.get(name)
-        if topic is None:
-            return TopicInfo(name=name, failure=Failure.of(UnknownTopicError(f"no topic {name}")))
-        return TopicInfo(
-            name=name,
-            id=topic.id,
-            max_message_bytes=topic.max_message_bytes,
             partitions=[
-                PartitionInfo(
-                    partition=number, leader=leader, leader_epoch=3, replicas=[1], isr=[1]
-                )
-                for number, leader in enumerate(topic.leaders)
+                topic.status_by(broker_id, number)
+                for topic in self.seen_by(broker_id).values()
+                if message.include_partitions and _is_in(topic, message)
+                for number in range(len(topic.logs))
             ],
         )
 
-    def _log(self, broker_id: int, topic: str, partition: int) -> FakeLog:
-        found = self.topics.get(topic)
+    def _topic(self, broker_id: int, name: str, partition: int) -> FakeTopic:
+        found = self.seen_by(broker_id).get(name)
         if found is None:
-            raise UnknownTopicError(f"no topic {topic}")
+            raise UnknownTopicError(f"no topic {name}")
         if partition >= len(found.logs):
-            raise UnknownPartitionError(f"no partition {topic}:{partition}")
-        if found.leaders[partition] != broker_id:
-            raise NotLeaderError(f"broker {broker_id} does not lead {topic}:{partition}")
-        return found.logs[partition]
+            raise UnknownPartitionError(f"no partition {name}:{partition}")
+        return found
 
     def _produce(
         self, broker_id: int, message: ProduceRequest, attachment: memoryview
@@ -385,7 +395,9 @@ class FakeCluster:
         for part, batch in zip(message.partitions, batches, strict=True):
             produced = partial(ProducedPartition, topic=part.topic, partition=part.partition)
             try:
-                base = self._log(broker_id, part.topic, part.partition).append(batch)
+                topic = self._topic(broker_id, part.topic, part.partition)
+                log = topic.log_at(broker_id, part.partition, part.leader_epoch)
+                base = log.append(batch)
                 done.append(produced(base_offset=base))
             except RaftlogError as error:
                 done.append(produced(failure=Failure.of(error)))
@@ -399,7 +411,7 @@ class FakeCluster:
         for part in message.partitions:
             fetched = partial(FetchedPartition, topic=part.topic, partition=part.partition)
             try:
-                batches = self._read(broker_id, part)
+                batches = self._read(broker_id, part, replica_ok=message.replica_ok)
             except RaftlogError as error:
                 found.append(fetched(failure=Failure.of(error)))
                 continue
@@ -408,13 +420,15 @@ class FakeCluster:
                 attachment += batches
         return FetchResponse(partitions=found), attachment
 
-    def _read(self, broker_id: int, part: FetchPartition) -> list[bytes]:
-        log = self._log(broker_id, part.topic, part.partition)
-        if not log.start <= part.offset <= log.end:
-            raise OffsetOutOfRangeError(f"offset {part.offset} is outside {log.start} to {log.end}")
+    def _read(self, broker_id: int, part: FetchPartition, *, replica_ok: bool) -> list[bytes]:
+        topic = self._topic(broker_id, part.topic, part.partition)
+        log = topic.log_at(broker_id, part.partition, part.leader_epoch, replica_ok=replica_ok)
+        end = topic.end_at(broker_id, part.partition)
+        if not log.start <= part.offset <= end:
+            raise OffsetOutOfRangeError(f"offset {part.offset} is outside {log.start} to {end}")
         taken: list[bytes] = []
         for batch in log.batches:
-            if parse_header(batch).next_offset > part.offset and (
+            if part.offset < parse_header(batch).next_offset <= end and (
                 not taken or sum(map(len, taken)) + len(batch) <= part.bytes_max
             ):
                 taken.append(batch)
@@ -423,7 +437,8 @@ class FakeCluster:
     def _offset(self, broker_id: int, query: OffsetQuery) -> OffsetAnswer:
         answer = partial(OffsetAnswer, topic=query.topic, partition=query.partition)
         try:
-            log = self._log(broker_id, query.topic, query.partition)
+            topic = self._topic(broker_id, query.topic, query.partition)
+            log = topic.log_at(broker_id, query.partition, query.leader_epoch)
         except RaftlogError as error:
             return answer(failure=Failure.of(error))
         if query.at == "earliest":
@@ -435,6 +450,10 @@ class FakeCluster:
             if found is not None:
                 return answer(offset=found.offset, timestamp_ms=found.timestamp_ms)
         return answer()
+
+
+def _is_in(topic: FakeTopic, message: DescribeTopicsRequest | DescribeClusterRequest) -> bool:
+    return message.topics is None or topic.name in message.topics
 
 
 def cast_fetch(message: Message) -> FetchResponse:

@@ -276,9 +276,8 @@ def test_who_speaks_in_an_older_generation_is_offered_the_newer_once_in_a_while(
 def test_a_large_base_is_not_offered_again_before_it_can_have_arrived() -> None:
     network = opened(2)
     network.agree(bytes(50_000))
-    for _ in range(4):
-        for _ in range(8):
-            network.agree(bytes(50_000))
+    for _ in range(30):
+        network.agree(bytes(50_000))
     network.leader().seal(network.voters())
     network.run(1)
     for _ in range(2):

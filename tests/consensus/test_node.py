@@ -261,12 +261,12 @@ def test_a_group_may_be_opened_and_closed_while_another_applies() -> None:
 def test_a_machine_may_close_its_own_group() -> None:
     network = Network(1)
 
-    class Suicidal(ListMachine):
+    class Closing(ListMachine):
         def apply(self, command: bytes) -> object:
             network[1].node.close_group(GROUP, forget=True)
             return super().apply(command)
 
-    network[1].open(GROUP, machine=Suicidal())
+    network[1].open(GROUP, machine=Closing())
     network.run(1)
     assert kinds(network[1].propose(b"x")) == ["Unknown"]
     network.run(10)
@@ -279,6 +279,7 @@ def test_a_group_whose_base_cannot_be_read_is_not_opened() -> None:
         network[1].open(GROUP, base=b"\xc1")
     with pytest.raises(KeyError):
         network[1].node.status(GROUP)
+    assert network[1].journal.group_ids() == []
 
 
 # -- callbacks -------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from raftlog.record import (
     BatchHeader,
     Codec,
     check,
+    check_batches,
     encode,
     parse_header,
     seal,
@@ -200,6 +201,30 @@ def test_split_gives_whole_batches_and_refuses_a_cut_one() -> None:
         next(pieces)
     with pytest.raises(CorruptBatchError, match="takes 88 bytes"):
         list(split(BATCH + other[:50]))
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_batches_back_to_back_are_checked_together(kind: type) -> None:
+    other = batch_of([b"x" * 100])
+    headers = check_batches(kind(BATCH + other + BATCH))
+    assert headers == [parse_header(BATCH), parse_header(other), parse_header(BATCH)]
+
+
+@pytest.mark.parametrize("cut", [1, 30, 100])
+def test_batches_of_which_one_is_cut_or_none_is_there_are_refused(cut: int) -> None:
+    with pytest.raises(CorruptBatchError, match=f"at byte {len(BATCH)}"):
+        check_batches(BATCH + BATCH[:-cut])
+    with pytest.raises(CorruptBatchError, match="at byte 0 there are 0"):
+        check_batches(b"")
+
+
+def test_every_flipped_bit_of_batches_back_to_back_is_found() -> None:
+    data = BATCH + BATCH
+    for bit in range(len(data) * 8):
+        rotten = bytearray(data)
+        rotten[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptBatchError):
+            check_batches(rotten)
 
 
 def test_stamp_changes_the_leaders_section_alone() -> None:

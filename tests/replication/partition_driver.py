@@ -118,41 +118,41 @@ def _set_min_isr(world: World, chance: Random) -> None:
     world.min_isr = chance.randint(1, world.replication_factor)
 
 
-ALWAYS: list[tuple[int, Operation]] = [
-    (12, lambda w, c: w.append(_leader(w, c), c.randint(1, 2))),
-    (10, lambda w, c: w.sync(_broker(w, c), c.choice((0, 0, 0, 1)))),
-    (10, lambda w, c: w.fetch(_broker(w, c))),
-    (14, lambda w, c: w.deliver(c.randrange(40))),
-    (3, lambda w, c: w.deliver(c.randrange(40), again=True)),
-    (10, lambda w, c: w.exchange(_broker(w, c))),
-    (10, lambda w, c: w.hear(_broker(w, c), c.choice((0, 0, 0, 1, 9)))),
-    (4, lambda w, c: w.review_isr(_leader(w, c), c.choice((0.0, 1.0, 6.0)))),
-    (5, lambda w, c: w.decide(c.randrange(40))),
-    (4, lambda w, c: w.tell_outcome(c.randrange(40))),
-    (2, _elect),
-    (2, _agree),
-    (3, _fail_over),
-    (2, _copy_all),
-    (2, _trust),
-    (6, _restart),
-    (2, _heal),
-    (2, lambda w, c: w.register(_broker(w, c))),
-]
-FAULTS: list[tuple[int, Operation]] = [
-    (3, _suspect),
-    (3, lambda w, c: w.crash(_broker(w, c))),
-    (4, lambda w, c: w.power_cut(_broker(w, c), c.randint(0, 3))),
-    (3, lambda w, c: w.wipe(_broker(w, c))),
-    (2, lambda w, c: w.damage(_broker(w, c))),
-    (3, lambda w, c: w.forget_outcome(c.randrange(40))),
-    (2, lambda w, c: w.lose_proposal(c.randrange(40))),
-    (2, lambda w, c: w.trim(_leader(w, c), c.randrange(40))),
-    (3, _set_min_isr),
-    (2, lambda w, c: w.swap_roles(_broker(w, c), c.randrange(9), c.randrange(9))),
-    (2, _drop_and_add),
-    (2, lambda w, c: w.replace_replica(_broker(w, c))),
-    (2, lambda w, c: w.transfer(_broker(w, c), _broker(w, c))),
-]
+ALWAYS: dict[str, tuple[int, Operation]] = {
+    "append": (12, lambda w, c: w.append(_leader(w, c), c.randint(1, 2))),
+    "sync": (10, lambda w, c: w.sync(_broker(w, c), c.choice((0, 0, 0, 1)))),
+    "fetch": (10, lambda w, c: w.fetch(_broker(w, c))),
+    "deliver": (14, lambda w, c: w.deliver(c.randrange(40))),
+    "deliver_and_repeat": (3, lambda w, c: w.deliver(c.randrange(40), again=True)),
+    "exchange": (10, lambda w, c: w.exchange(_broker(w, c))),
+    "hear": (10, lambda w, c: w.hear(_broker(w, c), c.choice((0, 0, 0, 1, 9)))),
+    "review_isr": (4, lambda w, c: w.review_isr(_leader(w, c), c.choice((0.0, 1.0, 6.0)))),
+    "decide": (5, lambda w, c: w.decide(c.randrange(40))),
+    "tell_outcome": (4, lambda w, c: w.tell_outcome(c.randrange(40))),
+    "elect": (2, _elect),
+    "agree": (2, _agree),
+    "fail_over": (3, _fail_over),
+    "copy_all": (2, _copy_all),
+    "trust": (2, _trust),
+    "restart": (6, _restart),
+    "heal": (2, _heal),
+    "register": (2, lambda w, c: w.register(_broker(w, c))),
+}
+FAULTS: dict[str, tuple[int, Operation]] = {
+    "suspect": (3, _suspect),
+    "crash": (3, lambda w, c: w.crash(_broker(w, c))),
+    "power_cut": (4, lambda w, c: w.power_cut(_broker(w, c), c.randint(0, 3))),
+    "wipe": (3, lambda w, c: w.wipe(_broker(w, c))),
+    "damage": (2, lambda w, c: w.damage(_broker(w, c))),
+    "forget_outcome": (3, lambda w, c: w.forget_outcome(c.randrange(40))),
+    "lose_proposal": (2, lambda w, c: w.lose_proposal(c.randrange(40))),
+    "trim": (2, lambda w, c: w.trim(_leader(w, c), c.randrange(40))),
+    "set_min_isr": (3, _set_min_isr),
+    "swap_roles": (2, lambda w, c: w.swap_roles(_broker(w, c), c.randrange(9), c.randrange(9))),
+    "drop_and_add": (2, _drop_and_add),
+    "replace_replica": (2, lambda w, c: w.replace_replica(_broker(w, c))),
+    "transfer": (2, lambda w, c: w.transfer(_broker(w, c), _broker(w, c))),
+}
 
 
 def converge(world: World) -> None:
@@ -164,6 +164,8 @@ def converge(world: World) -> None:
         world.register(broker)
     for _ in range(2 * len(world.nodes) + 4):
         _heal(world, chance)
+        for _ in range(max(node.end for node in world.nodes.values())):
+            _copy_all(world, chance)
         world.replace_replica(chance.choice(list(world.nodes)))
         for broker in world.nodes:
             world.review_isr(broker, seconds=1.0)
@@ -178,7 +180,7 @@ def run(seed: int, steps: int, make_world: type[World] = World) -> World:
     min_isr = chance.randint(1, replicas)
     world = make_world(replicas, chance.choice((0, 1, 2)), min_isr)
     share = chance.choice((0.2, 0.4, 0.7))
-    table = ALWAYS + [entry for entry in FAULTS if chance.random() < share]
+    table = [*ALWAYS.values(), *(row for row in FAULTS.values() if chance.random() < share)]
     weights = [weight * chance.choice((0.1, 0.5, 1, 3)) for weight, _ in table]
     operations = [operation for _, operation in table]
     for operation in chance.choices(operations, weights, k=steps):

@@ -25,9 +25,10 @@ def sweep(
     *,
     seed: int,
     chances: int = 3,
+    make_disk: Callable[[Random], SimDisk] = SimDisk,
 ) -> int:
     """How many changes ``act`` makes; each was the last one once, and so was none of them."""
-    disk = SimDisk(Random(seed))
+    disk = make_disk(Random(seed))
     state = prepare(disk)
     before = disk.changes
     act(disk, state)
@@ -35,7 +36,8 @@ def sweep(
     assert changes > 0
     for stop in range(changes + 1):
         for way, chance in _ways(chances):
-            _try_one(prepare, act, check, seed=seed + 1_000 * chance, stop=stop, way=way)
+            disk = make_disk(Random(seed + 1_000 * chance))
+            _try_one(disk, prepare, act, check, stop=stop, way=way, seed=seed + 1_000 * chance)
     return changes
 
 
@@ -47,6 +49,7 @@ def _ways(chances: int) -> Iterator[tuple[str, int]]:
 
 
 def _try_one(
+    disk: SimDisk,
     prepare: Callable[[SimDisk], T],
     act: Callable[[SimDisk, T], None],
     check: Callable[[SimDisk, T], None],
@@ -55,7 +58,6 @@ def _try_one(
     stop: int,
     way: str,
 ) -> None:
-    disk = SimDisk(Random(seed))
     state = prepare(disk)
     disk.faults.append(Fault(error=None, skip=stop))
     with suppress(Stopped):

@@ -264,7 +264,7 @@ class LogMachine(RuleBasedStateMachine):
         ticket.run()
         self.model.durable_start = max(self.model.durable_start, ticket.log_start_offset)
 
-    @precondition(lambda self: self.ticket is None and not self.drops)
+    @precondition(lambda self: self.ticket is None)
     @rule(fraction=fractions)
     def truncate(self, fraction: int) -> None:
         if self.lacks_checkpoint():
@@ -272,6 +272,9 @@ class LogMachine(RuleBasedStateMachine):
         offset = self.offset_between(self.model.start, self.model.end, fraction)
         forgets = self.truncation_forgets(offset)
         self.log.truncate_to(offset)
+        if offset < self.model.end:  # else nothing is cut, and no drop is done for it
+            starts = [drop.log_start_offset for drop in self.drops]
+            self.model.durable_start = max([self.model.durable_start, *starts])
         self.model.cut(offset)
         if forgets:
             self.adopt_producers()

@@ -20,7 +20,8 @@ from raftlog.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from raftlog.storage.catalog import PRODUCER_ID_BLOCK, Catalog, Topic
+from raftlog.storage import state_file
+from raftlog.storage.catalog import PRODUCER_ID_BLOCK, Catalog, Dropping, Topic
 from raftlog.testing.disk import Fault, SimDisk
 from tests.storage.logs import sim_disk
 
@@ -233,3 +234,79 @@ def test_no_producer_id_without_room_to_reserve_it() -> None:
         catalog.allocate_producer_id()
     disk.capacity_bytes = None
     assert catalog.allocate_producer_id() == 0
+
+
+# -- single partitions -----------------------------------------------------------------------------
+
+
+def placed(catalog: Catalog, *partitions: int, id_: str = "aa", name: str = "clicks") -> Topic:
+    topic = catalog.plan_hosting(name, id_, partitions, total=5, overrides={})
+    catalog.host(topic)
+    return topic
+
+
+def test_hosted_partitions_are_read_back_and_add_up() -> None:
+    disk = new_disk()
+    catalog = catalog_on(disk)
+    placed(catalog, 3)
+    topic = placed(catalog, 1, 4)
+    assert (topic.partitions, topic.local) == (5, (1, 3, 4))
+    disk.power_cut()
+    assert catalog_on(disk).topics == catalog_on(disk).topics == {"clicks": topic}
+
+
+def test_a_topic_that_is_here_as_a_whole_says_so() -> None:
+    topic = created(catalog_on(new_disk()), partitions=3)
+    assert (topic.hosted, list(topic.local)) == (None, [0, 1, 2])
+
+
+def test_only_what_is_here_counts_against_the_limit() -> None:
+    catalog = catalog_on(new_disk())
+    for number in range(limits.PARTITIONS_PER_BROKER_MAX // limits.PARTITIONS_PER_TOPIC_MAX):
+        id_, total = f"t{number}", limits.PARTITIONS_PER_TOPIC_MAX
+        wanted = range(total - (number == 0))
+        catalog.host(catalog.plan_hosting(id_, id_, wanted, total=total, overrides={}))
+    placed(catalog, 4)
+    placed(catalog, 4)
+    with pytest.raises(InvalidPartitionsError, match="one broker"):
+        placed(catalog, 3)
+
+
+def test_dropped_partitions_are_remembered_until_their_files_are_gone() -> None:
+    disk = new_disk()
+    catalog = catalog_on(disk)
+    placed(catalog, 1, 2)
+    assert catalog.drop("aa", 4) is None
+    assert catalog.drop("bb", 1) is None
+    first, second = catalog.drop("aa", 1), catalog.drop("aa", 2)
+    assert first == Dropping("clicks", "aa", 1)
+    assert second is not None
+    assert catalog.topics == {}
+    assert catalog.is_needed(first)  # for the other's files
+    again = catalog_on(disk)
+    assert again.dropping == (first, second)
+    again.dropped(first)
+    assert not again.is_needed(second)
+    again.dropped(second)
+    assert catalog_on(disk).dropping == ()
+
+
+def test_of_two_topics_of_one_name_the_last_one_counts() -> None:
+    disk = new_disk()
+    catalog = catalog_on(disk)
+    placed(catalog, 1, id_="aa")
+    placed(catalog, 2, id_="bb")
+    placed(catalog, 3, id_="aa")
+    for found in (catalog, catalog_on(disk)):
+        assert found.get("clicks").id == "bb"
+        assert list(found.by_id) == ["aa", "bb"]
+        assert found.by_id["aa"].local == (1, 3)
+
+
+def test_a_catalog_written_before_partitions_were_placed_is_read() -> None:
+    disk = new_disk()
+    row = {"name": "clicks", "id": "aa", "partitions": 2, "config": {}}
+    state_file.write(disk, PATH, {"topics": [row], "deleting": [], "producer_ids_reserved": 1_000})
+    catalog = catalog_on(disk)
+    assert catalog.get("clicks") == Topic("clicks", "aa", 2)
+    assert catalog.dropping == ()

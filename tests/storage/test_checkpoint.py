@@ -196,3 +196,35 @@ def test_closing_twice_is_harmless_and_writing_opens_again() -> None:
     checkpoint.close()
     checkpoint.update(durable_end_offset=2)
     assert loaded(disk).latest.durable_end_offset == 2
+
+
+def test_an_anchor_goes_with_the_log_start_and_never_back() -> None:
+    disk = disk_with_log()
+    checkpoint = loaded(disk)
+    checkpoint.raise_log_start(60, Anchor(50, 5, 1))
+    checkpoint.raise_log_start(40, Anchor(30, 3, 1))
+    checkpoint.raise_log_start(70)
+    disk.power_cut()
+    assert loaded(disk).latest == Checkpoint(70, 0, 0, Anchor(50, 5, 1))
+    checkpoint = loaded(disk)
+    checkpoint.update(anchor=Anchor(7), log_start_offset=7, sync=True)
+    disk.power_cut()
+    assert loaded(disk).latest == Checkpoint(7, 0, 0, Anchor(7, 0, -1))
+
+
+def test_an_anchor_speaks_of_one_offset() -> None:
+    assert Anchor().is_known_at(0)
+    assert not Anchor().is_known_at(5)
+    assert Anchor(5, 77, 1).is_known_at(5)
+    assert not Anchor(5, 77, 1).is_known_at(6)
+    assert not Anchor(5).is_known_at(5)
+
+
+def test_it_is_written_once_it_has_said_something() -> None:
+    disk = disk_with_log()
+    checkpoint = loaded(disk)
+    checkpoint.prepare()
+    assert not checkpoint.is_written
+    checkpoint.update(durable_end_offset=1)
+    assert checkpoint.is_written
+    assert loaded(disk).is_written

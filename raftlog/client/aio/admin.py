@@ -10,19 +10,36 @@ from typing import TypeVar
 from raftlog import limits
 from raftlog.client.aio.loop_bound import LoopBound
 from raftlog.client.cluster import Cluster
+from raftlog.client.connection import Connection
 from raftlog.client.descriptions import (
     ClusterDescription,
+    LeaderDescription,
+    RecoveryDescription,
     TopicDescription,
-    cluster_description,
+    recovery_description,
     topic_description,
 )
 from raftlog.client.host import Host
 from raftlog.client.leaders import At, delete_records, list_offsets
-from raftlog.client.settings import CLIENT_ID_DEFAULT, Bootstrap, connection_settings, integer
+from raftlog.client.overview import describe_cluster, describe_topics
+from raftlog.client.retry import may_retry
+from raftlog.client.settings import (
+    CLIENT_ID_DEFAULT,
+    Bootstrap,
+    connection_settings,
+    integer,
+    parse_bootstrap,
+)
 from raftlog.client.subscription import check_partitions, check_topics
-from raftlog.errors import RaftlogError
+from raftlog.errors import BrokerUnavailableError, LeaderNotAvailableError, RaftlogError
 from raftlog.protocol import api as apis
 from raftlog.protocol.api import Api
+from raftlog.protocol.cluster import (
+    RecoverClusterRequest,
+    RecoverClusterResponse,
+    TransferLeaderRequest,
+    TransferLeaderResponse,
+)
 from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
 from raftlog.protocol.schema import Failure, Message
 from raftlog.protocol.topics import (
@@ -30,8 +47,7 @@ from raftlog.protocol.topics import (
     AlterTopicsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
-    DescribeTopicsRequest,
-    DescribeTopicsResponse,
+    TopicResult,
     TopicsResponse,
     TopicToAlter,
     TopicToCreate,
@@ -50,6 +66,7 @@ V = TypeVar("V", str, str | None)
 
 _METADATA_MAX_AGE_MS = 30_000
 _TO_THE_END = -1  # what delete_records means by all
+_RECOVER_TIMEOUT_MS = 600_000  # it works through all partitions
 
 
 class AdminBase:
@@ -104,6 +121,7 @@ class AsyncAdmin(LoopBound, AdminBase):
     ) -> dict[str, str]:
         """Create topics; their ids, by name. With ``validate_only``, only see whether it could be.
 
+        A replication factor of 0, or None, is the cluster's default.
         Raises ``TopicExistsError``, ``InvalidTopicError``, ``InvalidPartitionsError``,
         ``InvalidConfigError``.
         """
@@ -124,7 +142,7 @@ class AsyncAdmin(LoopBound, AdminBase):
                     name=topic.name,
                     partitions=integer("partitions", topic.partitions, *_COUNTS),
                     replication_factor=integer(
-                        "replication_factor", topic.replication_factor, *_COUNTS
+                        "replication_factor", topic.replication_factor or 0, 0, _COUNTS[1]
                     ),
                     config=_config_text(topic.config),
                 )
@@ -187,11 +205,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         found: list[TopicDescription] = []
         failures: list[RaftlogError] = []
         for part in parts:
-            answer = await self._cluster.call(
-                apis.DESCRIBE_TOPICS, DescribeTopicsRequest(topics=part)
-            )
-            assert isinstance(answer, DescribeTopicsResponse)
-            for topic in answer.topics:
+            for topic in await describe_topics(self._cluster, part):
                 if topic.failure is None:
                     found.append(topic_description(topic))
                 else:
@@ -249,9 +263,90 @@ class AsyncAdmin(LoopBound, AdminBase):
 
     # -- the cluster
 
-    async def describe_cluster(self) -> ClusterDescription:
-        """The cluster's id and its brokers."""
-        return cluster_description(await self._metadata([]))
+    async def describe_cluster(
+        self, topics: Iterable[str] | None = None, *, partitions: bool = True
+    ) -> ClusterDescription:
+        """The cluster's brokers, and the partitions of these topics (default: of all).
+
+        Every broker is asked, and what they answer is put together; those that do not answer within
+        two seconds are told of as not live. With ``partitions`` false, there are only brokers.
+        Raises ``UnknownTopicError``.
+        """
+        self._bind()
+        names = None if topics is None else _names(topics)
+        return await describe_cluster(self._cluster, names, partitions=partitions)
+
+    async def transfer_leader(
+        self, topic: str, partition: int, to: int | None = None
+    ) -> LeaderDescription:
+        """Have another in-sync replica lead: broker ``to``, or the first in the preferred order.
+
+        Nothing is lost; clients follow by themselves. Raises ``InvalidRequestError`` when that
+        broker cannot lead, ``UnknownTopicError``, ``UnknownPartitionError``.
+        """
+        self._bind()
+        name = check_topic_name(topic)
+        request = TransferLeaderRequest(
+            topic=name,
+            partition=integer("partition", partition, 0, limits.PARTITIONS_PER_TOPIC_MAX),
+            to=None if to is None else integer("to", to, *_BROKER_IDS),
+        )
+        cluster = self._cluster
+
+        async def attempt() -> Message:
+            await cluster.refresh([name])
+            connection = await self._voter(name, partition)
+            return await cluster.ask(connection, apis.TRANSFER_LEADER, request)
+
+        answer = await cluster.persist(attempt, repeatable=False)
+        assert isinstance(answer, TransferLeaderResponse)
+        return LeaderDescription(answer.leader, answer.leader_epoch)
+
+    async def _voter(self, topic: str, partition: int) -> Connection:
+        """The connection to the partition's leader, or to another broker that has a vote on it."""
+        known = self._cluster.view.partition(topic, partition)
+        leader = () if known.leader is None else (known.leader,)
+        problem: RaftlogError = LeaderNotAvailableError(f"{topic}:{partition} has no replica")
+        for broker_id in dict.fromkeys((*leader, *known.isr, *known.replicas)):
+            try:
+                return await self._cluster.connection(broker_id)
+            except BrokerUnavailableError as error:
+                problem = error
+        raise problem
+
+    async def recover_cluster(
+        self,
+        *,
+        accept_loss: bool = False,
+        topics: Iterable[str] | None = None,
+        broker: str | None = None,
+    ) -> RecoveryDescription:
+        """Go on with what is left when a majority of the voters is lost for good.
+
+        For an operator who knows that the others do not come back: the broker asked, ``broker``
+        ("host:port"; default: any that answers), decides alone from then on. What it, or another
+        in-sync replica that is left, has of ``topics`` (default: of all) is kept whole;
+        ``accept_loss``: lead with what is left also where no in-sync replica is, and lose what that
+        lacks. May take minutes. Raises an ``OutcomeUnknownError`` when the answer does not come.
+        """
+        self._bind()
+        request = RecoverClusterRequest(
+            accept_loss=accept_loss, topics=None if topics is None else _names(topics)
+        )
+        cluster = self._cluster
+
+        async def attempt() -> Message:
+            if broker is None:
+                connection = await cluster.any_connection()
+            else:
+                connection = await cluster.connection_to(parse_bootstrap(broker)[0])
+            return await cluster.ask(
+                connection, apis.RECOVER_CLUSTER, request, timeout_ms=_RECOVER_TIMEOUT_MS
+            )
+
+        answer = await cluster.persist(attempt, repeatable=False)
+        assert isinstance(answer, RecoverClusterResponse)
+        return recovery_description(answer)
 
     async def _metadata(self, topics: list[str] | None) -> MetadataResponse:
         self._bind()
@@ -270,10 +365,8 @@ class AsyncAdmin(LoopBound, AdminBase):
         self._bind()
         ids: dict[str, str] = {}
         for start in range(0, len(changes), limits.TOPICS_PER_REQUEST_MAX):
-            part = list(changes[start : start + limits.TOPICS_PER_REQUEST_MAX])
-            answer = await self._cluster.call(api, request(part))
-            assert isinstance(answer, TopicsResponse)
-            for result in answer.results:
+            left = list(changes[start : start + limits.TOPICS_PER_REQUEST_MAX])
+            for result in await self._changed(api, left, request):
                 if result.failure is None:
                     ids[result.name] = result.id
                 else:
@@ -281,6 +374,38 @@ class AsyncAdmin(LoopBound, AdminBase):
         if failures:
             raise failures[0]
         return ids
+
+    async def _changed(
+        self, api: Api, changes: list[T], request: Callable[[list[T]], Message]
+    ) -> list[TopicResult]:
+        """The result of each change. One that failed in a way that may pass is asked for again."""
+        cluster = self._cluster
+        results: list[TopicResult | None] = [None] * len(changes)
+        last: dict[int, TopicResult] = {}  # of those asked for again
+
+        async def attempt() -> None:
+            last.clear()
+            left = [index for index, result in enumerate(results) if result is None]
+            connection = await cluster.any_connection()
+            answer = await cluster.ask(connection, api, request([changes[i] for i in left]))
+            assert isinstance(answer, TopicsResponse)
+            again: RaftlogError | None = None
+            for index, result in zip(left, answer.results, strict=True):
+                error = None if result.failure is None else result.failure.to_error()
+                if error is not None and may_retry(error, repeatable=api.idempotent):
+                    again, last[index] = error, result
+                    continue
+                results[index] = result
+            if again is not None:
+                cluster.doubt(connection.broker_id)  # it may be cut off: rather ask another
+                raise again
+
+        try:
+            await cluster.persist(attempt, repeatable=api.idempotent)
+        except RaftlogError:
+            if any(result is None and i not in last for i, result in enumerate(results)):
+                raise
+        return [result or last[index] for index, result in enumerate(results)]
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""
@@ -312,6 +437,7 @@ class AsyncAdmin(LoopBound, AdminBase):
 
 
 _COUNTS = (1, limits.PARTITIONS_PER_TOPIC_MAX)
+_BROKER_IDS = (0, (1 << 31) - 1)
 
 
 def _names(topics: Iterable[str]) -> list[str]:

@@ -172,6 +172,8 @@ class ClusterNode:
         )
         self._sessions: dict[Connection, ReplicaSession] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._next_look: asyncio.TimerHandle | None = None
+        self._changed_groups: dict[str, None] = {}
         self._looks = 0
         self._is_current = False
 
@@ -247,14 +249,27 @@ class ClusterNode:
     def _peer_down(self, peer: int, _reason: str) -> None:
         self.liveness.link_down(peer)
         self.plane.peer_down(peer)
-        self._look_soon(GRACE_SECONDS + 0.01)
+        self._loop.call_later(GRACE_SECONDS + 0.01, self._look_soon, 0.0)
 
     def _refused(self, peer: int, error: RaftlogError) -> None:
         logger.error("broker %d and this one cannot work together: %s", peer, error)
         self.membership.refusal = str(error)
 
-    def _raft_changed(self, _group_id: str) -> None:
-        self._look_soon(0.0)
+    def _raft_changed(self, group_id: str) -> None:
+        """A group has another Raft leader: if that is this broker, the partition is its business."""
+        if group_id == CLUSTER_GROUP:
+            self._look_soon(0.0)
+            return
+        if not self._changed_groups:
+            self._loop.call_soon(self._look_at_changed_groups)
+        self._changed_groups[group_id] = None
+
+    def _look_at_changed_groups(self) -> None:
+        changed, self._changed_groups = self._changed_groups, {}
+        for group_id in changed:
+            member = self.partitions.members.get(group_id)
+            if member is not None:
+                self.arbiter.look(member)
 
     def _cluster_changed(self, change: ClusterChange) -> None:
         self.partitions.look_at_topics(sorted(change.topics))
@@ -278,7 +293,13 @@ class ClusterNode:
     # -- the time ----------------------------------------------------------------------------------
 
     def _look_soon(self, seconds: float) -> None:
-        self._loop.call_later(seconds, self._look_at_everything)
+        """Look at everything once; what asks meanwhile for the same or later is served by it."""
+        at = self._loop.time() + seconds
+        if self._next_look is not None and self._next_look.when() <= at:
+            return
+        if self._next_look is not None:
+            self._next_look.cancel()
+        self._next_look = self._loop.call_at(at, self._look_at_everything)
 
     def _look(self) -> None:
         self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
@@ -295,6 +316,7 @@ class ClusterNode:
             self.gossip.tell(self.partitions.members.values())
 
     def _look_at_everything(self) -> None:
+        self._next_look = None
         if not self.membership.is_leaving:
             self.membership.look()
             self._look_at_partitions()

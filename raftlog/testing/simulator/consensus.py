@@ -20,7 +20,8 @@ from typing import Final
 from raftlog.consensus import Applied, Outcome
 from raftlog.testing.simulator.consensus_checker import first_directory
 from raftlog.testing.simulator.consensus_faults import FAULTS, Harm
-from raftlog.testing.simulator.consensus_world import Broker, Process, World
+from raftlog.testing.simulator.consensus_process import Broker, Process
+from raftlog.testing.simulator.consensus_world import World
 
 LARGE_BYTES: Final = 59_000  # of a command: four fill an append
 HEAL_S_MAX: Final = 30.0  # by when all has to be well again
@@ -33,10 +34,11 @@ class Mix:
     brokers: int | None = None  # else 3 or 5
     groups: int | None = None  # else 1 to 3
     faults: frozenset[str] | None = None  # of ``FAULTS``; else few or many of them
-    duration_s: float = 8.0  # of virtual time with faults, before all is healed
+    duration_s: float = 9.0  # of virtual time with faults, before all is healed
 
 
 ANYTHING: Final = Mix()
+TOLD_MAX: Final = 10  # seeds of which each is described
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         total.update({**report.counts, "acked": report.acked, "events": report.events})
         if report.violations:
             bad.append(seed)
-        if options.trace or report.violations or options.count == 1:
+        if options.trace or report.violations or options.count <= TOLD_MAX:
             _say("\n".join(report.trace))
             _say(describe(report))
     _say(f"{options.count} seeds, {len(bad)} bad {bad[:20]}; {dict(total)}")

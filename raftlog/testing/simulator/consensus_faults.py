@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from raftlog.testing.disk import FREE_BYTES, Fault
-from raftlog.testing.simulator.consensus_world import Broker, World
+from raftlog.testing.simulator.consensus_process import Broker
+from raftlog.testing.simulator.consensus_world import World
 
 
 class Harm:

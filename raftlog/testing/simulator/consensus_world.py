@@ -1,238 +1,25 @@
-"""Brokers' consensus nodes, their disks and the network between them, on one heap of events.
+"""Brokers, the network between them, and time: the world of simulated consensus.
 
-The nodes and journals are the real ones; here is what surrounds them. Time is virtual, every choice
-is drawn from one ``Random``, and what happens goes into a running hash. Nothing here decides what
-goes wrong, or when: ``consensus`` does. What is right, ``consensus_checker`` says.
+One heap of events and one ``Random``: all that happens is drawn from a seed, and goes into a
+running hash. Nothing here decides what goes wrong, or when: ``consensus`` does. What is right,
+``consensus_checker`` says.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from random import Random
 from typing import Any, Final
 
-import msgpack
-
-from raftlog.consensus import (
-    Applied,
-    ConsensusNode,
-    ConsensusSettings,
-    Journal,
-    JournalTicket,
-    Outcome,
-)
-from raftlog.consensus.envelope import COMMAND
-from raftlog.consensus.raft_journal import Entry, RaftJournal
-from raftlog.errors import DiskFullError, StorageFailedError
-from raftlog.testing.disk import Fault, SimDisk, Stopped
+from raftlog.consensus import Applied, Outcome
+from raftlog.errors import DiskFullError
+from raftlog.testing.disk import SimDisk
 from raftlog.testing.simulator.consensus_checker import Checker, first_directory
-
-PATH: Final = "data/consensus.journal"
-REWRITE_BYTES: Final = 6_000  # so that journals are rewritten often
-RETRY_S: Final = 0.2  # between tries on a full disk
-FOREVER_S: Final = 1e6
-PADDING: Final = b"."
-SETTINGS: Final = ConsensusSettings(
-    election_timeout_ms=900,
-    suspect_timeout_ms=100,
-    heartbeat_ms=300,
-    tick_ms=50,
-    propose_timeout_ms=2_000,
-    seal_after_entries=40,
-)
-
-
-class Ledger:
-    """A state machine that is the list of its commands. Each gets its place in it, from 1."""
-
-    def __init__(self, process: Process, group_id: str) -> None:
-        self.commands: list[bytes] = []
-        self._process = process
-        self._group_id = group_id
-        self._journal: RaftJournal = process.journal.group(group_id)
-        self._generation = 0
-        self._position = 0  # in the journal, after the entry that was applied last
-
-    def apply(self, command: bytes) -> object:
-        name = command.rstrip(PADDING)
-        self.commands.append(name)
-        place = len(self.commands)
-        entry = self._find(bytes([COMMAND]) + command)
-        self._process.world.checker.applied(
-            self._group_id, place, name, entry, self._journal.voters
-        )
-        return place
-
-    def _find(self, stored: bytes) -> tuple[int, int, Entry] | None:
-        if self._generation != self._journal.generation:
-            self._generation, self._position = self._journal.generation, 0
-        for position in range(self._position, len(self._journal)):
-            entry = self._journal[position]
-            if entry[0] == stored:
-                self._position = position + 1
-                return self._generation, position, entry
-        return None
-
-    def snapshot(self) -> bytes:
-        return bytes(msgpack.packb(self.commands))
-
-    def restore(self, snapshot: bytes) -> None:
-        self.commands = msgpack.unpackb(snapshot) if snapshot else []
-        self._process.world.checker.restored(self._group_id, self.commands)
-
-
-class Process:
-    """One life of a broker: from a start to the crash that ends it."""
-
-    def __init__(self, broker: Broker, world: World) -> None:
-        self.broker = broker
-        self.world = world
-        self.is_alive = True
-        self.paused_until = 0.0
-        self.journal = Journal.open(broker.disk, PATH, rewrite_bytes=REWRITE_BYTES)
-        self.stored(anew=True)
-        self.ledgers: dict[str, Ledger] = {}
-        self.ticket: JournalTicket | None = None
-        self._timer = 0
-        self._retry_at = 0.0  # a full disk is tried again then
-        self._changed: dict[str, None] = {}  # groups to look at once the node has done its work
-        chance = Random(world.random.getrandbits(64))
-        self.node = ConsensusNode(
-            broker.broker_id,
-            broker.directory_id,
-            self.journal,
-            settings=SETTINGS,
-            chance=chance.random,
-            send=self._send,
-            on_state=self._note_change,
-        )
-        for group_id, voters in world.groups.items():
-            self.ledgers[group_id] = Ledger(self, group_id)
-            self.node.open_group(
-                group_id, self.ledgers[group_id], voters=voters, base=b"", now=self.now
-            )
-            self._note_change(group_id)
-
-    @property
-    def now(self) -> float:
-        """What this broker's monotonic clock says."""
-        return self.broker.clock_offset + self.world.now * self.broker.clock_rate
-
-    def do(self, action: Callable[[], object]) -> None:
-        """Let the node do something, now or when the process goes on; then what follows from it."""
-        if not self.is_alive:
-            return
-        if self.paused_until > self.world.now:
-            self.world.at(self.paused_until - self.world.now, "resumed", self.do, action)
-            return
-        action()
-        self._look()
-        self._go_on()
-
-    def _go_on(self) -> None:
-        """What a host does after every call of the node: sync, or know when to tick."""
-        if not self.is_alive or self.ticket is not None:
-            return
-        if self._retry_at > self.world.now:
-            return
-        self.ticket = self.node.begin_sync()
-        if self.ticket is None:
-            self._set_timer()
-        else:
-            wait = self.world.sync_time(self.broker)
-            self.world.at(wait, f"sync {self.broker.broker_id}", self.do, self._finish_sync)
-
-    def _set_timer(self) -> None:
-        self._timer += 1
-        timer, due = self._timer, self.node.next_tick(self.now)
-        wait = max(0.0, (due - self.now) / self.broker.clock_rate)
-        if wait < FOREVER_S:
-            self.world.at(wait, "", self._on_timer, timer)
-
-    def _on_timer(self, timer: int) -> None:
-        if timer == self._timer and self.ticket is None:
-            self.do(lambda: self.node.tick(self.now))
-
-    def _finish_sync(self) -> None:
-        ticket, self.ticket = self.ticket, None
-        assert ticket is not None
-        file = ticket.file
-        try:
-            ticket.run()
-        except OSError as error:
-            failure = self.node.failed_sync(ticket, error)
-            if isinstance(failure, StorageFailedError):
-                self.world.stop(self.broker, "disk")
-            else:
-                self.world.counts["refused sync"] += 1
-                self._retry_at = self.world.now + RETRY_S
-                self.world.at(RETRY_S, "", self.do, lambda: None)
-            return
-        self.stored(anew=ticket.file is not file)
-        self.node.complete_sync(ticket, self.now)
-
-    def stored(self, *, anew: bool = False) -> None:
-        data = self.broker.disk.durable_bytes(PATH) or b""
-        self.world.checker.stored(self.broker.directory_id, data, anew=anew)
-
-    def end(self, way: str) -> None:
-        """The process is gone. With "power" a sync that was under way may have got anywhere."""
-        self.is_alive = False
-        disk, random = self.broker.disk, self.world.random
-        if self.ticket is not None and random.random() < 0.7:
-            disk.faults = [Fault(error=None, skip=random.randrange(3))]
-            with suppress(Stopped, OSError):
-                self.ticket.run()
-        disk.faults = []
-        if way == "power":
-            disk.power_cut()
-        else:
-            disk.crash()
-
-    # -- what the node says ------------------------------------------------------------------------
-
-    def _send(self, peer: int, envelope: bytes) -> None:
-        if self.journal.is_dirty:
-            self.world.checker.violated(f"{self.broker.broker_id} sends what is not durable")
-        self.world.transmit(self.broker.broker_id, peer, envelope)
-
-    def _note_change(self, group_id: str) -> None:
-        """A role, a leader or a generation has changed."""
-        self._changed[group_id] = None
-
-    def _look(self) -> None:
-        changed, self._changed = self._changed, {}
-        if not self.is_alive:
-            return
-        checker = self.world.checker
-        for group_id in changed:
-            status = self.node.status(group_id)
-            if status.role == "leader":
-                directory = self.broker.directory_id
-                checker.leads(group_id, status.generation, status.term, directory)
-            self.world.note(
-                f"{self.broker.broker_id} {group_id} {status.role} of generation "
-                f"{status.generation}, term {status.term}, leader {status.leader}"
-            )
-
-
-@dataclass(slots=True)
-class Broker:
-    """A machine: what outlives its processes."""
-
-    broker_id: int
-    disk: SimDisk
-    directory_id: str
-    directories: int = 1
-    clock_offset: float = 0.0
-    clock_rate: float = 1.0
-    sync_s: float = 0.005  # mean; longer while its disk is slow
-    process: Process | None = None
+from raftlog.testing.simulator.consensus_process import PADDING, RETRY_S, Broker, Process
 
 
 @dataclass(slots=True)
@@ -408,14 +195,17 @@ class World:
     def transmit(self, source: int, target: int, envelope: bytes) -> None:
         link, receiver = self.link(source, target), self.brokers[target].process
         if receiver is None or source in link.blackholes or not link.number:
+            self.counts["lost"] += 1
             return
         random, network = self.random, self.network
         copies = 2 if random.random() < network.duplicate else 1
+        self.counts["duplicate"] += copies - 1
         for _ in range(copies):
             arrival = self.now + random.expovariate(1 / (network.latency_s * link.slowness))
             if random.random() >= network.reorder:
                 arrival = max(arrival, link.last.get(source, 0.0))
                 link.last[source] = arrival
+            self.counts["overtaken"] += arrival < link.last.get(source, 0.0)
             self.at(arrival - self.now, "", self._arrive, source, receiver, envelope, link.number)
 
     def _arrive(self, source: int, receiver: Process, envelope: bytes, number: int) -> None:
@@ -466,15 +256,7 @@ class World:
 
 
 COUNTED: Final = (
-    "kill",
-    "power",
-    "disk",
-    "wipe",
-    "disconnect",
-    "late",
-    "seal",
-    "refused sync",
-    "Applied",
-    "NotProposed",
-    "Unknown",
+    *("kill", "power", "disk", "wipe", "paused", "refused sync", "seal"),
+    *("disconnect", "lost", "late", "duplicate", "overtaken"),
+    *("Applied", "NotProposed", "Unknown"),
 )

@@ -46,6 +46,7 @@ MODES: Final[tuple[Mode, ...]] = ("safety", "liveness")
 READERS: Final = 2
 SETTLE_LIMIT_S: Final = 120.0  # for all to be up, and all clients at their end, once all is healed
 SYNC_S: Final = 2.0  # for what is written to be durable everywhere, and known to be
+QUIET_S: Final = 15.0  # for brokers to learn who leads what: longer than any of their timeouts
 PROGRESS_LIMIT_S: Final = 60.0  # for every client of a healed core to get on
 
 
@@ -160,16 +161,23 @@ def _prepare(world: World, workload: Workload) -> None:
 
 
 def _progress(world: World, workload: Workload, scenario: Scenario) -> list[Violation]:
-    """Heal a core, leave the rest as it is or make it worse, and see every client get on."""
+    """Heal a core, give the rest a fault for ever, and see every client get on.
+
+    Of a cluster, everything is healed first for as long as replicas need to catch up: what is in
+    nobody's ISR but that of a broker outside the core would be right to wait.
+    """
     random = world.random("core")
     brokers = [machine.name for machine in world.brokers]
     core = set(random.sample(brokers, scenario.brokers - (scenario.brokers - 1) // 2))
     clients = [machine.name for machine in workload.machines]
     if len(clients) > 1 and random.random() < 0.5:
         clients.remove(random.choice(clients))
-    for machine in world.brokers:
-        if machine.name not in core:
-            _freeze(world, random, machine, sorted(core))
+    if len(core) < len(brokers):
+        world.heal()
+        world.run_for(QUIET_S)
+        for machine in world.brokers:
+            if machine.name not in core:
+                _freeze(world, random, machine, sorted(core))
     world.heal({*core, *clients})
     world.trace(f"healed for good: {sorted(core)} and {clients}")
     since_ns = world.time.now_ns
@@ -185,17 +193,20 @@ def _progress(world: World, workload: Workload, scenario: Scenario) -> list[Viol
 
 def _freeze(world: World, random: Random, machine: BrokerMachine, core: list[str]) -> None:
     """A broker outside the core has its fault for ever."""
-    how = random.choice(("as it is", "down", "paused", "mute", "deaf"))
+    how = random.choice(("down", "without power", "paused", "mute", "deaf", "cut off"))
     world.trace(f"{machine.name} from now on: {how}")
     if how == "down":
         machine.is_kept_down = True
         machine.kill()
+    elif how == "without power":
+        machine.power_cut()
     elif how == "paused":
         machine.pause()
-    elif how != "as it is":
-        for host in core:
-            ends = (machine.name, host) if how == "mute" else (host, machine.name)
-            world.network.cut(*ends, one_way=True)
+    for host in core:
+        if how in {"mute", "cut off"}:
+            world.network.cut(machine.name, host, one_way=True)
+        if how in {"deaf", "cut off"}:
+            world.network.cut(host, machine.name, one_way=True)
 
 
 def _gets_on(workload: Workload, machine: str, since_ns: int) -> bool:
@@ -253,6 +264,8 @@ def _settle(world: World, workload: Workload, readings: list[Reading]) -> str:
         waiting = [machine.name for machine in workload.machines if not machine.is_done]
         down = [machine.name for machine in world.brokers if machine.broker is None]
         return f"after healing; brokers down: {down}, clients that go on: {waiting}"
+    if len(world.brokers) > 1:
+        world.run_for(QUIET_S)
     readers = [
         world.add_client(f"reader-{number}", _reader(workload, reading))
         for number, reading in enumerate(readings, start=1)

@@ -1,0 +1,99 @@
+"""What a description of the cluster comes to: counts, states, lags, damage. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from raftlog.client.descriptions import (
+    BrokerDescription,
+    ClusterDescription,
+    PartitionOverview,
+    ReplicaDescription,
+)
+
+UNKNOWN = "?"
+
+
+def summary(cluster: ClusterDescription) -> dict[str, Any]:
+    """The cluster in a few numbers, and everything that is wrong with stored bytes."""
+    partitions = cluster.partitions
+    return {
+        "cluster_id": cluster.cluster_id,
+        "controller": cluster.controller,
+        "brokers": len(cluster.brokers),
+        "brokers_up": sum(map(is_up, cluster.brokers)),
+        "brokers_fenced": sum(broker.fenced for broker in cluster.brokers),
+        "topics": len({partition.topic for partition in partitions}),
+        "partitions": len(partitions),
+        "under_replicated": sum(partition.is_under_replicated for partition in partitions),
+        "unavailable": sum(not partition.is_available for partition in partitions),
+        "at_min_isr": sum(partition.is_at_min_isr for partition in partitions),
+        "damage": [
+            {
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "broker": replica.broker,
+                "damage": replica.damage,
+            }
+            for partition in partitions
+            for replica in partition.replica_states
+            if replica.damage
+        ],
+    }
+
+
+def is_up(broker: BrokerDescription) -> bool:
+    """It answers, and the cluster counts on it."""
+    return broker.live and not broker.fenced
+
+
+def broker_state(broker: BrokerDescription) -> str:
+    if not broker.live:
+        return "down"
+    return "fenced" if broker.fenced else "up"
+
+
+def partition_state(partition: PartitionOverview) -> str:
+    """The worst that is true of it: unavailable, under-replicated, at-min-isr, or ok."""
+    if not partition.is_available:
+        return "unavailable"
+    if partition.is_under_replicated:
+        return "under-replicated"
+    # With a single replica there is none that could be missing.
+    return "at-min-isr" if partition.is_at_min_isr and len(partition.replicas) > 1 else "ok"
+
+
+def lag(replicas: Iterable[ReplicaDescription]) -> str:
+    """The records that followers lack, such as ``2:120``; 0 when none lacks any."""
+    behind = [
+        f"{replica.broker}:{UNKNOWN if replica.lag_records < 0 else replica.lag_records}"
+        for replica in replicas
+        if replica.lag_records
+    ]
+    return ",".join(behind) or "0"
+
+
+def ids(brokers: Iterable[int]) -> str:
+    """Broker ids as a cell of a table."""
+    return ",".join(map(str, brokers))
+
+
+def partition_row(partition: PartitionOverview) -> dict[str, Any]:
+    """A partition for JSON; chains in hexadecimal, as ``raftlog log dump`` has them."""
+    return {
+        **asdict(partition),
+        "replica_states": replica_rows(partition.replica_states),
+        "state": partition_state(partition),
+    }
+
+
+def replica_rows(replicas: Iterable[ReplicaDescription]) -> list[dict[str, Any]]:
+    return [
+        {
+            **asdict(replica),
+            "chain": None if replica.chain is None else f"{replica.chain:016x}",
+        }
+        for replica in replicas
+    ]

@@ -1,0 +1,309 @@
+"""Single partitions of topics that a cluster has placed: hosted, brought up to date, dropped."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+
+import pytest
+
+from raftlog.config import TopicConfig
+from raftlog.errors import (
+    DiskFullError,
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    StorageFailedError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from raftlog.storage import Store
+from raftlog.testing.disk import Fault, SimDisk
+from raftlog.types import TopicPartition
+from tests.storage.crashes import sweep
+from tests.storage.directories import (
+    DATA,
+    FIRST,
+    SECOND,
+    host,
+    hosted,
+    open_store,
+    paths_of,
+    reopened,
+)
+from tests.storage.logs import append, files, fill, sim_disk, values
+
+
+@pytest.fixture(params=[pytest.param(3), pytest.param(40, marks=pytest.mark.seeds)])
+def chances(request: pytest.FixtureRequest) -> int:
+    """How many outcomes of each power cut are looked at."""
+    count: int = request.param
+    return count
+
+
+# -- hosting ---------------------------------------------------------------------------------------
+
+
+def test_only_the_hosted_partitions_are_here_and_they_stay() -> None:
+    disk = sim_disk()
+    store = open_store(disk)
+    append(host(store, 2, segment_bytes="20000"), b"two")
+    append(host(store, 0, segment_bytes="20000"), b"zero")
+    assert paths_of(disk) == [f"clicks/{FIRST}/0", f"clicks/{FIRST}/2"]
+    store.close()
+    store = reopened(disk)
+    topic = store.topic("clicks")
+    assert (topic.id, topic.partitions, tuple(topic.local)) == (FIRST, 4, (0, 2))
+    assert topic.config == TopicConfig(segment_bytes=20_000)
+    assert values(store.log("clicks", 0)) == values(store.hosted_log(FIRST, 0)) == [b"zero"]
+    assert values(store.log("clicks", 2)) == [b"two"]
+    assert store.log("clicks", 2).config == topic.config
+    assert sorted(key for key, _ in store.logs()) == [
+        TopicPartition("clicks", 0),
+        TopicPartition("clicks", 2),
+    ]
+    with pytest.raises(UnknownPartitionError, match="not on this broker"):
+        store.log("clicks", 1)
+    for id_, partition in ((FIRST, 1), ("other", 0)):
+        with pytest.raises(UnknownPartitionError, match="not on this broker"):
+            store.hosted_log(id_, partition)
+
+
+def test_hosting_again_gives_the_same_log_and_writes_nothing() -> None:
+    disk = sim_disk()
+    store = open_store(disk)
+    log = host(store, 1, count=3)
+    changes = disk.changes
+    assert host(store, 1) is log
+    assert disk.changes == changes
+
+
+def test_a_hosted_partition_is_durable_at_once() -> None:
+    for seed in range(8):
+        disk = sim_disk(seed)
+        host(open_store(disk), 3, count=2)
+        assert hosted(reopened(disk, power_cut=True)) == {(FIRST, 3): 2}
+
+
+def test_several_are_hosted_with_one_write_of_the_catalog() -> None:
+    disk = sim_disk()
+    store = open_store(disk)
+    counter = Fault({"rename"}, path="*catalog*", skip=100)
+    disk.faults.append(counter)
+    logs = store.host_partitions("clicks", FIRST, [3, 1], total_partitions=4, overrides={})
+    assert logs == [store.hosted_log(FIRST, 3), store.hosted_log(FIRST, 1)]
+    assert counter.skip == 99
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"name": "a/b"}, InvalidTopicError),
+        ({"total": 0}, InvalidPartitionsError),
+        ({"segment_bytes": "1"}, InvalidConfigError),
+        ({"id_": "../.."}, AssertionError),
+        ({"partition": 4}, AssertionError),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_leaves_nothing(
+    changes: dict[str, object], error: type[Exception]
+) -> None:
+    disk = sim_disk()
+    store = open_store(disk)
+    before = disk.changes
+    with pytest.raises(error):
+        host(store, **{"partition": 0, **changes})  # type: ignore[arg-type]
+    assert disk.changes == before
+
+
+@pytest.mark.parametrize(
+    ("code", "error"), [(errno.ENOSPC, DiskFullError), (errno.EIO, StorageFailedError)]
+)
+@pytest.mark.parametrize("operation", ["make_dir", "sync_dir", "rename"])
+def test_a_partition_that_could_not_be_hosted_is_not_here(
+    operation: str, code: int, error: type[Exception]
+) -> None:
+    disk = sim_disk()
+    store = open_store(disk)
+    host(store, 0)
+    disk.faults.append(Fault({operation}, code))
+    with pytest.raises(error, match=r"clicks|catalog"):
+        host(store, 1)
+    assert hosted(store) == {(FIRST, 0): 0}
+    fill(host(store, 1), 2)
+    assert hosted(reopened(disk)) == {(FIRST, 0): 0, (FIRST, 1): 2}
+
+
+def test_a_topic_of_this_broker_alone_becomes_one_that_is_placed() -> None:
+    disk = sim_disk()
+    store = open_store(disk)
+    topic = store.create_topic("clicks", partitions=2, config={})
+    fill(store.log("clicks", 1), 3)
+    store.update_topic(topic.id, overrides={}, total_partitions=4)
+    assert tuple(store.topic("clicks").local) == (0, 1)
+    host(store, 3, id_=topic.id)
+    assert hosted(reopened(disk)) == {(topic.id, 0): 0, (topic.id, 1): 3, (topic.id, 3): 0}
+
+
+# -- keeping up to date ----------------------------------------------------------------------------
+
+
+def test_settings_and_the_partition_count_are_brought_up_to_date() -> None:
+    disk = sim_disk()
+    store = open_store(disk)
+    log = host(store, 1)
+    changes = disk.changes
+    store.update_topic(FIRST, overrides={}, total_partitions=4)
+    store.update_topic("not-here", overrides={}, total_partitions=9)
+    assert disk.changes == changes
+    store.update_topic(FIRST, overrides={"flush.policy": "os"}, total_partitions=6)
+    for found in (store, reopened(disk, power_cut=True)):
+        topic = found.topic("clicks")
+        assert (topic.partitions, tuple(topic.local)) == (6, (1,))
+        assert topic.config.flush_policy == "os"
+    assert log.config.flush_policy == "os"
+    assert reopened(disk).log("clicks", 1).config.flush_policy == "os"
+
+
+# -- one name, two ids (S19) -----------------------------------------------------------------------
+
+
+def test_a_topic_created_again_never_meets_the_files_of_the_first() -> None:
+    disk = sim_disk()
+    store = open_store(disk)
+    host(store, 0, count=5)
+    host(store, 1, count=5)
+    host(store, 0, id_=SECOND, total=1, count=2)
+    assert store.topic("clicks").id == SECOND
+    assert store.log("clicks", 0).log_end_offset == 2
+    assert hosted(store) == {(FIRST, 0): 5, (FIRST, 1): 5, (SECOND, 0): 2}
+    store = reopened(disk)
+    assert hosted(store) == {(FIRST, 0): 5, (FIRST, 1): 5, (SECOND, 0): 2}
+    assert store.topic("clicks").id == SECOND
+    store.drop_partition(FIRST, 0)
+    store.drop_partition(FIRST, 1)
+    for found in (store, reopened(disk)):
+        assert hosted(found) == {(SECOND, 0): 2}
+        assert found.topic("clicks").id == SECOND
+    assert paths_of(disk) == [f"clicks/{SECOND}/0"]
+
+
+# -- dropping --------------------------------------------------------------------------------------
+
+
+def test_a_dropped_partition_is_gone_with_its_files() -> None:
+    disk = sim_disk()
+    store = open_store(disk)
+    host(store, 0, count=2)
+    host(store, 3, count=2)
+    store.drop_partition(FIRST, 3)
+    store.drop_partition(FIRST, 3)
+    assert paths_of(disk) == [f"clicks/{FIRST}/0"]
+    store = reopened(disk, power_cut=True)
+    assert hosted(store) == {(FIRST, 0): 2}
+    store.drop_partition(FIRST, 0)
+    assert paths_of(disk) == []
+    with pytest.raises(UnknownTopicError):
+        store.topic("clicks")
+    assert hosted(reopened(disk, power_cut=True)) == {}
+    assert disk.list_dir(f"{DATA}/topics/clicks") == []
+
+
+def test_a_partition_that_comes_back_is_empty() -> None:
+    disk = sim_disk()
+    store = open_store(disk)
+    host(store, 0, count=5)
+    host(store, 1, count=5)
+    store.drop_partition(FIRST, 1)
+    assert host(store, 1).log_end_offset == 0
+    store.drop_partition(FIRST, 1)
+    disk.faults.append(Fault({"remove"}, errno.ENOSPC))  # a removal that is cut short
+    host(store, 1, count=3)
+    with pytest.raises(DiskFullError):
+        store.drop_partition(FIRST, 1)
+    assert host(store, 1).log_end_offset == 0
+    assert hosted(reopened(disk)) == {(FIRST, 0): 5, (FIRST, 1): 0}
+
+
+def test_a_drop_without_room_for_the_catalog_has_not_happened() -> None:
+    disk = sim_disk()
+    store = open_store(disk)
+    host(store, 0, count=5)
+    disk.faults.append(Fault({"rename"}, errno.ENOSPC))
+    with pytest.raises(DiskFullError):
+        store.drop_partition(FIRST, 0)
+    assert values(store.hosted_log(FIRST, 0))
+    assert hosted(reopened(disk)) == {(FIRST, 0): 5}
+
+
+# -- crashes ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Hosts:
+    """Which records of which partitions a crash may leave: one of these."""
+
+    store: Store
+    legal: list[dict[tuple[str, int], int]]
+
+
+def prepare_two(disk: SimDisk) -> Hosts:
+    store = open_store(disk)
+    host(store, 0, count=2)
+    host(store, 2, count=3)
+    return Hosts(store, [{(FIRST, 0): 2, (FIRST, 2): 3}])
+
+
+def check_hosts(disk: SimDisk, state: Hosts) -> None:
+    store = open_store(disk)
+    found = hosted(store)
+    assert found in state.legal
+    assert not any(log.damage for _, log in store.logs())
+    for (id_, partition), end in found.items():
+        log = store.hosted_log(id_, partition)
+        append(log, b"on")
+        log.sync()
+        found[id_, partition] = end + 1
+    store = reopened(disk, power_cut=True)
+    assert hosted(store) == found
+    state.legal = [found]
+    hosts = {f"clicks/{id_}/{partition}" for id_, partition in found}
+    for path in set(paths_of(disk)) - hosts:  # hosted by half
+        assert files(disk, ".log", f"{DATA}/topics/{path}") == []
+    store.abandon()
+    disk.crash()
+
+
+def test_hosting_partitions(chances: int, seed: int) -> None:
+    def act(disk: SimDisk, state: Hosts) -> None:
+        (before,) = state.legal
+        for id_, partition in ((FIRST, 1), (SECOND, 0)):
+            after = {**before, (id_, partition): 0}
+            state.legal = [before, after]
+            host(state.store, partition, id_=id_)
+            before = after
+            state.legal = [after]
+
+    sweep(prepare_two, act, check_hosts, seed=seed, chances=chances)
+
+
+def test_dropping_partitions(chances: int, seed: int) -> None:
+    def act(disk: SimDisk, state: Hosts) -> None:
+        state.legal = [{(FIRST, 0): 2, (FIRST, 2): 3}, {(FIRST, 0): 2}]
+        state.store.drop_partition(FIRST, 2)
+        state.legal = [{(FIRST, 0): 2}, {}]
+        state.store.drop_partition(FIRST, 0)
+        state.legal = [{}]
+
+    sweep(prepare_two, act, check_hosts, seed=seed, chances=chances)
+
+
+def test_dropping_and_hosting_again(chances: int, seed: int) -> None:
+    def act(disk: SimDisk, state: Hosts) -> None:
+        state.legal = [{(FIRST, 0): 2, (FIRST, 2): 3}, {(FIRST, 0): 2}]
+        state.store.drop_partition(FIRST, 2)
+        state.legal = [{(FIRST, 0): 2}, {(FIRST, 0): 2, (FIRST, 2): 0}]
+        host(state.store, 2)
+        state.legal = [{(FIRST, 0): 2, (FIRST, 2): 0}]
+
+    sweep(prepare_two, act, check_hosts, seed=seed, chances=chances)

@@ -1,0 +1,360 @@
+"""Simulated consensus: seeds that must be good, builds that must not, and the same events twice.
+
+``python -m raftlog.testing.simulator.consensus --seed S --trace`` replays what a failure names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+
+from raftlog.consensus import ballot, hosted_group, journal, journal_file, peer_transport, proposals
+from raftlog.consensus import envelope as messages
+from raftlog.consensus import raft_group as groups
+from raftlog.consensus.journal import Journal, JournalTicket
+from raftlog.consensus.node import ConsensusNode
+from raftlog.consensus.outcome import NotProposed
+from raftlog.consensus.raft_journal import RaftJournal
+from raftlog.consensus.raft_log import RaftLog
+from raftlog.disk import Disk, File
+from raftlog.testing.simulator import consensus
+from raftlog.testing.simulator.consensus import FAULTS, Mix, describe, run
+
+MODULE: Final = "raftlog.testing.simulator.consensus"
+
+
+def check_seeds(first: int, count: int) -> None:
+    for seed in range(first, first + count):
+        report = run(seed)
+        replay = f"python -m {MODULE} --seed {seed} --trace"
+        assert not report.violations, f"{describe(report)}\n{replay}"
+        assert report.acked > 0
+
+
+@pytest.mark.parametrize("chunk", range(6))
+def test_seeds(chunk: int) -> None:
+    check_seeds(50 * chunk, 50)
+
+
+@pytest.mark.seeds
+@pytest.mark.parametrize("chunk", range(20))
+def test_2_000_seeds(chunk: int, seed: int) -> None:
+    check_seeds(1_000_000 + seed + 100 * chunk, 100)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("chunk", range(100))
+def test_100_000_seeds(chunk: int, seed: int) -> None:
+    check_seeds(2_000_000 + seed + 1_000 * chunk, 1_000)
+
+
+# -- the same events -------------------------------------------------------------------------------
+
+
+def test_a_seed_gives_the_same_events_again() -> None:
+    for seed in range(8):
+        one, other = run(seed, trace=True), run(seed, trace=True)
+        assert (one.hash, one.trace) == (other.hash, other.trace)
+        assert one == other
+
+
+def test_other_seeds_give_other_events() -> None:
+    assert len({run(seed).hash for seed in range(8)}) == 8
+
+
+def test_a_seed_gives_the_same_events_in_every_process() -> None:
+    """Whatever the order in which that process hashes text."""
+    outputs = set()
+    for hash_seed in ("0", "4242"):
+        finished = subprocess.run(
+            [sys.executable, "-m", MODULE, "--seed", "40", "--count", "6"],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        outputs.add(finished.stdout)
+    (output,) = outputs
+    found = re.findall(r"seed (\d+): 0 violations, .* hash ([0-9a-f]{16})", output)
+    assert found == [(str(seed), run(seed).hash) for seed in range(40, 46)]
+
+
+# -- faults have effects ---------------------------------------------------------------------------
+
+# What is counted of a fault that is alone, over a few seeds.
+EFFECTS: Final = {
+    "crash": "kill",
+    "power": "power",
+    "wipe": "wipe",
+    "pause": "paused",
+    "broken disk": "disk",
+    "full disk": "refused sync",
+    "cut": "disconnect",
+    "flap": "disconnect",
+    "one way": "lost",
+    "duplicate": "duplicate",
+    "reorder": "overtaken",
+    "seal": "seal",
+    "voters": "seal",
+}
+
+
+@pytest.mark.parametrize(("fault", "effect"), EFFECTS.items())
+def test_a_fault_has_an_effect(fault: str, effect: str) -> None:
+    """One without would test nothing. And what others do does not happen."""
+    quiet, total = Counter[str](), Counter[str]()
+    for seed in range(4):
+        quiet.update(run(seed, Mix(brokers=3, groups=1, faults=frozenset())).counts)
+        report = run(seed, Mix(brokers=3, groups=1, faults=frozenset({fault})))
+        assert not report.violations, describe(report)
+        assert report.faults == (fault,)
+        total.update(report.counts)
+    assert total[effect] > 3 * quiet[effect] + 3
+
+
+def test_late_bytes_arrive_only_where_they_may() -> None:
+    for faults in ({"flap", "slow disk"}, {"flap", "slow disk", "late"}):
+        counts = Counter[str]()
+        for seed in range(6):
+            counts.update(run(seed, Mix(faults=frozenset(faults))).counts)
+        assert (counts["late"] > 0) == ("late" in faults)
+
+
+@pytest.mark.parametrize("fault", ["drift", "slow disk", "large", "half open"])
+def test_a_fault_changes_what_happens(fault: str) -> None:
+    plain = run(3, Mix(brokers=3, groups=2, faults=frozenset({"cut"})))
+    with_it = run(3, Mix(brokers=3, groups=2, faults=frozenset({"cut", fault})))
+    assert plain.hash != with_it.hash
+    assert not with_it.violations, describe(with_it)
+
+
+def test_a_quiet_day_is_quiet() -> None:
+    report = run(5, Mix(brokers=5, groups=3, faults=frozenset()))
+    assert not report.violations
+    assert report.counts["kill"] == report.counts["disconnect"] == report.counts["Unknown"] == 0
+    assert report.acked == report.counts["Applied"] > 30
+
+
+# -- bad builds are found --------------------------------------------------------------------------
+
+
+def forget_votes(patch: pytest.MonkeyPatch) -> None:
+    """Terms and votes are not journaled (hazard 6)."""
+
+    def set_in_memory(self: RaftJournal, term: int, vote: Any) -> None:
+        self._term, self._vote = term, vote
+
+    patch.setattr(RaftJournal, "setCurrentTerm", set_in_memory)
+
+
+def skip_fdatasync(patch: pytest.MonkeyPatch) -> None:
+    """The journal is written and not synced (hazard 6)."""
+
+    def write_only(self: JournalTicket) -> None:
+        position, payload = self.file.size(), journal._array(self.records)
+        self.file.append([journal_file.encode(payload, sequence=self.sequence, position=position)])
+
+    patch.setattr(JournalTicket, "_append", write_only)
+
+
+def skip_sync_of_a_rewrite(patch: pytest.MonkeyPatch) -> None:
+    """A rewritten journal takes the name of the old one before it is durable (hazard 8)."""
+
+    def write_only(disk: Disk, path: str, payload: bytes, *, sequence: int) -> File:
+        file = disk.open(path, create=True)
+        file.truncate(0)
+        file.append([journal_file.encode(payload, sequence=sequence, position=0)])
+        return file
+
+    patch.setattr(journal, "write_file", write_only)
+
+
+def trust_the_page_cache(patch: pytest.MonkeyPatch) -> None:
+    """What a failed fdatasync has left is taken for durable."""
+    patch.setattr(Journal, "_make_durable", lambda self, found: None)
+
+
+def send_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Messages leave before what they speak of is durable (hazard 6)."""
+    work = ConsensusNode._work
+
+    def work_and_send(self: ConsensusNode, now: float) -> None:
+        work(self, now)
+        for peer, link in self._links.items():
+            if link.has_mail:
+                for data in link.collect(self._journal.boot, self._directory_id):
+                    self._send(peer, data)
+
+    patch.setattr(ConsensusNode, "_work", work_and_send)
+
+
+def truncate_what_matches(patch: pytest.MonkeyPatch) -> None:
+    """An append cuts all that follows it, whether it contradicts it or not (hazard 2)."""
+
+    def cut_and_add(self: RaftLog, previous: int, entries: list[Any], *, commit_index: int) -> None:
+        self._cut(previous + 1)
+        for index, (term, entry) in enumerate(entries, start=previous + 1):
+            self.add(entry, index, term)
+
+    patch.setattr(RaftLog, "merge", cut_and_add)
+
+
+def count_votes_of_one(patch: pytest.MonkeyPatch) -> None:
+    """An election needs no majority (hazard 4, at its worst)."""
+    patch.setattr(ballot.Ballot, "stand", lambda self: True)
+
+
+def vote_for_any_log(patch: pytest.MonkeyPatch) -> None:
+    """Whether a candidate's log is up to date is not asked."""
+    longest = [1 << 60, 1 << 60]
+    vote, pre_vote = groups.RaftGroup._on_vote, groups.RaftGroup._on_pre_vote
+    patch.setitem(
+        groups.RaftGroup._HANDLERS,
+        messages.VOTE,
+        lambda self, peer, term, fields, now: vote(self, peer, term, longest, now),
+    )
+    patch.setitem(
+        groups.RaftGroup._HANDLERS,
+        messages.PRE_VOTE,
+        lambda self, peer, term, fields, now: pre_vote(
+            self, peer, term, [fields[0], *longest], now
+        ),
+    )
+
+
+def hear_any_directory(patch: pytest.MonkeyPatch) -> None:
+    """A voter that lost its disk votes on (hazard 13)."""
+
+    def is_voter(self: hosted_group.HostedGroup, peer: int) -> bool:
+        link = self._services.links.get(peer)
+        return link is not None and link.is_up and peer in self.voters
+
+    named = hosted_group.HostedGroup._named
+
+    def name_oneself(self: hosted_group.HostedGroup, voters: Any) -> dict[int, str]:
+        found = named(self, voters)
+        own = self._services.broker_id
+        return {**found, own: self._services.directory_id} if own in found else found
+
+    patch.setattr(hosted_group.HostedGroup, "_is_voter", is_voter)
+    patch.setattr(hosted_group.HostedGroup, "_named", name_oneself)
+
+
+def admit_any_envelope(patch: pytest.MonkeyPatch) -> None:
+    """Sessions and sequence numbers are not looked at (hazard 5)."""
+    patch.setattr(peer_transport.Link, "admits", lambda self, arrived: self.is_up)
+
+
+def claim_to_know(patch: pytest.MonkeyPatch) -> None:
+    """What may have been applied is said not to be proposed (hazard 21)."""
+    patch.setattr(proposals, "Unknown", NotProposed)
+
+
+def go_on_after_a_seal(patch: pytest.MonkeyPatch) -> None:
+    """Commands after a seal are applied by those who happen to see them (hazard 12)."""
+    apply = groups.RaftGroup._SyncObj__doApplyCommand
+
+    def apply_anything(self: groups.RaftGroup, entry: bytes) -> object:
+        if self.seal is not None and entry[0] == messages.COMMAND:
+            return self._apply(entry[1:])
+        return apply(self, entry)
+
+    patch.setattr(groups.RaftGroup, "_SyncObj__doApplyCommand", apply_anything)
+    patch.setattr(groups.RaftGroup, "accepts", property(lambda self: self.is_leader))
+
+
+Sabotage = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "faults", "seeds", "words"),
+    [
+        (forget_votes, {"crash", "cut"}, 100, "lead generation"),
+        (skip_fdatasync, {"power"}, 3, "durable only on"),
+        (skip_sync_of_a_rewrite, {"power"}, 60, "durable only on|damaged|goes back|to \\("),
+        (trust_the_page_cache, {"broken disk"}, 10, "durable only on|damaged"),
+        (send_at_once, {"crash"}, 3, "sends what is not durable"),
+        (truncate_what_matches, {"large", "late", "flap", "crash"}, 300, "durable only on"),
+        (count_votes_of_one, {"crash", "cut"}, 20, "lead generation"),
+        (vote_for_any_log, {"crash", "cut"}, 60, "command \\d+ is|durable only on"),
+        (hear_any_directory, {"wipe", "crash"}, 20, "durable only on|lead generation"),
+        (admit_any_envelope, {"duplicate"}, 5, "applied twice"),
+        (claim_to_know, {"crash"}, 30, "was not proposed, and is applied"),
+        (go_on_after_a_seal, {"seal", "slow disk"}, 200, "begins in two ways|not proposed"),
+    ],
+)
+def test_a_bad_build_is_found(
+    sabotage: Sabotage,
+    faults: set[str],
+    seeds: int,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first bad seed ends the search; without one, the simulation has lost its eyes."""
+    sabotage(monkeypatch)
+    mix = Mix(brokers=3, groups=2, faults=frozenset(faults))
+    for seed in range(seeds):
+        report = run(seed, mix)
+        if report.violations:
+            break
+    assert any(re.search(words, violation) for violation in report.violations), describe(report)
+
+
+def test_what_the_code_raises_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: ConsensusNode, peer: int, data: bytes, now: float) -> None:
+        raise KeyError("a defect")
+
+    monkeypatch.setattr(ConsensusNode, "receive", fail)
+    report = run(0)
+    assert "a defect" in report.violations[0]
+
+
+def test_a_cluster_that_does_not_recover_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ballot.Ballot, "vote", lambda self, peer: False)
+    report = run(0, Mix(brokers=3, groups=1, faults=frozenset()))
+    assert re.search("s after the healing: nothing that was proposed", report.violations[0])
+
+
+# -- the command line ------------------------------------------------------------------------------
+
+
+def test_the_command_line_says_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
+    assert consensus.main(["--seed", "7", "--count", "2"]) == 0
+    printed = capsys.readouterr().out
+    for seed in (7, 8):
+        assert describe(run(seed)) in printed
+    assert printed.splitlines()[-1].startswith("2 seeds, 0 bad []")
+
+
+def test_the_command_line_takes_a_mix(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--mix", "crash,late", "--brokers", "5", "--groups", "1", "--seconds", "3"]
+    assert consensus.main([*arguments, "--trace"]) == 0
+    printed = capsys.readouterr().out
+    assert "faults: crash, late\n" in printed
+    assert re.search(r"\d\.\d{6} start 5\n", printed)
+    assert re.search(r"leader of generation 0, term \d, leader \d\n", printed)
+
+
+def test_a_bad_seed_is_the_exit_status(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_at_once(monkeypatch)
+    assert consensus.main(["--count", "30"]) == 1
+    printed = capsys.readouterr().out
+    assert "VIOLATION: " in printed
+    assert "30 bad [0, 1, 2," in printed
+
+
+def test_an_unknown_fault_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        consensus.main(["--mix", "crash,gremlins"])
+    printed = capsys.readouterr().err
+    assert "there is no fault 'gremlins'" in printed
+    assert all(fault in " ".join(printed.split()) for fault in FAULTS)
