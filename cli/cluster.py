@@ -70,7 +70,8 @@ def _print_status(described: ClusterDescription, *, as_json: bool) -> None:
         ("cluster", counts["cluster_id"]),
         ("controller", "none" if described.controller is None else described.controller),
         ("brokers", f"{counts['brokers_up']} of {counts['brokers']} up{fenced}"),
-        ("partitions", f"{counts['partitions']} of {counts['topics']} topics"),
+        ("topics", counts["topics"]),
+        ("partitions", counts["partitions"]),
         ("under-replicated", counts["under_replicated"]),
         ("unavailable", counts["unavailable"]),
         ("at min ISR", counts["at_min_isr"]),
@@ -80,7 +81,8 @@ def _print_status(described: ClusterDescription, *, as_json: bool) -> None:
         click.echo(f"{name:>16}  {value}")
     for broker in described.brokers:
         if not health.is_up(broker):
-            click.echo(f"broker {broker.id} is {health.broker_state(broker)} {broker.problem}")
+            state = ": ".join(filter(None, (health.broker_state(broker), broker.problem)))
+            click.echo(f"broker {broker.id} is {state}")
     for found in counts["damage"]:
         place = f"{found['topic']}:{found['partition']} on broker {found['broker']}"
         click.echo(f"damage: {place}: {found['damage']}")

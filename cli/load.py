@@ -23,7 +23,7 @@ from raftlog.client.delivery import RangesFuture
 Lines: TypeAlias = Iterator[list[bytes]]
 
 TICK_S: Final = 0.02
-HALVING_TICKS: Final = 45  # after so many, half of what is left of a stage's part is sent
+FADING_TICKS: Final = 100  # of what is left of a stage's part, one in so many is sent each tick
 STEADY_TICKS: Final = 75  # of the first and the last stage, which have no reason to be slow
 
 
@@ -87,7 +87,7 @@ class Load:
         left = self._limit() - self.sent
         share = self._total // self._stages
         is_steady = self.stage in {0, self._stages - 1}
-        size = share // STEADY_TICKS if is_steady else left // HALVING_TICKS
+        size = share // STEADY_TICKS if is_steady else left // FADING_TICKS
         return min(max(size, 1), left)
 
     def _settle(self) -> None:

@@ -108,7 +108,7 @@ class Cluster:
 
     async def any_connection(self) -> Connection:
         """A connection to any broker: a good one that is open, else the first that opens."""
-        candidates = self._candidates(rotate=False)
+        candidates = self._candidates()
         for candidate in candidates[:1]:
             if candidate.broker_id is not None:
                 found = self.open_connection(candidate.broker_id)
@@ -122,7 +122,9 @@ class Cluster:
         """This broker has failed, or its news were old: rather ask another, for a while."""
         self._doubtful[broker_id] = asyncio.get_running_loop().time() + DOUBT_S
 
-    def _candidates(self, *, rotate: bool, without: Container[int | None] = ()) -> list[_Candidate]:
+    def _candidates(
+        self, *, rotate: bool = False, without: Container[int | None] = ()
+    ) -> list[_Candidate]:
         """Everyone that may be asked, the best first. ``rotate``: connected or not is no matter."""
         brokers = dict(self.view.brokers)
         for connection in self._connections.all_open():
@@ -247,47 +249,43 @@ class Cluster:
 
     async def _ask_metadata(self, *, rotate: bool) -> None:
         asked = sorted(self._refresh_covers)
-        topics = asked if len(asked) <= limits.TOPICS_PER_REQUEST_MAX else None
-        sources = {await self._ask_metadata_once(topics, rotate=rotate, without=())}
-        while self._is_unsure(sources, asked) and len(sources) < _OPINIONS_MAX:
+        sources: set[int] = set()
+        is_sure = await self._ask_metadata_once(asked, sources, rotate=rotate)
+        while not is_sure and len(sources) < _OPINIONS_MAX and self._candidates(without=sources):
+            count = len(sources)
             try:
                 async with asyncio.timeout(SILENCE_S):
-                    source = await self._ask_metadata_once(topics, rotate=False, without=sources)
+                    is_sure = await self._ask_metadata_once(asked, sources)
             except (TimeoutError, RetriableError, OutcomeUnknownError):
                 break  # there is nobody else to ask
-            if source in sources:
+            if len(sources) == count:
                 break
-            sources.add(source)
         self._wanted -= self.view.failures.keys()
 
     async def _ask_metadata_once(
-        self, topics: list[str] | None, *, rotate: bool, without: Container[int]
-    ) -> int:
-        """Take one broker's answer into the view; which broker's it was."""
+        self, asked: list[str], sources: set[int], *, rotate: bool = False
+    ) -> bool:
+        """Take the answer of a broker that is not in ``sources`` yet; whether that is enough.
+
+        It is not when the answer is older than what is known, or when it takes a topic away.
+        """
+        topics = asked if len(asked) <= limits.TOPICS_PER_REQUEST_MAX else None
         source, response = await self._ask_any(
-            apis.METADATA, MetadataRequest(topics=topics), rotate=rotate, without=without
+            apis.METADATA, MetadataRequest(topics=topics), rotate=rotate, without=sources
         )
         assert isinstance(response, MetadataResponse)
-        if self.view.is_ahead_of(response):
-            logger.debug("broker %d answers with old news, or with very new ones", source)
+        sources.add(source)
+        self.view = self.view.merge(response, asked=topics, source=source)
+        self._connections.cluster_id = self.view.cluster_id
+        is_behind = self.view.is_ahead_of(response)
+        if is_behind:
+            logger.debug("broker %d has answered with old news", source)
             self.doubt(source)
         else:
             self._doubtful.pop(source, None)
-        self.view = self.view.merge(response, asked=topics, source=source)
-        self._connections.cluster_id = self.view.cluster_id
         for callback in list(self.on_view):
             callback(self.view)
-        return source
-
-    def _is_unsure(self, sources: Container[int], asked: Iterable[str]) -> bool:
-        """Whether the last answers call for another broker's opinion, and there is one to ask."""
-        if not any(broker_id not in sources for broker_id in self.view.brokers):
-            return False
-        now = asyncio.get_running_loop().time()
-        was_old = any(
-            broker_id in sources and until > now for broker_id, until in self._doubtful.items()
-        )
-        return was_old or any(name in self.view.doubts for name in asked)
+        return not is_behind and not any(name in self.view.doubts for name in asked)
 
     # -- requests
 

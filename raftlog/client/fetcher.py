@@ -235,9 +235,26 @@ class Fetcher:
                 self._subscription.fetched(want, (), 0)
             return
         batches, error = _batches(data, part.tp)
+        self._check_epochs(want, batches)
         self._subscription.fetched(want, batches, len(data))
         if error is not None:
             self._subscription.failed(want, error)
+
+    def _check_epochs(self, want: Wanted, batches: Sequence[Batch]) -> None:
+        """Epochs only grow along a log: else its end was cut, and another written in its place."""
+        part = want.part
+        for batch in batches:
+            epoch = batch.leader_epoch
+            if epoch < part.last_epoch and want.generation == part.generation:
+                logger.error(
+                    "%s: at offset %d the leader epoch goes back from %d to %d: records that were "
+                    "read here are gone, by an election outside of the in-sync replicas",
+                    part.tp,
+                    batch.next_offset - 1,
+                    part.last_epoch,
+                    epoch,
+                )
+            part.last_epoch = epoch
 
     def _failed(self, want: Wanted, source: Source, error: RaftlogError) -> None:
         """One partition could not be fetched."""
@@ -418,7 +435,7 @@ def _batches(data: memoryview, tp: TopicPartition) -> tuple[list[Batch], Corrupt
                 f"{tp}: the batch at offset {header.base_offset} is cut short: "
                 f"{len(data) - position} of its {header.length} bytes came"
             )
-        batches.append(Batch(data[position:end], header.next_offset))
+        batches.append(Batch(data[position:end], header.next_offset, header.leader_epoch))
         position = end
     return batches, None
 

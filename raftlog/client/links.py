@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -46,10 +47,17 @@ class Link:
     error: RaftlogError | None = None  # of the last failure
     errands: dict[Errand, None] = field(default_factory=dict)  # in the order they were sent
 
-    def is_overdue(self, now: float) -> bool:
-        """Whether an answer should have come by ``now``."""
+    @property
+    def overdue_at(self) -> float:
+        """When the next answer should have come, or the connection have been made."""
         first = next(iter(self.errands), None)
-        return first is not None and first.overdue_at <= now
+        if first is not None:
+            return first.overdue_at
+        return math.inf if self.connecting_since is None else self.connecting_since + SILENCE_S
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether an answer, or the connection, should have come by ``now``."""
+        return self.overdue_at <= now
 
 
 class Links:
@@ -92,6 +100,7 @@ class Links:
                 self.refresh()  # it was lost: its partitions may be led by another broker by now
             if link.connecting_since is None and link.not_before <= now:
                 link.connecting_since = now
+                self._watch_from(link.overdue_at)
                 self.run(self._connect(link))
             return None
         link.was_open = True
@@ -114,8 +123,7 @@ class Links:
         connection = self._cluster.open_connection(broker_id)
         if connection is not None:
             return not (link.is_overdue(now) and connection.is_silent)
-        since = link.connecting_since
-        return not link.failures and (since is None or now - since < SILENCE_S)
+        return not link.failures and not link.is_overdue(now)
 
     async def _connect(self, link: Link) -> None:
         try:
@@ -162,17 +170,16 @@ class Links:
     def _look_at_errands(self) -> None:
         self._watch = None
         now = self._now()
-        waiting = [link for link in self._links.values() if link.errands]
-        overdue = [link for link in waiting if link.is_overdue(now)]
+        overdue = [link for link in self._links.values() if link.is_overdue(now)]
+        next_at = min((link.overdue_at for link in self._links.values()), default=math.inf)
         for link in overdue:
             self._cluster.doubt(link.broker_id)
         if overdue:
             self.refresh()
             self._watch_from(now + _LOOK_AGAIN_S)
-        elif waiting:
-            self._watch_from(min(next(iter(link.errands)).overdue_at for link in waiting))
-        if overdue:
             self._on_change()
+        elif next_at != math.inf:
+            self._watch_from(next_at)
 
     # -- metadata
 

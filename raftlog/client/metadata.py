@@ -23,6 +23,7 @@ from raftlog.errors import (
     BrokerUnavailableError,
     LeaderNotAvailableError,
     RaftlogError,
+    RetriableError,
     UnknownPartitionError,
     UnknownTopicError,
 )
@@ -154,15 +155,16 @@ class ClusterView:
     def _with_brokers(
         self, news: Mapping[int, Address], topics: Iterable[TopicView]
     ) -> dict[int, Address]:
-        """A broker that is cut off names itself alone: those that have partitions stay known."""
+        """A broker that is cut off names itself alone, or few: those in use stay known."""
         in_use = {
             broker
             for topic in topics
             for partition in topic.partitions
             for broker in (*partition.replicas, partition.leader)
         }
-        kept = {id_: known for id_, known in self.brokers.items() if id_ in in_use}
-        return {**news, **{id_: known for id_, known in kept.items() if id_ not in news}}
+        is_alone = len(news) <= 1
+        kept = {id_: at for id_, at in self.brokers.items() if is_alone or id_ in in_use}
+        return {**news, **{id_: at for id_, at in kept.items() if id_ not in news}}
 
     def is_ahead_of(self, response: MetadataResponse) -> bool:
         """Whether the broker that answered so lacks something that is known here."""
@@ -215,6 +217,8 @@ class _News:
     def take(self, name: str, news: TopicView | None, failure: RaftlogError | None) -> None:
         """Take what is told of one topic: ``news``, or that there is no such topic."""
         known = self.topics.get(name)
+        if known is not None and isinstance(failure, RetriableError):
+            return  # a broker that has just started does not know yet: no reason to forget
         if news is not None and (known is None or known.id == news.id):
             believed = True
         else:

@@ -26,7 +26,7 @@ from typing import Final
 from raftlog import limits
 from raftlog.client.settings import ConsumerSettings, OffsetReset
 from raftlog.errors import InvalidRequestError, RaftlogError
-from raftlog.types import ConsumerRecord, Offset, TopicPartition
+from raftlog.types import ConsumerRecord, LeaderEpoch, Offset, TopicPartition
 
 _offset_of: Final = itemgetter(ConsumerRecord._fields.index("offset"))
 
@@ -46,14 +46,16 @@ class Part:
     paused: bool = False
     not_before: float = 0.0  # backing off until then
     failures: int = 0  # in a row
+    last_epoch: LeaderEpoch = -1  # of the last batch that was fetched, if that was just before
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """One batch as fetched, and the offset after its last record."""
+    """One batch as fetched, the offset after its last record, and in which epoch it was led."""
 
     data: memoryview
     next_offset: Offset
+    leader_epoch: LeaderEpoch = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -171,6 +173,7 @@ class Subscription:
         part.in_flight = part.halted = False
         part.not_before = 0.0
         part.failures = 0
+        part.last_epoch = -1
         if part.position is not None:
             part.fetch_offset = part.position
         for chunk in [chunk for chunk in self._chunks if chunk.part is part]:

@@ -395,7 +395,12 @@ class ClusterMachine:
                 f"{limits.PARTITIONS_PER_CLUSTER_MAX}"
             )
         placed = place(
-            count, topic.replication_factor, live, load=self._loads, existing=topic.partitions
+            count,
+            topic.replication_factor,
+            live,
+            load=self._loads,
+            existing=topic.partitions,
+            reserves=[broker for broker, record in self.brokers.items() if record.fenced],
         )
         voters = sorted({voter for assignment in placed for voter in assignment.voters})
         era = Era(

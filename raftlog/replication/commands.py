@@ -26,6 +26,7 @@ VOTERS_MAX: Final = 1_000  # of one partition, replicas or witnesses
 # What the bytes may hold; ``partition_state`` encodes with the same.
 WireCounter = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 WireBroker = Annotated[int, Meta(ge=0, lt=1 << 31)]
+WireMinIsr = Annotated[int, Meta(ge=1, lt=1 << 31)]
 WireDirectory = Annotated[str, Meta(min_length=1, max_length=DIRECTORY_ID_CHARS_MAX)]
 WireBrokers = Annotated[tuple[WireBroker, ...], Meta(max_length=VOTERS_MAX)]
 WireMembers = Annotated[dict[WireBroker, WireDirectory], Meta(max_length=VOTERS_MAX)]
@@ -54,7 +55,12 @@ class Elect:
 class ChangeIsr:
     """The leader's own: what the ISR is from now on, and how many members a commit takes.
 
-    ``lost``: brokers whose copy is damaged or gone. They leave without becoming eligible (P6).
+    ``lost``: replicas whose copy is damaged or gone though their disk is the same (P6). They leave
+    without becoming eligible, and the epoch grows. A broker proposes this of itself, whether it is
+    in the ISR or not, and changes nothing else. Until it has heard of an epoch that is newer than
+    any in which it had fetched, in which it is neither in the ISR nor in the ELR, what it once
+    acknowledged may still bring it in: it must not lead, fetch, or forget that its copy is lost.
+    Then it begins again with an empty log.
     """
 
     version: int
@@ -96,7 +102,7 @@ class ElectUnclean:
 Command: TypeAlias = Elect | ChangeIsr | ChangeReplicas | ElectUnclean
 
 _ELECT: Final = tuple[WireCounter, WireBroker, WireDirectory, WireCounter]
-_CHANGE_ISR: Final = tuple[WireCounter, WireCounter, WireMembers, WireCounter, WireBrokers]
+_CHANGE_ISR: Final = tuple[WireCounter, WireCounter, WireMembers, WireMinIsr, WireBrokers]
 _CHANGE_REPLICAS: Final = tuple[WireCounter, WireBrokers, WireBrokers]
 _KINDS: Final[dict[int, tuple[type[Any], msgspec.msgpack.Decoder[Any]]]] = {
     1: (Elect, msgspec.msgpack.Decoder(_ELECT)),

@@ -52,10 +52,8 @@ class Leadership:
         "_followers",
         "_is_doubtful",
         "_lag_max_s",
-        "_lost",
         "_may_try_again",
         "_pending",
-        "_settled",
         "broker_id",
         "durable_end",
         "epoch_start",
@@ -97,8 +95,6 @@ class Leadership:
         self._pending: ChangeIsr | None = None  # proposed for this very version of the state
         self._is_doubtful = False  # the outcome of one try of it is not known
         self._may_try_again = False
-        self._lost: dict[BrokerId, int] = {}  # who has to copy all again, and since which version
-        self._settled: set[BrokerId] = set()  # of those, who may begin: and is not told so yet
         self._followers: dict[BrokerId, _Follower] = {}
         self._track_replicas(now)
         self._advance()
@@ -160,7 +156,6 @@ class Leadership:
         self.state = state
         self._settle()  # made for an older version: applied by now, or never
         self._track_replicas(now)
-        self._settle_lost()
         for broker_id in joined & self._followers.keys():
             self._followers[broker_id].caught_up_at = now
         self._advance()
@@ -187,55 +182,27 @@ class Leadership:
         said here is about a prefix of this leader's log. So a late or repeated fetch does no harm:
         within an epoch that which is durable stays. True: the high watermark moved.
 
-        One that claims more than there is, from a broker that is no replica, or from a copy that is
-        known to be lost, changes nothing; the first kind is counted in ``refused``.
+        One from a broker that is no replica changes nothing, nor does one that claims more than
+        there is, which is counted in ``refused``.
         """
         if not 0 <= durable_offset <= fetch_offset <= self.log_end:
             self.refused += 1
             return False
         progress = self._followers.get(follower)
-        if progress is None or follower in self._lost:
+        if progress is None:
             return False
         if progress.directory_id not in {None, directory_id}:
             progress = self._followers[follower] = _Follower(now, now, self.log_end)
-        self._settled.discard(follower)  # it has begun, or another disk has
         progress.directory_id = directory_id
         progress.end = max(progress.end, fetch_offset)
         progress.durable_end = max(progress.durable_end, durable_offset)
         self._note_caught_up(progress, now)
         return self._advance()
 
-    def on_lost(self, follower: BrokerId) -> bool:
-        """``follower`` says that its copy is damaged or gone, and that it has to copy all again.
-
-        It leaves the ISR at once and does not become eligible. Until this returns True it must not
-        lead or fetch, and has to ask again (also after a restart, and the next leader): what it
-        acknowledged before may still bring it into the ISR. True: the group has committed something
-        in this epoch since it first asked, and it is not in the ISR or ELR, so that only what it
-        fetches from now on can count. What it sent before it asked must not arrive later.
-        """
-        progress = self._followers.get(follower)
-        if follower in self._settled or progress is None:
-            self._settled.discard(follower)
-            return True
-        progress.end = progress.durable_end = UNKNOWN
-        self._lost.setdefault(follower, self.state.version)
-        return False
-
-    def _settle_lost(self) -> None:
-        """A deposed leader sees no newer version of its epoch: it never says that all is well."""
-        members = {*self.state.isr, *self.state.elr}
-        for broker, version in list(self._lost.items()):
-            if self.state.version > version and broker not in members:
-                del self._lost[broker]
-                self._settled.add(broker)
-
     def _track_replicas(self, now: float) -> None:
         replicas = set(self.state.replicas) - {self.broker_id}
         for gone in self._followers.keys() - replicas:
             del self._followers[gone]
-            self._lost.pop(gone, None)
-            self._settled.discard(gone)
         for new in replicas - self._followers.keys():
             self._followers[new] = _Follower(now, now, self.log_end)
 
@@ -276,15 +243,14 @@ class Leadership:
         }
         for broker, follower in self._followers.items():
             directory = directory_of(broker)
-            if state.isr.get(broker) == directory or not is_live(broker) or broker in self._lost:
+            if state.isr.get(broker) == directory or not is_live(broker):
                 continue
             if directory is not None and self._may_join(follower, directory):
                 isr[broker] = directory
-        lost = tuple(sorted(self._lost.keys() - isr.keys()))
         min_isr = max(min_isr, 1)
-        if isr == state.isr and min_isr == state.min_isr and not lost:
+        if isr == state.isr and min_isr == state.min_isr:
             return None
-        self._pending = ChangeIsr(state.version, self.leader_epoch, in_order(isr), min_isr, lost)
+        self._pending = ChangeIsr(state.version, self.leader_epoch, in_order(isr), min_isr)
         return self._pending
 
     def _has_to_leave(
@@ -295,11 +261,10 @@ class Leadership:
         is_live: IsLive,
         directory_of: DirectoryOf,
     ) -> bool:
-        """Lost, dead, on another disk, or without something for longer than ``lag_max_s``."""
+        """Dead, on another disk, or without something for longer than ``lag_max_s``."""
         follower = self._followers.get(broker_id)
         return (
             follower is None
-            or broker_id in self._lost
             or not is_live(broker_id)
             or directory_of(broker_id) != directory_id
             or follower.directory_id not in {None, directory_id}

@@ -28,10 +28,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
-from msgspec import Meta
 
 from raftlog.replication.commands import (
     BrokerId,
@@ -45,6 +44,7 @@ from raftlog.replication.commands import (
     WireBrokers,
     WireCounter,
     WireMembers,
+    WireMinIsr,
     decode_command,
     encode_fields,
     in_order,
@@ -64,7 +64,7 @@ class PartitionState:
     witnesses: tuple[BrokerId, ...]  # vote, and store nothing
     min_isr: int  # at least 1
     leader: BrokerId | None
-    leader_epoch: LeaderEpoch  # grows by one at every election, and when a replica is dropped
+    leader_epoch: LeaderEpoch  # grows by one at an election, and when a copy is dropped or lost
     isr: Members
     elr: Members  # left an ISR that was then below min_isr; hold all that is committed
     former: Members  # left before that; for an unclean election, never for a clean one
@@ -93,7 +93,7 @@ _STATE: Final = msgspec.msgpack.Decoder(
     tuple[
         WireBrokers,
         WireBrokers,
-        Annotated[int, Meta(ge=1, lt=1 << 31)],
+        WireMinIsr,
         WireBroker | None,
         WireCounter,
         WireMembers,
@@ -208,7 +208,7 @@ def _elect_unclean(state: PartitionState, command: ElectUnclean) -> PartitionSta
 
 def _change_isr(state: PartitionState, command: ChangeIsr) -> PartitionState | str:
     isr, lost = in_order(command.isr), set(command.lost)
-    strangers = isr.keys() - set(state.replicas)
+    strangers = (isr.keys() | lost) - set(state.replicas)
     if command.leader_epoch != state.leader_epoch:
         return f"made in leader epoch {command.leader_epoch} of {state.leader_epoch}"
     if command.min_isr < 1:
@@ -225,6 +225,9 @@ def _change_isr(state: PartitionState, command: ChangeIsr) -> PartitionState | s
     return replace(
         state,
         min_isr=command.min_isr,
+        # What a lost copy has acknowledged counts no more, wherever it is on its way: see
+        # ``_change_replicas``. Fetches and ISR changes of the epoch so far are void.
+        leader_epoch=state.leader_epoch + bool(lost),
         isr=isr,
         elr=elr,
         former=_without({**former, **left}, elr.keys()),

@@ -79,17 +79,23 @@ class Loads(dict[BrokerId, BrokerLoad]):
                 self[broker].voters += times
 
 
-def voters_count(replication_factor: int, brokers: int) -> int:
-    """How many of ``brokers`` (at least the replication factor) vote on a partition.
+def voters_count(replication_factor: int, brokers: int, reserves: int = 0) -> int:
+    """How many vote on a partition, of ``brokers`` (at least the replication factor) that are there
+    and ``reserves`` that are registered and gone.
 
     2n-1 for replication factor n, so that n-1 losses leave a majority; where there are fewer
     brokers, the largest odd number of them. An even number of voters stands no more losses than one
     voter fewer would, and asks for one more answer each time. It is what is left only if each
     broker is a replica and their number is even: a replica always votes.
+
+    One that is gone is taken if the partition stands as many losses with it, from this moment on,
+    as without: it stands more once that one is back.
     """
     assert 1 <= replication_factor <= brokers
-    most = min(2 * replication_factor - 1, brokers)
-    return max(most - 1 + most % 2, replication_factor)
+    most = min(2 * replication_factor - 1, brokers + reserves)
+    least = min(most, brokers)
+    choices = {max(count - 1 + count % 2, replication_factor) for count in range(least, most + 1)}
+    return max(choices, key=lambda count: (min(count, brokers) - count // 2, count))
 
 
 def place(
@@ -99,10 +105,12 @@ def place(
     *,
     load: Mapping[BrokerId, BrokerLoad],
     existing: Sequence[Assignment] = (),
+    reserves: Sequence[BrokerId] = (),
 ) -> list[Assignment]:
     """Assignments for ``partitions`` more partitions of a topic that has ``existing`` ones.
 
-    ``brokers`` are those that may be given a part, at least ``replication_factor`` of them.
+    ``brokers`` are those that may be given a part, at least ``replication_factor`` of them;
+    ``reserves`` are gone for now, and may be witnesses where there are too few (``voters_count``).
     ``load`` is what all topics, this one too, have given them so far.
 
     Replicas of a partition stand in as many racks as there are. With racks of one size the replicas
@@ -125,7 +133,8 @@ def place(
         given={id_: given[id_].voters for id_ in ids},
         held={id_: load[id_].voters if id_ in load else 0 for id_ in ids},
     )
-    witnesses = voters_count(replication_factor, len(brokers)) - replication_factor
+    wanted = voters_count(replication_factor, len(brokers), len(reserves)) - replication_factor
+    witnesses = min(wanted, len(brokers) - replication_factor)
     replica_sets = [replicas.deal(replication_factor) for _ in range(partitions)]
     voters.note(broker for chosen in replica_sets for broker in chosen)
     witness_sets = [voters.deal(witnesses, beside=chosen) for chosen in replica_sets]
@@ -135,6 +144,9 @@ def place(
         held={id_: load[id_].leaders if id_ in load else 0 for id_ in ids},
     )
     ordered = _preferred_order(replica_sets, leaders)
+    absent = sorted(reserves)
+    for number, chosen in enumerate(witness_sets):
+        chosen += [absent[(number + k) % len(absent)] for k in range(wanted - witnesses)]
     return [Assignment(r, tuple(w)) for r, w in zip(ordered, witness_sets, strict=True)]
 
 

@@ -247,13 +247,16 @@ class Broker:
         Raises ``StorageFailedError`` if the disk failed, now or before.
         """
         context = self.context
+        loop = context.loop
+        deadline = loop.time() + context.config.controlled_shutdown_timeout_ms / 1_000
+        if context.cluster is not None and self.failure is None:
+            await context.cluster.hand_over(seconds_max=deadline - loop.time())
         context.is_stopping = True
         for server in self._servers:
             server.close()
         await self.housekeeping.stop()
         context.purgatory.expire_all()
-        seconds_max = context.config.controlled_shutdown_timeout_ms / 1_000
-        await self.connections.drain(seconds_max=seconds_max)
+        await self.connections.drain(seconds_max=max(0.0, deadline - loop.time()))
         await self._administration.finish()
         if context.cluster is not None:
             await context.cluster.stop()

@@ -48,7 +48,9 @@ class Drops:
             if self.closed is not None:
                 done(self.closed)
                 return
-            offset = max(before_offset, self._log.log_start_offset)
+            # The log may have been cut since this was asked.
+            offset = min(before_offset, self._log.log_end_offset)
+            offset = max(offset, self._log.log_start_offset)
             self._run(lambda: self._log.advance_log_start(offset), done)
 
         self._commit.between_syncs(drop)

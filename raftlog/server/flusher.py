@@ -73,8 +73,8 @@ class GroupCommit:
 
     def _begin(self) -> None:
         self._scheduled = False
-        if self._stopped:
-            return
+        if self._stopped or self._ticket is not None:
+            return  # a job of the last sync asked for one, and its end began it
         self._ticket = ticket = self._log.begin_sync(snapshot=self._snapshot_due)
         self._snapshot_due = False
         if ticket is not None:

@@ -13,10 +13,12 @@ import tempfile
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from raftlog.config.address import Address
+from raftlog.errors import BrokerUnavailableError
 from raftlog.protocol.topics import PartitionDescription
 from raftlog.testing.probes import (
     HOST,
@@ -84,15 +86,23 @@ class Cluster:
         """Return when the brokers of the majority have each other in the cluster.
 
         At once if there is no majority of brokers that run, are not paused, and reach each other.
+        Raises ``BrokerUnavailableError`` with its last words if one ends, ``TimeoutError``.
         """
-        for broker in self.brokers:
-            side = self._reached_by(broker)
-            if 2 * len(side) <= len(self.brokers):
-                continue
+        sides = {broker.id: self._reached_by(broker) for broker in self.brokers}
+        waiting = [b for b in self.brokers if 2 * len(sides[b.id]) > len(self.brokers)]
+
+        def has_joined(broker: BrokerProcess) -> bool:
+            for other in waiting:
+                if not other.running:
+                    raise BrokerUnavailableError(f"broker {other.id} ended: {other.last_words()}")
+            return sides[broker.id] <= members(broker.address)
+
+        for broker in waiting:
             wait_until(
-                lambda broker=broker, side=side: side <= members(broker.address),  # type: ignore[misc]
+                partial(has_joined, broker),
                 timeout_s=timeout_s,
-                what=f"broker {broker.id} has {sorted(side)} in the cluster ({broker.log_path})",
+                what=f"broker {broker.id} has {sorted(sides[broker.id])} in the cluster "
+                f"({broker.log_path})",
             )
 
     def _reached_by(self, broker: BrokerProcess) -> set[int]:

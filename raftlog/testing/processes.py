@@ -40,6 +40,7 @@ class BrokerProcess:
     settings: Mapping[str, str] = field(default_factory=dict)
     _process: subprocess.Popen[bytes] | None = None
     _paused: bool = False
+    _stopping: bool = False  # a second SIGTERM would have it end at once
 
     @property
     def pid(self) -> int | None:
@@ -128,7 +129,9 @@ class BrokerProcess:
 
     def send_stop(self) -> None:
         """SIGTERM, without waiting for the end; ``stop`` afterwards does that."""
-        self._signal(signal.SIGTERM)
+        if not self._stopping:
+            self._stopping = True
+            self._signal(signal.SIGTERM)
         self.resume()  # a paused process gets no other signal
 
     def pause(self) -> None:
@@ -165,7 +168,7 @@ class BrokerProcess:
             self._process.send_signal(number)  # does nothing to a process that was waited for
 
     def _reap(self) -> None:
-        self._paused = False
+        self._paused = self._stopping = False
         if self._process is not None:
             self._process.wait()
             assert self._process.stdin is not None

@@ -12,7 +12,7 @@ import pytest
 
 from raftlog.config import Address
 from raftlog.testing import wait_until
-from raftlog.testing.cluster import answers, free_port
+from raftlog.testing.probes import answers, free_port, free_ports, members
 from tests.cli.conftest import Raftlog
 
 pytestmark = pytest.mark.integration
@@ -51,6 +51,22 @@ def test_options_go_before_the_file(spawn: Spawn, address: Address, tmp_path: Pa
     assert (tmp_path / "data").is_dir()
 
 
+def test_three_started_by_hand_find_each_other(spawn: Spawn, tmp_path: Path) -> None:
+    addresses = {n: Address("127.0.0.1", port) for n, port in enumerate(free_ports(3), start=1)}
+    voters = ",".join(f"{number}@{address}" for number, address in addresses.items())
+    (tmp_path / "secret").write_text("known to all three")
+    for number, at in addresses.items():
+        spawn(
+            *("broker", "--id", number, "--listen", at, "--data-dir", tmp_path / str(number)),
+            *("--voters", voters, "--cluster-secret-file", tmp_path / "secret"),
+        )
+    wait_until(
+        lambda: all(members(address) == {1, 2, 3} for address in addresses.values()),
+        timeout_s=30,
+        what="all three",
+    )
+
+
 def test_it_stops_when_its_starter_closes_standard_input(
     spawn: Spawn, address: Address, tmp_path: Path
 ) -> None:
@@ -70,6 +86,11 @@ def test_it_stops_when_its_starter_closes_standard_input(
         (["--listen", "9100"], 2, "HOST:PORT"),
         (["--listen", "127.0.0.1:99999"], 2, "port"),
         (["--id", "-1"], 2, "--id"),
+        (["--voters", "1@127.0.0.1"], 2, "HOST:PORT"),
+        (["--voters", "2@127.0.0.1:1,3@127.0.0.1:2"], 1, "does not name this broker"),
+        (["--voters", "1@127.0.0.1:1,2@127.0.0.1:2"], 1, "no secret"),
+        (["--cluster-secret-file", "/nowhere/secret"], 2, "/nowhere/secret"),
+        (["--join", "127.0.0.1:1"], 2, "--join comes with a later release"),
         (["--config", "/nowhere/broker.toml"], 2, "/nowhere/broker.toml"),
         (["--set", "data.dir"], 2, "KEY=VALUE"),
         (["--set", "data.directory=x"], 1, "data.directory"),

@@ -1,27 +1,47 @@
-"""``raftlog demo`` end to end: real records, a real SIGKILL, and a verdict with its exit status."""
+"""``raftlog demo`` end to end: real records, real SIGKILLs, and a verdict with its exit status."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from cli.ledger import Ledger, Verdict
+from raftlog.testing import Cluster
 from tests.cli.conftest import Raftlog
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.mark.parametrize("records", [1, 2, 3, 20_000])
-def test_nothing_acknowledged_is_lost(raftlog: Raftlog, records: int) -> None:
+def test_a_broker_alone_loses_nothing(raftlog: Raftlog, records: int) -> None:
+    verdict = raftlog("demo", "--brokers", 1, "--records", records, "--json").json
+    assert (verdict["acknowledged"], verdict["found"]) == (records, records)
+    assert (verdict["lost"], verdict["duplicated"]) == (0, 0)
+    assert verdict["in_order"]
+    assert verdict["identical"]
+    assert (verdict["brokers"], verdict["failovers"], verdict["wiped"]) == (1, 1, None)
+    assert verdict["acknowledged_before_kill"] < records
+    assert verdict["seconds"] > verdict["unavailable_seconds"] > 0
+
+
+@pytest.mark.parametrize("records", [1, 20_000])
+def test_three_brokers_lose_nothing_with_two_leaders_and_a_disk(
+    raftlog: Raftlog, records: int
+) -> None:
     verdict = raftlog("demo", "--records", records, "--json").json
     assert (verdict["acknowledged"], verdict["found"]) == (records, records)
     assert (verdict["lost"], verdict["duplicated"]) == (0, 0)
     assert verdict["in_order"]
     assert verdict["identical"]
-    assert (verdict["brokers"], verdict["failovers"]) == (1, 1)
-    assert verdict["acknowledged_before_kill"] < records or records < 3
-    assert verdict["seconds"] > verdict["unavailable_seconds"] > 0
+    assert (verdict["brokers"], verdict["failovers"]) == (3, 2)
+    assert verdict["wiped"] in {1, 2, 3}
+    assert verdict["replicas_identical"]
+    assert [copy["end"] for copy in verdict["replicas"]] == [records] * 3
+    assert len({copy["chain"] for copy in verdict["replicas"]}) == 1
+    assert len(verdict["failover_seconds"]) == 2
+    assert verdict["unavailable_seconds"] >= max(verdict["failover_seconds"])
 
 
 def test_a_files_lines_are_the_records(raftlog: Raftlog, tmp_path: Path) -> None:
@@ -34,7 +54,32 @@ def test_a_files_lines_are_the_records(raftlog: Raftlog, tmp_path: Path) -> None
     assert "lost  0" in text
     assert "byte for byte" in text
     assert "kill -9 " in ran.err
-    assert raftlog("log", "verify", kept, "--json").json["partitions"][0]["records"] == 3_000
+    assert "came back empty" in text
+    assert "identical: 3 of " in text
+    found = raftlog("log", "verify", kept, "--json").json["partitions"]
+    assert [partition["records"] for partition in found] == [3_000] * 3
+    record = json.loads((kept / "cluster.json").read_bytes())
+    assert [broker["pid"] for broker in record["brokers"]] == [None, None, None]
+
+
+def test_replicas_that_differ_are_told_and_are_status_1(
+    raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = Cluster.stop
+
+    def spoiled(cluster: Cluster) -> None:
+        stopped(cluster)
+        segment = next(cluster.brokers[0].data_dir.rglob("*.log"))
+        data = bytearray(segment.read_bytes())
+        data[-1] ^= 1
+        segment.write_bytes(data)
+
+    monkeypatch.setattr(Cluster, "stop", spoiled)
+    ran = raftlog("demo", "--brokers", 1, "--records", 10)
+    assert ran.status == 1
+    assert "lost  0" in ran.out.decode()
+    assert "replicas  DIFFERENT" in ran.out.decode()
+    assert "THE PROMISE IS BROKEN" in ran.out.decode()
 
 
 def test_a_loss_is_told_and_is_status_1(raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +90,7 @@ def test_a_loss_is_told_and_is_status_1(raftlog: Raftlog, monkeypatch: pytest.Mo
         return honest(ledger)
 
     monkeypatch.setattr(Ledger, "verdict", robbed)
-    ran = raftlog("demo", "--records", 10)
+    ran = raftlog("demo", "--brokers", 1, "--records", 10)
     assert ran.status == 1
     assert "lost  1" in ran.out.decode()
     assert "THE PROMISE IS BROKEN" in ran.out.decode()
@@ -54,7 +99,8 @@ def test_a_loss_is_told_and_is_status_1(raftlog: Raftlog, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("arguments", "status", "reason"),
     [
-        (["--brokers", "3"], 1, "replication comes with the next"),
+        (["--brokers", "2"], 2, "no majority"),
+        (["--brokers", "0"], 2, "--brokers"),
         (["--input", "/nowhere"], 2, "/nowhere"),
         (["--records", "0"], 2, "--records"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from cli.options import key_and_value, partition_and_offset
+from cli.options import key_and_value, partition_and_offset, topic_partition
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,13 @@ def test_a_partition_and_its_offset() -> None:
 def test_what_is_no_partition_and_offset_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="P:OFFSET"):
         partition_and_offset(text)
+
+
+def test_a_topic_and_its_partition() -> None:
+    assert topic_partition("clicks:3") == ("clicks", 3)
+
+
+@pytest.mark.parametrize("text", ["", "clicks", ":3", "clicks:", "clicks:-1", "clicks:x"])
+def test_what_is_no_topic_and_partition_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="TOPIC:P"):
+        topic_partition(text)

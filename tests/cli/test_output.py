@@ -65,3 +65,13 @@ def test_a_report_is_text_or_json(capsys: pytest.CaptureFixture[str]) -> None:
     output.report({"a": 1}, "one a", as_json=False)
     output.report({"a": 1}, "one a", as_json=True)
     assert capsys.readouterr().out == 'one a\n{"a": 1}\n'
+
+
+def test_only_a_terminal_is_cleared(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output.clear()
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    output.clear()
+    assert "\x1b[2J" in capsys.readouterr().out

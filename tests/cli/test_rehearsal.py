@@ -1,32 +1,62 @@
-"""Cutting the demo's input into chunks. The run itself is ``test_demo.py``'s."""
+"""What the demo reports. The run itself is ``test_demo.py``'s."""
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from dataclasses import replace
 
-from cli.rehearsal import chunks
+import pytest
+
+from cli.ledger import Verdict
+from cli.outages import Outage
+from cli.rehearsal import Result
+from cli.replicas import Comparison, Copy
+
+GOOD = Result(
+    verdict=Verdict(10, 10, 0, 0, in_order=True, identical=True, sha256="ab"),
+    outages=[
+        Outage(2, 4711, 4, 0.5, leader=1, wiped=True),
+        Outage(1, 4712, 7, 0.25, leader=2, wiped=False),
+    ],
+    comparison=Comparison((Copy(1, 10, 300, "cd", "ef"), Copy(2, 10, 300, "cd", "ef"))),
+    brokers=3,
+    bytes_sent=200,
+    unavailable_seconds=0.5004,
+    seconds=6.0,
+)
+
+
+def test_the_report_has_the_promised_keys() -> None:
+    report = GOOD.to_dict()
+    assert GOOD.holds
+    promised = {"acknowledged": 10, "found": 10, "lost": 0, "duplicated": 0, "brokers": 3}
+    assert promised.items() <= report.items()
+    assert report["failovers"] == 2
+    assert report["failover_seconds"] == [0.5, 0.25]
+    assert report["wiped"] == 2
+    assert report["replicas_identical"] is True
+    assert report["acknowledged_before_kill"] == 4
+    assert report["unavailable_seconds"] == 0.5
+    assert report["replicas"][1]["broker"] == 2
 
 
 @pytest.mark.parametrize(
-    ("parts", "size", "expected"),
+    "bad",
     [
-        ([], 2, []),
-        ([[b"a"]], 2, [[b"a"]]),
-        ([[b"a"], [b"b"], [b"c"]], 2, [[b"a", b"b"], [b"c"]]),
-        ([[b"a", b"b", b"c", b"d", b"e"]], 2, [[b"a", b"b"], [b"c", b"d"], [b"e"]]),
-        ([[], [b"a"], []], 1, [[b"a"]]),
+        replace(GOOD, verdict=replace(GOOD.verdict, lost=1)),
+        replace(GOOD, verdict=replace(GOOD.verdict, duplicated=1)),
+        replace(GOOD, verdict=replace(GOOD.verdict, in_order=False)),
+        replace(GOOD, comparison=Comparison(())),
+        replace(GOOD, comparison=Comparison((Copy(1, 10, 300, "cd", "ef", problem="torn"),))),
+        replace(
+            GOOD,
+            comparison=Comparison((Copy(1, 10, 300, "cd", "ef"), Copy(2, 10, 300, "cd", "00"))),
+        ),
     ],
 )
-def test_chunks_have_the_size_and_the_order(
-    parts: list[list[bytes]], size: int, expected: list[list[bytes]]
-) -> None:
-    assert list(chunks(iter(parts), size)) == expected
+def test_one_thing_that_is_wrong_breaks_the_promise(bad: Result) -> None:
+    assert not bad.holds
 
 
-@given(st.lists(st.lists(st.binary(max_size=2))), st.integers(1, 10))
-def test_no_line_is_lost_in_chunks(parts: list[list[bytes]], size: int) -> None:
-    cut = list(chunks(iter(parts), size))
-    assert [line for chunk in cut for line in chunk] == [line for part in parts for line in part]
-    assert all(len(chunk) == size for chunk in cut[:-1])
+def test_nobody_lost_a_disk_in_a_cluster_of_one() -> None:
+    alone = replace(GOOD, outages=[replace(GOOD.outages[0], wiped=False)])
+    assert alone.wiped is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from cli.supervisor import Supervisor, recorded_addresses, request_start
-from raftlog.errors import DataDirectoryError, RefusedError, UnsupportedFeatureError
+from cli.cluster_file import choose_addresses, recorded_addresses
+from cli.supervisor import Supervisor, request_start
+from raftlog.errors import BrokerUnavailableError, DataDirectoryError, RefusedError
 from raftlog.testing import wait_until
-from raftlog.testing.cluster import answers
+from raftlog.testing.probes import answers, members
 
 Supervise = Callable[..., Supervisor]
 
@@ -24,15 +26,22 @@ def notes() -> list[str]:
     return []
 
 
+def make(
+    directory: Path, notes: list[str], *, brokers: int = 1, restart: bool = False
+) -> Supervisor:
+    addresses = choose_addresses(directory, brokers=brokers, port=0)
+    return Supervisor(directory, addresses=addresses, restart=restart, note=notes.append)
+
+
 @pytest.fixture
 def supervise(tmp_path: Path, notes: list[str]) -> Iterator[Supervise]:
-    """``supervise(restart=...)``: a started supervisor of ``tmp_path``, running in a thread."""
+    """``supervise()``: a started supervisor of ``tmp_path``, running in a thread."""
     stopping = threading.Event()
     started: list[Supervisor] = []
     with ThreadPoolExecutor(1) as executor:
 
-        def start(*, restart: bool) -> Supervisor:
-            supervisor = Supervisor(tmp_path, brokers=1, port=0, restart=restart, note=notes.append)
+        def start(*, brokers: int = 1, restart: bool = False) -> Supervisor:
+            supervisor = make(tmp_path, notes, brokers=brokers, restart=restart)
             supervisor.start()
             executor.submit(supervisor.run, stopping)
             started.append(supervisor)
@@ -55,7 +64,7 @@ def recorded_pid(directory: Path) -> int | None:
 
 @pytest.mark.integration
 def test_the_record_names_what_runs(supervise: Supervise, tmp_path: Path) -> None:
-    broker = supervise(restart=False).cluster.brokers[0]
+    broker = supervise().cluster.brokers[0]
     assert recorded(tmp_path) == {
         "bootstrap": str(broker.address),
         "brokers": [
@@ -74,7 +83,7 @@ def test_the_record_names_what_runs(supervise: Supervise, tmp_path: Path) -> Non
 def test_a_killed_broker_stays_down_until_it_is_asked_for(
     supervise: Supervise, tmp_path: Path, notes: list[str]
 ) -> None:
-    broker = supervise(restart=False).cluster.brokers[0]
+    broker = supervise().cluster.brokers[0]
     broker.kill()
     wait_until(lambda: recorded_pid(tmp_path) is None, what="a record of the death")
     assert "broker 1 has ended" in notes[0]
@@ -95,9 +104,9 @@ def test_with_restart_a_killed_broker_comes_back(supervise: Supervise, tmp_path:
 
 @pytest.mark.integration
 def test_a_directory_has_one_supervisor(supervise: Supervise, tmp_path: Path) -> None:
-    supervise(restart=False)
+    supervise()
     with pytest.raises(DataDirectoryError, match="another `raftlog up` runs"):
-        Supervisor(tmp_path, brokers=1, port=0, restart=False, note=print)
+        make(tmp_path, [])
 
 
 def test_nobody_starts_a_broker_where_nothing_runs(tmp_path: Path) -> None:
@@ -110,12 +119,60 @@ def test_nobody_starts_a_broker_where_nothing_runs(tmp_path: Path) -> None:
         request_start(tmp_path, 2)
 
 
-def test_an_unreadable_record_is_named(tmp_path: Path) -> None:
-    (tmp_path / "cluster.json").write_text("{}")
-    with pytest.raises(DataDirectoryError, match=r"cluster\.json"):
-        recorded_addresses(tmp_path)
+@pytest.mark.integration
+def test_one_of_three_that_is_killed_is_asked_for_and_joins_again(
+    supervise: Supervise, tmp_path: Path, notes: list[str]
+) -> None:
+    cluster = supervise(brokers=3).cluster
+    assert [entry["id"] for entry in recorded(tmp_path)["brokers"]] == [1, 2, 3]
+    cluster.broker(2).kill()
+    wait_until(lambda: len(notes) == 1, what="a note of the death")
+    assert recorded(tmp_path)["bootstrap"] == cluster.bootstrap
+    cluster.wipe(2)
+    address = request_start(tmp_path, 2)
+    wait_until(lambda: members(address) == {1, 2, 3}, timeout_s=30, what="all three")
 
 
-def test_more_brokers_than_one_come_with_replication(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedFeatureError, match="replication"):
-        Supervisor(tmp_path, brokers=3, port=0, restart=False, note=print)
+@pytest.mark.integration
+def test_a_minority_that_cannot_start_is_noted_and_the_rest_serves(
+    supervise: Supervise, tmp_path: Path, notes: list[str]
+) -> None:
+    (tmp_path / "broker-2").write_text("in the way of the data directory")
+    cluster = supervise(brokers=3).cluster
+    assert "broker 2 ended with status 1" in notes[0]
+    assert [broker.running for broker in cluster.brokers] == [True, False, True]
+    assert members(cluster.broker(1).address) == {1, 3}
+    assert recorded(tmp_path)["brokers"][1]["pid"] is None
+
+
+@pytest.mark.integration
+def test_a_majority_that_cannot_start_ends_it(tmp_path: Path) -> None:
+    for number in (2, 3):
+        (tmp_path / f"broker-{number}").write_text("in the way of the data directory")
+    supervisor = make(tmp_path, [], brokers=3)
+    with pytest.raises(BrokerUnavailableError, match="broker 3 ended"):
+        supervisor.start()
+    assert not any(broker.running for broker in supervisor.cluster.brokers)
+    assert [entry["pid"] for entry in recorded(tmp_path)["brokers"]] == [None, None, None]
+
+
+def test_a_port_in_use_leaves_no_record(tmp_path: Path) -> None:
+    supervisor = make(tmp_path, [], brokers=2)
+    with (
+        socket.create_server(supervisor.cluster.broker(2).address),
+        pytest.raises(BrokerUnavailableError, match="take another port"),
+    ):
+        supervisor.start()
+    assert not (tmp_path / "cluster.json").exists()
+    make(tmp_path, [])  # and the directory is free
+
+
+@pytest.mark.integration
+def test_a_broker_whose_port_was_taken_does_not_end_the_others(
+    supervise: Supervise, tmp_path: Path, notes: list[str]
+) -> None:
+    broker = supervise(restart=True).cluster.brokers[0]
+    broker.kill()
+    with socket.create_server(broker.address):
+        wait_until(lambda: any("cannot start" in note for note in notes), what="a note")
+    wait_until(lambda: answers(broker.address), timeout_s=30, what="the start after all")

@@ -51,7 +51,7 @@ def test_a_description_for_people_shows_partitions_and_durability(
     assert lines[0].startswith(f"{topic}  id ")
     assert "flush.policy=fsync" in lines[1]
     assert lines[2].split()[:3] == ["partition", "leader", "epoch"]
-    assert lines[4].split()[:6] == ["1", "1", "0", "1", "0", "2"]
+    assert lines[4].split()[:8] == ["1", "1", "0", "1", "1", "0", "0", "2"]
 
 
 def test_settings_are_changed_and_put_back(raftlog: Raftlog, topic: str) -> None:

@@ -43,7 +43,7 @@ def is_alive(pid: int) -> bool:
 def test_it_runs_until_it_is_told_to_stop(
     spawn: Spawn, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
-    process = spawn("up", "--data-dir", tmp_path, "--port", 0)
+    process = spawn("up", "--brokers", 1, "--data-dir", tmp_path, "--port", 0)
     lines = first_lines(process)
     assert lines[-1] == "ready"
     assert lines[-2].startswith("bootstrap: 127.0.0.1:")
@@ -56,7 +56,7 @@ def test_it_runs_until_it_is_told_to_stop(
 
 
 def test_the_same_directory_resumes_at_the_same_address(spawn: Spawn, tmp_path: Path) -> None:
-    first = spawn("up", "--data-dir", tmp_path, "--port", 0, "--json")
+    first = spawn("up", "--brokers", 1, "--data-dir", tmp_path, "--port", 0, "--json")
     before = json.loads(first_lines(first)[-1])
     first.terminate()
     first.wait(timeout=30)
@@ -65,7 +65,7 @@ def test_the_same_directory_resumes_at_the_same_address(spawn: Spawn, tmp_path: 
 
 
 def test_brokers_end_even_if_it_is_killed(spawn: Spawn, tmp_path: Path) -> None:
-    process = spawn("up", "--data-dir", tmp_path, "--port", 0)
+    process = spawn("up", "--brokers", 1, "--data-dir", tmp_path, "--port", 0)
     first_lines(process)
     pid = broker_pid(tmp_path)
     assert pid is not None
@@ -76,7 +76,7 @@ def test_brokers_end_even_if_it_is_killed(spawn: Spawn, tmp_path: Path) -> None:
 def test_another_shell_brings_a_killed_broker_back(
     spawn: Spawn, raftlog: Raftlog, tmp_path: Path
 ) -> None:
-    process = spawn("up", "--data-dir", tmp_path, "--port", 0)
+    process = spawn("up", "--brokers", 1, "--data-dir", tmp_path, "--port", 0)
     first_lines(process)
     pid = broker_pid(tmp_path)
     assert pid is not None
@@ -90,21 +90,48 @@ def test_another_shell_brings_a_killed_broker_back(
 def test_a_second_one_in_the_same_directory_is_refused(
     spawn: Spawn, raftlog: Raftlog, tmp_path: Path
 ) -> None:
-    first_lines(spawn("up", "--data-dir", tmp_path, "--port", 0))
-    ran = raftlog("up", "--data-dir", tmp_path, "--port", 0)
+    first_lines(spawn("up", "--brokers", 1, "--data-dir", tmp_path, "--port", 0))
+    ran = raftlog("up", "--brokers", 1, "--data-dir", tmp_path, "--port", 0)
     assert ran.status == 1
     assert "another `raftlog up` runs" in ran.err
 
 
 def test_a_port_in_use_is_refused(spawn: Spawn, raftlog: Raftlog, tmp_path: Path) -> None:
-    lines = first_lines(spawn("up", "--data-dir", tmp_path / "a", "--port", 0))
+    lines = first_lines(spawn("up", "--brokers", 1, "--data-dir", tmp_path / "a", "--port", 0))
     port = lines[-2].rpartition(":")[2]
     ran = raftlog("up", "--data-dir", tmp_path / "b", "--port", port)
     assert ran.status == 1
     assert f"127.0.0.1:{port}" in ran.err
 
 
-def test_more_brokers_come_with_replication(raftlog: Raftlog, tmp_path: Path) -> None:
+def test_a_directory_keeps_its_number_of_brokers(
+    spawn: Spawn, raftlog: Raftlog, tmp_path: Path
+) -> None:
+    process = spawn("up", "--data-dir", tmp_path, "--port", 0, "--brokers", 1)
+    first_lines(process)
+    process.terminate()
+    process.wait(timeout=30)
     ran = raftlog("up", "--brokers", 3, "--data-dir", tmp_path)
     assert ran.status == 1
-    assert "replication comes with the next" in ran.err
+    assert "holds a cluster of 1 broker, not of 3" in ran.err
+
+
+def test_three_brokers_survive_ctrl_c_with_all_records(
+    spawn: Spawn, raftlog: Raftlog, tmp_path: Path
+) -> None:
+    process = spawn("up", "--data-dir", tmp_path, "--port", 0, "--json")
+    state = json.loads(first_lines(process)[-1])
+    assert [broker["id"] for broker in state["brokers"]] == [1, 2, 3]
+    assert len(state["bootstrap"].split(",")) == 3
+    at = ("--bootstrap", state["bootstrap"])
+    assert raftlog("topic", "create", "t", "--partitions", 3, *at).status == 0
+    described = raftlog("topic", "describe", "t", "--json", *at).json
+    assert {len(part["replicas"]) for part in described["partitions"]} == {3}
+    lines = b"".join(b"%d\n" % number for number in range(100))
+    assert raftlog("produce", "t", "-p", 1, *at, stdin=lines).status == 0
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) == 130
+    assert not any(is_alive(broker["pid"]) for broker in state["brokers"])
+    again = spawn("up", "--data-dir", tmp_path)
+    assert first_lines(again)[-2] == f"bootstrap: {state['bootstrap']}"
+    assert raftlog("tail", "t", "-p", 1, "-o", "earliest", "-n", 100, *at).out == lines

@@ -10,8 +10,8 @@ from raftlog import limits
 from raftlog.errors import (
     FencedLeaderEpochError,
     NotLeaderError,
-    RaftlogError,
     UnknownLeaderEpochError,
+    UnknownTopicError,
 )
 from raftlog.protocol import topics as described
 from raftlog.protocol.cluster import PartitionStatus, ReplicaStatus
@@ -122,6 +122,8 @@ class FakeTopic:
     def end_at(self, broker_id: int, partition: int) -> int:
         """What the broker knows to be committed."""
         end = self.logs[partition].end
+        if self.leaders[partition] == broker_id:
+            return end
         return min(end, self.known_ends.get(broker_id, end))
 
     def log_at(
@@ -184,5 +186,9 @@ class FakeTopic:
         )
 
 
-def not_there(name: str, error: RaftlogError) -> TopicInfo:
-    return TopicInfo(name=name, failure=Failure.of(error))
+def not_there(name: str) -> TopicInfo:
+    return TopicInfo(name=name, failure=Failure.of(UnknownTopicError(f"no topic {name}")))
+
+
+def undescribed(name: str) -> described.TopicDescription:
+    return described.TopicDescription(name=name, failure=not_there(name).failure)

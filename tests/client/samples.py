@@ -84,14 +84,14 @@ def consumer_settings(**changes: Any) -> ConsumerSettings:
     return ConsumerSettings(**{**defaults, **changes})
 
 
-def stored_batch(base_offset: int, *values: bytes, chain: int = 0) -> bytes:
+def stored_batch(base_offset: int, *values: bytes, chain: int = 0, leader_epoch: int = 3) -> bytes:
     """A batch as a broker has it."""
     body = encode(list(values), timestamps_ms=1_700_000_000_000 + base_offset)
     batch = seal(body) + body.payload
     section, _ = stamp(
         parse_header(batch),
         base_offset=base_offset,
-        leader_epoch=3,
+        leader_epoch=leader_epoch,
         append_timestamp_ms=1_700_000_000_000,
         log_append_time=False,
         previous_chain=chain,

@@ -11,6 +11,7 @@ from raftlog.client.settings import ConnectionSettings, parse_bootstrap
 from raftlog.errors import (
     BrokerUnavailableError,
     ClosedError,
+    ClusterNotReadyError,
     ConnectionLostError,
     FrameError,
     NotLeaderError,
@@ -20,7 +21,7 @@ from raftlog.errors import (
     UnsupportedVersionError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.metadata import MetadataRequest
+from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
 from raftlog.protocol.produce import InitProducerIdRequest, InitProducerIdResponse
 from raftlog.protocol.topics import CreateTopicsRequest, TopicToCreate
 from tests.client.world import FakeCluster, do_and_vanish, ignore, refuse, run, vanish
@@ -274,3 +275,191 @@ def test_a_closed_one_says_so_and_leaves_no_task() -> None:
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     run(test)
+
+
+# -- several brokers -------------------------------------------------------------------------------
+
+
+def asked_for_metadata(fake: FakeCluster) -> list[int]:
+    return [broker for broker, m in fake.requests if isinstance(m, MetadataRequest)]
+
+
+def test_a_broker_that_stops_holds_nothing_up() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        cluster = cluster_of(fake)
+        await cluster.topic("t")
+        fake.pause(1)
+        start = now()
+        await cluster.refresh()
+        assert now() - start == pytest.approx(1, abs=0.1), "then another is asked beside it"
+        start = now()
+        await cluster.refresh()
+        await cluster.call(apis.INIT_PRODUCER_ID, InitProducerIdRequest())
+        assert now() - start < 0.1, "it is silent: the other one first"
+        fake.resume(1)
+        await cluster.close()
+
+    run(test, brokers=2)
+
+
+def test_what_may_not_be_repeated_goes_to_a_broker_that_answers() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        cluster = cluster_of(fake)
+        await cluster.topic("t")
+        fake.pause(1)
+        await cluster.refresh()
+        assert (await cluster.any_connection()).broker_id == 2
+        fake.next(apis.CREATE_TOPICS, refuse(ClusterNotReadyError("alone")), vanish)
+        with pytest.raises(ConnectionLostError):
+            await cluster.call(
+                apis.CREATE_TOPICS, CreateTopicsRequest(topics=[TopicToCreate(name="u")])
+            )
+        asked = [broker for broker, m in fake.requests if isinstance(m, CreateTopicsRequest)]
+        assert asked == [2, 3], "who is not ready is not asked again at once"
+        fake.resume(1)
+        await cluster.close()
+
+    run(test, brokers=3)
+
+
+def test_keeping_fresh_asks_another_broker_each_time() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        cluster = cluster_of(fake)
+        await cluster.topic("t")
+        keeper = asyncio.ensure_future(cluster.keep_fresh())
+        await asyncio.sleep(151)
+        assert asked_for_metadata(fake) == [1, 2, 3, 1, 2, 3]
+        keeper.cancel()
+        await cluster.close()
+
+    run(test, brokers=3)
+
+
+def test_old_news_change_nothing_and_another_broker_is_asked_at_once() -> None:
+    async def test(fake: FakeCluster) -> None:
+        topic = fake.create("t")
+        cluster = cluster_of(fake)
+        await cluster.topic("t")
+        fake.cut_off(1)
+        topic.leaders[0] = 2
+        cluster.doubt(1)
+        await cluster.refresh()
+        assert cluster.view.partition("t", 0).leader_epoch == 4
+        assert set(cluster.view.brokers) == {1, 2, 3}
+        fake.requests.clear()
+        await asyncio.sleep(6)
+        fake.kill(2)
+        fake.kill(3)
+        await cluster.refresh()
+        assert asked_for_metadata(fake) == [1]
+        assert cluster.view.partition("t", 0).leader_epoch == 4
+        assert cluster.view.leader("t", 0) == 2
+        fake.down.clear()
+        topic.leaders[0] = 3
+        fake.requests.clear()
+        await asyncio.sleep(6)
+        await cluster.refresh()
+        assert asked_for_metadata(fake)[0] == 1, "it is the one that is connected"
+        assert len(asked_for_metadata(fake)) == 2
+        assert cluster.view.leader("t", 0) == 3
+        await cluster.close()
+
+    run(test, brokers=3)
+
+
+def test_a_topic_that_one_broker_does_not_know_is_asked_for_at_another() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.cut_off(1)
+        fake.create("t")
+        cluster = cluster_of(fake)
+        cluster.view = cluster.view.merge(fake._metadata(2, MetadataRequest(topics=[])), asked=[])
+        assert (await cluster.topic("t")).name == "t", "it was just made"
+        assert asked_for_metadata(fake) == [1, 2]
+        with pytest.raises(UnknownTopicError):
+            await cluster.topic("u")
+        await cluster.close()
+
+    run(test, brokers=3)
+
+
+def test_a_topic_that_is_gone_is_gone_after_two_brokers_say_so() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        cluster = cluster_of(fake)
+        await cluster.topic("t")
+        del fake.topics["t"]
+        await cluster.refresh()
+        assert asked_for_metadata(fake) == [1, 1, 2]
+        with pytest.raises(UnknownTopicError):
+            cluster.view.topic("t")
+        await cluster.close()
+
+    run(test, brokers=3)
+
+
+def test_with_nobody_else_to_ask_a_known_topic_is_kept() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        cluster = cluster_of(fake)
+        await cluster.topic("t")
+        del fake.topics["t"]
+        fake.down = {2}
+        fake.unreachable = {3}
+        start = now()
+        await cluster.refresh()
+        assert now() - start <= 1
+        assert cluster.view.leader("t", 0) == 1
+        await cluster.close()
+
+    run(test, brokers=3)
+
+
+def test_a_broker_that_is_not_where_it_was_is_not_taken_for_another() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        cluster = cluster_of(fake)
+        await cluster.topic("t")
+        fake.addresses[2], fake.addresses[3] = fake.addresses[3], fake.addresses[2]
+        with pytest.raises(BrokerUnavailableError, match="broker 2 is not at broker-2:9100 any"):
+            await cluster.connection(2)
+        await cluster.refresh()
+        assert (await cluster.connection(2)).broker_id == 2
+        await cluster.close()
+
+    run(test, brokers=3)
+
+
+def test_many_dead_addresses_and_one_that_lives() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fake.down, fake.unreachable = {1, 3, 5}, {2, 4}
+        cluster = cluster_of(fake)
+        start = now()
+        assert (await cluster.topic("t")).name == "t"
+        assert now() - start < 1
+        await cluster.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(test, brokers=6)
+
+
+def test_all_are_asked_and_who_is_slow_is_left_out() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.down, fake.unreachable = {2}, {3}
+        fake.pause(4)
+        cluster = cluster_of(fake)
+        start = now()
+        answers = await cluster.ask_all(
+            apis.METADATA, MetadataRequest(topics=[]), brokers=fake.addresses, patience_s=2
+        )
+        assert now() - start == 2
+        assert isinstance(answers[1], MetadataResponse)
+        for broker, reason in ((2, "refused"), (3, "within 2 s"), (4, "within 2 s")):
+            assert isinstance(answers[broker], BrokerUnavailableError)
+            assert reason in str(answers[broker])
+        await cluster.close()
+
+    run(test, brokers=4)

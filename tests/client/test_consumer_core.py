@@ -10,6 +10,7 @@ import pytest
 from raftlog.client.consumer_core import ConsumerCore, check_times
 from raftlog.client.settings import ConnectionSettings, parse_bootstrap
 from raftlog.errors import (
+    BrokerUnavailableError,
     CorruptBatchError,
     InvalidRequestError,
     OffsetOutOfRangeError,
@@ -318,3 +319,27 @@ def test_a_time_before_1970_is_refused() -> None:
     assert check_times({("t", 0): 5}) == {A: 5}
     with pytest.raises(InvalidRequestError, match="1970"):
         check_times({A: -1})
+
+
+@pytest.mark.parametrize("read_from", ["leader", "replica"])
+def test_without_a_leader_where_to_begin_is_known_and_the_end_is_not(read_from: str) -> None:
+    async def test(fake: FakeCluster) -> None:
+        topic = fake.create("t", 2)
+        fill(fake, 4)
+        topic.known_ends = {2: 3, 3: 2}
+        core = core_of(fake, read_from=read_from, auto_offset_reset="latest")
+        await core.topic("t")
+        fake.kill(1)
+        start = asyncio.get_running_loop().time()
+        await core.assign([A])
+        assert await core.position(A) == 3
+        assert await core.offsets([A], "earliest") == {A: 0}
+        assert asyncio.get_running_loop().time() - start < 5
+        if read_from == "replica":
+            assert await core.offsets([A], "latest") == {A: 3}
+        else:
+            with pytest.raises(BrokerUnavailableError, match="broker 1"):
+                await core.offsets([A], "latest")  # lest ends that were shown go back
+        await core.close()
+
+    run(test, brokers=3)

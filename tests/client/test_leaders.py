@@ -10,17 +10,23 @@ from raftlog.client.leaders import delete_records, list_offsets
 from raftlog.errors import (
     LeaderNotAvailableError,
     OffsetOutOfRangeError,
+    RaftlogError,
     UnknownPartitionError,
     UnknownTopicError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.fetch import ListOffsetsRequest
+from raftlog.protocol.fetch import ListOffsetsRequest, ListOffsetsResponse, OffsetAnswer
 from raftlog.protocol.schema import Failure
 from raftlog.protocol.topics import DeletedRecords, DeleteRecordsResponse
 from raftlog.types import TopicPartition
 from tests.client.test_cluster import cluster_of
 from tests.client.test_fetcher import fill
 from tests.client.world import FakeCluster, answer_with, do_and_vanish, run, vanish
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
 
 PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 
@@ -118,6 +124,98 @@ def test_a_refusal_is_raised_after_all_were_tried() -> None:
         fake.next(apis.DELETE_RECORDS, answer_with(DeleteRecordsResponse(partitions=answers[1:])))
         found = await delete_records(cluster, {PARTITIONS[1]: 3})
         assert found[PARTITIONS[1]].log_start_offset == 3
+        await cluster.close()
+
+    run(test)
+
+
+def test_a_leader_that_stops_is_left_for_its_successor() -> None:
+    async def test(fake: FakeCluster) -> None:
+        topic = fake.create("t", 3)
+        fill(fake, 5)
+        cluster = cluster_of(fake)
+        await cluster.topic("t")
+        await cluster.connection(1)
+        fake.pause(1)
+        asyncio.get_running_loop().call_later(1.5, topic.leaders.__setitem__, 0, 2)
+        start = now()
+        found = await list_offsets(cluster, {PARTITIONS[0]: "latest"})
+        assert found[PARTITIONS[0]].offset == 5
+        assert now() - start < 4, "not the request timeout of 30 s"
+        fake.resume(1)
+        await cluster.close()
+
+    run(test, brokers=3)
+
+
+def test_the_epoch_that_is_known_goes_with_the_question() -> None:
+    async def test(fake: FakeCluster) -> None:
+        topic = fake.create("t")
+        cluster = cluster_of(fake)
+        await cluster.topic("t")
+        topic.leaders[0] = 1
+        await list_offsets(cluster, {PARTITIONS[0]: "latest"})
+        epochs = [m.queries[0].leader_epoch for m in fake.asked(ListOffsetsRequest)]
+        assert epochs == [3, 4], "the older one is fenced"
+        await cluster.close()
+
+    run(test)
+
+
+def test_one_partition_without_a_leader_does_not_hold_up_the_others() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", 3, leaders=[None, 1, 1])
+        cluster = cluster_of(fake)
+        with pytest.raises(LeaderNotAvailableError, match="t:0"):
+            await list_offsets(cluster, dict.fromkeys(PARTITIONS, "latest"))
+        asked = [[query.partition for query in m.queries] for m in fake.asked(ListOffsetsRequest)]
+        assert asked == [[1, 2]]
+        await cluster.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("trouble", ["dies", "stops", "is unknown"])
+def test_the_end_is_the_leaders_to_say_unless_any_replica_will_do(trouble: str) -> None:
+    async def test(fake: FakeCluster) -> None:
+        topic = fake.create("t", 3)
+        fill(fake, 5)
+        topic.known_ends = {1: 4, 2: 4, 3: 3}
+        cluster = cluster_of(fake)
+        await cluster.topic("t")
+        await cluster.connection(1)
+        if trouble == "dies":
+            fake.kill(1)
+        elif trouble == "stops":
+            fake.pause(1)
+        else:
+            topic.leaders[0] = None
+            await cluster.refresh()
+        start = now()
+        with pytest.raises(RaftlogError, match=r"broker|t:0"):
+            await list_offsets(cluster, {PARTITIONS[0]: "latest"})
+        assert now() - start > 25, "it is waited for"
+        start = now()
+        found = await list_offsets(cluster, {PARTITIONS[0]: "latest"}, any_replica=True)
+        assert found[PARTITIONS[0]].offset == 4
+        assert now() - start < 4
+        with pytest.raises(RaftlogError):
+            await list_offsets(cluster, {PARTITIONS[0]: 1}, any_replica=True)
+        await cluster.close()
+
+    run(test, brokers=3)
+
+
+def test_a_broker_that_does_not_know_the_topic_yet_is_asked_again() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        cluster = cluster_of(fake)
+        behind = OffsetAnswer(
+            topic="t", partition=0, failure=Failure.of(UnknownTopicError("no topic t"))
+        )
+        fake.next(apis.LIST_OFFSETS, *[answer_with(ListOffsetsResponse(answers=[behind]))] * 2)
+        found = await list_offsets(cluster, {PARTITIONS[0]: "latest"})
+        assert found[PARTITIONS[0]].offset == 0
         await cluster.close()
 
     run(test)

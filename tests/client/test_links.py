@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
+
+import pytest
 
 from raftlog.client.links import Links, leader_of
 from raftlog.errors import BrokerUnavailableError
@@ -140,5 +143,102 @@ def test_a_leader_or_none() -> None:
         assert leader_of(cluster, "t", 0) == 1
         assert leader_of(cluster, "t", 1) is None
         await cluster.close()
+
+    run(test)
+
+
+def test_a_broker_that_says_nothing_is_noticed_and_others_are_asked() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", leaders=[1])
+        told: list[float] = []
+        links = await links_of(fake, told)
+        link = links.link(1)
+        connection = links.connection(link, now())
+        assert connection is not None
+        fake.pause(1)
+        future = connection.start(apis.METADATA, MetadataRequest(topics=[]), timeout_ms=20_000)
+        errand = links.sent(link)
+        start, asked = now(), len(fake.asked(MetadataRequest))
+        assert (link.in_flight, link.is_overdue(now())) == (1, False)
+        await asyncio.sleep(0.9)
+        assert not told
+        assert links.is_usable(1, now())
+        await asyncio.sleep(0.2)
+        assert link.is_overdue(now())
+        assert not links.is_usable(1, now())
+        assert told[0] == pytest.approx(start + 1, abs=0.01)
+        await asyncio.sleep(5)
+        assert 5 < len(fake.asked(MetadataRequest)) - asked < 15, "while it lasts"
+        assert {broker for broker, _ in fake.requests[asked:]} == {2}
+        fake.resume(1)
+        await future
+        links.answered(errand)
+        assert (link.in_flight, link.is_overdue(now())) == (0, False)
+        assert links.is_usable(1, now())
+        told.clear()
+        await asyncio.sleep(5)
+        assert len(told) <= 1
+        await links.close()
+
+    run(test, brokers=2)
+
+
+def test_a_wait_that_was_asked_for_is_no_silence() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        links = await links_of(fake, [])
+        link = links.link(1)
+        first = links.sent(link, wait_s=3)
+        await asyncio.sleep(0.5)
+        second = links.sent(link, wait_s=3)
+        assert link.overdue_at == first.overdue_at == pytest.approx(now() + 3.5)
+        links.answered(first)
+        assert link.overdue_at == second.overdue_at
+        links.answered(second)
+        assert link.overdue_at == math.inf
+        await links.close()
+
+    run(test)
+
+
+def test_a_broker_that_cannot_be_reached_is_not_usable_and_comes_back() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", leaders=[2])
+        told: list[float] = []
+        links = await links_of(fake, told)
+        fake.unreachable = {2}
+        link = links.link(2)
+        assert links.is_usable(2, now()), "nothing is known of it"
+        links.connection(link, now())
+        assert links.is_usable(2, now()), "it may take a moment"
+        await asyncio.sleep(1.1)
+        assert not links.is_usable(2, now())
+        assert told, "somebody may want to turn to another"
+        await asyncio.sleep(10)
+        assert link.failures == 1
+        fake.unreachable = set()
+        await asyncio.sleep(2)
+        links.connection(link, now())
+        await asyncio.sleep(0.1)
+        assert links.is_usable(2, now())
+        await links.close()
+
+    run(test, brokers=2)
+
+
+def test_a_road_that_is_lost_is_a_reason_to_ask_who_leads() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        links = await links_of(fake, [])
+        link = links.link(1)
+        assert links.connection(link, now()) is not None
+        asked = len(fake.asked(MetadataRequest))
+        fake.peers[0].transport.abort()
+        await asyncio.sleep(0.01)
+        links.connection(link, now())
+        await asyncio.sleep(0.01)
+        assert len(fake.asked(MetadataRequest)) == asked + 1
+        assert links.connection(link, now()) is not None
+        await links.close()
 
     run(test)

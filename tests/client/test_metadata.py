@@ -212,7 +212,9 @@ def test_a_topic_that_nobody_knows_is_refused_even_if_one_alone_says_so() -> Non
 
 def test_brokers_with_partitions_stay_known_when_one_that_is_cut_off_names_itself_alone() -> None:
     view = seen((1, cluster_says(led(1, 5), brokers=(1, 2, 3, 4))), (3, cluster_says(brokers=(3,))))
-    assert set(view.brokers) == {1, 2, 3}
+    assert set(view.brokers) == {1, 2, 3, 4}
+    view = view.merge(cluster_says(brokers=(1, 5)), asked=["a"], source=1)
+    assert set(view.brokers) == {1, 2, 3, 5}, "four has left"
     moved = view.merge(
         MetadataResponse(
             cluster_id="c", brokers=[BrokerInfo(id=2, host="new", port=8, rack="r")], topics=[]
@@ -220,5 +222,6 @@ def test_brokers_with_partitions_stay_known_when_one_that_is_cut_off_names_itsel
         asked=[],
         source=2,
     )
+    assert set(moved.brokers) == {1, 2, 3, 5}
     assert moved.brokers[2] == Address("new", 8)
     assert moved.racks == {2: "r"}

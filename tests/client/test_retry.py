@@ -6,13 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.client.retry import Backoff, may_retry
+from raftlog.client.retry import Backoff, is_behind, is_old_news, may_pass, may_retry
 from raftlog.errors import (
     ERRORS_BY_CODE,
+    ClusterNotReadyError,
+    CommitUnknownError,
+    ConnectionLostError,
+    FencedLeaderEpochError,
+    InvalidRequestError,
+    LeaderNotAvailableError,
+    NotEnoughReplicasError,
+    NotLeaderError,
     OutcomeUnknownError,
     RaftlogError,
     RetriableError,
     ThrottledError,
+    UnknownLeaderEpochError,
+    UnknownPartitionError,
     UnknownTopicError,
 )
 
@@ -50,3 +60,29 @@ def test_a_back_off_doubles() -> None:
     assert [backoff.seconds(attempt, lambda: 1.0) for attempt in range(6)] == pytest.approx(
         [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "old_news", "behind", "passes"),
+    [
+        (NotLeaderError("x"), True, False, True),
+        (FencedLeaderEpochError("x"), True, False, True),
+        (UnknownLeaderEpochError("x"), True, True, True),
+        (LeaderNotAvailableError("x"), True, False, True),
+        (NotEnoughReplicasError("x"), True, True, True),
+        (UnknownTopicError("x"), True, True, True),
+        (UnknownPartitionError("x"), True, True, True),
+        (CommitUnknownError("x"), True, False, False),
+        (ClusterNotReadyError("x"), False, False, True),
+        (ConnectionLostError("x"), False, False, False),
+        (InvalidRequestError("x"), False, False, False),
+    ],
+)
+def test_whose_news_are_old(
+    error: RaftlogError, old_news: bool, behind: bool, passes: bool
+) -> None:
+    assert is_old_news(error) == old_news
+    assert is_behind(error) == behind
+    assert may_pass(error, repeatable=False) == passes
+    assert may_pass(error, repeatable=True) == (passes or isinstance(error, OutcomeUnknownError))
+    assert may_retry(error, repeatable=False) == isinstance(error, RetriableError)

@@ -169,3 +169,18 @@ def test_integers_and_functions() -> None:
     assert function("f", None) is None
     with pytest.raises(TypeError, match="f=3"):
         function("f", 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "part"),
+    [
+        ({"read_from": "anyone"}, InvalidRequestError, "'leader' or 'replica'"),
+        ({"client_rack": "a"}, InvalidRequestError, "read_from='replica'"),
+        ({"read_from": "replica", "client_rack": 7}, TypeError, "client_rack=7"),
+    ],
+)
+def test_where_to_read_from(changes: dict[str, Any], error: type[Exception], part: str) -> None:
+    with pytest.raises(error, match=part):
+        consumer_settings({**CONSUMER, **changes})
+    found = consumer_settings({**CONSUMER, "read_from": "replica", "client_rack": "a"})
+    assert (found.read_from, found.client_rack) == ("replica", "a")

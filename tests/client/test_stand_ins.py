@@ -13,6 +13,7 @@ from raftlog.errors import FencedLeaderEpochError, OffsetOutOfRangeError, Unknow
 from raftlog.protocol import api as apis
 from raftlog.protocol.fetch import FetchRequest
 from raftlog.types import TopicPartition
+from tests.client.samples import stored_batch
 from tests.client.test_cluster import cluster_of
 from tests.client.test_fetcher import Rig, failing, fill, now
 from tests.client.test_subscription import A
@@ -89,7 +90,7 @@ def test_without_a_leader_a_replica_stands_in(trouble: str) -> None:
         async with Rig(fake) as rig:
             assert await rig.read(2) == [0, 1]
             fill(fake, 3)
-            topic.known_ends = {2: 5, 3: 5}
+            topic.known_ends = {1: 5, 2: 5, 3: 5}
             if trouble == "stops":
                 fake.pause(1)
             elif trouble == "is unknown":
@@ -102,13 +103,16 @@ def test_without_a_leader_a_replica_stands_in(trouble: str) -> None:
             assert await rig.read(3) == [2, 3, 4]
             # A stopped one is noticed when the fetch that it has is overdue.
             assert now() - start < 3.5
-            assert fetched_from(fake)[-1] in [(2, True, -1), (3, True, -1)]
+            broker, replica_ok, epoch = fetched_from(fake)[-1]
+            assert (replica_ok, epoch) == (True, -1)
+            assert broker != topic.leaders[0]
             fill(fake, 1)
             await asyncio.sleep(10)
             assert rig.subscription.next_chunk() is None, "the replica knows no more: it waits"
             topic.leaders[0] = 2
             assert await rig.read(1) == [5]
-            assert fetched_from(fake)[-1][:2] == (2, False), "back to a leader"
+            await asyncio.sleep(1)
+            assert fetched_from(fake)[-1] == (2, False, topic.leaders.epochs[0]), "a leader again"
 
     run(test, brokers=3)
 
@@ -171,7 +175,7 @@ def test_where_to_begin_is_found_without_a_leader() -> None:
 
 def test_offsets_of_replicas() -> None:
     async def test(fake: FakeCluster) -> None:
-        topic = fake.create("t", 2, replicas=[1, 2])
+        topic = fake.create("t", 2, replicas=[1, 2], leaders=[None, 3])
         fill(fake, 5)
         topic.known_ends = {1: 2, 2: 4}
         topic.logs[0].start = 1
@@ -267,3 +271,33 @@ def test_a_replica_that_refuses_is_left_alone_for_a_while(error: Exception) -> N
             assert first != second
 
     run(test, brokers=3)
+
+
+def test_seeking_back_is_no_epoch_that_goes_back(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(fake: FakeCluster) -> None:
+        log = fake.create("t").logs[0]
+        log.batches += [
+            stored_batch(0, b"a", leader_epoch=5),
+            stored_batch(1, b"b", leader_epoch=6),
+        ]
+        log.end = 2
+        async with Rig(fake) as rig:
+            assert await rig.read(2) == [0, 1]
+            rig.subscription.seek(A, 0)
+            rig.fetcher.look()
+            assert await rig.read(2) == [0, 1]
+
+    run(test)
+    assert not caplog.records
+
+
+def test_an_epoch_that_goes_back_says_where(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(fake: FakeCluster) -> None:
+        log = fake.create("t").logs[0]
+        log.batches += [stored_batch(0, b"a", leader_epoch=5), stored_batch(1, b"b")]
+        log.end = 2
+        async with Rig(fake) as rig:
+            assert await rig.read(2) == [0, 1]
+
+    run(test)
+    assert "t:0: at offset 1 the leader epoch goes back from 5 to 3" in caplog.text

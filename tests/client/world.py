@@ -62,7 +62,7 @@ from raftlog.protocol.schema import Failure, Message
 from raftlog.protocol.topics import DescribeTopicsRequest, DescribeTopicsResponse
 from raftlog.record import find_timestamp, parse_header
 from raftlog.types import Buffer
-from tests.client.fake_topics import FakeLog, FakeTopic, Leaders, not_there
+from tests.client.fake_topics import FakeLog, FakeTopic, Leaders, not_there, undescribed
 from tests.client.virtual import LoopClock, VirtualLoop
 
 T = TypeVar("T")
@@ -313,7 +313,9 @@ class FakeCluster:
         if isinstance(message, DescribeTopicsRequest):
             topics = self.seen_by(broker_id).values()
             found = [topic.described_by(broker_id) for topic in topics if _is_in(topic, message)]
-            return DescribeTopicsResponse(topics=found), ()
+            names = {topic.name for topic in topics}
+            missing = [name for name in message.topics or () if name not in names]
+            return DescribeTopicsResponse(topics=found + list(map(undescribed, missing))), ()
         if isinstance(message, DescribeClusterRequest):
             return self._describe(broker_id, message), ()
         if request.api is apis.INIT_PRODUCER_ID:
@@ -346,12 +348,7 @@ class FakeCluster:
                 for number, address in self.addresses.items()
                 if broker_id not in self._cut_off or number == broker_id
             ],
-            topics=[
-                topics[name].info()
-                if name in topics
-                else not_there(name, UnknownTopicError(f"no topic {name}"))
-                for name in names
-            ],
+            topics=[topics[name].info() if name in topics else not_there(name) for name in names],
             controller=1,
         )
 

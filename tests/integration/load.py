@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -35,8 +35,11 @@ class Ledger:
     acknowledged: dict[bytes, Offset] = field(default_factory=dict)
     failed: dict[bytes, RaftlogError] = field(default_factory=dict)
 
-    def judge(self, found: Sequence[Found]) -> list[str]:
-        """What is wrong with the log from its start to its end; empty if it keeps all promises."""
+    def judge(self, found: Sequence[Found], *, strangers: Container[bytes] = ()) -> list[str]:
+        """What is wrong with the log from its start to its end; empty if it keeps all promises.
+
+        ``strangers``: what others may have sent.
+        """
         problems = []
         places: dict[bytes, list[Offset]] = {}
         for offset, value in found:
@@ -51,7 +54,7 @@ class Ledger:
             error = self.failed.get(value)
             if len(offsets) > 1:
                 problems.append(f"twice: {value!r} at {offsets}")
-            if value not in turns:
+            if value not in turns and value not in strangers:
                 problems.append(f"from nowhere: {value!r} at {offsets}")
             if error is not None and not isinstance(error, OutcomeUnknownError):
                 problems.append(f"refused, and there: {value!r} at {offsets}, {error!r}")
@@ -164,16 +167,17 @@ class Load:
 
     # -- the judgement
 
-    def check(self, bootstrap: str, *, may_fail: bool = False) -> None:
-        """Read everything back. ``may_fail``: records need not all have been acknowledged."""
+    def check(self, bootstrap: str, *, strangers: Container[bytes] = ()) -> None:
+        """Read everything back, and judge. Every record has to have been acknowledged in the end:
+        there was time.
+        """
         assert self._stopping.is_set(), "stop it first"
         for partition, ledger in enumerate(self.ledgers):
             found = read_all(bootstrap, TopicPartition(self.topic, partition))
-            problems = ledger.judge(found)
+            problems = ledger.judge(found, strangers=strangers)
             assert not problems, f"{len(problems)}: {problems[:5]}"
             assert ledger.acknowledged, "nothing was acknowledged: nothing was tested"
-            if not may_fail:
-                assert not ledger.failed, list(ledger.failed.items())[:3]
+            assert not ledger.failed, list(ledger.failed.items())[:3]
 
 
 def read_all(
@@ -221,6 +225,24 @@ def until_in_sync(cluster: Cluster, topic: str = TOPIC, partition: int = 0) -> N
         timeout_s=PATIENCE_S,
         what=f"all replicas of {topic}:{partition} in sync",
     )
+
+
+def lose(cluster: Cluster, brokers: Iterable[int]) -> None:
+    """SIGKILL them at once, and remove their disks."""
+    lost = [cluster.broker(broker_id) for broker_id in brokers]
+    for broker in lost:
+        broker.send_kill()
+    for broker in lost:
+        broker.kill()
+        cluster.wipe(broker.id)
+
+
+def bring_back(cluster: Cluster, topic: str = TOPIC) -> None:
+    """Start those that are down, as they are; return when all replicas are in sync."""
+    for broker in cluster.brokers:
+        if not broker.running:
+            broker.start()
+    until_in_sync(cluster, topic)
 
 
 def same_everywhere(cluster: Cluster, topic: str = TOPIC) -> None:

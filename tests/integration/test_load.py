@@ -44,3 +44,7 @@ def test_a_log_with_all_that_was_acknowledged_is_good() -> None:
 def test_each_fault_is_found(found: list[Found], problem: str) -> None:
     problems = ledger().judge(found)
     assert any(text.startswith(problem) for text in problems), problems
+
+
+def test_what_others_sent_is_judged_elsewhere() -> None:
+    assert ledger().judge([*GOOD, (4, b"theirs")], strangers={b"theirs"}) == []

@@ -6,7 +6,7 @@ everything goes wrong at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 
 from tests.replication.partition_world import World
@@ -109,6 +109,9 @@ def _heal(world: World, chance: Random) -> None:
     for _ in range(3):
         _elect(world, chance)
         _agree(world, chance)
+        for broker in world.nodes:
+            world.give_up(broker)
+            _agree(world, chance)
         _copy_all(world, chance)
         world.review_isr(_leader(world, chance))
         _agree(world, chance)
@@ -136,6 +139,7 @@ ALWAYS: dict[str, tuple[int, Operation]] = {
     "trust": (2, _trust),
     "restart": (6, _restart),
     "heal": (2, _heal),
+    "give_up": (3, lambda w, c: w.give_up(_broker(w, c))),
     "register": (2, lambda w, c: w.register(_broker(w, c))),
 }
 FAULTS: dict[str, tuple[int, Operation]] = {
@@ -173,17 +177,23 @@ def converge(world: World) -> None:
         world.check()
 
 
-def run(seed: int, steps: int, make_world: type[World] = World) -> World:
-    """One run. Raises AssertionError where a promise is broken."""
+def run(
+    seed: int, steps: int, make_world: type[World] = World, faults: Iterable[str] = ()
+) -> World:
+    """One run. Raises AssertionError where a promise is broken.
+
+    ``faults``: those that happen, and often; without any, chance decides which.
+    """
     chance = Random(seed)
     replicas = chance.choice((2, 2, 3, 3, 3))
-    min_isr = chance.randint(1, replicas)
-    world = make_world(replicas, chance.choice((0, 1, 2)), min_isr)
+    world = make_world(replicas, chance.choice((0, 1, 2)), chance.randint(1, replicas))
     share = chance.choice((0.2, 0.4, 0.7))
-    table = [*ALWAYS.values(), *(row for row in FAULTS.values() if chance.random() < share)]
+    rows = [row for row in FAULTS.values() if chance.random() < share]
+    if faults:
+        rows = [(3 * weight, fault) for weight, fault in (FAULTS[name] for name in faults)]
+    table = [*ALWAYS.values(), *rows]
     weights = [weight * chance.choice((0.1, 0.5, 1, 3)) for weight, _ in table]
-    operations = [operation for _, operation in table]
-    for operation in chance.choices(operations, weights, k=steps):
+    for operation in chance.choices([operation for _, operation in table], weights, k=steps):
         operation(world, chance)
         world.check()
     return world

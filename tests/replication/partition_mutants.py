@@ -71,4 +71,11 @@ class ForgetsDamage(World):
 
     def damage(self, broker: int) -> None:
         super().damage(broker)
-        self.nodes[broker].is_damaged = False
+        self.nodes[broker].damaged_in = None
+
+
+class ForgetsDamageEarly(World):
+    """It begins again as soon as the state that it knows does not name it (P6)."""
+
+    def is_forgotten(self, node: Node, damaged_in: int) -> bool:
+        return node.id not in {*node.state.isr, *node.state.elr}

@@ -51,14 +51,6 @@ class Answer(Message):
     log_start: int
 
 
-@dataclass(frozen=True)
-class Lost(Message):
-    """A damaged replica's question, or with ``is_settled`` the answer to it."""
-
-    question: int
-    is_settled: bool = False
-
-
 @dataclass
 class Proposal:
     command: Command
@@ -85,8 +77,11 @@ class Node:
     high_watermark: int = 0
     leadership: Leadership | None = None
     asked: Position | None = None
-    is_damaged: bool = False  # noted durably: neither leads nor fetches
-    question: int = 0
+    damaged_in: int | None = None  # the epoch; noted durably: it neither leads nor fetches
+
+    @property
+    def is_damaged(self) -> bool:
+        return self.damaged_in is not None
 
     @property
     def end(self) -> int:

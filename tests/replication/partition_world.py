@@ -7,7 +7,7 @@ that any sequence of them is a run. ``partition_oracle`` says what must hold.
 
 from __future__ import annotations
 
-from raftlog.replication import election, following
+from raftlog.replication import election, following, partition_state
 from raftlog.replication.commands import BrokerId, ChangeIsr, ChangeReplicas, Command
 from raftlog.replication.following import OutOfRange
 from raftlog.replication.leadership import Leadership
@@ -15,10 +15,9 @@ from raftlog.replication.partition_state import (
     Accepted,
     PartitionMachine,
     PartitionState,
-    apply,
     initial_state,
 )
-from tests.replication.partition_node import Answer, Entry, Fetch, Lost, Message, Node, Proposal
+from tests.replication.partition_node import Answer, Entry, Fetch, Message, Node, Proposal
 from tests.replication.partition_oracle import Oracle
 
 LAG_MAX_S = 10.0
@@ -78,7 +77,7 @@ class World:
             return
         proposal = self.proposals[pick % len(self.proposals)]
         before = self.state
-        if not self.oracle.holders(apply(before, proposal.command).state):
+        if not self.oracle.holders(partition_state.apply(before, proposal.command).state):
             self.lose_proposal(pick)  # beyond the budget: it drops the last copy but a lost one
             return
         self.proposals.remove(proposal)
@@ -137,6 +136,8 @@ class World:
         if not self.is_caught_up(node):
             return
         node.acted_on = node.heard
+        if node.damaged_in is not None and self.is_forgotten(node, node.damaged_in):
+            node.damaged_in = None
         if node.id not in state.replicas:
             self.drop_replica(node)
         elif not self.may_lead(node):
@@ -146,6 +147,11 @@ class World:
             self.progressed(node)
         else:
             self.lead(node)
+
+    def is_forgotten(self, node: Node, damaged_in: int) -> bool:
+        """Whether nothing that a damaged copy acknowledged can bring it into the ISR any more."""
+        state = node.state
+        return state.leader_epoch > damaged_in and node.id not in {*state.isr, *state.elr}
 
     def may_lead(self, node: Node) -> bool:
         state = node.state
@@ -175,7 +181,7 @@ class World:
     def drop_replica(self, node: Node) -> None:
         """A broker that is no replica any more deletes its copy; the disk stays what it is."""
         self.oracle.note_lost(node)
-        node.leadership, node.asked, node.is_damaged = None, None, False
+        node.leadership, node.asked, node.damaged_in = None, None, None
         node.begin_anew(0, 0)
 
     def progressed(self, node: Node) -> None:
@@ -197,6 +203,14 @@ class World:
                     boot_of=self.boot_of,
                 )
             )
+
+    def give_up(self, broker: BrokerId) -> None:
+        """A damaged copy takes itself out; one that leads waits for an election first."""
+        node, state = self.nodes[broker], self.nodes[broker].state
+        if node.is_up and node.is_damaged and self.is_caught_up(node) and state.leader != broker:
+            isr = {member: state.isr[member] for member in state.isr if member != broker}
+            epoch, min_isr = state.leader_epoch, state.min_isr
+            self.propose(ChangeIsr(state.version, epoch, isr, min_isr, (broker,)))
 
     def transfer(self, arbiter: BrokerId, to: BrokerId) -> None:
         command = election.transfer(
@@ -293,10 +307,7 @@ class World:
         leader, epoch = node.state.leader, node.state.leader_epoch
         if not node.is_up or leader is None or leader == broker or not self.is_caught_up(node):
             return
-        if node.is_damaged:
-            node.question += 1
-            self.send(Lost(broker, leader, epoch, node.question))
-        elif broker in node.state.replicas:
+        if broker in node.state.replicas and not node.is_damaged:
             node.asked = node.position
             self.send(Fetch(broker, leader, epoch, node.directory_id, node.asked, node.durable))
 
@@ -323,8 +334,6 @@ class World:
                 self.receive_fetch(node, message)
             case Answer():
                 self.receive_answer(node, message)
-            case Lost():
-                self.receive_lost(node, message)
 
     def is_current(self, node: Node, message: Message) -> bool:
         """S04 and S05: both sides refuse what was said in another epoch."""
@@ -398,13 +407,6 @@ class World:
         asks = node.leadership is None and node.state.leader == answer.source
         return asks and answer.position == node.asked == node.position
 
-    def receive_lost(self, node: Node, lost: Lost) -> None:
-        if lost.is_settled:
-            if lost.question == node.question:
-                node.is_damaged = False
-        elif node.leadership is not None and node.leadership.on_lost(lost.source):
-            self.send(Lost(node.id, lost.source, lost.epoch, lost.question, is_settled=True))
-
     def exchange(self, broker: BrokerId) -> None:
         """A fetch and its answer with nothing in between."""
         before = list(self.messages)
@@ -441,19 +443,18 @@ class World:
             self.oracle.note_lost(node)
             self.disks += 1
             node.directory_id = f"disk-{broker}-{self.disks}"
-            node.is_damaged = False
+            node.damaged_in = None
             node.acted_on = 0
             node.begin_anew(0, 0)
 
     def damage(self, broker: BrokerId) -> None:
-        """A bad batch: the copy is set aside; nothing that was sent before comes after that."""
+        """A bad batch: the copy is set aside. What it said of it is still on its way."""
         node = self.nodes[broker]
         if self.may_lose(broker) and broker in node.state.replicas:
             self.oracle.note_lost(node)
-            node.is_damaged, node.leadership, node.asked = True, None, None
-            node.question += 1
+            node.leadership, node.asked = None, None
+            node.damaged_in = self.history[max(node.heard, node.acted_on)].leader_epoch
             node.begin_anew(0, 0)
-            self.messages = [m for m in self.messages if m.source != broker]
 
     def restart(self, broker: BrokerId, forgets: int = 0) -> None:
         """It knows what it had heard, or for a while less: Raft's commit index is not durable."""

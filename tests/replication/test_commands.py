@@ -30,7 +30,7 @@ commands = st.one_of(
         counters,
         counters,
         st.dictionaries(brokers, directories, max_size=5),
-        counters,
+        st.integers(1, (1 << 31) - 1),
         several,
     ),
 )
@@ -81,6 +81,8 @@ def test_a_command_that_is_cut_short_is_refused(command: Command, cut: int) -> N
         Elect(1, 1 << 31, "disk"),
         Elect(1, 2, ""),
         Elect(1, 2, "x" * (DIRECTORY_ID_CHARS_MAX + 1)),
+        ChangeIsr(1, 2, {1: "d"}, 0),
+        ChangeIsr(1, 2, {1: "d"}, 1 << 31),
         ChangeReplicas(1, tuple(range(VOTERS_MAX + 1)), ()),
         ChangeIsr(1, 2, dict.fromkeys(range(VOTERS_MAX + 1), "d"), 1),
     ],

@@ -124,6 +124,7 @@ def test_an_unclean_election_takes_any_replica_and_only_that() -> None:
         (disks((1, 9)), 2, (), "not replicas"),
         (disks((1, 2)), 0, (), "min_isr"),
         (disks((1, 2)), 2, (2,), "in sync and lost"),
+        (disks((1, 2)), 2, (4,), "not replicas"),
     ],
 )
 def test_a_senseless_isr_is_rejected(
@@ -175,10 +176,17 @@ def test_a_member_whose_disk_was_replaced_in_one_step_is_not_eligible_with_the_o
     assert (state.elr, state.former) == ({}, disks((3,)))
 
 
+def test_a_lost_copy_is_forgotten_and_the_epoch_fences_what_it_said() -> None:
+    for before in (STATE, state_of(isr=(1,), elr=(2,), former=(3,))):
+        isr = {broker: disk(broker) for broker in before.isr}
+        state = accepted(apply(before, ChangeIsr(7, 5, isr, 2, (3,))))
+        assert state == replace(before, former={}, leader_epoch=6, version=8)
+
+
 def test_a_lost_copy_is_neither_eligible_nor_former() -> None:
     state = accepted(apply(state_of(), ChangeIsr(7, 5, disks((1,)), 2, (2,))))
     assert (state.elr, state.former) == (disks((3,)), {})
-    again = accepted(apply(state, ChangeIsr(8, 5, disks((1,)), 2, (3,))))
+    again = accepted(apply(state, ChangeIsr(8, 6, disks((1,)), 2, (3,))))
     assert (again.elr, again.former) == ({}, {})
 
 
@@ -295,6 +303,36 @@ def test_other_bytes_are_no_state(data: bytes) -> None:
         if bad != STATE.encode():
             with pytest.raises(ValueError, match="no partition state"):
                 decode_state(bad)
+
+
+some = st.lists(st.integers(0, 6), max_size=4).map(tuple)
+on_disks = st.lists(st.integers(0, 6), max_size=4).map(disks)
+broker_ids = st.integers(0, 6)
+any_commands = st.one_of(
+    st.builds(Elect, st.just(7), broker_ids, broker_ids.map(disk)),
+    st.builds(ElectUnclean, st.just(7), broker_ids, broker_ids.map(disk)),
+    st.builds(ChangeReplicas, st.just(7), some, some),
+    st.builds(ChangeIsr, st.just(7), st.just(5), on_disks, st.integers(1, 1 << 33), some),
+)
+
+
+@given(commands=st.lists(any_commands, max_size=6))
+def test_whatever_is_accepted_can_be_restored_and_keeps_the_invariants(
+    commands: list[Command],
+) -> None:
+    machine = PartitionMachine(STATE.encode())
+    for command in commands:
+        now = {"version": machine.state.version}
+        if isinstance(command, ChangeIsr):
+            now["leader_epoch"] = machine.state.leader_epoch
+        machine.apply(replace(command, **now).encode())
+        state = machine.state
+        assert decode_state(machine.snapshot()) == state
+        members = [*state.isr, *state.elr, *state.former]
+        assert len(members) == len(set(members))
+        assert set(members) <= set(state.replicas)
+        assert state.leader in state.isr
+        assert not state.elr or len(state.isr) < state.min_isr
 
 
 @given(data=st.binary(max_size=80))

@@ -249,3 +249,29 @@ def test_leadership_is_handed_on_along_a_path(size: int) -> None:
             brokers = brokers_of(0, size)
             counts = leaders(place(partitions, factor, brokers, load={}))
             assert spread(counts, brokers) <= 1
+
+
+@pytest.mark.parametrize(
+    ("replication_factor", "brokers", "reserves", "voters"),
+    [
+        (2, 2, 0, 2),
+        (2, 2, 1, 3),  # two of three instead of two of two: no worse now, better later
+        (2, 3, 2, 3),
+        (3, 3, 2, 3),  # of five, all three that are there would be needed
+        (3, 4, 1, 5),
+        (3, 4, 0, 3),
+        (3, 5, 4, 5),
+        (1, 1, 4, 1),
+    ],
+)
+def test_one_that_is_gone_votes_if_that_costs_nothing_now(
+    replication_factor: int, brokers: int, reserves: int, voters: int
+) -> None:
+    assert voters_count(replication_factor, brokers, reserves) == voters
+
+
+def test_reserves_are_witnesses_only_and_take_turns() -> None:
+    brokers = [Located(1), Located(2)]
+    placed = place(4, 2, brokers, load={}, reserves=[4, 3])
+    assert [assignment.witnesses for assignment in placed] == [(3,), (4,), (3,), (4,)]
+    assert all(set(assignment.replicas) == {1, 2} for assignment in placed)

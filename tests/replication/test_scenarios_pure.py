@@ -9,6 +9,7 @@ import pytest
 
 from raftlog.replication.commands import ChangeReplicas
 from tests.replication.partition_mutants import (
+    ActsOnOldStates,
     CountsOldFetches,
     CutsToWatermark,
     LeadsOnAfterRestart,
@@ -407,6 +408,64 @@ def test_s24_metadata_commit_before_use() -> None:
     world.review_isr(1)
     agree(world)
     assert world.nodes[1].high_watermark == 3
+
+
+@pytest.mark.parametrize("make_world", [World, ActsOnOldStates])
+def test_s24_nobody_acts_on_an_older_state_after_a_restart(make_world: type[World]) -> None:
+    """Raft's commit index is not durable: a restarted broker sees old states go by once more.
+
+    By one of them it would follow a deposed leader, and cut what is committed since.
+    """
+    world = make_world(3, 0, 1)
+    world.append(1, 1)
+    world.exchange(2)
+    world.sync(2)
+    elect(world, 3)  # it has no record
+    in_epoch_1 = len(world.history)
+    world.suspected = {3}
+    world.elect(1)
+    world.decide(0)
+    for broker in (1, 2):
+        world.hear(broker)
+    world.review_isr(1)
+    world.decide(0)
+    for broker in (1, 2):
+        world.hear(broker)
+    copy_all(world)
+    assert world.state.isr == disks((1, 2))
+    assert world.nodes[1].high_watermark == 1
+    world.crash(2)
+    world.restart(2, forgets=len(world.history) - in_epoch_1)
+    world.exchange(2)
+    if make_world is ActsOnOldStates:
+        with pytest.raises(AssertionError, match="I4"):
+            world.check()
+    else:
+        world.check()
+        assert values(world, 2) == [1]
+
+
+def test_a_lost_copy_of_a_member_is_made_again_and_counts_from_then_on() -> None:
+    """P6: a bad batch in one copy; what that copy acknowledged is on its way and void."""
+    world = World(3, 0, 2)
+    world.append(1, 2)
+    copy_all(world)
+    world.fetch(2)
+    world.damage(2)
+    world.give_up(2)
+    assert world.nodes[2].is_damaged
+    agree(world)
+    assert not world.nodes[2].is_damaged
+    assert (world.state.isr, world.state.leader_epoch) == (disks((1, 3)), 1)
+    world.deliver(0)
+    world.review_isr(1)
+    assert world.proposals == []
+    copy_all(world)
+    world.review_isr(1)
+    agree(world)
+    world.check()
+    assert world.state.isr == disks((1, 2, 3))
+    assert values(world, 2) == [1, 2]
 
 
 def test_a_slow_follower_does_not_hold_up_the_others_for_long() -> None:

@@ -18,7 +18,7 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.storage import Store
-from raftlog.testing.disk import Fault, SimDisk
+from raftlog.testing.disk import Fault, SimDisk, Stopped
 from raftlog.types import TopicPartition
 from tests.storage.crashes import sweep
 from tests.storage.directories import (
@@ -83,6 +83,20 @@ def test_a_hosted_partition_is_durable_at_once() -> None:
         disk = sim_disk(seed)
         host(open_store(disk), 3, count=2)
         assert hosted(reopened(disk, power_cut=True)) == {(FIRST, 3): 2}
+
+
+def test_a_partition_that_a_killed_process_had_begun_to_host_is_durable_too() -> None:
+    """Its directory is there already, and was never synced."""
+    for seed in range(10):
+        disk = sim_disk(seed)
+        store = open_store(disk)
+        host(store, 0)
+        disk.faults.append(Fault({"sync_dir"}, error=None, path=f"*/{FIRST}"))
+        with pytest.raises(Stopped):
+            host(store, 1)
+        disk.faults.clear()
+        host(reopened(disk), 1, count=1)
+        assert hosted(reopened(disk, power_cut=True)) == {(FIRST, 0): 0, (FIRST, 1): 1}
 
 
 def test_several_are_hosted_with_one_write_of_the_catalog() -> None:

@@ -111,6 +111,22 @@ def test_the_ends_on_disk_go_back_before_anything_else_does() -> None:
     assert (found[1].durable_end_offset, found[1].high_watermark) == (7, 7)
 
 
+@pytest.mark.parametrize("act", ["truncate_to", "restart_at"])
+def test_indexes_are_gone_for_good_before_any_segment_goes(act: str) -> None:
+    """An index says that what it covers was durable: without its segment, it tells of damage."""
+    disk = sim_disk()
+    log = open_log(disk)
+    fill(log, 20)
+    log.close()
+    log = killed(disk)
+    indexes = files(disk, ".index")
+    assert len(indexes) == log.segment_count > 3
+    disk.faults.append(Fault({"remove"}, error=None, path="*.log"))
+    with pytest.raises(Stopped):
+        getattr(log, act)(0)
+    assert [path for path in indexes if disk.durable_bytes(path) is not None] == []
+
+
 def test_a_ticket_that_is_out_forbids_it() -> None:
     log = open_log(sim_disk())
     fill(log, 3, sync=False)

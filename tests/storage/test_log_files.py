@@ -142,3 +142,16 @@ def test_one_snapshot_is_written_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
     log_files.write_snapshot(10, state_at(10))
     assert held == [True]
     assert not log_files._lock.locked()
+
+
+def test_snapshots_that_were_cut_keep_no_producers_safe() -> None:
+    disk, log_files = new_files()
+    for offset in (5, 9):
+        log_files.write_snapshot(offset, state_at(offset))
+    log_files.cut_snapshots(9)
+    assert log_files.snapshot_offset == 9
+    log_files.cut_snapshots(7)
+    assert log_files.snapshot_offset == 7  # the one of 5, and the log from there on
+    log_files.cut_snapshots(-1)
+    assert log_files.snapshot_offset == 0
+    assert files(disk, ".producers") == []

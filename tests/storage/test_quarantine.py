@@ -12,7 +12,7 @@ from raftlog import limits
 from raftlog.errors import DiskFullError, StorageFailedError, UnknownPartitionError
 from raftlog.storage import Store, inspect, quarantine
 from raftlog.storage.quarantine import QUARANTINES_KEPT
-from raftlog.testing.disk import Fault, SimDisk
+from raftlog.testing.disk import Fault, SimDisk, Stopped
 from tests.storage.crashes import sweep
 from tests.storage.directories import (
     DATA,
@@ -133,6 +133,18 @@ def test_a_move_that_fails_is_told_and_the_next_start_goes_on() -> None:
             store.quarantine(FIRST, 1)
         is_moved = operation == "make_dir"
         assert hosted(reopened(disk)) == {(FIRST, 1): 0 if is_moved else 3}
+
+
+def test_the_move_is_durable_before_the_empty_log_is_begun() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    host(store, 1, count=3)
+    before = contents(disk, PARTITION)
+    disk.faults.append(Fault({"make_dir"}, error=None))
+    with pytest.raises(Stopped):
+        store.quarantine(FIRST, 1)
+    for name in before:
+        assert disk.durable_bytes(f"{PARTITION}.quarantine-1/{name}") is not None
 
 
 # -- crashes ---------------------------------------------------------------------------------------

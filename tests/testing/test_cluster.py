@@ -1,120 +1,208 @@
-"""Clusters of real processes: they answer when they should, and only their own processes end."""
+"""Clusters of real processes: together from the start, cut apart and healed, wiped and back."""
 
 from __future__ import annotations
 
-import os
-import signal
+import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from raftlog import Admin, Consumer, NewTopic, Producer, TopicPartition
 from raftlog.config import Address
-from raftlog.errors import BrokerUnavailableError, UnsupportedFeatureError
-from raftlog.testing import BrokerProcess, Cluster, cluster, wait_until
-from raftlog.testing.cluster import answers, free_port
+from raftlog.errors import BrokerUnavailableError
+from raftlog.testing import Cluster, cluster, wait_until
+from raftlog.testing.cluster import local_cluster
+from raftlog.testing.probes import answers, free_ports, members
 
 pytestmark = pytest.mark.integration
+SOON_S = 30.0
 
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Cluster]:
-    with cluster(brokers=1) as started:
+    with cluster(brokers=3) as started:
         yield started
 
 
 @pytest.fixture
-def broker(running: Cluster) -> BrokerProcess:
+def three(running: Cluster) -> Cluster:
+    """Three brokers that run and reach each other."""
+    running.heal()
+    for broker in running.brokers:
+        broker.resume()
     running.start()
-    return running.brokers[0]
+    return running
 
 
-def test_a_started_broker_answers_at_its_address(running: Cluster, broker: BrokerProcess) -> None:
-    assert broker.running
-    assert answers(broker.address)
-    assert running.bootstrap == str(broker.address)
+@pytest.fixture
+def topic(three: Cluster, request: pytest.FixtureRequest) -> str:
+    """A topic of the test's own with one partition and three replicas, all in sync."""
+    name: str = request.node.name[:200]
+    with Admin(three.bootstrap) as admin:
+        admin.create_topics([NewTopic(name, replication_factor=3)])
+    wait_until(lambda: three.is_in_sync(name, 0), timeout_s=SOON_S, what="replicas in sync")
+    return name
 
 
-def test_a_killed_broker_is_gone_and_comes_back_at_the_same_address(broker: BrokerProcess) -> None:
-    address, pid = broker.address, broker.pid
-    broker.kill()
+def send(three: Cluster, topic: str, values: list[bytes]) -> None:
+    with Producer(three.bootstrap) as producer:
+        producer.send_many(topic, values, partition=0).result(timeout=SOON_S)
+
+
+def read(three: Cluster, topic: str) -> list[bytes | None]:
+    partition = TopicPartition(topic, 0)
+    found: list[bytes | None] = []
+    with Consumer(three.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([partition])
+        end = consumer.end_offsets([partition])[partition]
+        while consumer.position(partition) < end:
+            found += [record.value for record in consumer.poll(timeout_ms=1000)]
+    return found
+
+
+def leader_of(three: Cluster, topic: str) -> int:
+    wait_until(lambda: three.leader(topic, 0) is not None, timeout_s=SOON_S, what="a leader")
+    found = three.leader(topic, 0)
+    assert found is not None
+    return found
+
+
+def test_started_brokers_have_each_other(three: Cluster) -> None:
+    assert three.bootstrap == ",".join(str(broker.address) for broker in three.brokers)
+    for broker in three.brokers:
+        assert answers(broker.address)
+        assert members(broker.address) == {1, 2, 3}
+
+
+def test_one_broker_is_a_cluster_of_its_own() -> None:
+    with cluster() as alone:
+        (broker,) = alone.brokers
+        assert members(broker.address) == {1}
+        assert "voters" not in broker.settings
+        with pytest.raises(ValueError, match="links that can be cut"):
+            alone.isolate(1)
     assert not broker.running
-    assert broker.pid is None
-    assert not answers(address)
-    broker.start()
-    assert broker.address == address
-    assert broker.pid != pid
-    assert answers(address)
+    assert not broker.data_dir.exists()
 
 
-def test_a_stopped_broker_ends_in_peace(broker: BrokerProcess) -> None:
-    broker.stop()
-    assert not broker.running
-    assert "everything is on the disk" in broker.log_path.read_text()
+def test_a_killed_leader_is_replaced_and_comes_back(three: Cluster, topic: str) -> None:
+    send(three, topic, [b"before"])
+    first = leader_of(three, topic)
+    three.broker(first).kill()
+    send(three, topic, [b"while it is down"])
+    assert leader_of(three, topic) != first
+    three.broker(first).start()
+    wait_until(lambda: three.is_in_sync(topic, 0), timeout_s=SOON_S, what="the return")
+    assert read(three, topic) == [b"before", b"while it is down"]
 
 
-def test_a_paused_broker_keeps_its_connections_and_goes_on_when_resumed(
-    broker: BrokerProcess,
-) -> None:
-    broker.pause()
-    assert broker.running
-    broker.resume()
-    wait_until(lambda: answers(broker.address), what="the resumed broker's answer")
+def test_all_killed_at_once_come_back_with_everything(three: Cluster, topic: str) -> None:
+    send(three, topic, [b"1", b"2"])
+    addresses = [broker.address for broker in three.brokers]
+    three.kill()
+    assert not any(broker.running for broker in three.brokers)
+    three.start()
+    assert [broker.address for broker in three.brokers] == addresses
+    assert read(three, topic) == [b"1", b"2"]
 
 
-def test_a_paused_broker_can_be_stopped(broker: BrokerProcess) -> None:
-    broker.pause()
-    broker.stop()
-    assert not broker.running
+def test_all_are_stopped_in_peace(three: Cluster) -> None:
+    three.stop()
+    for broker in three.brokers:
+        assert not broker.running
+        assert broker.last_words().endswith("everything is on the disk")
 
 
-def test_a_running_broker_is_not_started_twice(broker: BrokerProcess) -> None:
-    with pytest.raises(ValueError, match="runs already"):
-        broker.spawn()
+def test_a_wiped_broker_comes_back_empty_and_gets_everything(three: Cluster, topic: str) -> None:
+    send(three, topic, [b"kept"])
+    with pytest.raises(ValueError, match="broker 3 runs: kill it first"):
+        three.wipe(3)
+    three.broker(3).kill()
+    three.wipe(3)
+    assert not three.broker(3).data_dir.exists()
+    three.wipe(3)  # a disk that is gone cannot be more so
+    three.start()
+    wait_until(lambda: three.is_in_sync(topic, 0), timeout_s=SOON_S, what="the copy")
+    assert three.views(topic, 0)[3].log_end_offset == 1
 
 
-def test_an_address_in_use_is_refused(tmp_path: Path, broker: BrokerProcess) -> None:
-    rival = BrokerProcess(id=2, address=broker.address, data_dir=tmp_path / "rival")
-    with pytest.raises(BrokerUnavailableError, match=f"{broker.address}.*take another"):
-        rival.start()
-    assert broker.running
+def test_a_partition_leaves_the_majority_at_work(three: Cluster, topic: str) -> None:
+    old = leader_of(three, topic)
+    rest = {1, 2, 3} - {old}
+    three.partition([{old}, rest])
+    wait_until(lambda: three.leader(topic, 0) in rest, timeout_s=SOON_S, what="another leader")
+    for broker in three.brokers:
+        assert answers(broker.address)  # clients reach both sides
+    send(three, topic, [b"by the majority"])
+    three.heal()
+    wait_until(lambda: three.is_in_sync(topic, 0), timeout_s=SOON_S, what="the healing")
+    assert read(three, topic) == [b"by the majority"]
 
 
-def test_a_broker_that_cannot_start_says_why(tmp_path: Path, broker: BrokerProcess) -> None:
-    rival = BrokerProcess(2, Address("127.0.0.1", free_port()), broker.data_dir)
-    with pytest.raises(BrokerUnavailableError, match=r"ended with status 1: .*broker"):
-        rival.start()
-    assert broker.running
+def test_the_last_partition_counts(three: Cluster) -> None:
+    three.partition([{1}, {2}, {3}])
+    three.partition([{1, 2}])  # 3 is on a side of its own
+    assert three._apart == {frozenset((1, 3)), frozenset((2, 3))}
+    three.cut(1, 2)
+    assert len(three._apart) == 3
+    three.heal()
+    three.isolate(2)
+    assert three._apart == {frozenset((1, 2)), frozenset((2, 3))}
+    with pytest.raises(ValueError, match="broker 1 is on two sides"):
+        three.partition([{1}, {1, 2}])
+    with pytest.raises(ValueError, match="no broker 4"):
+        three.partition([{4}, {1, 2, 3}])
 
 
-def test_killing_what_was_never_started_does_nothing(tmp_path: Path) -> None:
-    idle = BrokerProcess(
-        id=1, address=Address("127.0.0.1", free_port()), data_dir=tmp_path / "idle"
-    )
-    idle.kill()
-    idle.stop()
-    assert idle.pid is None
+def test_nobody_waits_for_who_cannot_join(three: Cluster) -> None:
+    three.broker(1).kill()
+    three.broker(2).pause()
+    three.start()  # 1 and 3 are the majority
+    assert {1, 3} <= members(three.broker(1).address)
+    three.kill()
+    three.partition([{1}, {2}, {3}])
+    three.start()  # each answers, and that is all
+    assert all(answers(broker.address) for broker in three.brokers)
 
 
-def test_a_broker_ends_with_its_starter(tmp_path: Path) -> None:
-    read_end, write_end = os.pipe()
-    starter = os.fork()
-    if starter == 0:  # a starter that is killed without a chance to clean up
-        started = BrokerProcess(1, Address("127.0.0.1", free_port()), tmp_path / "broker")
-        started.spawn()
-        os.write(write_end, str(started.pid).encode())
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.close(write_end)
-    pid = int(os.read(read_end, 20))
-    os.waitpid(starter, 0)
-    wait_until(lambda: not Path(f"/proc/{pid}").exists(), timeout_s=20, what="the orphan's end")
+def test_joining_that_takes_too_long_says_so(three: Cluster) -> None:
+    three.broker(1).pause()
+    three.broker(1)._paused = False  # as if it had stopped by itself
+    with pytest.raises(TimeoutError, match=r"broker 1 has \[1, 2, 3\] in the cluster"):
+        three.wait_members(timeout_s=0)
 
 
-def test_clusters_of_more_brokers_come_with_replication() -> None:
-    with pytest.raises(UnsupportedFeatureError, match="replication"), cluster(brokers=3):
+def test_a_cluster_is_resumed_where_it_lives(tmp_path: Path) -> None:
+    addresses = {
+        number: Address("127.0.0.1", port) for number, port in enumerate(free_ports(3), start=1)
+    }
+    made = local_cluster(tmp_path, addresses=addresses, settings={"rack": "r"})
+    assert made.relays is None
+    secret = tmp_path / "cluster.secret"
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert len(secret.read_text()) >= 64
+    for broker in made.brokers:
+        assert broker.settings["rack"] == "r"
+        assert broker.settings["voters"] == ",".join(f"{n}@{a}" for n, a in addresses.items())
+        assert broker.settings["cluster.secret.file"] == str(secret)
+    before = secret.read_text()
+    again = local_cluster(tmp_path, brokers=3)
+    assert [broker.data_dir for broker in again.brokers] == [b.data_dir for b in made.brokers]
+    assert secret.read_text() == before
+
+
+def test_a_failed_start_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "broker-3").write_text("in the way of the data directory")
+    names = {thread.name for thread in threading.enumerate()}
+    with (
+        pytest.raises(BrokerUnavailableError, match="broker 3 ended"),
+        cluster(brokers=3, directory=tmp_path),
+    ):
         pass
-
-
-def test_waiting_in_vain_says_for_what() -> None:
-    with pytest.raises(TimeoutError, match="the moon: not within 0 s"):
-        wait_until(lambda: False, timeout_s=0, what="the moon")
+    assert {thread.name for thread in threading.enumerate()} == names
+    for line in (tmp_path / "broker-1.toml").read_text().splitlines():
+        if line.startswith("listen"):
+            host, _, port = line.split('"')[1].rpartition(":")
+            assert not answers(Address(host, int(port)))

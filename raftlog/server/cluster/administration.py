@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from raftlog.errors import ClusterNotReadyError, RaftlogError, from_code
+from raftlog.errors import CommitUnknownError, RaftlogError, from_code
 from raftlog.replication.cluster_commands import (
     AddPartitions,
     AllocateProducerIds,
@@ -63,18 +63,23 @@ class ClusterTopics:
     async def create(
         self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
     ) -> TopicRecord:
-        await self._propose(self._creation(name, partitions, replication_factor, config))
+        creation = self._creation(name, partitions, replication_factor, config)
+        try:
+            await self._propose(creation)
+        except CommitUnknownError:
+            await self._propose(creation)  # with the same id: it is made once
         record = await self._seen(name)
         await self._until_led(record)
         return record
 
     async def delete(self, name: str) -> TopicRecord:
+        """The topic that this broker knows by the name, and no later one of the same name."""
         record = self._machine.topics.get(name)
-        await self._propose(DeleteTopic(name=name))
+        deletion = DeleteTopic(name=name, topic_id=None if record is None else record.id)
+        deleted = await self._propose(deletion)
+        assert isinstance(deleted, TopicRecord)
         await self._partitions.until_seen(name)
-        if record is None:
-            raise ClusterNotReadyError(f"topic {name!r} was deleted before it was known here")
-        return record
+        return deleted
 
     async def alter(self, name: str, changes: Mapping[str, str | None]) -> TopicRecord:
         await self._propose(AlterTopic(name=name, changes=dict(changes)))

@@ -10,11 +10,15 @@ import logging
 from collections.abc import Iterable
 
 from raftlog.consensus import Applied, Outcome
+from raftlog.replication.cluster_commands import SetReplicas
+from raftlog.replication.cluster_state import ClusterMachine, Done
 from raftlog.replication.commands import ChangeReplicas, Command, Elect
 from raftlog.replication.election import choose_leader, choose_replacement, has_leader
 from raftlog.replication.partition_state import Accepted, PartitionState
+from raftlog.replication.placement import voters_count
 from raftlog.server.cluster.liveness import Liveness
 from raftlog.server.cluster.member import Member
+from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.consensus_plane import ConsensusPlane
 
 logger = logging.getLogger(__name__)
@@ -29,9 +33,11 @@ class Arbiter:
         plane: ConsensusPlane,
         liveness: Liveness,
         *,
+        machine: ClusterMachine,
         replacement_delay_seconds: float,
     ) -> None:
         self._broker_id = broker_id
+        self._machine = machine
         self._plane = plane
         self._liveness = liveness
         self._replacement_delay_seconds = replacement_delay_seconds
@@ -44,11 +50,15 @@ class Arbiter:
         """Propose what the partition lacks, if this broker leads its group."""
         if member.deciding or not self._plane.leads(member.group_id):
             return
-        command = self._election(member.state) or self._replacement(member)
+        command = (
+            self._election(member.state) or self._replacement(member) or self._growth(member)
+        )
         if command is not None:
             self._propose(member, command)
-            return
-        self._readmit(member)
+        elif (noted := self._replicas_to_note(member)) is not None:
+            self._note_replicas(member, noted)
+        else:
+            self._readmit(member)
 
     def has_leader(self, state: PartitionState) -> bool:
         """Whether the leader is there, in the very run and on the disk it was elected with."""
@@ -78,6 +88,50 @@ class Arbiter:
             delay_seconds=self._replacement_delay_seconds,
             is_live=self._liveness.is_live,
         )
+
+    def _growth(self, member: Member) -> ChangeReplicas | None:
+        """More witnesses, where there are brokers for them now and were not when it was made."""
+        state = member.state
+        voters = {*state.replicas, *state.witnesses}
+        if len(voters) >= 2 * member.replication_factor - 1:
+            return None
+        live = [b for b in sorted(self._machine.brokers) if self._liveness.is_live(b)]
+        if len(live) < member.replication_factor:
+            return None
+        missing = voters_count(member.replication_factor, len(live)) - len(voters)
+        strangers = [broker for broker in live if broker not in voters]
+        if missing <= 0 or len(strangers) < missing:
+            return None
+        turn = member.partition % len(strangers)  # so that not all partitions get the same ones
+        recruits = (strangers[turn:] + strangers[:turn])[:missing]
+        return ChangeReplicas(state.version, state.replicas, (*state.witnesses, *recruits))
+
+    def _replicas_to_note(self, member: Member) -> SetReplicas | None:
+        """What the partition's group has agreed on and the cluster does not know yet."""
+        record, state = self._machine.topic_by_id(member.topic_id), member.state
+        if record is None:
+            return None
+        held = record.partitions[member.partition]
+        is_known = (held.replicas, held.witnesses) == (state.replicas, state.witnesses)
+        if is_known or held.version >= state.version:
+            return None
+        return SetReplicas(
+            topic_id=member.topic_id,
+            partition=member.partition,
+            replicas=state.replicas,
+            witnesses=state.witnesses,
+            version=state.version,
+        )
+
+    def _note_replicas(self, member: Member, command: SetReplicas) -> None:
+        member.deciding = True
+
+        def done(outcome: Outcome) -> None:
+            if not (isinstance(outcome, Applied) and isinstance(outcome.result, Done)):
+                logger.debug("%s: %s came to nothing: %s", member, command, outcome)
+            self._decided(member)
+
+        self._plane.propose_bytes(CLUSTER_GROUP, command.encode(), done)
 
     def _readmit(self, member: Member) -> None:
         """A voter that came back with an empty disk, or after a recovery without it, votes again

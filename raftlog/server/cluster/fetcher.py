@@ -11,16 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final, cast
 
-from raftlog.errors import (
-    ChainMismatchError,
-    CorruptBatchError,
-    DiskFullError,
-    OffsetOutOfRangeError,
-    RaftlogError,
-    StorageError,
-)
+from raftlog import limits
+from raftlog.errors import ChainMismatchError, CorruptBatchError, RaftlogError
 from raftlog.protocol import api as apis
 from raftlog.protocol.attachments import slices
 from raftlog.protocol.replica_session import FollowerSession, PartitionKey
@@ -41,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 BACKOFF_SECONDS: Final = 0.1  # after a failure of one partition, or of a request
 REQUESTS_OUT_MAX: Final = 2  # the second one takes the first's place: it brings an urgent position
+ANSWER_SECONDS_MAX: Final = 5.0  # more than it was to wait: the leader has lost the request
 
 
 def key_of(host: PartitionHost) -> PartitionKey:
@@ -161,20 +157,24 @@ class ReplicaFetcher:
         self._soon()
 
     def _tell_durable(self) -> None:
-        positions = []
-        for key in self._durable:
-            copy = self._copies[key]
-            positions.append(
-                DurablePosition(
-                    topic_id=key[0],
-                    partition=key[1],
-                    leader_epoch=copy.epoch,
-                    durable_offset=copy.host.log.acknowledged_end_offset,
-                )
-            )
-        self._durable.clear()
-        self._links.tell(
-            self._leader, apis.REPLICA_PROGRESS, ReplicaProgressRequest(partitions=positions)
+        """Nobody says it again: what is not taken now has to be told later."""
+        while self._durable:
+            keys = list(islice(self._durable, limits.PARTITIONS_PER_REQUEST_MAX))
+            positions = [self._durable_position(key) for key in keys]
+            progress = ReplicaProgressRequest(partitions=positions)
+            if not self._links.tell(self._leader, apis.REPLICA_PROGRESS, progress):
+                self._loop.call_later(BACKOFF_SECONDS, self._soon)
+                return
+            for key in keys:
+                del self._durable[key]
+
+    def _durable_position(self, key: PartitionKey) -> DurablePosition:
+        copy = self._copies[key]
+        return DurablePosition(
+            topic_id=key[0],
+            partition=key[1],
+            leader_epoch=copy.epoch,
+            durable_offset=copy.host.log.acknowledged_end_offset,
         )
 
     def _ask(self) -> None:
@@ -186,26 +186,47 @@ class ReplicaFetcher:
             self._failed(error)
             return
         self._out += 1
-        future.add_done_callback(lambda done: self._answered(session, done))
+        seconds_max = self._wait_ms_max / 1_000 + ANSWER_SECONDS_MAX
+        timer = self._loop.call_later(seconds_max, self._give_up, session)
+
+        def answered(done: asyncio.Future[Answer]) -> None:
+            timer.cancel()
+            self._answered(session, done)
+
+        future.add_done_callback(answered)
+
+    def _give_up(self, session: FollowerSession) -> None:
+        if session is self._session:
+            logger.warning("broker %d does not answer what is asked of it", self._leader)
+            self._start_again(session)
 
     # -- answers
 
     def _answered(self, session: FollowerSession, done: asyncio.Future[Answer]) -> None:
-        if session is not self._session or done.cancelled() or self._closed:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if session is not self._session or self._closed:
             return
         self._out -= 1
-        error = done.exception()
         if error is not None:
             self._failed(error)
             return
-        answer = done.result()
+        try:
+            self._take_all(done.result())
+        except Exception as mistake:  # whatever it was, copying has to go on
+            logger.exception("what broker %d answered could not be taken", self._leader)
+            self._failed(mistake)
+            return
+        self._go_on()
+
+    def _take_all(self, answer: Answer) -> None:
         response = cast(ReplicaFetchResponse, answer.message)
         parts = response.partitions
         for part, data in zip(
             parts, slices(answer.attachment, [part.length for part in parts]), strict=True
         ):
             self._take(part, data)
-        self._go_on()
 
     def _take(self, part: ReplicaFetched, data: Buffer) -> None:
         key = part.topic_id, part.partition
@@ -219,21 +240,7 @@ class ReplicaFetcher:
             # The leader knows another epoch: whoever is behind learns of it from the group.
             self._rest(key, copy)
         elif part.diverged is not None:
-            point = truncation_point(
-                host.log.epochs,
-                log_end=host.log.log_end_offset,
-                log_start=host.log.log_start_offset,
-                diverged=Diverged(part.diverged.epoch, part.diverged.end_offset),
-            )
-            logger.warning(
-                "%s: the log differs from broker %d's: cut from offset %d back to %d",
-                host.topic_partition,
-                self._leader,
-                host.log.log_end_offset,
-                point,
-            )
-            is_all_gone = point <= host.log.log_start_offset
-            self._cut(key, copy, point, restart=is_all_gone)
+            self._diverged(key, copy, Diverged(part.diverged.epoch, part.diverged.end_offset))
         elif part.restart_at is not None:
             logger.warning(
                 "%s: broker %d's log begins at offset %d: beginning anew there",
@@ -245,16 +252,46 @@ class ReplicaFetcher:
         else:
             self._append(key, copy, part, data)
 
+    def _diverged(self, key: PartitionKey, copy: _Copy, diverged: Diverged) -> None:
+        host, log = copy.host, copy.host.log
+        point = truncation_point(
+            log.epochs,
+            log_end=log.log_end_offset,
+            log_start=log.log_start_offset,
+            diverged=diverged,
+        )
+        # Only an operator's unclean election may ask for what was committed.
+        logger.log(
+            logging.ERROR if point < host.high_watermark else logging.WARNING,
+            "%s: the log differs from broker %d's: cut from offset %d back to %d (committed: %d)",
+            host.topic_partition,
+            self._leader,
+            log.log_end_offset,
+            point,
+            host.high_watermark,
+        )
+        self._cut(key, copy, point, restart=point <= log.log_start_offset)
+
     def _append(self, key: PartitionKey, copy: _Copy, part: ReplicaFetched, data: Buffer) -> None:
         host = copy.host
         if len(data):
             try:
                 host.append_copied(data)
-            except (ChainMismatchError, CorruptBatchError) as error:
+            except ChainMismatchError as error:
                 self._rest(key, copy)
                 self._on_damage(host, error)
                 return
-            except (DiskFullError, OffsetOutOfRangeError, StorageError) as error:
+            except CorruptBatchError as error:
+                # Its bytes are bad, not ours. Asked for them again, the leader looks at its disk.
+                logger.error(
+                    "%s: what broker %d sent is damaged: %s",
+                    host.topic_partition,
+                    self._leader,
+                    error,
+                )
+                self._rest(key, copy)
+                return
+            except RaftlogError as error:
                 logger.warning("%s: nothing can be copied: %s", host.topic_partition, error)
                 self._rest(key, copy)
                 return
@@ -266,14 +303,24 @@ class ReplicaFetcher:
             )
 
     def _cut(self, key: PartitionKey, copy: _Copy, offset: int, *, restart: bool = False) -> None:
+        log = copy.host.log
+        before = log.log_start_offset, log.log_end_offset
+
+        def done() -> None:
+            if (log.log_start_offset, log.log_end_offset) == before:
+                self._rest(key, copy)  # it could not be done: do not ask the same at once
+            else:
+                self._resume(key, copy)
+
         copy.is_resting = True
         self._session.forget(*key)
-        copy.host.cut(offset, lambda: self._resume(key, copy), restart=restart)
+        copy.host.cut(offset, done, restart=restart)
 
     def _rest(self, key: PartitionKey, copy: _Copy) -> None:
         """Leave a partition alone for a while, and the others as they are."""
         copy.is_resting = True
-        self._session.forget(*key)
+        if self._copies.get(key) is copy:
+            self._session.forget(*key)
         self._loop.call_later(BACKOFF_SECONDS, self._resume, key, copy)
 
     def _resume(self, key: PartitionKey, copy: _Copy) -> None:

@@ -68,9 +68,12 @@ class Gossip:
             if known is not None and known.version >= encoded.version:
                 continue
             try:
-                self.told[key] = decode_state(encoded.state)
+                state = decode_state(encoded.state)
             except ValueError as error:
                 logger.warning("a peer told no state of %s:%d: %s", *key, error)
+                continue
+            if known is None or known.version < state.version:
+                self.told[key] = state
 
     def forget(self, topic_id: str) -> None:
         """The topic is gone."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from raftlog.replication.partition_state import PartitionMachine, PartitionState
 from raftlog.server.replica_host import PartitionHost
+from raftlog.types import LeaderEpoch
 
 
 def group_id(topic_id: str, partition: int) -> str:
@@ -24,8 +25,11 @@ class Member:
     machine: PartitionMachine
     host: PartitionHost | None = None
     is_known: bool = False  # the state is that of this run, not what an older one left
+    is_current: bool = False  # the state is no older than any that an older run acted on
+    asking: bool = False  # a proposal that shows whether it is
     deciding: bool = False  # a proposal of the arbiter's is under way
     giving_up: bool = False  # a proposal to leave the ISR with a damaged log is under way
+    fenced_in: LeaderEpoch | None = None  # nothing was said of the damaged log from this epoch on
 
     @property
     def group_id(self) -> str:

@@ -20,7 +20,7 @@ from raftlog.replication.cluster_commands import (
     RegisterBroker,
     UnfenceBroker,
 )
-from raftlog.replication.cluster_state import ClusterMachine, Refused
+from raftlog.replication.cluster_state import BrokerRecord, ClusterMachine, Refused
 from raftlog.server.cluster.liveness import Incarnation, Liveness
 from raftlog.server.consensus_plane import ConsensusPlane
 
@@ -64,6 +64,7 @@ class Membership:
         self._new_id = new_id
         self._is_ready = is_ready
         self._deciding = False
+        self._refused: tuple[ClusterCommand, int] | None = None  # and the version that refused it
         self.refusal = ""  # why the cluster does not take this broker, for the operator
         self.is_leaving = False
 
@@ -99,32 +100,50 @@ class Membership:
             return InitCluster(cluster_id=self._known_id() or self._new_id()) if leads else None
         if self.is_leaving:
             return None
+        command: ClusterCommand | None = None
         if not self.is_registered:
-            address = self._address()
-            return RegisterBroker(
-                id=self._broker_id,
-                host=address.host,
-                port=address.port,
-                rack=self._rack,
-                directory_id=self._me.directory_id,
-                boot=self._me.boot,
-            )
-        mine = machine.brokers[self._broker_id]
-        if mine.fenced:
-            if not self._is_ready():
-                return None
-            return UnfenceBroker(id=mine.id, broker_epoch=mine.broker_epoch)
+            command = self._registration()
+        elif machine.brokers[self._broker_id].fenced and self._is_ready():
+            mine = machine.brokers[self._broker_id]
+            command = UnfenceBroker(id=mine.id, broker_epoch=mine.broker_epoch)
+        if command is not None and self._refused != (command, machine.version):
+            return command
         return self._fencing() if self._plane.leads(CLUSTER_GROUP) else None
+
+    def _registration(self) -> RegisterBroker:
+        address = self._address()
+        return RegisterBroker(
+            id=self._broker_id,
+            host=address.host,
+            port=address.port,
+            rack=self._rack,
+            directory_id=self._me.directory_id,
+            boot=self._me.boot,
+        )
 
     def _fencing(self) -> FenceBroker | None:
         for _, record in sorted(self._machine.brokers.items()):
+            if record.fenced:
+                continue
             silent = self._liveness.silent_seconds(record.id)
-            if not record.fenced and silent >= self._session_seconds:
+            if silent >= self._session_seconds:
                 logger.warning(
                     "broker %d has been silent for %.1f s: it is fenced", record.id, silent
                 )
                 return FenceBroker(id=record.id, broker_epoch=record.broker_epoch)
+            if self._is_on_another_disk(record):
+                logger.warning("broker %d is there on another disk: it is fenced", record.id)
+                return FenceBroker(id=record.id, broker_epoch=record.broker_epoch)
         return None
+
+    def _is_on_another_disk(self, record: BrokerRecord) -> bool:
+        """Who was registered is gone, however short the silence was; else the new one stays out."""
+        seen = self._liveness.incarnation_of(record.id)
+        return (
+            seen is not None
+            and self._liveness.is_linked(record.id)
+            and seen.directory_id != record.directory_id
+        )
 
     def _readmit(self) -> None:
         """A voter of the cluster's group that has a new disk votes from the next generation on."""
@@ -152,6 +171,8 @@ class Membership:
                 if self.refusal != outcome.result.message:
                     logger.error("the cluster refuses: %s", outcome.result.message)
                 self.refusal = outcome.result.message
+                # Nothing is gained by asking again before something has changed.
+                self._refused = command, self._machine.version
                 return
             self.refusal = ""
             self.look()

@@ -25,6 +25,7 @@ from raftlog.server.cluster.administration import ClusterTopics
 from raftlog.server.cluster.arbiter import Arbiter
 from raftlog.server.cluster.fetcher import ReplicaFetcher, ReplicaFetchers
 from raftlog.server.cluster.gossip import Gossip
+from raftlog.server.cluster.handover import Handover
 from raftlog.server.cluster.liveness import GRACE_SECONDS, Incarnation, Liveness
 from raftlog.server.cluster.member import Member
 from raftlog.server.cluster.membership import CLUSTER_GROUP, Membership
@@ -151,6 +152,7 @@ class ClusterNode:
             self.broker_id,
             self.plane,
             self.liveness,
+            machine=self.machine,
             replacement_delay_seconds=config.replica_replacement_delay_ms / 1_000,
         )
         self.membership = Membership(
@@ -173,6 +175,7 @@ class ClusterNode:
         self._sessions: dict[Connection, ReplicaSession] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._next_look: asyncio.TimerHandle | None = None
+        self._next_look_at = 0.0
         self._changed_groups: dict[str, None] = {}
         self._looks = 0
         self._is_current = False
@@ -190,6 +193,17 @@ class ClusterNode:
         )
         self._set_addresses()
         self._look()
+
+    async def hand_over(self, *, seconds_max: float) -> None:
+        """Before the end, while all still runs: have others lead what this broker leads."""
+        await Handover(
+            self.broker_id,
+            machine=self.machine,
+            plane=self.plane,
+            liveness=self.liveness,
+            membership=self.membership,
+            leading=self.partitions.leading,
+        ).run(seconds_max=seconds_max)
 
     async def stop(self) -> None:
         if self._timer is not None:
@@ -219,7 +233,7 @@ class ClusterNode:
                 peer.directory_id,
                 loop=self._loop,
                 find=self.partitions.member,
-                on_progress=self.partitions.review,
+                on_progress=self.partitions.roles.review,
             )
         return session
 
@@ -256,7 +270,7 @@ class ClusterNode:
         self.membership.refusal = str(error)
 
     def _raft_changed(self, group_id: str) -> None:
-        """A group has another Raft leader: if that is this broker, the partition is its business."""
+        """A group has another Raft leader: maybe this broker, which looks after it then."""
         if group_id == CLUSTER_GROUP:
             self._look_soon(0.0)
             return
@@ -295,10 +309,11 @@ class ClusterNode:
     def _look_soon(self, seconds: float) -> None:
         """Look at everything once; what asks meanwhile for the same or later is served by it."""
         at = self._loop.time() + seconds
-        if self._next_look is not None and self._next_look.when() <= at:
-            return
         if self._next_look is not None:
+            if self._next_look_at <= at:
+                return
             self._next_look.cancel()
+        self._next_look_at = at  # handles of uvloop do not all say when
         self._next_look = self._loop.call_at(at, self._look_at_everything)
 
     def _look(self) -> None:

@@ -13,6 +13,7 @@ from raftlog.errors import (
     LeaderNotAvailableError,
     RaftlogError,
     UnknownPartitionError,
+    from_code,
 )
 from raftlog.protocol.cluster import (
     BrokerStatus,
@@ -27,6 +28,7 @@ from raftlog.protocol.cluster import (
 from raftlog.protocol.metadata import BrokerInfo
 from raftlog.protocol.schema import Failure
 from raftlog.replication.cluster_commands import AlterTopic
+from raftlog.replication.cluster_state import Refused
 from raftlog.replication.commands import Elect, ElectUnclean
 from raftlog.replication.election import transfer
 from raftlog.replication.partition_state import Accepted
@@ -179,7 +181,9 @@ class ClusterOperations:
                 directory_id=node.me.directory_id,
                 boot=node.me.boot,
             )
-            await node.plane.propose(member.group_id, command.encode())
+            outcome = await node.plane.propose(member.group_id, command.encode())
+            if not isinstance(outcome, Accepted):
+                raise LeaderNotAvailableError(f"{member}: it changed meanwhile; try again")
             note += "; led by a replica that was not in sync: what it lacks is lost"
             await self._until(lambda: node.arbiter.has_leader(member.state), must=False)
         state = member.state
@@ -205,7 +209,9 @@ class ClusterOperations:
         if live >= wanted:
             return ""
         command = AlterTopic(name=member.topic, changes={"min.insync.replicas": str(max(1, live))})
-        await node.plane.propose(CLUSTER_GROUP, command.encode())
+        outcome = await node.plane.propose(CLUSTER_GROUP, command.encode())
+        if isinstance(outcome, Refused):
+            raise from_code(outcome.code, outcome.message)
         return (
             f"; min.insync.replicas of {member.topic} is {max(1, live)} now, so that writes go on: "
             "reset it when the brokers are back"

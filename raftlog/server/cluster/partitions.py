@@ -8,27 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from raftlog.config import BrokerConfig
-from raftlog.consensus import Applied, Outcome, Unknown
-from raftlog.errors import NotLeaderError, RaftlogError, StorageFailedError, UnknownTopicError
+from raftlog.consensus import GroupStatus
+from raftlog.errors import (
+    NotLeaderError,
+    StorageFailedError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
 from raftlog.replication.cluster_state import ClusterMachine, TopicRecord
-from raftlog.replication.commands import ChangeIsr, Command, Elect
-from raftlog.replication.election import transfer
 from raftlog.replication.partition_state import (
-    Accepted,
     PartitionMachine,
     PartitionState,
     initial_state,
 )
 from raftlog.server.administration import quiet
+from raftlog.server.cluster import damage
 from raftlog.server.cluster.gossip import Gossip
 from raftlog.server.cluster.liveness import Incarnation, Liveness
 from raftlog.server.cluster.member import Member, group_id
+from raftlog.server.cluster.roles import Roles
 from raftlog.server.consensus_plane import ConsensusPlane
 from raftlog.server.replica_host import HostServices, PartitionHost
 from raftlog.server.topic_table import HostedTopic, TopicTable
@@ -39,6 +43,7 @@ from raftlog.types import TopicPartition
 logger = logging.getLogger(__name__)
 
 HOSTS_PER_TURN: Final = 50  # opened before the loop serves others
+RETRY_SECONDS: Final = 1.0  # after what could not be done here: a full disk, mostly
 
 
 class Partitions:
@@ -62,23 +67,35 @@ class Partitions:
     ) -> None:
         """``on_role``: told when a host begins to lead, to follow, or is gone."""
         self._broker_id = broker_id
-        self._me = me
-        self._config = config
         self._store = store
         self._machine = machine
         self._plane = plane
-        self._liveness = liveness
         self._topics = topics
         self._services = services
         self._worker = worker
         self._gossip = gossip
         self._on_role = on_role
+        self.roles = Roles(
+            broker_id,
+            me,
+            lag_max_seconds=config.replica_lag_time_max_ms / 1_000,
+            machine=machine,
+            plane=plane,
+            liveness=liveness,
+            services=services,
+            on_role=on_role,
+            look_soon=self._state_changed,
+            change_copy=self._change_copy,
+        )
         self.members: dict[str, Member] = {}  # by group
         self._by_topic: dict[str, list[Member]] = {}  # by topic id
         self._stale: dict[str, None] = {}  # topic names to look at
         self._changed: dict[str, None] = {}  # groups whose state is to be taken over
         self._strays_due = False
-        self._later: list[Member] = []  # whose copy is to be made, or made anew
+        self._later: dict[Member, None] = {}  # whose copy is to be made, made anew, or dropped
+        self._retry: asyncio.TimerHandle | None = None
+        self._failed_topics: dict[str, None] = {}  # to be tried again
+        self._failed_copies: dict[Member, None] = {}
         self._task: asyncio.Task[None] | None = None
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
         self._stopped = False
@@ -106,10 +123,19 @@ class Partitions:
     def _is_known(self, member: Member) -> bool:
         """Whether the group's state has been heard of in this run: a journal may end anywhere."""
         if not member.is_known:
-            status = self._plane.status(member.group_id)
+            status = self._status(member)
+            if status is None:
+                return False
             heard = status.leader is not None and status.commit_index > 1
             member.is_known = heard and status.applied_index >= status.commit_index
         return member.is_known
+
+    def _status(self, member: Member) -> GroupStatus | None:
+        """None when the group is not open, because consensus has ended."""
+        try:
+            return self._plane.status(member.group_id)
+        except KeyError:
+            return None
 
     def member(self, topic_id: str, partition: int) -> Member | None:
         return self.members.get(group_id(topic_id, partition))
@@ -120,9 +146,17 @@ class Partitions:
         """These topics have changed in the cluster's state."""
         for name in names:
             self._stale[name] = None
-        is_needed = bool(self._stale or self._later or self._strays_due)
-        if self._task is None and is_needed and not self._stopped:
+        if self._task is None and self._is_needed and not self._stopped:
             self._task = self._services.loop.create_task(self._reconcile())
+
+    @property
+    def _is_needed(self) -> bool:
+        return bool(self._stale or self._later or self._strays_due)
+
+    def _change_copy(self, member: Member) -> None:
+        """Its copy is not what it should be; ``_work_off`` sees what to do."""
+        self._later[member] = None
+        self.look_at_topics(())
 
     def drop_strays(self) -> None:
         """Remove copies of topics that were deleted, or made anew, while this broker was down.
@@ -142,30 +176,60 @@ class Partitions:
 
     async def _reconcile(self) -> None:
         try:
-            while (self._stale or self._later or self._strays_due) and not self._stopped:
-                name = next(iter(self._stale), "")
-                self._stale.pop(name, None)
-                try:
-                    if name:
-                        await self._reconcile_topic(name)
-                    await self._work_off()
-                    if self._strays_due and not self._stale:
-                        self._strays_due = False
-                        await self._drop_strays()
-                except StorageFailedError as error:
-                    self._services.on_failed(error)
-                    return
-                except RaftlogError:
-                    logger.exception("topic %s cannot be opened here", name)
-                for seen, future in list(self._waiting):
-                    if seen == name and not future.done():
-                        future.set_result(None)
+            while self._is_needed and not self._stopped:
+                if self._stale:
+                    name = next(iter(self._stale))
+                    del self._stale[name]
+                    if not await self._try(f"topic {name}", self._reconcile_topic(name)):
+                        self._failed_topics[name] = None
+                    self._answer(name)
+                elif self._later:
+                    member = next(iter(self._later))
+                    del self._later[member]
+                    if not await self._try(str(member), self._work_off(member)):
+                        self._failed_copies[member] = None
+                else:
+                    self._strays_due = not await self._try("old copies", self._drop_strays())
+                    if self._strays_due:
+                        break
         finally:
             self._task = None
-            waiting, self._waiting = self._waiting, []
-            for _, future in waiting:
-                if not future.done():
-                    future.set_result(None)
+            for name in {name for name, _ in self._waiting}:
+                self._answer(name)
+            if self._failed_topics or self._failed_copies or self._strays_due:
+                self._retry_later()
+
+    async def _try(self, what: str, work: Coroutine[Any, Any, None]) -> bool:
+        """Whether it went well. One topic's failure is to harm no other; it is tried again."""
+        try:
+            await work
+        except StorageFailedError as error:
+            self._stopped = True
+            self._services.on_failed(error)
+        except Exception:  # also a mistake: nobody else would hear of it
+            logger.exception("%s cannot be put in order here; trying again", what)
+            return False
+        return True
+
+    def _retry_later(self) -> None:
+        if self._retry is None and not self._stopped:
+            self._retry = self._services.loop.call_later(RETRY_SECONDS, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        names, self._failed_topics = self._failed_topics, {}
+        members, self._failed_copies = self._failed_copies, {}
+        self._later.update(members)
+        self.look_at_topics(names)
+
+    def _answer(self, name: str) -> None:
+        """Tell those who wait for the topic that it was looked at."""
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if each[0] != name:
+                self._waiting.append(each)
+            elif not each[1].done():
+                each[1].set_result(None)
 
     async def _reconcile_topic(self, name: str) -> None:
         record = self._machine.topics.get(name)
@@ -176,50 +240,76 @@ class Partitions:
         if record is None:
             return
         if held is None:
-            held = HostedTopic(record.name, record.id, record.config, record.overrides, [])
+            held = HostedTopic(
+                record.name,
+                record.id,
+                record.config,
+                record.overrides,
+                [None] * len(record.partitions),  # shown at once, led by nobody yet
+            )
             self._topics.add(held)
         held.config, held.overrides = record.config, record.overrides
         for host in held.hosts:
             if host is not None:
                 host.log.config = record.config
                 host.reconsider()
-        first = len(held.hosts)
-        if first == len(record.partitions):
+        for member in self._by_topic.get(record.id, ()):
+            self._state_changed(member)
+        held.hosts += [None] * (len(record.partitions) - len(held.hosts))
+        new = [p for p in range(len(record.partitions)) if self._is_missing(record, p)]
+        if new:
+            await self._open(record, new)
+        else:
             await self._worker.run(
                 lambda: self._store.update_topic(
-                    record.id, overrides=record.overrides, total_partitions=first
+                    record.id,
+                    overrides=record.overrides,
+                    total_partitions=len(record.partitions),
                 )
             )
-            return
-        await self._open(record, held, range(first, len(record.partitions)))
 
-    async def _open(self, record: TopicRecord, held: HostedTopic, new: range) -> None:
+    def _is_missing(self, record: TopicRecord, partition: int) -> bool:
+        """Whether this broker has a part in the partition, and has not opened it yet."""
+        if group_id(record.id, partition) in self.members:
+            return False
+        voters = record.birth(partition).directories
+        return self._broker_id in (*voters, *record.partitions[partition].voters)
+
+    async def _open(self, record: TopicRecord, new: list[int]) -> None:
         """Take part in partitions: vote where this broker is a voter, store where a replica."""
         await self._store_copies(
             record, [p for p in new if self._broker_id in record.partitions[p].replicas]
         )
-        for partition in new:
-            held.hosts.append(None)
+        for number, partition in enumerate(new):
             self._open_group(record, partition)
-            if partition % HOSTS_PER_TURN == 0:
+            if number % HOSTS_PER_TURN == 0:
                 await asyncio.sleep(0)
 
     def _open_group(self, record: TopicRecord, partition: int) -> None:
         birth = record.birth(partition)
-        if self._broker_id not in (*birth.directories, *record.partitions[partition].voters):
-            return
         base = initial_state(birth.replicas, birth.witnesses, birth.directories, birth.min_isr)
         machine = PartitionMachine(base.encode())
+        log = self._copy_of(record, partition)
         member = Member(record.name, record.id, partition, record.replication_factor, machine)
         self.members[member.group_id] = member
         self._by_topic.setdefault(record.id, []).append(member)
-        if self._broker_id in record.partitions[partition].replicas:
-            self._attach(member, self._store.hosted_log(record.id, partition))
+        if log is not None:
+            self._attach(member, log)
         machine.on_change = lambda: self._state_changed(member)
         self._plane.open_group(
             member.group_id, machine, voters=birth.directories, base=base.encode()
         )
+        status = self._status(member)
+        # In no term yet: there is no older run that could have known or done more.
+        member.is_current = status is not None and status.term == 0
         self._state_changed(member)
+
+    def _copy_of(self, record: TopicRecord, partition: int) -> Log | None:
+        """What is here of the partition; maybe left from when this broker was a replica."""
+        try:
+            return self._store.hosted_log(record.id, partition)
+        except UnknownPartitionError:
+            return None
 
     async def _store_copies(self, record: TopicRecord, partitions: list[int]) -> None:
         """Open this broker's copies of partitions, empty where there are none yet."""
@@ -287,117 +377,29 @@ class Partitions:
         changed, self._changed = self._changed, {}
         members = [self.members[group] for group in changed if group in self.members]
         for member in members:
-            self._set_role(member)
+            self.roles.look(member)
         self._gossip.tell(members)
 
-    def _set_role(self, member: Member) -> None:
-        host, state = member.host, member.state
-        if self._broker_id in state.replicas and host is None:
-            self._begin_to_store(member)
+    async def _work_off(self, member: Member) -> None:
+        """What has to wait for the disk: a new copy, one that is set aside, one that goes.
+
+        Looks again at what there is to do: the state may be another one by now.
+        """
+        host, is_replica = member.host, self._broker_id in member.state.replicas
+        record = self._machine.topic_by_id(member.topic_id)
+        if member.group_id not in self.members or record is None:
             return
-        if host is None or host.closed is not None:
-            return
-        if host.leader_epoch > state.leader_epoch:
-            return  # the group's log is being replayed
-        if host.log.damage:
-            self._give_up(member)
-        leads = (
-            state.leader == self._broker_id
-            and state.isr.get(self._broker_id) == self._me.directory_id
-            and state.leader_boot == self._me.boot
-            and not host.log.damage
-        )
-        if leads and host.leadership is not None and host.leader_epoch == state.leader_epoch:
-            host.on_state(state)
-            self.review(member)
-            return
-        if leads:
-            host.lead(
-                state,
-                self._broker_id,
-                lag_max_seconds=self._config.replica_lag_time_max_ms / 1_000,
-            )
-            logger.info("%s: leading in epoch %d", member, state.leader_epoch)
-            self._on_role(member)
-            return
-        leader = None if state.leader == self._broker_id else state.leader
-        if self._broker_id not in state.replicas:
-            leader = None
-        if (host.leader, host.leader_epoch) != (leader, state.leader_epoch) or host.leadership:
-            host.follow(leader, state.leader_epoch)
-            self._on_role(member)
-
-    def _begin_to_store(self, member: Member) -> None:
-        """A witness has become a replica: it starts with an empty log."""
-        self._later.append(member)
-        self.look_at_topics(())
-
-    # -- damage
-
-    def damaged(self, host: PartitionHost, reason: str) -> None:
-        """The copy is bad, or does not fit the leader's: give it up, and copy it again (P6)."""
-        member = self.member(host.topic_id, host.topic_partition.partition)
-        if member is None or member.host is not host or host.log.damage:
-            return
-        logger.error("%s: this broker's copy is damaged: %s", member, reason)
-        host.log.note_damage(reason, offset=host.high_watermark)
-        self._set_role(member)
-
-    def _give_up(self, member: Member) -> None:
-        """Leave the ISR first, so that nobody elects a copy that is gone; then set it aside."""
-        if member.giving_up:
-            return
-        state = member.state
-        if self._broker_id not in {*state.isr, *state.elr}:
-            member.giving_up = True
-            self._later.append(member)
-            self.look_at_topics(())
-            return
-        command = self._leaving(state)
-        if command is None:
-            return  # nobody else has it: what is readable is all there is
-        member.giving_up = True
-
-        def done(_outcome: Outcome) -> None:
-            member.giving_up = False
-            self._state_changed(member)
-
-        self._plane.propose_bytes(member.group_id, command.encode(), done)
-
-    def _leaving(self, state: PartitionState) -> Command | None:
-        if state.leader != self._broker_id:
-            isr = {b: d for b, d in state.isr.items() if b != self._broker_id}
-            return ChangeIsr(
-                state.version, state.leader_epoch, isr, state.min_isr, (self._broker_id,)
-            )
-        for broker in state.replicas:
-            if broker == self._broker_id or broker not in state.isr:
-                continue
-            elect = transfer(
-                state,
-                broker,
-                is_live=self._liveness.is_live,
-                directory_of=self._liveness.directory_of,
-                boot_of=self._liveness.boot_of,
-            )
-            if isinstance(elect, Elect):
-                return elect
-        return None
-
-    async def _work_off(self) -> None:
-        """What has to wait for the disk: new copies, and damaged ones set aside."""
-        later, self._later = self._later, []
-        for member in later:
-            host = member.host
-            if member.group_id not in self.members:
-                continue
-            if host is None:
-                record = self._machine.topics[member.topic]
+        if host is None:
+            if is_replica:
                 await self._store_copies(record, [member.partition])
                 self._attach(member, self._store.hosted_log(member.topic_id, member.partition))
-            elif host.log.damage:
-                await self._quarantine(member, host)
-            self._state_changed(member)
+        elif host.closed is not None:
+            return
+        elif host.log.damage and self.roles.next_step(member) == damage.SET_ASIDE:
+            await self._quarantine(member, host)
+        elif not is_replica and self.roles.may_drop(member):
+            await self._drop_copy(member, host)
+        self._state_changed(member)
 
     async def _quarantine(self, member: Member, host: PartitionHost) -> None:
         host.close(NotLeaderError(f"{member}: this broker's copy is damaged and made anew"))
@@ -409,45 +411,40 @@ class Partitions:
         log = self._store.hosted_log(member.topic_id, member.partition)
         logger.error("%s: the damaged copy was set aside as %s; copying it again", member, path)
         self._attach(member, log)
-        member.giving_up = False
+        member.fenced_in = None
 
-    # -- the in-sync replicas
+    async def _drop_copy(self, member: Member, host: PartitionHost) -> None:
+        host.close(NotLeaderError(f"{member}: this broker is no replica any more"))
+        self._on_role(member)
+        held = self._topics.get(member.topic)
+        if held is not None and held.id == member.topic_id:
+            held.hosts[member.partition] = None
+        await quiet([host])
+        await self._worker.run(
+            lambda: self._store.drop_partition(member.topic_id, member.partition)
+        )
+        member.host = None
+        logger.info("%s: this broker stores it no more", member)
+
+    def damaged(self, host: PartitionHost, reason: str) -> None:
+        """The copy is bad, or does not fit the leader's: give it up, and copy it again (P6)."""
+        member = self.member(host.topic_id, host.topic_partition.partition)
+        if member is None or member.host is not host or host.log.damage:
+            return
+        logger.error("%s: this broker's copy is damaged: %s", member, reason)
+        host.log.note_damage(reason, offset=host.high_watermark)
+        self.roles.look(member)
 
     def review_all(self) -> None:
+        """Look at every partition's role, and at its ISR where this broker leads."""
         for member in self.members.values():
-            if member.host is None:
-                continue
-            if member.host.leadership is not None:
-                self.review(member)
-            elif member.host.log.damage:
-                self._set_role(member)
-
-    def review(self, member: Member) -> None:
-        """Propose the change that the ISR needs, if it needs one and none is under way."""
-        host = member.host
-        leadership = None if host is None else host.leadership
-        if host is None or leadership is None:
-            return
-        change = leadership.isr_change(
-            self._services.loop.time(),
-            is_live=self._liveness.is_live,
-            directory_of=self._liveness.directory_of,
-            min_isr=host.log.config.effective_min_isr(len(member.state.replicas)),
-        )
-        if change is None:
-            return
-
-        def done(outcome: Outcome) -> None:
-            accepted = isinstance(outcome, Applied) and isinstance(outcome.result, Accepted)
-            if accepted:
-                logger.info("%s: agreed on %s", member, change)
-            leadership.proposal_done(change, None if isinstance(outcome, Unknown) else accepted)
-
-        self._plane.propose_bytes(member.group_id, change.encode(), done)
+            self.roles.look(member)
 
     # -- the end
 
     async def stop(self) -> None:
         self._stopped = True
+        if self._retry is not None:
+            self._retry.cancel()
         if self._task is not None:
             await asyncio.wait([self._task])

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from raftlog.errors import (
+    DamagedLogError,
     FencedLeaderEpochError,
     NotLeaderError,
+    OffsetOutOfRangeError,
     RaftlogError,
     UnknownLeaderEpochError,
     UnknownTopicError,
@@ -35,7 +38,7 @@ from raftlog.server.reply import Reply
 class _Copied:
     """One partition, as far as this follower has copied it."""
 
-    __slots__ = ("_session", "at", "host", "is_answered", "key", "told_watermark")
+    __slots__ = ("_session", "at", "host", "is_answered", "is_prefix", "key", "told_watermark")
 
     def __init__(self, session: ReplicaSession, key: PartitionKey, at: ReplicaPosition) -> None:
         self._session = session
@@ -44,6 +47,7 @@ class _Copied:
         self.host: PartitionHost | None = None
         self.told_watermark = -1
         self.is_answered = False  # until the follower has moved, there is nothing more to say
+        self.is_prefix = False  # its log up to there is known to be one of the leader's
 
     def wake(self) -> None:
         self._session.has_news(self)
@@ -79,6 +83,8 @@ class ReplicaSession:
         self._session = LeaderSession()
         self._copied: dict[PartitionKey, _Copied] = {}
         self._news: dict[_Copied, None] = {}
+        self._sent: dict[PartitionKey, tuple[int, int]] = {}  # epoch and offset of the last batches
+        self._waits_for_room = False
         self._waiting: tuple[Reply, ReplicaFetchRequest] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -132,12 +138,25 @@ class ReplicaSession:
         if copied is None:
             copied = self._copied[key] = _Copied(self, key, at)
         copied.at = at
-        copied.is_answered = False
+        copied.is_answered = copied.is_prefix = False
         member = self._find(*key)
         copied.watch(None if member is None else member.host)
         self._news[copied] = None
+        if self._sent.get(key) == (at.leader_epoch, at.fetch_offset):
+            self._doubt(copied)
         if member is not None and member.host is not None:
             self._count(member, copied, at.durable_offset)
+
+    def _doubt(self, copied: _Copied) -> None:
+        """The follower wants once more what it was sent: the bytes may be bad, and on this disk.
+
+        Damage that is found is noted by the log; who leads with it gives that up.
+        """
+        host, at = copied.host, copied.at
+        if host is None or host.leadership is None or host.log.damage:
+            return
+        with suppress(RaftlogError):
+            host.log.verify(at.fetch_offset, bytes_max=at.bytes_max)
 
     def _count(self, member: Member, copied: _Copied, durable_offset: int) -> None:
         """A fetch in the leader's own epoch is the acknowledgement of what lies below it."""
@@ -170,7 +189,9 @@ class ReplicaSession:
             self.close()
             return
         if not reply.connection.may_answer_at_length and not final:
-            reply.connection.when_writable(lambda: self._answer_waiting(final=False))
+            if not self._waits_for_room:
+                self._waits_for_room = True
+                reply.connection.when_writable(self._has_room)
             return
         answers, batches = self._read(request.bytes_max)
         if final:
@@ -182,6 +203,10 @@ class ReplicaSession:
             self._timer.cancel()
             self._timer = None
         reply.send(ReplicaFetchResponse(partitions=answers), batches)
+
+    def _has_room(self) -> None:
+        self._waits_for_room = False
+        self._answer_waiting(final=False)
 
     def _read(self, bytes_left: int) -> tuple[list[ReplicaFetched], list[bytes]]:
         answers: list[ReplicaFetched] = []
@@ -213,13 +238,22 @@ class ReplicaSession:
                 return self._answer(copied, diverged=point), []
             if isinstance(differs, OutOfRange):
                 return self._answer(copied, restart_at=differs.log_start), []
+            copied.is_prefix = True
             if at.fetch_offset >= host.log.log_end_offset:
                 return None, []
             found = host.read_uncommitted(
                 start_offset=at.fetch_offset, bytes_max=min(at.bytes_max, bytes_left)
             )
+            if not found:
+                raise OffsetOutOfRangeError(f"there is nothing to read at {at.fetch_offset}")
         except RaftlogError as error:
+            copied.is_prefix = False
             return self._answer(copied, failure=Failure.of(error)), []
+        except OSError as error:
+            copied.is_prefix = False
+            unreadable = DamagedLogError(f"{copied.key}: {error}")
+            return self._answer(copied, failure=Failure.of(unreadable)), []
+        self._sent[copied.key] = at.leader_epoch, at.fetch_offset
         return self._answer(copied, length=sum(map(len, found))), found
 
     def _differs(self, host: PartitionHost, at: ReplicaPosition) -> Diverged | OutOfRange | None:
@@ -257,13 +291,19 @@ class ReplicaSession:
         )
 
     def _watermarks(self) -> list[ReplicaFetched]:
-        """Partitions without news whose high watermark the follower does not know yet."""
+        """Partitions without news whose high watermark the follower does not know yet.
+
+        Only of those whose log is known to be a prefix of this one, in this epoch: elsewhere it
+        would be taken for that of records that are still to be cut.
+        """
         return [
             self._answer(copied)
             for copied in self._copied.values()
             if copied.host is not None
+            and copied.is_prefix
             and copied not in self._news
             and copied.host.leadership is not None
+            and copied.host.leader_epoch == copied.at.leader_epoch
             and copied.host.high_watermark != copied.told_watermark
         ]
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Final, TypeVar
 
 from raftlog.consensus import Applied, Outcome
 from raftlog.testing.simulator.consensus_checker import first_directory
@@ -23,7 +23,9 @@ from raftlog.testing.simulator.consensus_faults import FAULTS, Harm
 from raftlog.testing.simulator.consensus_process import Broker, Process
 from raftlog.testing.simulator.consensus_world import World
 
+T = TypeVar("T")
 LARGE_BYTES: Final = 59_000  # of a command: four fill an append
+PROGRESS_S_MAX: Final = 15.0  # by when a majority that can talk has agreed to something
 HEAL_S_MAX: Final = 30.0  # by when all has to be well again
 
 
@@ -106,6 +108,10 @@ class _Day:
         self.world.run_until(self._duration_s)
         self._is_over = True
         self.harm.heal()
+        if not (self.harm.has("voters") or self.harm.has("wipe")):
+            self.harm.keep_one()  # which the promise covers: the others are a majority
+            self._see_progress()
+            self.harm.heal()
         self._see_it_well()
 
     def _set_out(self) -> None:
@@ -180,6 +186,20 @@ class _Day:
 
     # -- the end -----------------------------------------------------------------------------------
 
+    def _see_progress(self) -> None:
+        """Some broker has a command applied in each group, though one fault does not end."""
+        deadline = self.world.now + PROGRESS_S_MAX
+        moved: set[str] = set()
+        while len(moved) < len(self.world.groups):
+            if self.world.now >= deadline:
+                stuck = sorted(set(self.world.groups) - moved)
+                self.world.checker.violated(f"{PROGRESS_S_MAX} s with one fault: no use of {stuck}")
+                return
+            for group_id in self.world.groups:
+                for process in self._processes():
+                    self._propose_at(process.broker, group_id, _noting(moved, group_id))
+            self.world.run_until(self.world.now + 1.0)
+
     def _see_it_well(self) -> None:
         """Within ``HEAL_S_MAX`` of the healing; the checker says what is not."""
         deadline = self.world.now + HEAL_S_MAX
@@ -217,15 +237,8 @@ class _Day:
                 place = process.broker.broker_id, group_id
                 if place not in self._well:
                     waiting.append(place)
-                    self._propose_at(process.broker, group_id, self._noting(place))
+                    self._propose_at(process.broker, group_id, _noting(self._well, place))
         return f"nothing that was proposed at {waiting} was applied" if waiting else ""
-
-    def _noting(self, place: tuple[int, str]) -> Callable[[Outcome], None]:
-        def done(outcome: Outcome) -> None:
-            if isinstance(outcome, Applied):
-                self._well.add(place)
-
-        return done
 
     def _all_agree(self) -> str:
         """One leader, one generation and one state in each group; where not."""
@@ -242,6 +255,16 @@ class _Day:
         """Whoever is alive answers what was asked of it."""
         silent = [name for name, process in self._open.items() if process.is_alive]
         return f"{silent} were never answered" if silent else ""
+
+
+def _noting(where: set[T], what: T) -> Callable[[Outcome], None]:
+    """Adds ``what`` when a command was applied."""
+
+    def done(outcome: Outcome) -> None:
+        if isinstance(outcome, Applied):
+            where.add(what)
+
+    return done
 
 
 # -- the command line ------------------------------------------------------------------------------

@@ -61,6 +61,20 @@ class Harm:
             world.start(broker)
         world.connect_all()
 
+    def keep_one(self) -> None:
+        """One fault that does not end before the next healing; the others are a majority."""
+        world = self.world
+        a, b = self._victim_and_other()
+        kind = self.random.choice(("down", "pair", "one way"))
+        world.note(f"keep {kind} {a} {b}")
+        if kind == "down":
+            world.stop(world.brokers[a], "kill")
+        elif kind == "pair":
+            world.link(a, b).is_cut = True
+            world.disconnect(a, b)
+        else:
+            world.link(a, b).blackholes.add(a)
+
     def any_broker(self) -> Broker:
         return self.world.brokers[self.random.choice(sorted(self.world.brokers))]
 

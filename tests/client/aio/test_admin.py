@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import warnings
 from typing import Any
@@ -10,17 +11,30 @@ import pytest
 
 from raftlog import limits
 from raftlog.client.aio.admin import AsyncAdmin
+from raftlog.client.descriptions import LeaderDescription, RecoveryDescription
 from raftlog.errors import (
+    BrokerUnavailableError,
     ClosedError,
+    ClusterNotReadyError,
+    CommitUnknownError,
     ConnectionLostError,
     InvalidConfigError,
     InvalidRequestError,
     InvalidTopicError,
+    NotLeaderError,
     RaftlogError,
     TopicExistsError,
+    UnknownPartitionError,
     UnknownTopicError,
 )
 from raftlog.protocol import api as apis
+from raftlog.protocol.cluster import (
+    RecoverClusterRequest,
+    RecoverClusterResponse,
+    TransferLeaderRequest,
+    TransferLeaderResponse,
+)
+from raftlog.protocol.connection import Request
 from raftlog.protocol.schema import Failure
 from raftlog.protocol.topics import (
     CreateTopicsRequest,
@@ -33,7 +47,7 @@ from raftlog.protocol.topics import (
 from raftlog.types import NewTopic, OffsetAndTimestamp
 from tests.client.test_fetcher import fill
 from tests.client.test_subscription import A
-from tests.client.world import FakeCluster, answer_with, run, vanish
+from tests.client.world import FakeCluster, Peer, answer_with, refuse, run, vanish
 
 
 def admin_of(fake: FakeCluster) -> AsyncAdmin:
@@ -220,3 +234,128 @@ def test_an_unclosed_one_warns() -> None:
         run(test)
         gc.collect()
     assert [w.category for w in warned] == [ResourceWarning]
+
+
+# -- several brokers -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factor", [0, None])
+def test_the_clusters_default_replication_factor(factor: Any) -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.next(apis.CREATE_TOPICS, answer_with(results(("a", None))))
+        async with admin_of(fake) as admin:
+            await admin.create_topics([NewTopic("a", replication_factor=factor)])
+            assert fake.asked(CreateTopicsRequest)[0].topics[0].replication_factor == 0
+            with pytest.raises(InvalidRequestError, match="replication_factor=-1"):
+                await admin.create_topics([NewTopic("a", replication_factor=-1)])
+
+    run(test)
+
+
+def test_what_may_pass_is_asked_for_again_and_only_that_and_elsewhere() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        early = ClusterNotReadyError("no quorum")
+        fake.next(
+            apis.CREATE_TOPICS,
+            answer_with(results(("a", None), ("b", early), ("c", InvalidConfigError("odd")))),
+            answer_with(results(("b", None))),
+        )
+        async with admin_of(fake) as admin:
+            await admin.list_topics()
+            with pytest.raises(InvalidConfigError, match="c: odd"):
+                await admin.create_topics([NewTopic("a"), NewTopic("b"), NewTopic("c")])
+            asked = [
+                (broker, [topic.name for topic in message.topics])
+                for broker, message in fake.requests
+                if isinstance(message, CreateTopicsRequest)
+            ]
+            assert asked == [(1, ["a", "b", "c"]), (2, ["b"])]
+
+    run(test, brokers=2)
+
+
+def test_what_does_not_pass_in_time_is_told() -> None:
+    async def test(fake: FakeCluster) -> None:
+        answer = answer_with(results(("a", ClusterNotReadyError("no quorum"))))
+        fake.next(apis.CREATE_TOPICS, *[answer] * 1_000)
+        async with admin_of(fake) as admin:
+            with pytest.raises(ClusterNotReadyError, match="a: no quorum"):
+                await admin.create_topics([NewTopic("a")])
+            assert 28 < asyncio.get_running_loop().time() - 1_000 < 31
+            fake._next.clear()
+            fake.next(apis.CREATE_TOPICS, answer, vanish)
+            with pytest.raises(ConnectionLostError):
+                await admin.create_topics([NewTopic("a")])
+            fake.next(apis.CREATE_TOPICS, answer_with(results(("a", CommitUnknownError("maybe")))))
+            with pytest.raises(CommitUnknownError, match="maybe"):
+                await admin.create_topics([NewTopic("a")])
+
+    run(test)
+
+
+def test_transferring_a_leader_asks_the_one_that_leads() -> None:
+    async def test(fake: FakeCluster) -> None:
+        topic = fake.create("t", 2, leaders=[1, 2])
+        fake.next(
+            apis.TRANSFER_LEADER,
+            refuse(NotLeaderError("it has moved")),
+            answer_with(TransferLeaderResponse(leader=3, leader_epoch=7)),
+        )
+        async with admin_of(fake) as admin:
+            assert await admin.transfer_leader("t", 1, to=3) == LeaderDescription(3, 7)
+            asked = [(b, m.to) for b, m in fake.requests if isinstance(m, TransferLeaderRequest)]
+            assert asked == [(2, 3), (2, 3)]
+            fake.kill(2)
+            answer = answer_with(TransferLeaderResponse(leader=3, leader_epoch=8))
+            fake.next(apis.TRANSFER_LEADER, answer)
+            assert (await admin.transfer_leader("t", 1)).leader_epoch == 8, "another that votes"
+            topic.leaders[0] = None
+            fake.next(apis.TRANSFER_LEADER, vanish)
+            with pytest.raises(ConnectionLostError):
+                await admin.transfer_leader("t", 0)
+            with pytest.raises(UnknownTopicError):
+                await admin.transfer_leader("u", 0)
+            with pytest.raises(UnknownPartitionError):
+                await admin.transfer_leader("t", 2)
+
+    run(test, brokers=3)
+
+
+def test_recovering_a_cluster() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.down = {1, 3}
+        answer = answer_with(RecoverClusterResponse(partitions=[], cluster_note="2 votes alone"))
+        fake.next(apis.RECOVER_CLUSTER, answer, answer, vanish)
+        async with admin_of(fake) as admin:
+            found = await admin.recover_cluster()
+            assert found == RecoveryDescription((), "2 votes alone")
+            await admin.recover_cluster(accept_loss=True, topics=["t"], broker="broker-2:9100")
+            asked = fake.asked(RecoverClusterRequest)
+            assert [(m.accept_loss, m.topics) for m in asked] == [(False, None), (True, ["t"])]
+            with pytest.raises(ConnectionLostError):
+                await admin.recover_cluster()
+            with pytest.raises(BrokerUnavailableError):
+                await admin.recover_cluster(broker="broker-1:9100")
+            assert len(fake.asked(RecoverClusterRequest)) == 3
+
+    run(test, brokers=3)
+
+
+def test_recovering_takes_longer_than_a_request() -> None:
+    async def test(fake: FakeCluster) -> None:
+        gate = asyncio.Event()
+
+        def late(peer: Peer, request: Request) -> None:
+            async def answer() -> None:
+                await gate.wait()
+                peer.write(peer.state.reply(request, RecoverClusterResponse(partitions=[])))
+
+            fake.keep(answer())
+
+        fake.next(apis.RECOVER_CLUSTER, late)
+        async with admin_of(fake) as admin:
+            asyncio.get_running_loop().call_later(300, gate.set)
+            assert (await admin.recover_cluster()).partitions == ()
+
+    run(test)

@@ -138,8 +138,9 @@ def test_a_fault_changes_what_happens(fault: str) -> None:
 def test_a_quiet_day_is_quiet() -> None:
     report = run(5, Mix(brokers=5, groups=3, faults=frozenset()))
     assert not report.violations
-    assert report.counts["kill"] == report.counts["disconnect"] == report.counts["Unknown"] == 0
+    assert report.counts["kill"] + report.counts["disconnect"] <= 2  # the fault that is kept
     assert report.acked == report.counts["Applied"] > 30
+    assert report.counts["Unknown"] <= 3
 
 
 # -- bad builds are found --------------------------------------------------------------------------
@@ -318,8 +319,10 @@ def test_what_the_code_raises_is_a_violation(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_cluster_that_does_not_recover_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ballot.Ballot, "vote", lambda self, peer: False)
-    report = run(0, Mix(brokers=3, groups=1, faults=frozenset()))
-    assert re.search("s after the healing: nothing that was proposed", report.violations[0])
+    report = run(0, Mix(brokers=3, groups=1, faults=frozenset({"drift"})))
+    stuck, lost = report.violations
+    assert "s with one fault: no use of ['g0']" in stuck
+    assert "s after the healing: nothing that was proposed" in lost
 
 
 # -- the command line ------------------------------------------------------------------------------

@@ -74,6 +74,26 @@ def test_healing_ends_all_at_once() -> None:
     assert is_whole(world)
 
 
+@pytest.mark.parametrize("brokers", [3, 5])
+def test_one_fault_may_be_kept_until_the_next_healing(brokers: int) -> None:
+    kept = set()
+    for seed in range(12):
+        world = world_of(brokers, seed=seed)
+        harm = harm_to(world)
+        harm.heal()
+        harm.keep_one()
+        world.run_until(world.now + 10.0)
+        down = sum(broker.process is None for broker in world.brokers.values())
+        cut = sum(link.is_cut for link in world.links.values())
+        silent = sum(bool(link.blackholes) for link in world.links.values())
+        assert down + cut + silent == 1
+        kept.add((down, cut, silent))
+        assert len(world.leaders()) == 1
+        harm.heal()
+        assert is_whole(world)
+    assert len(kept) == 3
+
+
 @pytest.mark.parametrize(
     ("shape", "brokers", "cut"),
     [

@@ -75,6 +75,14 @@ def test_brokers_end_in_several_ways(last_words: str) -> None:
     assert_good(run(replace(Scenario.draw(2), last_words=last_words)))
 
 
+def test_three_brokers_are_a_cluster() -> None:
+    scenario = replace(Scenario.draw(1, brokers=3, duration_s=3.0), faults=CALM)
+    verdict = run(scenario)
+    assert_good(verdict)
+    assert verdict.operations["send ok"] > 0
+    assert verdict.scenario.workload.replication_factor == 2
+
+
 # -- broken builds ---------------------------------------------------------------------------------
 
 

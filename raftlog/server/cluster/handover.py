@@ -1,0 +1,123 @@
+"""A broker that is about to stop has others lead first: a restart costs no election timeout.
+
+It transfers what it leads to members of the ISR that are there, then has itself fenced, so that
+leaders no longer wait for it and nobody elects it. Nothing is lost if none of that works out: then
+the others find out by themselves (Kafka's controlled shutdown, KIP-841).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from raftlog.errors import RaftlogError
+from raftlog.replication.cluster_commands import FenceBroker
+from raftlog.replication.cluster_state import ClusterMachine
+from raftlog.replication.commands import Elect
+from raftlog.replication.election import transfer
+from raftlog.server.cluster.liveness import Liveness
+from raftlog.server.cluster.member import Member
+from raftlog.server.cluster.membership import CLUSTER_GROUP, Membership
+from raftlog.server.consensus_plane import ConsensusPlane
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS: Final = 0.02
+TRANSFERS_AT_A_TIME: Final = 500
+
+
+class Handover:
+    """Used once: ``run``."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        *,
+        machine: ClusterMachine,
+        plane: ConsensusPlane,
+        liveness: Liveness,
+        membership: Membership,
+        leading: Callable[[], Iterable[Member]],
+    ) -> None:
+        """``leading``: the partitions that this broker leads, as of now."""
+        self._broker_id = broker_id
+        self._machine = machine
+        self._plane = plane
+        self._liveness = liveness
+        self._membership = membership
+        self._leading = leading
+
+    async def run(self, *, seconds_max: float) -> None:
+        """Return when others lead all that they can, or after ``seconds_max``. Raises nothing."""
+        self._membership.is_leaving = True
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds_max
+        work = loop.create_task(self._hand_over())
+        # Without a majority nothing can be agreed on: all brokers stop together, as a rule.
+        while (  # noqa: ASYNC110 - what is waited for has no event
+            not work.done() and loop.time() < deadline and self._has_majority()
+        ):
+            await asyncio.sleep(POLL_SECONDS)
+        if not work.done():
+            work.cancel()
+            logger.warning("stopping although this broker still leads: nobody took over in time")
+        await asyncio.gather(work, return_exceptions=True)
+        if not work.cancelled() and (mistake := work.exception()) is not None:
+            logger.error("leadership could not be handed over", exc_info=mistake)
+
+    async def _hand_over(self) -> None:
+        movable = self._movable()
+        for start in range(0, len(movable), TRANSFERS_AT_A_TIME):
+            await asyncio.gather(
+                *(self._transfer(*each) for each in movable[start : start + TRANSFERS_AT_A_TIME])
+            )
+        await self._leave()
+        # What failed is elected anew by its arbiter, now that this broker is fenced.
+        while self._movable():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _movable(self) -> list[tuple[Member, Elect]]:
+        """What this broker leads and another could, with what makes that one lead."""
+        found = []
+        for member in self._leading():
+            elects = (self._to(member, broker) for broker in member.state.replicas)
+            elect = next((each for each in elects if isinstance(each, Elect)), None)
+            if elect is not None:
+                found.append((member, elect))
+        return found
+
+    def _to(self, member: Member, broker: int) -> Elect | str:
+        return transfer(
+            member.state,
+            broker,
+            is_live=self._liveness.is_live,
+            directory_of=self._liveness.directory_of,
+            boot_of=self._liveness.boot_of,
+        )
+
+    async def _transfer(self, member: Member, elect: Elect) -> None:
+        try:
+            await self._plane.propose(member.group_id, elect.encode())
+        except RaftlogError as error:
+            logger.info("%s was not handed over: %s", member, error)
+
+    async def _leave(self) -> None:
+        """Have this broker fenced: it is in nobody's way from then on."""
+        record = self._machine.brokers.get(self._broker_id)
+        if record is None or not self._membership.is_in:
+            return
+        command = FenceBroker(id=record.id, broker_epoch=record.broker_epoch)
+        try:
+            await self._plane.propose(CLUSTER_GROUP, command.encode())
+        except RaftlogError as error:
+            logger.info("this broker was not fenced before its end: %s", error)
+
+    def _has_majority(self) -> bool:
+        try:
+            voters = self._plane.status(CLUSTER_GROUP).voters
+        except KeyError:
+            return False  # consensus has ended, or has not begun
+        there = sum(map(self._liveness.is_linked, voters))
+        return 2 * there > len(voters)

@@ -1,0 +1,201 @@
+"""The role of each copy that this broker has: leading, following, waiting, or given up.
+
+Taken from the committed state of the partition's own group, and from nothing else (S24); a state
+that may be older than what this broker has acted on before its start counts for nothing yet.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from raftlog.consensus import Applied, Outcome, Unknown
+from raftlog.errors import StorageFailedError
+from raftlog.replication.cluster_state import ClusterMachine
+from raftlog.replication.commands import ChangeIsr, Elect
+from raftlog.replication.partition_state import Accepted
+from raftlog.server.cluster import damage
+from raftlog.server.cluster.liveness import Incarnation, Liveness
+from raftlog.server.cluster.member import Member
+from raftlog.server.consensus_plane import ConsensusPlane
+from raftlog.server.replica_host import HostServices, PartitionHost
+
+logger = logging.getLogger(__name__)
+
+# No command of a partition's: applying it changes nothing, and shows how far this broker is.
+NOTHING: Final = b""
+
+
+class Roles:
+    """``look`` at a partition when its state has changed, and now and then."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        me: Incarnation,
+        *,
+        lag_max_seconds: float,
+        machine: ClusterMachine,
+        plane: ConsensusPlane,
+        liveness: Liveness,
+        services: HostServices,
+        on_role: Callable[[Member], None],
+        look_soon: Callable[[Member], None],
+        change_copy: Callable[[Member], None],
+    ) -> None:
+        """``on_role``: told when a host begins to lead or to follow.
+
+        ``change_copy``: told of a partition whose copy is to be made, set aside, or dropped.
+        """
+        self._broker_id = broker_id
+        self._me = me
+        self._lag_max_seconds = lag_max_seconds
+        self._machine = machine
+        self._plane = plane
+        self._liveness = liveness
+        self._services = services
+        self._on_role = on_role
+        self._look_soon = look_soon
+        self._change_copy = change_copy
+
+    def look(self, member: Member) -> None:
+        """Put the partition's host into the role that its group has agreed on. Cheap when it is.
+
+        One partition's failure is to harm no other: to be called again now and then.
+        """
+        try:
+            self._set_role(member)
+        except StorageFailedError as error:
+            self._services.on_failed(error)
+        except Exception:  # nobody else would hear of it
+            logger.exception("%s cannot take its role", member)
+
+    def _set_role(self, member: Member) -> None:
+        host, state = member.host, member.state
+        is_replica = self._broker_id in state.replicas
+        if host is None:
+            if is_replica and self._is_current(member):
+                self._change_copy(member)  # a witness has become a replica
+            return
+        if host.closed is not None or host.leader_epoch > state.leader_epoch:
+            return  # or the group's log is being replayed
+        leads = (
+            state.leader == self._broker_id
+            and state.isr.get(self._broker_id) == self._me.directory_id
+            and state.leader_boot == self._me.boot
+            and not host.log.damage
+        )
+        if leads:
+            member.is_current = True  # it was elected in this run
+            self._lead(member, host)
+            return
+        if not self._is_current(member):
+            return
+        can_follow = is_replica and state.leader != self._broker_id and not host.log.damage
+        leader = state.leader if can_follow else None
+        if (host.leader, host.leader_epoch) != (leader, state.leader_epoch) or host.leadership:
+            host.follow(leader, state.leader_epoch)
+            self._on_role(member)
+        if not is_replica:
+            if self.may_drop(member):
+                self._change_copy(member)
+        elif host.log.damage:
+            self._give_up(member)
+
+    def _lead(self, member: Member, host: PartitionHost) -> None:
+        state = member.state
+        if host.leadership is not None and host.leader_epoch == state.leader_epoch:
+            host.on_state(state)
+            self.review(member)
+            return
+        host.lead(
+            state,
+            self._broker_id,
+            lag_max_seconds=self._lag_max_seconds,
+        )
+        logger.info("%s: leading in epoch %d", member, state.leader_epoch)
+        self._on_role(member)
+
+    def _is_current(self, member: Member) -> bool:
+        """Whether this broker may act on the state that it knows.
+
+        What is committed is known again only bit by bit after a start. Who followed an old leader
+        meanwhile would acknowledge, or cut, what it has to keep for a newer one. So something is
+        proposed first: once that is applied, so is all that any earlier run has acted on.
+        """
+        if member.is_current or member.asking:
+            return member.is_current
+        member.asking = True
+
+        def done(outcome: Outcome) -> None:
+            member.asking = False
+            if isinstance(outcome, Applied):
+                member.is_current = True
+                self._look_soon(member)
+
+        self._plane.propose_bytes(member.group_id, NOTHING, done)
+        return False
+
+    def may_drop(self, member: Member) -> bool:
+        """Whether the cluster, too, has agreed that this broker is no replica any more."""
+        record = self._machine.topic_by_id(member.topic_id)
+        return (
+            record is not None
+            and self._broker_id not in record.partitions[member.partition].replicas
+        )
+
+    # -- damage
+
+    def _give_up(self, member: Member) -> None:
+        """Take the next step to be rid of a damaged copy, if none is under way."""
+        if member.giving_up:
+            return
+        command = self.next_step(member)
+        if command == damage.SET_ASIDE:
+            self._change_copy(member)
+        if command is None or isinstance(command, str):
+            return  # None: nobody else has it; what is there is all there is
+        member.giving_up = True
+
+        def done(outcome: Outcome) -> None:
+            member.giving_up = False
+            if isinstance(outcome, Applied) and isinstance(outcome.result, Accepted):
+                if isinstance(command, ChangeIsr):
+                    member.fenced_in = outcome.result.state.leader_epoch
+                self._look_soon(member)  # else it is tried again at the next review
+
+        self._plane.propose_bytes(member.group_id, command.encode(), done)
+
+    def next_step(self, member: Member) -> Elect | ChangeIsr | str | None:
+        return damage.next_step(
+            member.state,
+            self._broker_id,
+            fenced_in=member.fenced_in,
+            is_live=self._liveness.is_live,
+            directory_of=self._liveness.directory_of,
+            boot_of=self._liveness.boot_of,
+        )
+
+    def review(self, member: Member) -> None:
+        """Propose the change that the ISR needs, if it needs one and none is under way."""
+        host = member.host
+        leadership = None if host is None else host.leadership
+        if host is None or leadership is None:
+            return
+        change = leadership.isr_change(
+            self._services.loop.time(),
+            is_live=self._liveness.is_live,
+            directory_of=self._liveness.directory_of,
+            min_isr=host.log.config.effective_min_isr(len(member.state.replicas)),
+        )
+        if change is None:
+            return
+
+        def done(outcome: Outcome) -> None:
+            accepted = isinstance(outcome, Applied) and isinstance(outcome.result, Accepted)
+            if accepted:
+                logger.info("%s: agreed on %s", member, change)
+            leadership.proposal_done(change, None if isinstance(outcome, Unknown) else accepted)
+
+        self._plane.propose_bytes(member.group_id, change.encode(), done)

@@ -1,0 +1,102 @@
+"""``raftlog cluster transfer-leader`` and ``recover`` on real brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from raftlog.testing import Cluster, cluster, wait_until
+from tests.cli.conftest import Raftlog
+
+pytestmark = pytest.mark.integration
+SOON_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Cluster]:
+    with cluster(brokers=3, with_relays=False) as running:
+        yield running
+
+
+@pytest.fixture
+def three(shared: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    monkeypatch.setenv("RAFTLOG_BOOTSTRAP", shared.bootstrap)
+    return shared
+
+
+def make_topic(raftlog: Raftlog, three: Cluster, name: str) -> None:
+    made = raftlog("topic", "create", name)
+    assert made.status == 0, made.err
+    wait_until(lambda: three.is_in_sync(name, 0), timeout_s=SOON_S, what="replicas in sync")
+
+
+def test_leadership_goes_where_it_is_sent(three: Cluster, raftlog: Raftlog) -> None:
+    make_topic(raftlog, three, "moved")
+    before = raftlog("topic", "describe", "moved", "--json").json["partitions"][0]
+    to = next(broker for broker in before["isr"] if broker != before["leader"])
+    moved = raftlog("cluster", "transfer-leader", "moved:0", "--to", to, "--json").json
+    assert moved == {
+        "topic": "moved",
+        "partition": 0,
+        "leader": to,
+        "leader_epoch": before["leader_epoch"] + 1,
+    }
+    wait_until(lambda: three.leader("moved", 0) == to, timeout_s=SOON_S, what="the new leader")
+    ran = raftlog("cluster", "transfer-leader", "moved:0")
+    assert ran.status == 0
+    assert "leads moved:0, in epoch " in ran.out.decode()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "reason"),
+    [
+        (["clicks"], 2, "TOPIC:P"),
+        (["clicks:x"], 2, "TOPIC:P"),
+        (["no-such:0"], 1, "no-such"),
+        (["refused:7"], 1, "refused"),
+        (["refused:0", "--to", "9"], 1, "9"),
+    ],
+)
+def test_what_cannot_be_moved_is_named(
+    three: Cluster, raftlog: Raftlog, arguments: list[str], status: int, reason: str
+) -> None:
+    raftlog("topic", "create", "refused", "--if-not-exists")
+    ran = raftlog("cluster", "transfer-leader", *arguments)
+    assert ran.status == status
+    assert reason in ran.err
+    assert ran.out == b""
+
+
+def test_a_cluster_with_a_majority_needs_no_recovery(three: Cluster, raftlog: Raftlog) -> None:
+    done = raftlog("cluster", "recover", "--yes", "--json").json
+    assert done == {"partitions": [], "cluster_note": ""}
+    text = raftlog("cluster", "recover", "--yes").out.decode()
+    assert "a majority is there, nothing to do" in text
+
+
+def test_the_last_of_three_goes_on_with_every_acknowledged_record(raftlog: Raftlog) -> None:
+    with cluster(brokers=3, with_relays=False) as own:
+        at = ("--bootstrap", own.bootstrap)
+        assert raftlog("topic", "create", "kept", *at).status == 0
+        lines = b"".join(b"%d\n" % number for number in range(100))
+        assert raftlog("produce", "kept", *at, stdin=lines).status == 0
+        for lost in (1, 2):
+            own.broker(lost).kill()
+            own.wipe(lost)
+        survivor = ("--bootstrap", own.broker(3).address)
+        # Nobody agrees, so nothing is done: not if asked and refused, and not without an answer.
+        for answer in (b"n\n", b""):
+            ran = raftlog("cluster", "recover", *survivor, stdin=answer)
+            assert ran.status == 1
+            assert "1 of 3 brokers answer" in ran.err
+            assert "Brokers 1,2 will be given up" in ran.err
+            assert "nothing was done" in ran.err
+        done = raftlog("cluster", "recover", *survivor, stdin=b"y\n")
+        assert done.status == 0, done.err
+        assert "broker 3 votes alone" in done.out.decode()
+        assert "kept:0" in done.out.decode()
+        ran = raftlog("tail", "kept", "-o", "earliest", "-n", 100, *survivor)
+        assert (ran.out, ran.err) == (lines, "")
+        assert raftlog("produce", "kept", *survivor, stdin=b"after\n").status == 0
+        assert raftlog("tail", "kept", "-n", 1, *survivor).out == b"after\n"

@@ -1,0 +1,107 @@
+"""What a cluster's description comes to: counts and words, for every kind of trouble."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cli import health
+from raftlog.client.descriptions import (
+    BrokerDescription,
+    ClusterDescription,
+    PartitionOverview,
+    ReplicaDescription,
+)
+
+
+def replica(broker: int, *, behind: int = 0, damage: str = "") -> ReplicaDescription:
+    return ReplicaDescription(
+        broker=broker,
+        log_end_offset=10 - behind,
+        durable_end_offset=10 - behind,
+        lag_records=behind,
+        lag_ms=0,
+        in_isr=True,
+        chain=255,
+        damage=damage,
+    )
+
+
+WELL = PartitionOverview(
+    topic="t",
+    topic_id="id",
+    partition=0,
+    leader=1,
+    leader_epoch=4,
+    replicas=(1, 2, 3),
+    isr=(1, 2, 3),
+    witnesses=(4, 5),
+    elr=(),
+    min_isr=2,
+    is_available=True,
+    log_start_offset=0,
+    high_watermark=10,
+    replica_states=(replica(1), replica(2), replica(3)),
+    problem="",
+)
+SHORT = replace(WELL, partition=1, isr=(1, 2))
+ALONE = replace(WELL, topic="single", replicas=(1,), isr=(1,), min_isr=1)
+GONE = replace(WELL, partition=2, leader=None, isr=(3,), is_available=False)
+UP = BrokerDescription(1, "h", 9100)
+DOWN = BrokerDescription(2, "h", 9101, live=False, problem="connection refused")
+FENCED = BrokerDescription(3, "h", 9102, fenced=True)
+
+
+@pytest.mark.parametrize(
+    ("partition", "state"),
+    [
+        (WELL, "ok"),
+        (SHORT, "under-replicated"),
+        (ALONE, "ok"),
+        (GONE, "unavailable"),
+        (replace(WELL, min_isr=3), "at-min-isr"),
+    ],
+)
+def test_the_worst_that_is_true_is_the_state(partition: PartitionOverview, state: str) -> None:
+    assert health.partition_state(partition) == state
+    assert health.partition_row(partition)["state"] == state
+
+
+def test_brokers_are_up_down_or_fenced() -> None:
+    assert [health.broker_state(broker) for broker in (UP, DOWN, FENCED)] == [
+        *("up", "down", "fenced")
+    ]
+    assert [health.is_up(broker) for broker in (UP, DOWN, FENCED)] == [True, False, False]
+
+
+def test_the_summary_counts() -> None:
+    damaged = replace(WELL, partition=3, replica_states=(replica(2, damage="a bad batch"),))
+    described = ClusterDescription("c", (UP, DOWN, FENCED), 1, (WELL, SHORT, ALONE, GONE, damaged))
+    assert health.summary(described) == {
+        "cluster_id": "c",
+        "controller": 1,
+        "brokers": 3,
+        "brokers_up": 1,
+        "brokers_fenced": 1,
+        "topics": 2,
+        "partitions": 5,
+        "under_replicated": 2,
+        "unavailable": 1,
+        "at_min_isr": 3,
+        "damage": [{"topic": "t", "partition": 3, "broker": 2, "damage": "a bad batch"}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("behind", "text"),
+    [([0, 0, 0], "0"), ([], "0"), ([0, 120, 0], "2:120"), ([0, -1, 7], "2:?,3:7")],
+)
+def test_lag_names_those_that_are_behind(behind: list[int], text: str) -> None:
+    replicas = [replica(broker, behind=lack) for broker, lack in enumerate(behind, start=1)]
+    assert health.lag(replicas) == text
+
+
+def test_chains_are_hexadecimal_in_json() -> None:
+    rows = health.replica_rows([replica(1), replace(replica(2), chain=None)])
+    assert [row["chain"] for row in rows] == ["00000000000000ff", None]

@@ -1,0 +1,58 @@
+"""Looking from outside: ports that are free, silence that is no answer, waits that end."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from raftlog.config import Address
+from raftlog.errors import BrokerUnavailableError
+from raftlog.testing import probes
+from raftlog.testing.probes import (
+    answers,
+    check_free,
+    describe_partition,
+    free_port,
+    free_ports,
+    members,
+    wait_until,
+)
+
+
+def test_free_ports_are_different_and_can_be_listened_on() -> None:
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+    for port in ports:
+        check_free(Address("127.0.0.1", port))
+
+
+def test_a_port_that_is_taken_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):
+        with pytest.raises(BrokerUnavailableError, match=f"127.0.0.1:{port}.*another port"):
+            check_free(Address("127.0.0.1", port))
+        monkeypatch.setattr(probes, "PORTS", range(port, port + 1))
+        with pytest.raises(BrokerUnavailableError, match="no 1 free ports"):
+            free_port()
+
+
+def test_who_says_nothing_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "ANSWER_TIMEOUT_S", 0.01)
+    with socket.create_server(("127.0.0.1", free_port())) as mute:
+        address = Address(*mute.getsockname())
+        assert not answers(address)
+        assert members(address) == set()
+        assert describe_partition(address, "t", 0) is None
+    assert not answers(address)
+
+
+def test_waiting_ends_when_it_is_so() -> None:
+    looks = iter([False, False, True])
+    wait_until(lambda: next(looks))
+    assert next(looks, None) is None
+
+
+def test_waiting_in_vain_says_for_what() -> None:
+    with pytest.raises(TimeoutError, match="the moon: not within 0 s"):
+        wait_until(lambda: False, timeout_s=0, what="the moon")
