@@ -167,8 +167,13 @@ class Cluster:
         ]
         try:
             return await first_answer(attempts)
-        except NoAnswerError as error:
-            raise unreachable(error.reasons) from error
+        except NoAnswerError as failed:
+            for error in failed.reasons.values():
+                if isinstance(error, RetriableError) and not isinstance(
+                    error, BrokerUnavailableError
+                ):
+                    raise error from failed  # a broker has answered, and this is what it said
+            raise unreachable(failed.reasons) from failed
 
     def _is_far(self, candidate: _Candidate) -> bool:
         broker_id = candidate.broker_id

@@ -24,7 +24,7 @@ from raftlog.client.delivery import NO_OFFSET
 from raftlog.client.flight import Flight, expired, stranded
 from raftlog.client.links import Errand, Link, Links
 from raftlog.client.metadata import ClusterView, PartitionView
-from raftlog.client.retry import is_behind, is_old_news
+from raftlog.client.retry import is_behind, is_old_news, may_retry
 from raftlog.client.settings import ProducerSettings
 from raftlog.clock import Clock
 from raftlog.errors import (
@@ -51,6 +51,7 @@ logger: Final = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.001  # timers are no finer: what is due within it is due
 _NO_ACKS: Final = 0
+_IDENTITY_TIMEOUT_MS: Final = 1_000  # after which the reason is known, and it is tried again
 
 
 @dataclass(slots=True)
@@ -102,6 +103,7 @@ class Sender:
         self._flights: dict[PartitionQueue, Flight] = {}
         self._producer: Identity | None = None
         self._asking_identity = False
+        self._identity_error: RaftlogError | None = None  # why there is none yet
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         self._closed = False
@@ -365,7 +367,7 @@ class Sender:
         except RefusedError as error:
             return error
         link_error = self._links.link(leader).error if leader is not None else None
-        return link_error or self._links.error
+        return link_error or self._links.error or self._identity_error
 
     def _drop(self, queue: PartitionQueue, flight: Flight, error: RaftlogError) -> None:
         """The partition is gone: fail everything that waits for it."""
@@ -419,18 +421,31 @@ class Sender:
             self._links.run(self._take_identity())
 
     async def _take_identity(self) -> None:
+        """Get a producer id, however long it takes: what waits for it expires meanwhile."""
+        tries = 0
         try:
-            answer = await self._cluster.call(
-                apis.INIT_PRODUCER_ID,
-                InitProducerIdRequest(),
-                timeout_ms=self._settings.delivery_timeout_ms,
-            )
-        except RaftlogError as error:
-            for queue, _, _ in self._accumulator.scan():
-                self._drop(queue, self._flight(queue), error)
-        else:
-            assert isinstance(answer, InitProducerIdResponse)
-            self._producer = Identity(answer.producer_id, answer.producer_epoch)
+            while self._producer is None:
+                try:
+                    answer = await self._cluster.call(
+                        apis.INIT_PRODUCER_ID,
+                        InitProducerIdRequest(),
+                        timeout_ms=_IDENTITY_TIMEOUT_MS,
+                    )
+                except RaftlogError as error:
+                    self._identity_error = error
+                    waiting = self._accumulator.scan()
+                    if not waiting:
+                        return  # the next batch asks again
+                    if not may_retry(error, repeatable=True):
+                        for queue, _, _ in waiting:
+                            self._drop(queue, self._flight(queue), error)
+                        return
+                    await asyncio.sleep(self._cluster.backoff_seconds(tries))
+                    tries += 1
+                else:
+                    assert isinstance(answer, InitProducerIdResponse)
+                    self._producer = Identity(answer.producer_id, answer.producer_epoch)
+                    self._identity_error = None
         finally:
             self._asking_identity = False
         self.pump()

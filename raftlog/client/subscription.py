@@ -159,8 +159,7 @@ class Subscription:
         part = wanted.part
         with self.lock:
             if wanted.generation == part.generation:
-                part.in_flight = False
-                part.failures = 0
+                self._drop(part)  # another look-up may be under way: it counts no more
                 part.position = part.fetch_offset = offset
 
     def rewind(self, part: Part) -> None:

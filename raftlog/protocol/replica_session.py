@@ -65,6 +65,7 @@ class FollowerSession:
         wait_ms_max: int = 500,
         bytes_min: int = 1,
         bytes_max: int = limits.FETCH_BYTES_MAX,
+        round_: int = 0,
     ) -> ReplicaFetchRequest:
         """The next request; it has to be sent, in this order, on this session's connection.
 
@@ -79,6 +80,7 @@ class FollowerSession:
             wait_ms_max=wait_ms_max,
             bytes_min=bytes_min,
             bytes_max=bytes_max,
+            round=round_,
         )
         self._is_first = False
         for key in changed:

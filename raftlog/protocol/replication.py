@@ -59,7 +59,8 @@ class ReplicaFetchRequest(Message):
     """``full``: these are all partitions, and the connection's session begins anew.
 
     Otherwise they are those that moved or are new; ``forgotten`` are no longer asked for, and the
-    leader knows the rest. The first request of a connection is full.
+    leader knows the rest. The first request of a connection is full. ``round``: the highest of the
+    answers so far; the leader learns by it that the follower still follows after that answer.
     """
 
     partitions: Annotated[list[ReplicaPosition], _Partitions]
@@ -68,6 +69,7 @@ class ReplicaFetchRequest(Message):
     wait_ms_max: WaitMs = 500
     bytes_min: ByteCount = 1
     bytes_max: ByteCount = limits.FETCH_BYTES_MAX
+    round: Counter = 0
 
 
 class Divergence(Message):
@@ -104,6 +106,7 @@ class ReplicaFetchResponse(Message):
     """Partitions of which there is nothing new to say may be left out."""
 
     partitions: Annotated[list[ReplicaFetched], Meta(max_length=limits.PARTITIONS_PER_BROKER_MAX)]
+    round: Counter = 0
 
 
 class DurablePosition(Message):

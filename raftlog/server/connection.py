@@ -244,6 +244,8 @@ class Connection(asyncio.BufferedProtocol):
         """Write at the end of this turn of the loop: a send a piece costs more than the answer."""
         if self._transport is None or self._lingering:
             return
+        # At once, not when it is flushed: the look-out for idle connections may come in between.
+        self.last_active_seconds = self.services.loop.time()
         if not self._unwritten:
             self.services.loop.call_soon(self._flush)
         self._unwritten += buffers
@@ -256,7 +258,6 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None or not buffers:
             return
         self._unwritten, self._unwritten_bytes = [], 0
-        self.last_active_seconds = self.services.loop.time()
         if len(buffers) == 1:
             transport.write(buffers[0])
         else:

@@ -105,7 +105,7 @@ class ConsensusPlane:
 
         def act(now: float) -> None:
             self._node.open_group(group_id, machine, voters=voters, base=base, now=now)
-    
+
         self._enter(act)
 
     def close_group(self, group_id: str, *, forget: bool) -> None:

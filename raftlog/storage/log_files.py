@@ -84,12 +84,14 @@ class LogFiles:
 
         They would pass for true once the log has grown past them with other batches.
         """
-        beyond = [offset for offset in self._snapshot_offsets() if offset > log_end_offset]
+        offsets = self._snapshot_offsets()
+        beyond = [offset for offset in offsets if offset > log_end_offset]
         for offset in beyond:
             self._disk.remove(self._path(file_name(offset, SNAPSHOT_SUFFIX)))
         if beyond:
             self._disk.sync_dir(self.directory)
-        self.snapshot_offset = min(self.snapshot_offset, max(log_end_offset, 0))
+        kept = offsets[: len(offsets) - len(beyond)]
+        self.snapshot_offset = min(self.snapshot_offset, kept[-1] if kept else 0)
 
     def write_snapshot(self, offset: Offset, state: dict[str, Any]) -> None:
         """Save the producer table as of ``offset``, which is durable; and durably."""

@@ -133,7 +133,6 @@ def test_watching_goes_on_until_it_is_interrupted(well: Cluster, spawn: Spawn) -
 
 
 def test_a_cluster_that_cannot_be_reached_is_status_1(raftlog: Raftlog) -> None:
-    for command in ("status", "brokers", "partitions"):
-        ran = raftlog("cluster", command, "--bootstrap", "127.0.0.1:1")
-        assert ran.status == 1
-        assert "127.0.0.1:1" in ran.err
+    ran = raftlog("cluster", "status", "--bootstrap", "127.0.0.1:1")
+    assert ran.status == 1
+    assert "127.0.0.1:1" in ran.err

@@ -463,3 +463,17 @@ def test_all_are_asked_and_who_is_slow_is_left_out() -> None:
         await cluster.close()
 
     run(test, brokers=4)
+
+
+def test_what_one_broker_says_counts_more_than_that_others_are_gone() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        cluster = cluster_of(fake)
+        await cluster.topic("t")
+        fake.kill(2)
+        fake.next(apis.INIT_PRODUCER_ID, *[refuse(ClusterNotReadyError("1 of 3 voters"))] * 99)
+        with pytest.raises(ClusterNotReadyError, match="1 of 3"):
+            await cluster.call(apis.INIT_PRODUCER_ID, InitProducerIdRequest(), timeout_ms=1_000)
+        await cluster.close()
+
+    run(test, brokers=2)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from raftlog.errors import (
+    ClusterNotReadyError,
     CommitUnknownError,
     FencedLeaderEpochError,
     LeaderNotAvailableError,
@@ -21,13 +22,14 @@ from raftlog.errors import (
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.metadata import MetadataRequest
-from raftlog.protocol.produce import ProduceRequest
+from raftlog.protocol.produce import InitProducerIdRequest, ProduceRequest
 from raftlog.record import parse_header
 from tests.client.test_sender import Rig, now, offsets, outcome
 from tests.client.world import (
     FakeCluster,
     do_and_ignore,
     ignore,
+    refuse,
     refuse_partitions,
     run,
     vanish,
@@ -226,6 +228,23 @@ def test_too_few_replicas_until_the_time_is_over_is_told_as_such() -> None:
                 assert part in str(error)
             assert 119 < now() - start < 122
             assert 100 < len(fake.asked(ProduceRequest)) < 400, "it backs off"
+
+    run(test)
+
+
+def test_no_producer_id_for_so_long_is_told_as_such() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fake.next(apis.INIT_PRODUCER_ID, *[refuse(ClusterNotReadyError("1 of 3 voters"))] * 1_000)
+        async with Rig(fake) as rig:
+            start = now()
+            error = await outcome(rig.send(b"a"))
+            assert type(error) is ClusterNotReadyError
+            assert "1 of 3 voters" in str(error)
+            assert 119 < now() - start < 122
+            assert len(fake.asked(InitProducerIdRequest)) < 1_000
+            fake._next.clear()
+            assert (await rig.send(b"b")).offset == 0
 
     run(test)
 

@@ -5,6 +5,7 @@ The judge is a function of plain lists; ``test_load`` shows that it sees each th
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import threading
 import time
@@ -110,7 +111,7 @@ class Load:
         times = list(self._acknowledged_at)
         first = max((n for n, at in enumerate(times) if at <= since), default=0)
         later = [*times[first:], time.monotonic()]
-        return max((b - a for a, b in zip(later, later[1:], strict=False)), default=0.0)
+        return max((b - a for a, b in itertools.pairwise(later)), default=0.0)
 
     # -- its life
 

@@ -2,11 +2,13 @@
 
 Pages that a process wrote and nobody synced are in the memory of the file system on top, and not in
 the file that holds it. A copy of that file is the disk after a power cut. Periodic writeback is off
-meanwhile. Linux, and root, only.
+meanwhile, for the whole machine: one test at a time. Linux, and root, only.
 """
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import os
 import shutil
 import subprocess
@@ -14,13 +16,16 @@ import sys
 import tempfile
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 WRITEBACK = Path("/proc/sys/vm/dirty_writeback_centisecs")
 COMMANDS = ("truncate", "mkfs.ext4", "mount", "umount", "sync")
 SIZE = "256M"  # sparse
+LOCK = Path(tempfile.gettempdir()) / "raftlog-power.lock"
 MARK = b"nobody syncs this" * 1_000
 
 
+@functools.cache
 def why_not() -> str:
     """Why no power can be cut on this machine; empty if it can."""
     if sys.platform != "linux":
@@ -48,8 +53,11 @@ class Disks:
         self._cuts = 0
         self._writeback = ""
         self._mounted: list[Path] = []
+        self._lock: IO[str] | None = None
 
     def __enter__(self) -> Disks:
+        self._lock = LOCK.open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._writeback = WRITEBACK.read_text()
         try:
             WRITEBACK.write_text("0")
@@ -79,6 +87,8 @@ class Disks:
             self._unmount(place)
         for place in self.places:
             self._image(place).unlink(missing_ok=True)
+        if self._lock is not None:
+            self._lock.close()
 
     def mark(self) -> None:
         """Write on each disk what nobody syncs."""

@@ -1,4 +1,4 @@
-"""Promise 1, on real processes: of three brokers one is killed, and two are lost with their disks."""
+"""Promise 1, on real processes: of three brokers one is killed, or two lost with their disks."""
 
 from __future__ import annotations
 

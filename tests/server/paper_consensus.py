@@ -40,6 +40,7 @@ class PaperNode:
         self.on_receive: Callable[[], None] = lambda: None
         self.on_complete: Callable[[], None] = lambda: None
         self.role = "follower"
+        self.open: set[str] = set()  # groups
 
     def _input(self, *call: Any) -> None:
         self.calls.append(call)
@@ -60,9 +61,11 @@ class PaperNode:
         self, group_id: str, machine: Any, *, voters: Any, base: bytes, now: float
     ) -> None:
         self._input("open_group", group_id, dict(voters), base, now)
+        self.open.add(group_id)
 
     def close_group(self, group_id: str, *, forget: bool) -> None:
         self._input("close_group", group_id, forget)
+        self.open.discard(group_id)
 
     def force_generation(self, group_id: str, voters: Any, now: float) -> None:
         self._input("force_generation", group_id, dict(voters), now)
@@ -79,6 +82,9 @@ class PaperNode:
 
     def status(self, group_id: str) -> Any:
         return type("Status", (), {"role": self.role, "group_id": group_id})()
+
+    def leads(self, group_id: str) -> bool:
+        return group_id in self.open and self.role == "leader"
 
     def tick(self, now: float) -> None:
         assert self.out is None, "a tick while the disk is at work"

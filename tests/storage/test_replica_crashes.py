@@ -18,7 +18,7 @@ from raftlog.storage import Log, inspect
 from raftlog.testing.disk import SimDisk
 from tests.storage.crashes import sweep
 from tests.storage.harm import problems
-from tests.storage.logs import after_power_cut, files, open_log, stored
+from tests.storage.logs import DIRECTORY, after_power_cut, files, open_log, stored
 from tests.storage.model import as_model
 from tests.storage.replicas import SEGMENTED, Leader, copy, follow, leader_of
 
@@ -338,6 +338,9 @@ def test_noting_damage(chances: int, seed: int) -> None:
         follower = new_follower(leader, 10)(disk)
         follower.log.close()
         disk.crash()
+        for name in disk.list_dir(DIRECTORY):  # as the system does it, in time
+            disk.open(f"{DIRECTORY}/{name}").sync()
+        disk.sync_dir(DIRECTORY)
         path = files(disk, ".log")[1]
         disk.flip_bit(path, 8 * 500)
         return Follower(open_log(disk, SEGMENTED), leader)
@@ -349,6 +352,7 @@ def test_noting_damage(chances: int, seed: int) -> None:
 
     def check(disk: SimDisk, follower: Follower) -> None:
         log = open_log(disk, SEGMENTED)
+        assert log.log_end_offset == 10
         held = [len(disk.read_file(path, bytes_max=limits.MIB)) for path in files(disk, ".log")]
         assert sum(held) == sum(map(len, leader.batches))
         if follower.legal or log.damage:

@@ -50,9 +50,7 @@ class Arbiter:
         """Propose what the partition lacks, if this broker leads its group."""
         if member.deciding or not self._plane.leads(member.group_id):
             return
-        command = (
-            self._election(member.state) or self._replacement(member) or self._growth(member)
-        )
+        command = self._election(member.state) or self._replacement(member) or self._growth(member)
         if command is not None:
             self._propose(member, command)
         elif (noted := self._replicas_to_note(member)) is not None:

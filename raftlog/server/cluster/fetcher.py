@@ -76,6 +76,7 @@ class ReplicaFetcher:
         self._on_damage = on_damage
         self._copies: dict[PartitionKey, _Copy] = {}
         self._session = FollowerSession()
+        self._round = 0  # the highest of the leader's answers in this session
         self._durable: dict[PartitionKey, None] = {}  # whose durable end is to be told
         self._out = 0
         self._scheduled = False
@@ -108,6 +109,7 @@ class ReplicaFetcher:
     def link_up(self) -> None:
         """The connection is a new one: the leader knows nothing of what was told before."""
         self._session = FollowerSession()
+        self._round = 0
         self._out = 0
         self._resting_until = 0.0
         for key, copy in self._copies.items():
@@ -179,7 +181,9 @@ class ReplicaFetcher:
 
     def _ask(self) -> None:
         session = self._session
-        request = session.request(wait_ms_max=self._wait_ms_max, bytes_max=self._bytes_max)
+        request = session.request(
+            wait_ms_max=self._wait_ms_max, bytes_max=self._bytes_max, round_=self._round
+        )
         try:
             future = self._links.request(self._leader, apis.REPLICA_FETCH, request)
         except RaftlogError as error:
@@ -222,6 +226,7 @@ class ReplicaFetcher:
 
     def _take_all(self, answer: Answer) -> None:
         response = cast(ReplicaFetchResponse, answer.message)
+        self._round = max(self._round, response.round)
         parts = response.partitions
         for part, data in zip(
             parts, slices(answer.attachment, [part.length for part in parts]), strict=True

@@ -23,6 +23,7 @@ from raftlog.replication.cluster_state import ClusterChange, ClusterMachine
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.cluster.administration import ClusterTopics
 from raftlog.server.cluster.arbiter import Arbiter
+from raftlog.server.cluster.confirmation import confirm
 from raftlog.server.cluster.fetcher import ReplicaFetcher, ReplicaFetchers
 from raftlog.server.cluster.gossip import Gossip
 from raftlog.server.cluster.handover import Handover
@@ -33,6 +34,7 @@ from raftlog.server.cluster.partitions import Partitions
 from raftlog.server.cluster.replica_session import ReplicaSession
 from raftlog.server.connection import Connection
 from raftlog.server.consensus_plane import ConsensusPlane
+from raftlog.server.drops import Acknowledge
 from raftlog.server.peers.channel import PeerConnector
 from raftlog.server.peers.links import PeerLinks
 from raftlog.server.peers.peering import Peering
@@ -173,6 +175,7 @@ class ClusterNode:
             self.machine, self.plane, self.partitions, new_id=services.new_id, loop=loop
         )
         self._sessions: dict[Connection, ReplicaSession] = {}
+        self._newest_session: dict[int, ReplicaSession] = {}  # by follower
         self._timer: asyncio.TimerHandle | None = None
         self._next_look: asyncio.TimerHandle | None = None
         self._next_look_at = 0.0
@@ -228,20 +231,28 @@ class ClusterNode:
         if session is None:
             peer = connection.peer_identity
             assert peer is not None, "dispatch lets nobody else through"
-            session = self._sessions[connection] = ReplicaSession(
+            session = ReplicaSession(
                 peer.broker_id,
                 peer.directory_id,
                 loop=self._loop,
                 find=self.partitions.member,
                 on_progress=self.partitions.roles.review,
             )
+            self._sessions[connection] = self._newest_session[peer.broker_id] = session
         return session
+
+    def confirm(self, host: PartitionHost, done: Acknowledge) -> None:
+        """See ``confirmation.confirm``."""
+        confirm(host, self.broker_id, done, loop=self._loop, session_of=self._newest_session.get)
 
     def forget(self, connection: Connection) -> None:
         """The connection is gone."""
         session = self._sessions.pop(connection, None)
         if session is not None:
             session.close()
+            follower = session.follower
+            if self._newest_session.get(follower) is session:
+                del self._newest_session[follower]
 
     def other_brokers(self) -> list[BrokerInfo]:
         """The brokers that clients can ask, besides this one."""

@@ -172,9 +172,9 @@ class ClusterOperations:
             await self._until(lambda: node.plane.leads(member.group_id))
         if member.host is None:
             return None
-        await self._until(lambda: node.arbiter.has_leader(member.state), must=False)
+        await self._until(lambda: self._is_led(member), must=False)
         state = member.state
-        if not node.arbiter.has_leader(state) and accept_loss:
+        if not self._is_led(member) and accept_loss:
             command = ElectUnclean(
                 version=state.version,
                 leader=node.broker_id,
@@ -185,9 +185,8 @@ class ClusterOperations:
             if not isinstance(outcome, Accepted):
                 raise LeaderNotAvailableError(f"{member}: it changed meanwhile; try again")
             note += "; led by a replica that was not in sync: what it lacks is lost"
-            await self._until(lambda: node.arbiter.has_leader(member.state), must=False)
-        state = member.state
-        if not note and node.arbiter.has_leader(state):
+            await self._until(lambda: self._is_led(member), must=False)
+        if not note and self._is_led(member):
             return None
         note += await self._lower_min_isr(member)
         return RecoveredPartition(
@@ -199,10 +198,23 @@ class ClusterOperations:
             or "no replica in sync is left: repeat with --accept-loss to lead with this one",
         )
 
+    def _is_led(self, member: Member) -> bool:
+        leader = member.state.leader
+        return (
+            leader is not None
+            and self._is_there(leader)
+            and self._node.arbiter.has_leader(member.state)
+        )
+
+    def _is_there(self, broker: int) -> bool:
+        """Not only thought to be: a link that broke a moment ago is forgiven everywhere else."""
+        liveness = self._node.liveness
+        return liveness.is_linked(broker) and liveness.is_live(broker)
+
     async def _lower_min_isr(self, member: Member) -> str:
         """Writes cannot go on while more replicas are asked for than there are."""
         node = self._node
-        live = sum(map(node.liveness.is_live, member.state.replicas))
+        live = sum(map(self._is_there, member.state.replicas))
         host = member.host
         assert host is not None
         wanted = host.log.config.effective_min_isr(len(member.state.replicas))

@@ -7,6 +7,7 @@ looked at only when it has news: something was appended, or the follower moved.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -75,7 +76,7 @@ class ReplicaSession:
         on_progress: Callable[[Member], None],
     ) -> None:
         """``on_progress``: told when a follower outside the ISR has moved."""
-        self._follower = follower
+        self.follower = follower
         self._directory_id = directory_id
         self._loop = loop
         self._find = find
@@ -86,6 +87,9 @@ class ReplicaSession:
         self._sent: dict[PartitionKey, tuple[int, int]] = {}  # epoch and offset of the last batches
         self._waits_for_room = False
         self._waiting: tuple[Reply, ReplicaFetchRequest] | None = None
+        self._round = 0  # of the last answer that somebody waits to see followed
+        self._round_due = False
+        self._round_waiters: deque[tuple[int, Callable[[], None]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     # -- requests
@@ -94,6 +98,8 @@ class ReplicaSession:
         """Answer when there is something; one that waits already is answered at once."""
         self._answer_waiting(final=True)
         self._session.take(request)
+        while self._round_waiters and self._round_waiters[0][0] <= request.round:
+            self._round_waiters.popleft()[1]()
         gone = (
             [key for key in self._copied if key not in self._session.positions]
             if request.full or request.forgotten
@@ -121,7 +127,28 @@ class ReplicaSession:
             if position.leader_epoch == copied.at.leader_epoch:
                 self._count(member, copied, position.durable_offset)
 
+    def follows(self, topic_id: str, partition: int, leader_epoch: int) -> bool:
+        """Whether the follower copies the partition in that epoch, by its last word."""
+        copied = self._copied.get((topic_id, partition))
+        return copied is not None and copied.at.leader_epoch == leader_epoch
+
+    def when_heard_anew(self, done: Callable[[], None]) -> None:
+        """Call ``done`` when the follower has asked again after an answer that is yet to be sent.
+
+        Never, if the connection ends first. What it follows then, ``follows`` tells.
+        """
+        self._round_waiters.append((self._round + 1, done))
+        if not self._round_due:
+            self._round_due = True
+            self._loop.call_soon(self._begin_round)
+
+    def _begin_round(self) -> None:
+        self._round_due = False
+        self._round += 1
+        self._answer_waiting(final=True)  # if none waits, the next answer carries the round
+
     def close(self) -> None:
+        self._round_waiters.clear()
         if self._timer is not None:
             self._timer.cancel()
         self._waiting = None
@@ -168,12 +195,12 @@ class ReplicaSession:
         if self._differs(host, at) is not None:
             return
         host.on_follower(
-            self._follower,
+            self.follower,
             self._directory_id,
             fetch_offset=max(at.fetch_offset, durable_offset),
             durable_offset=durable_offset,
         )
-        if self._follower not in leadership.state.isr:
+        if self.follower not in leadership.state.isr:
             self._on_progress(member)
 
     def has_news(self, copied: _Copied) -> None:
@@ -202,7 +229,7 @@ class ReplicaSession:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        reply.send(ReplicaFetchResponse(partitions=answers), batches)
+        reply.send(ReplicaFetchResponse(partitions=answers, round=self._round), batches)
 
     def _has_room(self) -> None:
         self._waits_for_room = False

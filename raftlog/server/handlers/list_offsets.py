@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 from raftlog.errors import LeaderNotAvailableError, RaftlogError
@@ -14,34 +15,78 @@ from raftlog.protocol.fetch import (
 )
 from raftlog.protocol.schema import Failure
 from raftlog.server.context import BrokerContext
+from raftlog.server.replica_host import PartitionHost
 from raftlog.server.reply import Reply
 from raftlog.types import NO_TIMESTAMP, OffsetAndTimestamp
 
 
 def handle(context: BrokerContext, request: Request, reply: Reply) -> None:
     queries = cast(ListOffsetsRequest, request.message).queries
-    reply.send(ListOffsetsResponse(answers=[_answer(context, query) for query in queries]))
+    lookup = _Lookup(context, reply, len(queries))
+    for index, query in enumerate(queries):
+        lookup.begin(index, query)
 
 
-def _answer(context: BrokerContext, query: OffsetQuery) -> OffsetAnswer:
+class _Lookup:
+    """One request under way: its answer goes out when every partition has its own."""
+
+    __slots__ = ("_answers", "_context", "_missing", "_reply")
+
+    def __init__(self, context: BrokerContext, reply: Reply, count: int) -> None:
+        self._context = context
+        self._reply = reply
+        self._answers: list[OffsetAnswer | None] = [None] * count
+        self._missing = count
+
+    def begin(self, index: int, query: OffsetQuery) -> None:
+        """Answer at once, or when it is certain that no other leader knows of a later end."""
+        context = self._context
+        try:
+            host = context.topics.host(query.topic, query.partition)
+            host.check_epoch(query.leader_epoch)
+            host.check_leading()
+            if query.at == "latest" and not host.is_ready:
+                raise LeaderNotAvailableError(
+                    f"{host.topic_partition}: the new leader does not know yet what is committed"
+                )
+        except RaftlogError as error:
+            self._done(index, query, None, error)
+            return
+        done = partial(self._done, index, query, host)
+        if query.at == "latest" and context.cluster is not None:
+            context.cluster.confirm(host, done)
+        else:
+            done(None)
+
+    def _done(
+        self,
+        index: int,
+        query: OffsetQuery,
+        host: PartitionHost | None,
+        error: RaftlogError | None,
+    ) -> None:
+        if host is None or error is not None:
+            assert error is not None
+            answer = _failed(query, error)
+        else:
+            answer = _answer(query, host)
+        self._answers[index] = answer
+        self._missing -= 1
+        if self._missing == 0:
+            self._reply.send(ListOffsetsResponse(answers=cast(list[OffsetAnswer], self._answers)))
+
+
+def _answer(query: OffsetQuery, host: PartitionHost) -> OffsetAnswer:
     try:
-        host = context.topics.host(query.topic, query.partition)
-        host.check_epoch(query.leader_epoch)
-        host.check_leading()
         if query.at == "earliest":
             found = OffsetAndTimestamp(host.log.log_start_offset, NO_TIMESTAMP)
-        elif not host.is_ready:
-            raise LeaderNotAvailableError(
-                f"{host.topic_partition}: the new leader does not know yet what is committed"
-            )
         elif query.at == "latest":
             found = OffsetAndTimestamp(host.high_watermark, NO_TIMESTAMP)
         else:
             none = OffsetAndTimestamp(-1, NO_TIMESTAMP)
             found = host.offset_for_timestamp(query.at) or none
     except RaftlogError as error:
-        failure = Failure.of(error)
-        return OffsetAnswer(topic=query.topic, partition=query.partition, failure=failure)
+        return _failed(query, error)
     return OffsetAnswer(
         topic=query.topic,
         partition=query.partition,
@@ -49,3 +94,7 @@ def _answer(context: BrokerContext, query: OffsetQuery) -> OffsetAnswer:
         timestamp_ms=found.timestamp_ms,
         leader_epoch=host.leader_epoch,
     )
+
+
+def _failed(query: OffsetQuery, error: RaftlogError) -> OffsetAnswer:
+    return OffsetAnswer(topic=query.topic, partition=query.partition, failure=Failure.of(error))
