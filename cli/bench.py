@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from cli import bench_options as options
 from cli import output
+from cli.bench_cluster import cluster
 from raftlog.limits import MIB
-from raftlog.testing.bench.figures import Figure
 
 
 @click.group()
@@ -61,7 +60,7 @@ def produce(
             compression=compression,
             rounds=rounds,
         )
-    _print([figure], as_json=as_json)
+    options.print_figures([figure], as_json=as_json)
 
 
 @bench.command()
@@ -91,7 +90,7 @@ def consume(
         figure = measure(
             broker.bootstrap, records=count, value_bytes=value_bytes, arrow=arrow, rounds=rounds
         )
-    _print([figure], as_json=as_json)
+    options.print_figures([figure], as_json=as_json)
 
 
 @bench.command()
@@ -117,7 +116,7 @@ def e2e(count: int, value_bytes: int, directory: Path | None, rounds: int, as_js
             value_bytes=value_bytes,
             rounds=rounds,
         )
-    _print([figure], as_json=as_json)
+    options.print_figures([figure], as_json=as_json)
 
 
 @bench.command()
@@ -153,7 +152,7 @@ def memory(
         partitions=partitions,
         connections=connections,
     )
-    _print(figures, as_json=as_json)
+    options.print_figures(figures, as_json=as_json)
 
 
 @bench.command()
@@ -169,7 +168,7 @@ def floor(directory: Path | None, rounds: int, as_json: bool) -> None:
     from raftlog.testing.bench.floor import measure
 
     figure = measure(directory, rounds=rounds)
-    _print([figure], as_json=as_json)
+    options.print_figures([figure], as_json=as_json)
 
 
 @bench.command(name="all")
@@ -188,12 +187,7 @@ def everything(scale: float, directory: Path | None, rounds: int, as_json: bool)
     with output.progress("benchmarks") as advance:
         for figure in suite.everything(directory, rounds=rounds, scale=scale):
             advance(1)
-            _print([figure], as_json=as_json)
+            options.print_figures([figure], as_json=as_json)
 
 
-def _print(figures: Sequence[Figure], *, as_json: bool) -> None:
-    if as_json:
-        output.print_json([figure.to_dict() for figure in figures])
-        return
-    rows = [figure.table() for figure in figures]
-    output.print_table(list(rows[0]), [list(row.values()) for row in rows])
+bench.add_command(cluster)

@@ -1,15 +1,16 @@
-"""The options that benchmarks share."""
+"""What the commands of ``raftlog bench`` share: options, and how figures are printed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
-from cli import options
+from cli import options, output
 from raftlog.limits import MIB
+from raftlog.testing.bench.figures import Figure
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 MILLION: Final = 1_000_000
@@ -89,3 +90,12 @@ def scale(command: Command) -> Command:
         type=click.FloatRange(0.001, 10),
         help="Make every benchmark longer or shorter.",
     )(command)
+
+
+def print_figures(figures: Sequence[Figure], *, as_json: bool) -> None:
+    """All in one table, or in one JSON list."""
+    if as_json:
+        output.print_json([figure.to_dict() for figure in figures])
+        return
+    rows = [figure.table() for figure in figures]
+    output.print_table(list(rows[0]), [list(row.values()) for row in rows])

@@ -64,7 +64,13 @@ def _no_join(_context: click.Context, _parameter: click.Parameter, text: str | N
     type=click.Path(exists=True, dir_okay=False),
     help="What brokers prove to each other that they know; the same text on each.",
 )
-@click.option("--join", metavar="HOST:PORT", callback=_no_join, expose_value=False, hidden=True)
+@click.option(
+    "--join",
+    metavar="HOST:PORT",
+    callback=_no_join,
+    expose_value=False,
+    help="Comes with a later release: join a cluster that runs.",
+)
 @click.option(
     "--set",
     "settings",

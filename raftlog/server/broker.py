@@ -300,7 +300,9 @@ def _open_files(
         return Store.open(disk, config.data_dir, broker_id=broker_id, new_id=new_id), None
     store = Store.open(disk, config.data_dir, broker_id=config.id, cluster_id="", new_id=new_id)
     try:
-        return store, Journal.open(disk, store.journal_path)
+        # Who has been in a cluster has promised things in its journal: one that is gone is damage.
+        is_new = not store.identity.cluster_id
+        return store, Journal.open(disk, store.journal_path, create=is_new)
     except BaseException:
         store.abandon()
         raise

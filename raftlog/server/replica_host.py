@@ -7,6 +7,7 @@ the log, those who wait for it, and what a change of role does to them.
 
 from __future__ import annotations
 
+import logging
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Protocol
 from raftlog.clock import Clock
 from raftlog.errors import (
     CommitUnknownError,
+    DamagedLogError,
     DiskFullError,
     FencedLeaderEpochError,
     NotEnoughReplicasError,
@@ -33,6 +35,8 @@ from raftlog.server.flusher import GroupCommit
 from raftlog.server.workers import Workers
 from raftlog.storage import Appended, Log
 from raftlog.types import Buffer, LeaderEpoch, Offset, OffsetAndTimestamp, TopicPartition
+
+logger = logging.getLogger(__name__)
 
 
 class Watcher(Protocol):
@@ -274,6 +278,9 @@ class PartitionHost:
         except StorageFailedError as error:
             self._services.on_failed(error)
             raise
+        except DiskFullError:
+            self._commit.request()  # whole batches of a prefix may have found room
+            raise
         self._appended_bytes += len(batches)
         self._uncommitted.append((appended.next_offset, self._appended_bytes))
         self._appended()
@@ -305,6 +312,9 @@ class PartitionHost:
         except StorageFailedError as error:
             self._services.on_failed(error)
             return
+        except (DamagedLogError, DiskFullError) as error:
+            logger.warning("%s: nothing was cut: %s", self.topic_partition, error)
+            return  # the leader says the same again
         uncommitted = self._uncommitted
         while uncommitted and uncommitted[-1][0] > offset:
             uncommitted.pop()

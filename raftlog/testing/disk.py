@@ -255,7 +255,7 @@ class SimDisk:
         self._check("rename", source)
         (parent, name), (other, new_name) = os.path.split(source), os.path.split(target)
         assert parent == other, "names move within a directory here"
-        self._directory(parent).change({name: None, new_name: self._file(source)})
+        self._directory(parent).change({name: None, new_name: self._find(source)})
 
     def remove(self, path: str) -> None:
         self._check("remove", path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.client.samples import stored_batch
 from tests.client.test_cluster import cluster_of
 from tests.client.test_fetcher import Rig, failing, fill, now
 from tests.client.test_subscription import A
-from tests.client.world import FakeCluster, run
+from tests.client.world import FakeCluster, run, vanish
 
 
 def fetched_from(fake: FakeCluster) -> list[tuple[int, bool, int]]:
@@ -301,3 +302,54 @@ def test_an_epoch_that_goes_back_says_where(caplog: pytest.LogCaptureFixture) ->
 
     run(test)
     assert "t:0: at offset 1 the leader epoch goes back from 5 to 3" in caplog.text
+
+
+@pytest.mark.parametrize("read_from", ["leader", "replica"])
+@pytest.mark.parametrize("seed", range(10))
+def test_any_mix_of_troubles(seed: int, read_from: str) -> None:
+    """Whatever happens to brokers, every record is read, once and in order."""
+    chance = random.Random(seed)
+
+    async def trouble(fake: FakeCluster) -> None:
+        topic = fake.topics["t"]
+        for _ in range(15):
+            await asyncio.sleep(chance.uniform(0.05, 2))
+            fill(fake, chance.randint(1, 3))
+            broker = chance.choice([1, 2, 3])
+            topic.known_ends = dict.fromkeys((1, 2, 3), topic.logs[0].end - 1)
+            kind = chance.choice(["kill", "pause", "cut off", "nobody leads", "vanish"])
+            if kind == "kill":
+                fake.kill(broker)
+            elif kind == "pause":
+                fake.pause(broker)
+            elif kind == "cut off":
+                fake.cut_off(broker)
+            elif kind == "nobody leads":
+                topic.leaders[0] = None
+            else:
+                fake.next(apis.FETCH, *[vanish] * 3)
+            await asyncio.sleep(chance.uniform(0, 5))
+            if topic.leaders[0] in {broker, None}:
+                topic.leaders[0] = chance.choice([each for each in (1, 2, 3) if each != broker])
+            fill(fake, 1)
+            await asyncio.sleep(chance.uniform(0, 3))
+            fake.down.clear()
+            if kind == "pause":
+                fake.resume(broker)
+            elif kind == "cut off":
+                fake.rejoin(broker)
+        topic.known_ends = {}
+        fill(fake, 1)
+
+    async def test(fake: FakeCluster) -> None:
+        log = fake.create("t").logs[0]
+        async with Rig(fake, read_from=read_from) as rig:
+            keeper = asyncio.ensure_future(rig.cluster.keep_fresh())
+            troubled = asyncio.ensure_future(trouble(fake))
+            found: list[int] = []
+            while not troubled.done() or len(found) < log.end:
+                found += await rig.read(1)
+            assert found == list(range(log.end))
+            keeper.cancel()
+
+    run(test, brokers=3)

@@ -126,6 +126,20 @@ def test_moving_drops_what_is_fetched_and_what_is_on_its_way() -> None:
     assert made.next_chunk() is None
 
 
+def test_of_two_look_ups_of_one_position_the_first_counts() -> None:
+    made = subscription()
+    first = want(made)
+    second = Wanted(first.part, first.generation, None)  # the application asked meanwhile
+    made.found(second, 0)
+    bring(made, 5)
+    fetch = want(made)
+    made.found(first, 0)
+    made.delayed(first, 50.0)
+    assert wants(made) == {}, "the fetch is still under way"
+    made.fetched(fetch, batches(5, 5), 100)
+    assert wants(made) == {A: 10}
+
+
 def test_seeking_is_at_once_even_while_a_fetch_waits() -> None:
     made = subscription()
     at(made, 0)

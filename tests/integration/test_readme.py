@@ -47,7 +47,8 @@ def environment(tmp_path: Path, running: Cluster) -> dict[str, str]:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Cluster]:
-    with cluster(brokers=1, directory=tmp_path / "raftlog-data") as started:
+    directory = tmp_path / "raftlog-data"
+    with cluster(brokers=3, directory=directory, with_relays=False) as started:
         yield started
 
 

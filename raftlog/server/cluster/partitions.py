@@ -355,8 +355,7 @@ class Partitions:
         await quiet(hosts)
         for member in members:
             if member.host is not None:
-                drop = partial(self._store.drop_partition, member.topic_id, member.partition)
-                await self._worker.run(drop)
+                await self._remove_files(member)
         logger.info("topic %s deleted", held.name)
 
     async def _drop_strays(self) -> None:
@@ -393,6 +392,8 @@ class Partitions:
             if is_replica:
                 await self._store_copies(record, [member.partition])
                 self._attach(member, self._store.hosted_log(member.topic_id, member.partition))
+            elif self.roles.may_drop(member):  # it did not work the first time
+                await self._remove_files(member)
         elif host.closed is not None:
             return
         elif host.log.damage and self.roles.next_step(member) == damage.SET_ASIDE:
@@ -419,12 +420,15 @@ class Partitions:
         held = self._topics.get(member.topic)
         if held is not None and held.id == member.topic_id:
             held.hosts[member.partition] = None
-        await quiet([host])
-        await self._worker.run(
-            lambda: self._store.drop_partition(member.topic_id, member.partition)
-        )
         member.host = None
+        await quiet([host])
+        await self._remove_files(member)
         logger.info("%s: this broker stores it no more", member)
+
+    async def _remove_files(self, member: Member) -> None:
+        await self._worker.run(
+            partial(self._store.drop_partition, member.topic_id, member.partition)
+        )
 
     def damaged(self, host: PartitionHost, reason: str) -> None:
         """The copy is bad, or does not fit the leader's: give it up, and copy it again (P6)."""

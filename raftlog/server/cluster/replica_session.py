@@ -39,14 +39,14 @@ from raftlog.server.reply import Reply
 class _Copied:
     """One partition, as far as this follower has copied it."""
 
-    __slots__ = ("_session", "at", "host", "is_answered", "is_prefix", "key", "told_watermark")
+    __slots__ = ("_session", "at", "host", "is_answered", "is_prefix", "key", "told")
 
     def __init__(self, session: ReplicaSession, key: PartitionKey, at: ReplicaPosition) -> None:
         self._session = session
         self.key = key
         self.at = at
         self.host: PartitionHost | None = None
-        self.told_watermark = -1
+        self.told = (-1, -1)  # the high watermark and the log's start, as the follower knows them
         self.is_answered = False  # until the follower has moved, there is nothing more to say
         self.is_prefix = False  # its log up to there is known to be one of the leader's
 
@@ -304,7 +304,7 @@ class ReplicaSession:
     ) -> ReplicaFetched:
         host = copied.host
         if host is not None:
-            copied.told_watermark = host.high_watermark
+            copied.told = _limits(host)
         return ReplicaFetched(
             topic_id=copied.key[0],
             partition=copied.key[1],
@@ -318,7 +318,7 @@ class ReplicaSession:
         )
 
     def _watermarks(self) -> list[ReplicaFetched]:
-        """Partitions without news whose high watermark the follower does not know yet.
+        """Partitions without news whose high watermark or log start the follower does not know yet.
 
         Only of those whose log is known to be a prefix of this one, in this epoch: elsewhere it
         would be taken for that of records that are still to be cut.
@@ -331,8 +331,12 @@ class ReplicaSession:
             and copied not in self._news
             and copied.host.leadership is not None
             and copied.host.leader_epoch == copied.at.leader_epoch
-            and copied.host.high_watermark != copied.told_watermark
+            and copied.told != _limits(copied.host)
         ]
+
+
+def _limits(host: PartitionHost) -> tuple[int, int]:
+    return host.high_watermark, host.log.log_start_offset
 
 
 def _check_epoch(host: PartitionHost, at: ReplicaPosition) -> None:

@@ -7,6 +7,9 @@ machine, in Python.
 
     frame  | length 4 | bytes |        answer  | 1 byte for each frame |         little-endian
 
+With followers it is a bare pipeline of replicas: the server passes each frame on to server
+processes of the same kind as it arrives, and answers when all of them and its own disk have it.
+
 Two ways to sync, because they are best at different things: ``thread`` (group commit: one fdatasync
 for all that arrived during the one before) for throughput, ``inline`` (no hop to a thread) for
 latency.
@@ -23,9 +26,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
@@ -36,15 +40,17 @@ from raftlog.testing.bench.figures import Floor, percentile_us
 
 _LENGTH: Final = struct.Struct("<I")
 _SCRATCH_BYTES: Final = 1 << 18
+HOST: Final = "127.0.0.1"
 ANSWER: Final = b"\x01"
 
 
 class _FloorProtocol(asyncio.BufferedProtocol):
     """One connection. A frame goes straight from the socket into the buffer that is written."""
 
-    def __init__(self, fd: int, pool: ThreadPoolExecutor | None) -> None:
+    def __init__(self, fd: int, pool: ThreadPoolExecutor | None, followers: _Followers) -> None:
         self._fd = fd
         self._pool = pool
+        self._followers = followers
         self._loop = asyncio.get_running_loop()
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._held = b""
@@ -54,6 +60,7 @@ class _FloorProtocol(asyncio.BufferedProtocol):
         self._syncing = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._followers.begin(self.answer)
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by duck typing
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -82,6 +89,7 @@ class _FloorProtocol(asyncio.BufferedProtocol):
 
     def _finish(self) -> None:
         if self._frame is not None and self._filled == len(self._frame):
+            self._followers.pass_on(self._frame)
             os.write(self._fd, self._frame)
             self._frame = None
             self._written += 1
@@ -96,34 +104,98 @@ class _FloorProtocol(asyncio.BufferedProtocol):
             done.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._synced))
 
     def _synced(self) -> None:
-        self._transport.write(ANSWER * self._syncing)
+        self._followers.own_disk_has(self._syncing)
         self._syncing = 0
         if self._written:
             self._sync()
 
+    def answer(self, frames: int) -> None:
+        self._transport.write(ANSWER * frames)
 
-async def _serve(listener: socket.socket, path: str, how: str) -> None:
+
+class _Followers:
+    """The replicas behind a server, and how many frames each of them has."""
+
+    def __init__(self) -> None:
+        self._links: list[_FollowerLink] = []
+        self._own = 0
+        self._answered = 0
+        self._answer: Callable[[int], None] = lambda _frames: None
+
+    async def connect(self, ports: Iterable[str]) -> None:
+        loop = asyncio.get_running_loop()
+        for port in ports:
+            transport, link = await loop.create_connection(
+                partial(_FollowerLink, self._look), HOST, int(port)
+            )
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._links.append(link)
+
+    def begin(self, answer: Callable[[int], None]) -> None:
+        """A client has connected; the one before it has all its answers."""
+        self._answer = answer
+
+    def pass_on(self, frame: memoryview) -> None:
+        for link in self._links:
+            link.transport.writelines((_LENGTH.pack(len(frame)), frame))
+
+    def own_disk_has(self, frames: int) -> None:
+        self._own += frames
+        self._look()
+
+    def _look(self) -> None:
+        everywhere = min([self._own, *(link.answers for link in self._links)])
+        if everywhere > self._answered:
+            self._answer(everywhere - self._answered)
+            self._answered = everywhere
+
+
+class _FollowerLink(asyncio.Protocol):
+    """To one follower: frames out, one byte back for each."""
+
+    def __init__(self, on_answers: Callable[[], None]) -> None:
+        self._on_answers = on_answers
+        self.answers = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.answers += len(data)
+        self._on_answers()
+
+
+async def _serve(listener: socket.socket, path: str, how: str, ports: Iterable[str]) -> None:
+    followers = _Followers()
+    await followers.connect(ports)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     pool = ThreadPoolExecutor(1) if how == "thread" else None
     server = await asyncio.get_running_loop().create_server(
-        lambda: _FloorProtocol(fd, pool), sock=listener
+        lambda: _FloorProtocol(fd, pool, followers), sock=listener
     )
     await server.serve_forever()
 
 
 @contextmanager
-def floor_server(directory: Path, *, sync: str) -> Iterator[tuple[str, int]]:
-    """A floor server process; ``sync`` is ``thread`` or ``inline``. Yields its address."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+def floor_server(directory: Path, *, sync: str, followers: int = 0) -> Iterator[tuple[str, int]]:
+    """A floor server process, with so many behind it; ``sync`` is ``thread`` or ``inline``.
+
+    Yields its address.
+    """
+    with ExitStack() as stack:
+        ports = [
+            str(stack.enter_context(_process(directory / f"floor-{number}", sync, ()))[1])
+            for number in range(followers)
+        ]
+        yield stack.enter_context(_process(directory / "floor", sync, ports))
+
+
+@contextmanager
+def _process(path: Path, sync: str, ports: Iterable[str]) -> Iterator[tuple[str, int]]:
+    with socket.create_server((HOST, 0)) as listener:
+        number = str(listener.fileno())
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                __name__,
-                str(listener.fileno()),
-                str(directory / "floor"),
-                sync,
-            ],
+            [sys.executable, "-m", __name__, number, str(path), sync, *ports],
             pass_fds=[listener.fileno()],
         )
         try:
@@ -131,6 +203,12 @@ def floor_server(directory: Path, *, sync: str) -> Iterator[tuple[str, int]]:
         finally:
             process.kill()
             process.wait()
+
+
+def empty_files(directory: Path) -> None:
+    """Give back the room that the servers' files take."""
+    for path in directory.glob("floor*"):
+        os.truncate(path, 0)
 
 
 def warm_page_cache(directory: Path, size_bytes: int) -> None:
@@ -213,4 +291,5 @@ def _measure(directory: Path, *, rounds: int, frames: int) -> Floor:
 
 
 if __name__ == "__main__":
-    uvloop.run(_serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2], sys.argv[3]))
+    listening = socket.socket(fileno=int(sys.argv[1]))
+    uvloop.run(_serve(listening, sys.argv[2], sys.argv[3], sys.argv[4:]))

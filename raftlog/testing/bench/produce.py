@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 import uuid
@@ -12,7 +11,12 @@ from raftlog import Admin, NewTopic, Producer
 from raftlog.limits import MIB, PRODUCER_BATCHES_REMEMBERED
 from raftlog.record import encode, seal
 from raftlog.testing.bench.figures import Throughput
-from raftlog.testing.bench.floor import FloorClient, floor_server, warm_page_cache
+from raftlog.testing.bench.floor import (
+    FloorClient,
+    empty_files,
+    floor_server,
+    warm_page_cache,
+)
 
 
 def produce(
@@ -24,8 +28,11 @@ def produce(
     one_by_one: bool = False,
     rounds: int = 3,
     compression: str = "none",
+    replicas: int = 1,
 ) -> Throughput:
     """Alternate rounds of the floor and of a producer; ``directory`` is on the disk to measure.
+
+    With ``replicas``, of the topic, the floor is a pipeline of as many processes.
 
     Each round starts with nothing on the disk and the other of the two first, because what went
     before decides how fast the page cache is (see ``warm_page_cache``).
@@ -34,19 +41,22 @@ def produce(
     records_per_batch, frame = _full_batch(value)
     frames = max(1, records // records_per_batch)
     floor_rates, rates = [], []
-    warm_page_cache(directory, 2 * frames * len(frame))
-    with Admin(bootstrap) as admin, floor_server(directory, sync="thread") as address:
+    warm_page_cache(directory, 2 * replicas * frames * len(frame))
+    with (
+        Admin(bootstrap) as admin,
+        floor_server(directory, sync="thread", followers=replicas - 1) as address,
+    ):
 
         def floor_round() -> None:
             client = FloorClient(address)
             seconds = client.stream(frame, frames=frames, in_flight_max=PRODUCER_BATCHES_REMEMBERED)
             client.close()
-            os.truncate(directory / "floor", 0)
+            empty_files(directory)
             floor_rates.append(frames * records_per_batch / seconds)
 
         def product_round() -> None:
             topic = f"bench-{uuid.uuid4().hex[:8]}"
-            admin.create_topics([NewTopic(topic)])
+            admin.create_topics([NewTopic(topic, replication_factor=replicas)])
             try:
                 chunk = [value] * (1 if one_by_one else records_per_batch)
                 rates.append(_produce_round(bootstrap, topic, chunk, records, compression))
@@ -59,7 +69,7 @@ def produce(
                 run()
     rate, floor_rate = statistics.median(rates), statistics.median(floor_rates)
     return Throughput(
-        name="send" if one_by_one else "send_many",
+        name=_name("send" if one_by_one else "send_many", replicas),
         records=records,
         value_bytes=value_bytes,
         rounds=rounds,
@@ -68,6 +78,10 @@ def produce(
         floor_records_per_s=floor_rate,
         ratio=rate / floor_rate,
     )
+
+
+def _name(call: str, replicas: int) -> str:
+    return call if replicas == 1 else f"{call}, {replicas} replicas"
 
 
 def _full_batch(value: bytes) -> tuple[int, bytes]:

@@ -13,7 +13,13 @@ from raftlog.testing.bench.floor import FloorClient, floor_server
 
 
 def round_trip(
-    bootstrap: str, directory: Path, *, count: int, value_bytes: int, rounds: int = 3
+    bootstrap: str,
+    directory: Path,
+    *,
+    count: int,
+    value_bytes: int,
+    rounds: int = 3,
+    replicas: int = 1,
 ) -> Latency:
     """``count`` round trips in each round, the floor's and the producer's by turns."""
     value = b"x" * value_bytes
@@ -23,10 +29,10 @@ def round_trip(
     floor_seconds: list[float] = []
     seconds: list[float] = []
     with Admin(bootstrap) as admin:
-        admin.create_topics([NewTopic(topic)])
+        admin.create_topics([NewTopic(topic, replication_factor=replicas)])
         try:
             with (
-                floor_server(directory, sync="inline") as address,
+                floor_server(directory, sync="inline", followers=replicas - 1) as address,
                 Producer(bootstrap, linger_ms=0) as producer,
             ):
                 client = FloorClient(address)
@@ -39,7 +45,7 @@ def round_trip(
             admin.delete_topics([topic])
     p50, floor_p50 = percentile_us(seconds, 50), percentile_us(floor_seconds, 50)
     return Latency(
-        name="send, one in flight",
+        name="send, one in flight" + ("" if replicas == 1 else f", {replicas} replicas"),
         count=count * rounds,
         p50_us=p50,
         p99_us=percentile_us(seconds, 99),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from raftlog.limits import MIB
-from raftlog.testing.bench import floor, memory
+from raftlog.testing.bench import floor, memory, replicated
 from raftlog.testing.bench.consume import consume
 from raftlog.testing.bench.figures import Figure
 from raftlog.testing.bench.produce import produce
@@ -49,5 +49,12 @@ def everything(directory: Path | None, *, rounds: int, scale: float = 1.0) -> It
         yield round_trip(
             broker.bootstrap, broker.directory, count=count, value_bytes=100, rounds=rounds
         )
+    yield from replicated.measure(
+        directory,
+        records=records // 2,
+        large_records=large_records // 2,
+        round_trips=count,
+        rounds=rounds,
+    )
     stream_bytes = max(16 * MIB, int(STREAM_BYTES * scale))
     yield from memory.measure(directory, stream_bytes=stream_bytes)

@@ -13,7 +13,7 @@ from raftlog.testing.cluster import cluster
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A running broker, its process id, and a directory on the same disk for the floor's file."""
+    """Running brokers, the process id of the first, and a directory on their disk for the floor."""
 
     bootstrap: str
     pid: int
@@ -21,16 +21,17 @@ class Target:
 
 
 @contextmanager
-def target(directory: Path | None) -> Iterator[Target]:
-    """A new broker in a directory below ``directory`` (None: the system's temporary directory).
+def target(directory: Path | None, *, brokers: int = 1) -> Iterator[Target]:
+    """A new broker, or a cluster of them.
 
-    Broker and directory are gone afterwards.
+    In a directory below ``directory`` (None: the system's temporary directory). Both are gone
+    afterwards.
     """
     with ExitStack() as stack:
         home = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="raftlog-bench-", dir=directory))
         )
-        running = stack.enter_context(cluster(brokers=1, directory=home))
+        running = stack.enter_context(cluster(brokers=brokers, directory=home, with_relays=False))
         pid = running.brokers[0].pid
         assert pid is not None
         yield Target(running.bootstrap, pid, home)
