@@ -140,6 +140,23 @@ def initial_state(
     )
 
 
+def state_alone(
+    broker_id: BrokerId, directory_id: DirectoryId, *, leader_epoch: LeaderEpoch
+) -> PartitionState:
+    """Of a partition whose only replica leads it, and asks nobody."""
+    return PartitionState(
+        replicas=(broker_id,),
+        witnesses=(),
+        min_isr=1,
+        leader=broker_id,
+        leader_epoch=leader_epoch,
+        isr={broker_id: directory_id},
+        elr={},
+        former={},
+        version=0,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Accepted:
     """``state``: the new one."""

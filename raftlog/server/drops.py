@@ -7,17 +7,14 @@ Which offset to drop up to is decided by who calls.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
 
 from raftlog.disk import NO_ROOM
 from raftlog.errors import DiskFullError, RaftlogError, StorageFailedError
 from raftlog.server.flusher import GroupCommit
+from raftlog.server.waiters import Acknowledge
 from raftlog.server.workers import Workers
 from raftlog.storage import DropTicket, Log
 from raftlog.types import Offset
-
-# Called once, with None, or with why it will never be.
-Acknowledge: TypeAlias = Callable[[RaftlogError | None], None]
 
 
 class Drops:

@@ -12,7 +12,6 @@ from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from raftlog.clock import Clock
 from raftlog.errors import (
@@ -29,20 +28,15 @@ from raftlog.errors import (
 )
 from raftlog.record import BatchHeader
 from raftlog.replication.leadership import Leadership
-from raftlog.replication.partition_state import PartitionState
-from raftlog.server.drops import Acknowledge, Drops
+from raftlog.replication.partition_state import PartitionState, state_alone
+from raftlog.server.drops import Drops
 from raftlog.server.flusher import GroupCommit
+from raftlog.server.waiters import Acknowledge, Waiters, Watcher
 from raftlog.server.workers import Workers
 from raftlog.storage import Appended, Log
 from raftlog.types import Buffer, LeaderEpoch, Offset, OffsetAndTimestamp, TopicPartition
 
 logger = logging.getLogger(__name__)
-
-
-class Watcher(Protocol):
-    """Who wants to know that there is more to read (a waiting fetch)."""
-
-    def wake(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +84,7 @@ class PartitionHost:
         *,
         topic_id: str = "",
     ) -> None:
-        self.topic_partition = topic_partition
-        self.topic_id = topic_id
+        self.topic_partition, self.topic_id = topic_partition, topic_id
         self.log = log
         self.leader: int | None = None  # the broker that leads, as far as this one knows
         self.leader_epoch: LeaderEpoch = -1
@@ -104,8 +97,8 @@ class PartitionHost:
         self._uncommitted: deque[tuple[Offset, int]] = deque()  # batch ends, and bytes up to them
         self._services = services
         self._high_watermark = log.high_watermark
-        self._waiting_for_commit: deque[tuple[Offset, Acknowledge]] = deque()
-        self._waiting_for_disk: deque[tuple[Offset, Acknowledge]] = deque()
+        self._waiting_for_commit = Waiters()
+        self._waiting_for_disk = Waiters()
         self._watchers: dict[Watcher, None] = {}  # a set that keeps the order of arrival
         self._append_watchers: dict[Watcher, None] = {}  # followers that wait for more to copy
         self._segment_count = log.segment_count
@@ -141,17 +134,7 @@ class PartitionHost:
         A leader that starts again takes a new epoch (KAFKA-10527), stored with its first batch.
         """
         self._high_watermark = self.log.acknowledged_end_offset
-        state = PartitionState(
-            replicas=(broker_id,),
-            witnesses=(),
-            min_isr=1,
-            leader=broker_id,
-            leader_epoch=self.log.leader_epoch + 1,
-            isr={broker_id: directory_id},
-            elr={},
-            former={},
-            version=0,
-        )
+        state = state_alone(broker_id, directory_id, leader_epoch=self.log.leader_epoch + 1)
         self.lead(state, broker_id, lag_max_seconds=float("inf"))
 
     def lead(self, state: PartitionState, broker_id: int, *, lag_max_seconds: float) -> None:
@@ -199,8 +182,8 @@ class PartitionHost:
             f"{self.topic_partition}: this broker led it no more before the record was committed; "
             "the new leader may have it, or not (an idempotent producer sends it again)"
         )
-        self._refuse(self._waiting_for_disk, reason)
-        self._refuse(self._waiting_for_commit, reason)
+        self._waiting_for_disk.refuse(reason)
+        self._waiting_for_commit.refuse(reason)
         for watcher in (*self._watchers, *self._append_watchers):
             watcher.wake()
 
@@ -348,14 +331,14 @@ class PartitionHost:
         if end_offset <= self._high_watermark:
             done(None)
         else:
-            self._waiting_for_commit.append((end_offset, done))
+            self._waiting_for_commit.add(end_offset, done)
 
     def when_on_disk(self, end_offset: Offset, done: Acknowledge) -> None:
         """Call ``done`` once this broker's own log has it as durably as its topic asks for."""
         if end_offset <= self.log.acknowledged_end_offset:
             done(None)
         else:
-            self._waiting_for_disk.append((end_offset, done))
+            self._waiting_for_disk.add(end_offset, done)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -452,8 +435,8 @@ class PartitionHost:
         """Refuse everything from now on, with ``reason``, and end every wait."""
         self.closed = self._drops.closed = reason
         self._commit.stop()
-        self._refuse(self._waiting_for_disk, reason)
-        self._refuse(self._waiting_for_commit, reason)
+        self._waiting_for_disk.refuse(reason)
+        self._waiting_for_commit.refuse(reason)
         self._wake_watchers()
         for watcher in tuple(self._append_watchers):
             watcher.wake()
@@ -471,7 +454,7 @@ class PartitionHost:
     def _progress(self) -> None:
         """More of the log is durable: answer those who waited for it, in the order of the log."""
         log = self.log
-        _answer(self._waiting_for_disk, log.acknowledged_end_offset)
+        self._waiting_for_disk.reached(log.acknowledged_end_offset)
         leadership = self.leadership
         if leadership is None:
             if self.on_durable is not None and self._following is not None:
@@ -509,19 +492,9 @@ class PartitionHost:
         uncommitted = self._uncommitted
         while uncommitted and uncommitted[0][0] <= self._high_watermark:
             self.committed_bytes = uncommitted.popleft()[1]
-        _answer(self._waiting_for_commit, self._high_watermark)
+        self._waiting_for_commit.reached(self._high_watermark)
         self._wake_watchers()
-
-    def _refuse(self, waiting: deque[tuple[Offset, Acknowledge]], reason: RaftlogError) -> None:
-        while waiting:
-            waiting.popleft()[1](reason)
 
     def _wake_watchers(self) -> None:
         for watcher in tuple(self._watchers):
             watcher.wake()
-
-
-def _answer(waiting: deque[tuple[Offset, Acknowledge]], reached: Offset) -> None:
-    """A duplicate may wait behind newer batches; what stands before it ends no earlier than it."""
-    while waiting and waiting[0][0] <= reached:
-        waiting.popleft()[1](None)

@@ -16,8 +16,8 @@ from typing import Final
 
 from raftlog.errors import LeaderNotAvailableError, NotLeaderError, RaftlogError
 from raftlog.server.cluster.replica_session import ReplicaSession
-from raftlog.server.drops import Acknowledge
 from raftlog.server.replica_host import PartitionHost
+from raftlog.server.waiters import Acknowledge
 
 CONFIRM_SECONDS_MAX: Final = 1.0
 

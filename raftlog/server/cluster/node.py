@@ -34,13 +34,13 @@ from raftlog.server.cluster.partitions import Partitions
 from raftlog.server.cluster.replica_session import ReplicaSession
 from raftlog.server.connection import Connection
 from raftlog.server.consensus_plane import ConsensusPlane
-from raftlog.server.drops import Acknowledge
 from raftlog.server.peers.channel import PeerConnector
 from raftlog.server.peers.links import PeerLinks
 from raftlog.server.peers.peering import Peering
 from raftlog.server.peers.registry import PeerRegistry
 from raftlog.server.replica_host import HostServices, PartitionHost
 from raftlog.server.topic_table import TopicTable
+from raftlog.server.waiters import Acknowledge
 from raftlog.server.workers import Workers
 from raftlog.storage import Store
 

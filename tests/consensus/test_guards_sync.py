@@ -1,0 +1,89 @@
+"""What must wait for the journal, where no other test would notice that it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftlog.errors import DiskFullError, StorageFailedError
+from raftlog.testing.disk import Fault
+from tests.consensus.harness import GROUP, ListMachine, Network
+from tests.consensus.journals import disk_of, fill_group, open_journal, ticket_of
+
+
+def test_a_journal_is_ahead_of_the_disk_until_its_ticket_is_back() -> None:
+    journal = open_journal(disk_of())
+    fill_group(journal, "t/0", 1)
+    ticket = ticket_of(journal)
+    assert journal.is_dirty, "although nothing was changed since the ticket was made"
+    ticket.run()
+    assert journal.is_dirty
+    journal.complete_sync(ticket)
+    assert not journal.is_dirty
+
+
+def test_what_a_failed_sync_was_to_make_durable_is_never_sent() -> None:
+    network = Network(2)
+    network.open()
+    leader = network.leader()
+    network.run(1)
+    leader.disk.faults.append(Fault(["sync"]))
+    leader.node.propose(GROUP, b"x", lambda _outcome: None, network.now)
+    ticket = leader.node.begin_sync()
+    assert ticket is not None
+    with pytest.raises(OSError) as raised:
+        ticket.run()
+    assert isinstance(leader.node.failed_sync(ticket, raised.value), StorageFailedError)
+    sent = network.sent
+    leader.node.flush(network.now)
+    assert network.sent == sent
+
+
+def test_after_a_failed_sync_no_group_holds_an_election() -> None:
+    network = Network(2)
+    network.open()
+    follower = next(b for b in network.brokers.values() if b is not network.leader())
+    before = follower.status()
+    follower.disk.faults.append(Fault(["sync"]))
+    follower.node.open_group("t/1", ListMachine(), voters=network.voters(), base=b"", now=network.now)
+    ticket = follower.node.begin_sync()
+    assert ticket is not None
+    with pytest.raises(OSError) as raised:
+        ticket.run()
+    follower.node.failed_sync(ticket, raised.value)
+    for peer in network.brokers:
+        follower.node.peer_down(peer, network.now)
+    follower.node.tick(network.now + 100)
+    assert follower.status() == before
+
+
+def test_a_voter_without_room_does_nothing_until_there_is_some() -> None:
+    network = Network(1)
+    network.open()
+    broker = network[1]
+    network.run(1)
+    broker.disk.capacity_bytes = 0
+    broker.node.propose(GROUP, b"x", lambda _outcome: None, network.now)
+    ticket = broker.node.begin_sync()
+    assert ticket is not None
+    with pytest.raises(OSError) as raised:
+        ticket.run()
+    assert isinstance(broker.node.failed_sync(ticket, raised.value), DiskFullError)
+    outcomes: list[object] = []
+    broker.node.propose(GROUP, b"y", outcomes.append, network.now)
+    assert broker.status().entries == 3, "the second command was not even placed"
+
+
+def test_a_role_is_told_once_it_is_durable() -> None:
+    network = Network(1)
+    broker = network[1]
+    broker.hold_disk()
+    broker.open()
+    network.tick(10)
+    broker.news.clear()
+    broker.free_disk()
+    broker.hold_disk()
+    network.tick(10)
+    assert broker.status().role == "leader"
+    assert broker.news == [], "its term and vote are on the way to the disk"
+    broker.free_disk()
+    assert GROUP in broker.news
