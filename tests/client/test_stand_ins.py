@@ -305,7 +305,7 @@ def test_an_epoch_that_goes_back_says_where(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize("read_from", ["leader", "replica"])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 def test_any_mix_of_troubles(seed: int, read_from: str) -> None:
     """Whatever happens to brokers, every record is read, once and in order."""
     chance = random.Random(seed)

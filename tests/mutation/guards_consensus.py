@@ -123,7 +123,7 @@ JOURNALS: Final = [
         module=JOURNAL,
         old="        return bool(self._pending) or self._ticket is not None\n",
         new="        return bool(self._pending)\n",
-        tests=("tests/consensus/test_journal.py",),
+        tests=("tests/consensus/test_guards_sync.py",),
     ),
     Guard(
         name="a journal that must be there",
@@ -230,7 +230,7 @@ SYNC_BEFORE_SEND: Final = [
         module=NODE,
         old="        if self._journal.is_dirty or self._failure is not None:\n            return\n        mail",
         new="        if self._journal.is_dirty:\n            return\n        mail",
-        tests=("tests/consensus/test_node.py",),
+        tests=("tests/consensus/test_guards_sync.py",),
     ),
     Guard(
         name="an own entry counts only once it is durable",
@@ -255,15 +255,15 @@ SYNC_BEFORE_SEND: Final = [
         module=NODE,
         old="        return self._ticket is None and self._failure is None and not self._is_stalled\n",
         new="        return self._ticket is None and not self._is_stalled\n",
-        tests=("tests/consensus/test_node.py",),
+        tests=("tests/consensus/test_guards_sync.py",),
     ),
     Guard(
         name="a full disk stops votes",
         why="a voter promises what it has no room to remember (hazard 19)",
         module=NODE,
         old="            self._is_stalled = True\n",
-        new="",
-        tests=("tests/consensus/test_node.py", "tests/consensus/test_hazards_liveness.py"),
+        new="            self._is_stalled = False\n",
+        tests=("tests/consensus/test_guards_sync.py",),
     ),
     Guard(
         name="on_state waits for the disk",
@@ -271,7 +271,7 @@ SYNC_BEFORE_SEND: Final = [
         module=NODE,
         old="        if not self._journal.is_dirty:\n            news",
         new="        if self._news:\n            news",
-        tests=("tests/consensus/test_node.py",),
+        tests=("tests/consensus/test_guards_sync.py",),
     ),
 ]
 
@@ -322,7 +322,7 @@ ELECTIONS: Final = [
         module=GROUP,
         old="        if term == self.term and granted and self._ballot.vote(peer):\n",
         new="        if term == self.term and self._ballot.vote(peer):\n",
-        tests=("tests/consensus/test_raft_group.py",),
+        tests=("tests/consensus/test_guards_voters.py",),
     ),
     Guard(
         name="votes are counted by identity",
@@ -408,10 +408,10 @@ ELECTIONS: Final = [
     Guard(
         name="check-quorum",
         why="a leader that nobody answers any more stays one (hazard 14)",
-        module=GROUP,
-        old="        if is_isolated or self.role != LEADER:\n            self._step_down(now)\n",
-        new="        if is_isolated:\n            self._step_down(now)\n",
-        tests=("tests/consensus/test_raft_group.py", "tests/consensus/test_hazards_liveness.py"),
+        module="raftlog/consensus/library.py",
+        old="            leaderFallbackTimeout=self.election,\n",
+        new="            leaderFallbackTimeout=1e9,\n",
+        tests=("tests/consensus/test_guards_voters.py",),
     ),
     Guard(
         name="a leader without links steps down",
@@ -523,7 +523,7 @@ APPENDS: Final = [
         old="        if not raft_log.is_consistent(previous, previous_term, entries, term):\n"
         "            return False\n",
         new="",
-        tests=("tests/consensus/test_raft_group_appends.py",),
+        tests=("tests/consensus/test_guards_voters.py",),
     ),
     Guard(
         name="one leader in a term",
@@ -567,7 +567,7 @@ GENERATIONS: Final = [
         module=GROUP,
         old="        if self.seal is not None:\n            return VOID\n",
         new="",
-        tests=("tests/consensus/test_hosted_group.py", "tests/consensus/test_raft_group.py"),
+        tests=("tests/consensus/test_guards_voters.py",),
     ),
     Guard(
         name="a sealed generation takes no commands",
@@ -623,7 +623,7 @@ GENERATIONS: Final = [
         module=HOSTED,
         old="        if raft is None or not raft.hears(peer):\n            return True\n",
         new="        if raft is None:\n            return True\n",
-        tests=("tests/consensus/test_hosted_group.py", "tests/consensus/test_node_bad_input.py"),
+        tests=("tests/consensus/test_guards_voters.py",),
     ),
     Guard(
         name="an unnamed voter is the first that was met",

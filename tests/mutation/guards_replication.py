@@ -202,7 +202,7 @@ LEADING: Final = [
         module=LEADERSHIP,
         old="            members.update(self._pending.isr.items())\n",
         new="            members.update({})\n",
-        tests=("tests/replication/test_leadership.py",),
+        tests=("tests/replication/test_isr_proposals.py",),
     ),
     Guard(
         name="a proposed removal does not count yet",
@@ -227,7 +227,7 @@ LEADING: Final = [
         module=LEADERSHIP,
         old="        return len(self.state.isr) >= max(self.state.min_isr, proposed)\n",
         new="        return len(self.state.isr) >= min(self.state.min_isr, proposed * 1000)\n",
-        tests=("tests/replication/test_leadership.py",),
+        tests=("tests/replication/test_isr_proposals.py",),
     ),
     Guard(
         name="a lower min_isr counts once it is agreed on",
@@ -235,7 +235,7 @@ LEADING: Final = [
         module=LEADERSHIP,
         old="        return len(self.state.isr) >= max(self.state.min_isr, proposed)\n",
         new="        return len(self.state.isr) >= proposed\n",
-        tests=("tests/replication/test_leadership.py",),
+        tests=("tests/replication/test_isr_proposals.py",),
     ),
     Guard(
         name="the leader's own disk counts",
@@ -283,7 +283,7 @@ LEADING: Final = [
         module=LEADERSHIP,
         old="        progress.durable_end = max(progress.durable_end, durable_offset)\n",
         new="        progress.durable_end = durable_offset\n",
-        tests=("tests/replication/test_leadership.py",),
+        tests=("tests/replication/test_leadership.py", "tests/replication/test_isr_proposals.py",),
     ),
     Guard(
         name="the high watermark never goes back",
@@ -387,7 +387,7 @@ LEADING: Final = [
         module=LEADERSHIP,
         old="        assert state.leader_epoch == self.leader_epoch and state.leader == self.broker_id\n",
         new="",
-        tests=("tests/replication/test_leadership.py",),
+        tests=("tests/replication/test_isr_proposals.py",),
     ),
     Guard(
         name="end offsets wait for the epoch's start",

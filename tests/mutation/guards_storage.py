@@ -27,7 +27,7 @@ SYSTEM: Final = [
         module=DISK,
         old="        os.fdatasync(self._fd)\n",
         new="        os.fstat(self._fd)\n",
-        tests=("tests/test_disk.py",),
+        tests=("tests/test_guards_disk.py",),
     ),
     Guard(
         name="directory sync is fsync",
@@ -492,7 +492,7 @@ OPENING_LOGS: Final = [
         module="raftlog/storage/log_reading.py",
         old="        return self.log_end_offset if self._readable_end is None else self._readable_end\n",
         new="        return self.log_end_offset\n",
-        tests=("tests/storage/test_damage.py",),
+        tests=("tests/storage/test_log_syncing.py",),
     ),
     Guard(
         name="a scrub checks chains",
@@ -584,7 +584,7 @@ COPYING: Final = [
         module=CUTTING,
         old="        if self.epochs.cut(end - 1):\n            self._files.replace_epochs(self.epochs)\n",
         new="        self.epochs.cut(end - 1)\n",
-        tests=("tests/storage/test_log_cutting.py", "tests/storage/test_rebuilding.py"),
+        tests=("tests/storage/test_guards_epochs.py",),
     ),
     Guard(
         name="snapshots are cut",
@@ -711,8 +711,8 @@ PRODUCER_STATE: Final = [
         name="copied producers are noted",
         why="after a failover the new leader takes retries for new records",
         module=LOG,
-        old="            if header.producer_id >= 0:\n                self.producers.note(header)\n",
-        new="",
+        old="                self.producers.note(header)\n",
+        new="                self.producers.expire(now_ms=0)\n",
         tests=("tests/storage/test_replicated_append.py",),
     ),
     Guard(

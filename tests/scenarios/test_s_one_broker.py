@@ -1,4 +1,4 @@
-"""The named scenarios of one broker: when it answers, what its disk may do to it, and its sockets."""
+"""The named scenarios of one broker: when it answers, what its disk may do, and its sockets."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import asyncio
 import errno
 import resource
 import socket
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -17,6 +16,7 @@ from random import Random
 import pytest
 
 from raftlog.config import TopicConfig
+from raftlog.disk import OsDisk, OsFile
 from raftlog.errors import (
     CommitUnknownError,
     DamagedJournalError,
@@ -31,17 +31,17 @@ from raftlog.server.workers import Workers
 from raftlog.storage import Log
 from raftlog.testing import cluster, wait_until
 from raftlog.testing.cluster import answers
-from raftlog.testing.disk import Fault, SimDisk
-from raftlog.types import TopicPartition
+from raftlog.testing.disk import SimDisk
+from raftlog.types import Buffer, TopicPartition
 from tests.consensus.journals import contents, fill_group, open_journal
 from tests.consensus.test_journal_crashes import change, check, started
-from tests.integration.power import Disks, why_not
 from tests.replication.samples import disks
 from tests.server.harness import (
     TIMEOUT_S,
     Client,
     FakeClock,
     FaultyDisk,
+    RunningBroker,
     batch_of,
     error_of,
     running,
@@ -178,27 +178,33 @@ def test_s29_corrupt_journal_is_refused(seed: int) -> None:
 def test_s30_fsync_error_is_fatal(tmp_path: Path, code: int) -> None:
     """What was waiting is never told ok, the broker ends, and a start finds what was told."""
     disk = FaultyDisk()
-    broken = running(tmp_path, disk=disk)
-    broker = broken.__enter__()  # it has to fail, so it cannot end as a block does
+    broker = RunningBroker(tmp_path, {}, FakeClock(), disk)
     with broker.client() as client:
         client.create("t")
         assert client.produce("t", batch_of(b"kept")).failure is None
         disk.faults.sync_error = code
-        client.send_batch("t", batch_of(b"unknown"))
+        waiting = client.send_batch("t", batch_of(b"unknown"))
         broker.wait_until(lambda: bool(broker.fatal))
-        with pytest.raises(StorageFailedError):
-            broker.stop()
-        assert not client.socket.recv(1), "an answer to what may be lost"
+        broker.expect_failed_stop()
+        assert not was_told_ok(client, waiting)
     with running(tmp_path) as again, again.client() as client:
         assert client.produce("t", batch_of(b"next")).failure is None
-        values = client.values("t") if hasattr(client, "values") else _values(client)
-        assert values[0] == b"kept"
-        assert values[-1] == b"next"
+        found = values(client)
+        assert found[0] == b"kept"
+        assert found[-1] == b"next"
 
 
-def _values(client: Client) -> list[bytes]:
-    _, values = client.fetched(client.send_fetch("t"))
-    return values
+def was_told_ok(client: Client, correlation_id: int) -> bool:
+    """Whether a batch was acknowledged; not if the connection ended, with or without a word."""
+    try:
+        return client.produced(correlation_id).failure is None
+    except (AssertionError, ConnectionResetError):
+        return False
+
+
+def values(client: Client) -> list[bytes]:
+    _, found = client.fetched(client.send_fetch("t"))
+    return found
 
 
 def test_s31_disk_full(tmp_path: Path) -> None:
@@ -210,29 +216,93 @@ def test_s31_disk_full(tmp_path: Path) -> None:
         disk.faults.no_room = True
         for _ in range(3):
             assert isinstance(error_of(client.produce("t", batch_of(b"no"))), DiskFullError)
-        assert _values(client) == [b"before"]
+        assert values(client) == [b"before"]
         disk.faults.no_room = False
         assert client.produce("t", batch_of(b"after")).failure is None
-        assert _values(client) == [b"before", b"after"]
+        assert values(client) == [b"before", b"after"]
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    if why_not():
-        pytest.skip(f"not injected: no file system of its own: {why_not()}")
-    with Disks(tmp_path, count=1) as disks_:
-        yield disks_.places[0]
+class ReadOnlyFile(OsFile):
+    """A file of ``ReadOnlyDisk``."""
+
+    switch: ReadOnlyDisk
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        self.switch.check(self.path)
+        super().append(buffers)
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        self.switch.check(self.path)
+        super().pwrite(data, position)
 
 
-def _mount(place: Path, options: str) -> None:
-    subprocess.run(["mount", "-o", f"remount,{options}", str(place)], check=True)
+class ReadOnlyDisk(OsDisk):
+    """The machine's disk, until its file system turns read-only, as after an error of ext4's."""
+
+    is_read_only = False
+
+    def check(self, path: str) -> None:
+        if self.is_read_only:
+            raise OSError(errno.EROFS, "Read-only file system", path)
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> OsFile:
+        if create and not self.exists(path):
+            self.check(path)
+        file = super().open(path, create=create, write=write)
+        file.__class__ = ReadOnlyFile
+        assert isinstance(file, ReadOnlyFile)
+        file.switch = self
+        return file
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        self.check(path)
+        super().write_atomic(path, data)
+
+
+def test_s32_read_only(tmp_path: Path) -> None:
+    """No write is told ok. A lone broker ends with the reason; all is there when it may write."""
+    disk = ReadOnlyDisk()
+    broker = RunningBroker(tmp_path, {}, FakeClock(), disk)
+    with broker.client() as client:
+        client.create("t")
+        assert client.produce("t", batch_of(b"before")).failure is None
+        disk.is_read_only = True
+        answer = client.produce("t", batch_of(b"no"))
+        assert isinstance(error_of(answer), StorageFailedError)
+        assert "Read-only file system" in str(error_of(answer))
+    broker.wait_until(lambda: bool(broker.fatal))
+    broker.expect_failed_stop()
+    with running(tmp_path) as again, again.client() as client:
+        assert values(client) == [b"before"]
+        assert client.produce("t", batch_of(b"after")).failure is None
+
+
+# -- S33: sockets
 
 
 @pytest.mark.integration
-def test_s32_read_only(small_disk: Path, tmp_path: Path) -> None:
-    """A file system that has turned read-only: no write is told ok, and nothing is harmed."""
-    with _on(small_disk, tmp_path) as broker:
-        with Client(broker.address) as client:
+@pytest.mark.skipif(sys.platform != "linux", reason="another process's limits: Linux only")
+def test_s33_fd_exhaustion(tmp_path: Path) -> None:
+    """Without file descriptors newcomers wait or are refused; then the listener goes on."""
+    with cluster(brokers=1, directory=tmp_path) as alone:
+        (broker,) = alone.brokers
+        assert broker.pid is not None
+        with Client(broker.address) as client, ExitStack() as crowd:
             client.create("t")
             assert client.produce("t", batch_of(b"before")).failure is None
-            _mount(small_disk, "ro") if broker.running else None
+            used = len(list(Path(f"/proc/{broker.pid}/fd").iterdir()))
+            soft, hard = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (used + 5, hard))
+            for _ in range(30):
+                crowd.enter_context(socket.create_connection(broker.address))
+            wait_until(
+                lambda: len(list(Path(f"/proc/{broker.pid}/fd").iterdir())) >= used + 5,
+                what="no file descriptor is left",
+            )
+            assert not answers(broker.address), "nobody more comes in"
+            assert client.produce("t", batch_of(b"meanwhile")).failure is None
+            assert values(client) == [b"before", b"meanwhile"]
+            crowd.close()
+            resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (soft, hard))
+            wait_until(lambda: answers(broker.address), what="the listener goes on")
+            assert client.produce("t", batch_of(b"after")).failure is None

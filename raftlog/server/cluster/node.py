@@ -101,55 +101,25 @@ class ClusterNode:
         self.plane = ConsensusPlane(
             node, loop, services.journal_worker, on_failed=services.host.on_failed
         )
-        self.liveness = Liveness(
-            self.broker_id,
-            self.me,
-            now=loop.time,
-            is_fenced=self._is_fenced,
+        self.liveness = Liveness(self.broker_id, self.me, now=loop.time, is_fenced=self._is_fenced)
+        self._registry = PeerRegistry(
+            seen=journal.peers.get,
+            time=loop.time,
+            session_timeout_s=config.broker_session_timeout_ms / 1_000,
         )
-        session_s = config.broker_session_timeout_ms / 1_000
-        registry = PeerRegistry(seen=journal.peers.get, time=loop.time, session_timeout_s=session_s)
-        nonce = lambda: services.entropy(32)  # noqa: E731 - used twice, here only
-        self.links: PeerLinks = PeerLinks(
-            loop,
-            services.connector,
-            registry,
-            secret=secret,
-            me=self._identity,
-            nonce=nonce,
-            chance=services.chance,
-            heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
-            session_timeout_ms=config.broker_session_timeout_ms,
-            on_up=self._peer_up,
-            on_down=self._peer_down,
-            on_refused=self._refused,
-            broker_epoch=self._broker_epoch,
-        )
+        self.links: PeerLinks = self._make_links(secret)
         self.peering = Peering(
             secret=secret,
             me=self._identity,
-            nonce=nonce,
-            registry=registry,
+            nonce=self._nonce,
+            registry=self._registry,
             receive=self.plane.receive,
         )
         self.fetchers = ReplicaFetchers(self._make_fetcher)
         self.gossip = Gossip(
             self.broker_id, self.plane, self.links, brokers=lambda: sorted(self.machine.brokers)
         )
-        self.partitions = Partitions(
-            self.broker_id,
-            self.me,
-            config=config,
-            store=store,
-            machine=self.machine,
-            plane=self.plane,
-            liveness=self.liveness,
-            topics=topics,
-            services=services.host,
-            worker=services.admin_worker,
-            gossip=self.gossip,
-            on_role=self._role_changed,
-        )
+        self.partitions = self._make_partitions()
         self.arbiter = Arbiter(
             self.broker_id,
             self.plane,
@@ -157,20 +127,7 @@ class ClusterNode:
             machine=self.machine,
             replacement_delay_seconds=config.replica_replacement_delay_ms / 1_000,
         )
-        self.membership = Membership(
-            self.broker_id,
-            self.me,
-            rack=config.rack,
-            voters=[voter.id for voter in config.voters],
-            known_id=lambda: store.identity.cluster_id,
-            address=services.address,
-            machine=self.machine,
-            plane=self.plane,
-            liveness=self.liveness,
-            session_seconds=session_s,
-            new_id=services.new_id,
-            is_ready=lambda: self.partitions.is_ready,
-        )
+        self.membership = self._make_membership()
         self.topics = ClusterTopics(
             self.machine, self.plane, self.partitions, new_id=services.new_id, loop=loop
         )
@@ -182,6 +139,74 @@ class ClusterNode:
         self._changed_groups: dict[str, None] = {}
         self._looks = 0
         self._is_current = False
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _make_links(self, secret: bytes) -> PeerLinks:
+        config = self._config
+        return PeerLinks(
+            self._loop,
+            self._services.connector,
+            self._registry,
+            secret=secret,
+            me=self._identity,
+            nonce=self._nonce,
+            chance=self._services.chance,
+            heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
+            session_timeout_ms=config.broker_session_timeout_ms,
+            on_up=self._peer_up,
+            on_down=self._peer_down,
+            on_refused=self._refused,
+            broker_epoch=self._broker_epoch,
+        )
+
+    def _make_partitions(self) -> Partitions:
+        return Partitions(
+            self.broker_id,
+            self.me,
+            config=self._config,
+            store=self._store,
+            machine=self.machine,
+            plane=self.plane,
+            liveness=self.liveness,
+            topics=self._topics,
+            services=self._services.host,
+            worker=self._services.admin_worker,
+            gossip=self.gossip,
+            on_role=self._role_changed,
+        )
+
+    def _make_membership(self) -> Membership:
+        config, services = self._config, self._services
+        return Membership(
+            self.broker_id,
+            self.me,
+            rack=config.rack,
+            voters=[voter.id for voter in config.voters],
+            known_id=lambda: self._store.identity.cluster_id,
+            address=services.address,
+            machine=self.machine,
+            plane=self.plane,
+            liveness=self.liveness,
+            session_seconds=config.broker_session_timeout_ms / 1_000,
+            new_id=services.new_id,
+            is_ready=lambda: self.partitions.is_ready,
+        )
+
+    def _make_fetcher(self, leader: int) -> ReplicaFetcher:
+        return ReplicaFetcher(
+            leader,
+            loop=self._loop,
+            links=self.links,
+            bytes_max=min(self._config.replica_fetch_max_bytes, limits.FETCH_BYTES_MAX),
+            wait_ms_max=self._config.replica_fetch_wait_max_ms,
+            on_damage=self._damaged,
+        )
+
+    def _nonce(self) -> bytes:
+        return self._services.entropy(32)
+
+    # -- beginning and end -------------------------------------------------------------------------
 
     def start(self) -> None:
         """Take part: open the cluster's group, and dial the others."""
@@ -381,13 +406,3 @@ class ClusterNode:
         addresses = {b.id: Address(b.host, b.port) for b in self.machine.brokers.values()}
         addresses.update((voter.id, voter.address) for voter in self._config.voters)
         self.links.set_addresses(addresses)
-
-    def _make_fetcher(self, leader: int) -> ReplicaFetcher:
-        return ReplicaFetcher(
-            leader,
-            loop=self._loop,
-            links=self.links,
-            bytes_max=min(self._config.replica_fetch_max_bytes, limits.FETCH_BYTES_MAX),
-            wait_ms_max=self._config.replica_fetch_wait_max_ms,
-            on_damage=self._damaged,
-        )

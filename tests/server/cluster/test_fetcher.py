@@ -272,22 +272,21 @@ def test_it_begins_anew_where_the_leaders_log_begins() -> None:
 def test_a_cut_that_cannot_be_made_is_tried_again_after_a_pause() -> None:
     async def test(s: Scene) -> None:
         c = Copying(s)
-        log = leaders_log(s, b"a", b"b", epoch=3)
-        host = c.follower(log)
-        c.fetcher.add(host)
+        log = s.log()
+        c.fetcher.add(c.follower(log))
         await s.settle()
-        s.disk.faults.append(Fault(error=errno.ENOSPC, times=1))
-        await c.answer(part(diverged=Divergence(epoch=3, end_offset=1)))
-        assert log.log_end_offset == 2
+        s.disk.faults.append(Fault({"create", "write"}, errno.ENOSPC, path="*checkpoint*"))
+        await c.answer(part(restart_at=7))
+        assert log.log_end_offset == 0
         assert s.failures == []
         asked = len(c.requests)
         assert not c.last.partitions, "nothing is asked for while it rests"
         await asyncio.sleep(BACKOFF_SECONDS * 0.9)
         assert len(c.requests) == asked
         await asyncio.sleep(BACKOFF_SECONDS * 0.2)
-        assert c.position().fetch_offset == 2
-        await c.answer(part(diverged=Divergence(epoch=3, end_offset=1)))
-        assert log.log_end_offset == 1
+        assert c.position().fetch_offset == 0
+        await c.answer(part(restart_at=7))
+        assert log.log_end_offset == 7
 
     play(test)
 

@@ -1,0 +1,320 @@
+"""Watches the brokers of a cluster while a run goes on: what must hold at every moment, holds.
+
+After each event of a broker its copies of one topic's partitions are looked at: what they have on
+disk, how far they take the log for committed, what the partition's group has agreed on. All of it
+costs a few comparisons when nothing changed. Nothing is changed here, and no event is added: a run
+is the same whether somebody watches or not.
+
+The invariants are those of Kafka's KRaft simulation and of Vanlightly's specifications, as far as
+they can be seen from outside (``INVARIANTS``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from raftlog.errors import RaftlogError
+from raftlog.replication.partition_state import PartitionState
+from raftlog.server.broker import Broker
+from raftlog.server.cluster.member import group_id
+from raftlog.server.cluster.node import ClusterNode
+from raftlog.server.replica_host import PartitionHost
+from raftlog.testing.simulator.checker import Violation
+from raftlog.testing.simulator.history import Operation, Poll, Send
+from raftlog.testing.simulator.loop import NodeLoop
+from raftlog.testing.simulator.process import BrokerMachine
+from raftlog.testing.simulator.world import World
+from raftlog.types import LeaderEpoch, Offset, TopicPartition
+
+INVARIANTS: Final[Mapping[str, str]] = {
+    "TWO-LEADERS": "in one epoch of a partition one run of one broker leads",
+    "EPOCH-BACK": "in one run of a broker, no leader epoch and no version of a state goes back",
+    "SPLIT-STATE": "what a partition's group has agreed on is the same for all, by version",
+    "WITNESS-LEADS": "who leads a partition is one of its replicas",
+    "INCOMPLETE": "every member of the ISR and of the ELR has on disk all that was ever committed",
+    "TOO-FEW-COPIES": "what is committed is on the disks of min.insync.replicas members of the ISR",
+    "NOT-MAXIMAL": "a leader commits by no fewer than those that the group calls in sync",
+    "WATERMARK-AHEAD": "no broker takes for committed what no leader has committed",
+    "WATERMARK-BACK": "while it runs, a copy's high watermark does not go back",
+    "CHAIN": "logs that end at one offset in one epoch hold the same",
+    "EARLY-ACK": "what is acknowledged with acks=all is committed",
+    "EARLY-READ": "what a consumer is given is committed",
+}
+VIOLATIONS_MAX: Final = 20
+
+
+class _Copy:
+    """One broker's copy of a partition in one run, as it was after the broker's last event."""
+
+    __slots__ = ("boots", "host", "seen", "state")
+
+    def __init__(self, boots: int) -> None:
+        self.boots = boots
+        self.state: PartitionState | None = None
+        self.host: PartitionHost | None = None
+        self.seen: tuple[object, ...] = ()
+
+
+class Observer:
+    """``violations`` grows while the world runs. ``states`` is the newest that any broker knows.
+
+    ``committed``: the highest offset that a leader has committed up to, for each partition.
+    """
+
+    def __init__(self, world: World, topic: str) -> None:
+        self.violations: list[Violation] = []
+        self.states: dict[int, PartitionState] = {}
+        self.committed: dict[int, Offset] = {}
+        self._world = world
+        self._topic = topic
+        self._topic_id: str | None = None
+        self._machines = {machine.name: machine for machine in world.brokers}
+        self._directories: dict[str, str] = {}  # the last one seen of each machine
+        self._lost: set[str] = set()  # directories that are gone with their disk
+        self._copies: dict[tuple[str, int], _Copy] = {}
+        self._durable: dict[tuple[int, str], Offset] = {}  # by partition and directory
+        self._leaders: dict[tuple[int, LeaderEpoch], tuple[str, int]] = {}
+        self._chains: dict[tuple[int, Offset, LeaderEpoch], tuple[int, str]] = {}
+        world.time.on_event = self._after
+
+    # -- what is asked -----------------------------------------------------------------------------
+
+    def replicas(self, partition: TopicPartition) -> tuple[int, ...] | None:
+        """Who stores the partition, as agreed on; None when that is not known."""
+        state = self.states.get(partition.partition)
+        return None if state is None else state.replicas
+
+    def is_lost_to(self, core: Collection[int]) -> set[int]:
+        """The partitions none of whose members that may lead is one of ``core``."""
+        return {
+            partition
+            for partition, state in self.states.items()
+            if not {*state.isr, *state.elr} & set(core)
+        }
+
+    def may_lose(self, machine: BrokerMachine) -> bool:
+        """The budget for lost disks: one at a time, and only when nothing is missing anywhere.
+
+        Every broker is up and in the cluster; of every partition all replicas are in sync and lead
+        or follow; every group counts the votes of all its voters, on the disks that they have.
+        """
+        nodes = {m.broker_id: node for m in self._machines.values() if (node := node_of(m))}
+        return (
+            len(nodes) == len(self._machines)
+            and machine.has_power
+            and all(node.membership.is_in for node in nodes.values())
+            and all(_is_whole(node, nodes) for node in nodes.values())
+        )
+
+    # -- what happens ------------------------------------------------------------------------------
+
+    def disk_lost(self, machine: BrokerMachine) -> None:
+        """The machine's disk is empty from now on."""
+        directory = self._directories.get(machine.name)
+        if directory is not None:
+            self._lost.add(directory)
+
+    def ended(self, operation: Operation) -> None:
+        """A client's operation has ended."""
+        if not operation.is_ok:
+            return
+        if isinstance(operation, Send):
+            if operation.acks == -1 and not self._is_committed(
+                operation.partition, operation.offset
+            ):
+                self._violated(
+                    "EARLY-ACK",
+                    f"{operation.partition}: {operation.value} at {operation.offset}",
+                )
+        elif isinstance(operation, Poll):
+            for partition, records in operation.records.items():
+                if not self._is_committed(partition, records[-1].offset):
+                    self._violated(
+                        "EARLY-READ", f"{partition}: {records[-1]} for {operation.process}"
+                    )
+
+    def _is_committed(self, partition: TopicPartition, offset: Offset) -> bool:
+        return partition.topic != self._topic or offset < self.committed.get(partition[1], 0)
+
+    def _after(self, loop: NodeLoop) -> None:
+        """An event has run on ``loop``."""
+        machine = self._machines.get(loop.name)
+        if machine is None or machine.loop is not loop:
+            return
+        node = node_of(machine)
+        if node is None:
+            return
+        if self._topic_id is None:
+            record = node.machine.topics.get(self._topic)
+            if record is None:
+                return
+            self._topic_id = record.id
+        partition = 0
+        while (member := node.partitions.members.get(group_id(self._topic_id, partition))) or (
+            partition < 3
+        ):
+            if member is not None:
+                self._look(machine, node, partition, member.machine.state, member.host)
+            partition += 1
+
+    def _look(
+        self,
+        machine: BrokerMachine,
+        node: ClusterNode,
+        partition: int,
+        state: PartitionState,
+        host: PartitionHost | None,
+    ) -> None:
+        copy = self._copies.get((machine.name, partition))
+        if copy is None or copy.boots != machine.boots:
+            copy = self._copies[machine.name, partition] = _Copy(machine.boots)
+            self._directories[machine.name] = node.me.directory_id
+        if state is not copy.state:
+            self._take_state(machine, partition, copy, state)
+        if host is None:
+            copy.host, copy.seen = None, ()
+            return
+        log = host.log
+        seen = (
+            log.log_end_offset,
+            log.durable_end_offset,
+            host.high_watermark,
+            host.leader_epoch,
+            host.leadership,
+            log,
+        )
+        if seen != copy.seen:
+            self._take_host(machine, node, partition, copy, host)
+            copy.host, copy.seen = host, seen
+
+    # -- what was agreed on ------------------------------------------------------------------------
+
+    def _take_state(
+        self, machine: BrokerMachine, partition: int, copy: _Copy, state: PartitionState
+    ) -> None:
+        before, copy.state = copy.state, state
+        if before is not None and (
+            state.version < before.version or state.leader_epoch < before.leader_epoch
+        ):
+            self._violated("EPOCH-BACK", f"{machine.name}, {partition}: {before}, then {state}")
+        newest = self.states.get(partition)
+        if newest is None or state.version > newest.version:
+            self.states[partition] = state
+            self._check_members(partition, f"{machine.name} knows of {state}")
+        elif state.version == newest.version and state != newest:
+            self._violated("SPLIT-STATE", f"{machine.name}, {partition}: {newest}, and {state}")
+
+    def _check_members(self, partition: int, why: str) -> None:
+        state, committed = self.states.get(partition), self.committed.get(partition, 0)
+        if state is None:
+            return
+        for broker, directory in (*state.isr.items(), *state.elr.items()):
+            durable = self._durable.get((partition, directory), 0)
+            if durable < committed and directory not in self._lost:
+                self._violated(
+                    "INCOMPLETE",
+                    f"{partition}: broker {broker} has {durable} of {committed}; {why}",
+                )
+
+    # -- what a copy holds -------------------------------------------------------------------------
+
+    def _take_host(
+        self,
+        machine: BrokerMachine,
+        node: ClusterNode,
+        partition: int,
+        copy: _Copy,
+        host: PartitionHost,
+    ) -> None:
+        who = f"{machine.name}, {partition}"
+        self._check_leader(machine, partition, host)
+        if copy.host is host:
+            _, _, watermark, epoch, *_ = copy.seen
+            assert isinstance(watermark, int) and isinstance(epoch, int)
+            if host.leader_epoch < epoch:
+                self._violated("EPOCH-BACK", f"{who}: {epoch}, then {host.leader_epoch}")
+            if host.high_watermark < watermark:
+                self._violated("WATERMARK-BACK", f"{who}: {watermark}, then {host.high_watermark}")
+        self._check_chain(who, partition, host)
+        directory, durable = node.me.directory_id, host.log.durable_end_offset
+        has_less = durable < self._durable.get((partition, directory), 0)
+        self._durable[partition, directory] = durable
+        if host.high_watermark > self.committed.get(partition, 0):
+            self._commit(who, partition, host)
+        elif has_less:
+            self._check_members(partition, f"{who} has less than before")
+
+    def _check_leader(self, machine: BrokerMachine, partition: int, host: PartitionHost) -> None:
+        if host.leadership is None:
+            return
+        run = machine.name, machine.boots
+        first = self._leaders.setdefault((partition, host.leader_epoch), run)
+        if first != run:
+            self._violated("TWO-LEADERS", f"{partition}, epoch {host.leader_epoch}: {first}, {run}")
+        if machine.broker_id not in host.leadership.state.replicas:
+            self._violated("WITNESS-LEADS", f"{partition}: {machine.name}")
+
+    def _check_chain(self, who: str, partition: int, host: PartitionHost) -> None:
+        """The chain value sums up all that is below."""
+        log = host.log
+        if log.log_end_offset == log.log_start_offset or log.damage:
+            return
+        try:
+            chain = log.chain_at(log.log_end_offset)
+        except RaftlogError:
+            return
+        if chain is None:
+            return
+        key = partition, log.log_end_offset, log.last_epoch
+        known = self._chains.setdefault(key, (chain, who))
+        if known[0] != chain:
+            self._violated("CHAIN", f"{who} and {known[1]} at offset {key[1]}, epoch {key[2]}")
+
+    def _commit(self, who: str, partition: int, host: PartitionHost) -> None:
+        """Some broker's high watermark is the highest that there was."""
+        leadership, offset = host.leadership, host.high_watermark
+        if leadership is None:
+            self._violated("WATERMARK-AHEAD", f"{who} has committed up to {offset}")
+            return
+        self.committed[partition] = offset
+        self._check_members(partition, f"{who} has committed")
+        state, newest = leadership.state, self.states.get(partition)
+        copies = [self._durable.get((partition, directory), 0) for directory in state.isr.values()]
+        if sum(durable >= offset for durable in copies) < state.min_isr:
+            self._violated("TOO-FEW-COPIES", f"{who} has committed {offset}; on disk: {copies}")
+        if newest is not None and newest.leader_epoch == state.leader_epoch:
+            lacking = newest.isr.items() - leadership.maximal_isr()
+            if lacking:
+                self._violated("NOT-MAXIMAL", f"{who} has committed {offset} without {lacking}")
+
+    def _violated(self, kind: str, message: str) -> None:
+        assert kind in INVARIANTS
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(Violation(kind, f"{self._world.time.now:.6f} {message}"))
+
+
+def node_of(machine: BrokerMachine) -> ClusterNode | None:
+    """The part of a machine's broker that is in a cluster; None while it is not up."""
+    broker = machine.broker
+    return broker.context.cluster if isinstance(broker, Broker) else None
+
+
+def _is_whole(node: ClusterNode, nodes: Mapping[int, ClusterNode]) -> bool:
+    """Whether nothing is missing, as far as one broker knows."""
+    directories = {broker: other.me.directory_id for broker, other in nodes.items()}
+    for voters in _voters(node):
+        if any(directories.get(broker) != directory for broker, directory in voters.items()):
+            return False
+    for member in node.partitions.members.values():
+        state = member.state
+        in_sync = {broker: directories.get(broker) for broker in state.replicas}
+        leader = None if state.leader is None else nodes.get(state.leader)
+        if dict(state.isr) != in_sync or leader is None or state.leader_boot != leader.me.boot:
+            return False
+    return True
+
+
+def _voters(node: ClusterNode) -> Iterator[Mapping[int, str]]:
+    for group in ("cluster", *node.partitions.members):
+        yield node.plane.status(group).voters
