@@ -235,7 +235,7 @@ LEADING: Final = [
         module=LEADERSHIP,
         old="        return len(self.state.isr) >= max(self.state.min_isr, proposed)\n",
         new="        return len(self.state.isr) >= proposed\n",
-        tests=("tests/replication/test_isr_proposals.py",),
+        tests=("tests/replication/test_guards_leading.py",),
     ),
     Guard(
         name="the leader's own disk counts",
@@ -283,7 +283,7 @@ LEADING: Final = [
         module=LEADERSHIP,
         old="        progress.durable_end = max(progress.durable_end, durable_offset)\n",
         new="        progress.durable_end = durable_offset\n",
-        tests=("tests/replication/test_leadership.py", "tests/replication/test_isr_proposals.py",),
+        tests=("tests/replication/test_guards_leading.py",),
     ),
     Guard(
         name="the high watermark never goes back",

@@ -48,11 +48,16 @@ class Nemesis:
         plan: FaultPlan,
         *,
         may_wipe: Callable[[BrokerMachine], bool] = lambda _machine: False,
+        on_wipe: Callable[[BrokerMachine], None] = lambda _machine: None,
     ) -> None:
-        """``may_wipe``: whether the promise under test allows that a broker's disk is lost now."""
+        """``may_wipe``: whether the promise under test allows that a broker's disk is lost now.
+
+        ``on_wipe``: told when it is.
+        """
         self.world = world
         self.random = world.random("faults")
         self.may_wipe = may_wipe
+        self.on_wipe = on_wipe
         self.counts: dict[str, int] = {}
         self._plan = plan
         self._loop = NodeLoop(world.time, "faults")
@@ -216,6 +221,7 @@ def wipe(nemesis: Nemesis, machine: BrokerMachine) -> bool:
     if not nemesis.may_wipe(machine):
         return False
     machine.wipe()
+    nemesis.on_wipe(machine)
     machine.start_later(nemesis.duration(DOWN_S_MAX))
     return True
 

@@ -100,6 +100,7 @@ class History:
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self.operations: list[AnyOperation] = []
+        self.on_end: Callable[[Operation], None] | None = None  # told of every end
         self._now_ns = now_ns
 
     def __iter__(self) -> Iterator[AnyOperation]:
@@ -148,6 +149,8 @@ class History:
         operation.completed_ns = self._now_ns()
         operation.outcome = outcome
         operation.error = str(error)
+        if self.on_end is not None:
+            self.on_end(operation)
 
     # -- looking at it
 

@@ -63,6 +63,7 @@ class SimLoop:
         self._heap: list[tuple[int, int, NodeLoop, asyncio.Handle]] = []
         self._sequence = 0
         self._hash = blake2b(digest_size=8)
+        self.on_event: Callable[[NodeLoop], None] | None = None  # told of every event, after it
 
     @property
     def now(self) -> float:
@@ -114,6 +115,8 @@ class SimLoop:
             update(b"%d %s\n" % (at_ns, node.label))
             events._set_running_loop(node)
             handle._run()
+            if self.on_event is not None:
+                self.on_event(node)
             if self.failures:
                 break
             if self.events > self._events_max:

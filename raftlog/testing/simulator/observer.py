@@ -11,7 +11,7 @@ they can be seen from outside (``INVARIANTS``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from raftlog.errors import RaftlogError
@@ -62,13 +62,15 @@ class Observer:
     ``committed``: the highest offset that a leader has committed up to, for each partition.
     """
 
-    def __init__(self, world: World, topic: str) -> None:
+    def __init__(self, world: World, partitions: Sequence[TopicPartition]) -> None:
+        """``partitions``: of one topic, which is not deleted."""
         self.violations: list[Violation] = []
         self.states: dict[int, PartitionState] = {}
         self.committed: dict[int, Offset] = {}
         self._world = world
-        self._topic = topic
-        self._topic_id: str | None = None
+        self._topic = partitions[0].topic
+        self._partitions = [partition.partition for partition in partitions]
+        self._groups: list[tuple[int, str]] = []  # partitions with their Raft groups
         self._machines = {machine.name: machine for machine in world.brokers}
         self._directories: dict[str, str] = {}  # the last one seen of each machine
         self._lost: set[str] = set()  # directories that are gone with their disk
@@ -145,18 +147,16 @@ class Observer:
         node = node_of(machine)
         if node is None:
             return
-        if self._topic_id is None:
+        if not self._groups:
             record = node.machine.topics.get(self._topic)
             if record is None:
                 return
-            self._topic_id = record.id
-        partition = 0
-        while (member := node.partitions.members.get(group_id(self._topic_id, partition))) or (
-            partition < 3
-        ):
+            self._groups = [(number, group_id(record.id, number)) for number in self._partitions]
+        members = node.partitions.members
+        for number, group in self._groups:
+            member = members.get(group)
             if member is not None:
-                self._look(machine, node, partition, member.machine.state, member.host)
-            partition += 1
+                self._look(machine, node, number, member.machine.state, member.host)
 
     def _look(
         self,

@@ -86,13 +86,16 @@ class WorkloadPlan:
     deletes: bool  # records of the topic
 
     @classmethod
-    def draw(cls, random: Random, *, replication_factor: int) -> WorkloadPlan:
+    def draw(cls, random: Random, *, replication_factor: int, min_isr: int = 0) -> WorkloadPlan:
+        """``min_isr``: the topic's ``min.insync.replicas``; 0: the default."""
         config = {"segment.bytes": random.choice(("16384", "16384", "1073741824"))}
         config["retention.ms"] = "-1"
         if random.random() < 0.3:
             config["message.timestamp.type"] = "LogAppendTime"
         if random.random() < 0.5:
             config["index.interval.bytes"] = random.choice(("0", "500"))
+        if min_isr:
+            config["min.insync.replicas"] = str(min_isr)
         return cls(
             partitions=random.choice((1, 1, 2, 3)),
             replication_factor=replication_factor,

@@ -32,8 +32,13 @@ from raftlog.testing.simulator.process import (
 BOOT_LIMIT_S: Final = 60.0
 
 
-def broker_config(machine: BrokerMachine) -> BrokerConfig:
-    """One of a cluster of all machines; alone, if there is one. What is periodic comes often."""
+def broker_config(
+    machine: BrokerMachine, *, replacement_delay_ms: int = 600_000
+) -> BrokerConfig:
+    """One of a cluster of all machines; alone, if there is one. What is periodic comes often.
+
+    ``replacement_delay_ms``: after which a replica that is gone is replaced by a witness.
+    """
     addresses = machine.world.addresses
     return BrokerConfig(
         id=machine.broker_id,
@@ -44,13 +49,16 @@ def broker_config(machine: BrokerMachine) -> BrokerConfig:
         log_checkpoint_interval_ms=1_000,
         log_retention_check_interval_ms=1_500,
         controlled_shutdown_timeout_ms=2_000,
+        replica_replacement_delay_ms=replacement_delay_ms,
     )
 
 
-async def start_broker(machine: BrokerMachine) -> RunningBroker:
+async def start_broker(
+    machine: BrokerMachine, *, replacement_delay_ms: int = 600_000
+) -> RunningBroker:
     """The real broker, with a machine's devices for surroundings."""
     return await Broker.start(
-        broker_config(machine),
+        broker_config(machine, replacement_delay_ms=replacement_delay_ms),
         clock=machine.clock,
         disk=machine.disk,
         on_fatal=machine.on_fatal,
