@@ -25,6 +25,7 @@ import raftlog  # noqa: E402
 from cli.main import root  # noqa: E402
 from raftlog import errors  # noqa: E402
 from raftlog.config import BROKER_KEYS, TOPIC_KEYS, ConfigKey  # noqa: E402
+from tests.scenarios.index import SCENARIOS  # noqa: E402
 
 PACKAGES = ("raftlog", "cli", "spark_source", "jepsen_like")
 NOTICE = "<!-- Written by docs/generate.py: run `make docs`, do not edit. -->\n"
@@ -39,6 +40,7 @@ def pages() -> dict[Path, str]:
         docs / "reference" / "python.md": python_page(),
         docs / "reference" / "config.md": config_page(),
         docs / "reference" / "errors.md": errors_page(),
+        docs / "internals" / "scenarios.md": scenarios_page(),
         docs / "internals" / "whats-here.md": modules_page(),
     }
 
@@ -206,6 +208,28 @@ def errors_page() -> str:
 
 def summary(docstring: str | None) -> str:
     return " ".join((docstring or "").partition("\n\n")[0].split()).replace("``", "`")
+
+
+# -- scenarios ------------------------------------------------------------------------------------
+
+SCENARIOS_INTRODUCTION = """\
+What has broken replicated logs before, each told as a test by that name. A test checks this index.
+"""
+
+
+def scenarios_page() -> str:
+    rows = [
+        (
+            number,
+            scenario.name.replace("_", " "),
+            scenario.told,
+            scenario.why_none
+            or "<br>".join(f"`{path}`: `{function}`" for path, function in scenario.tests),
+        )
+        for number, scenario in SCENARIOS.items()
+    ]
+    columns = ("", "scenario", "what happens", "told by")
+    return "\n".join([NOTICE, "# Scenarios\n", SCENARIOS_INTRODUCTION, table(columns, rows)])
 
 
 # -- modules --------------------------------------------------------------------------------------

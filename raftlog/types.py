@@ -74,11 +74,15 @@ class OffsetAndTimestamp(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. ``config`` holds Kafka-named keys as text, such as ``retention.ms``."""
+    """A topic to create. ``config`` holds Kafka-named keys as text, such as ``retention.ms``.
+
+    ``replication_factor`` 0: the cluster's default (``default.replication.factor``, else 3, or as
+    many as there are brokers).
+    """
 
     name: str
     partitions: int = 1
-    replication_factor: int = 1
+    replication_factor: int = 0
     config: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -255,7 +255,10 @@ class SimDisk:
         self._check("rename", source)
         (parent, name), (other, new_name) = os.path.split(source), os.path.split(target)
         assert parent == other, "names move within a directory here"
-        self._directory(parent).change({name: None, new_name: self._find(source)})
+        node = self._find(source)
+        if node is None:
+            raise _os_error(errno.ENOENT, source)
+        self._directory(parent).change({name: None, new_name: node})
 
     def remove(self, path: str) -> None:
         self._check("remove", path)

@@ -40,11 +40,14 @@ class ClusterTopics:
         *,
         new_id: Callable[[], str],
         loop: asyncio.AbstractEventLoop,
+        default_replication_factor: int = 0,
     ) -> None:
+        """``default_replication_factor`` 0: 3, or all brokers where there are fewer."""
         self._machine = machine
         self._plane = plane
         self._partitions = partitions
         self._new_id = new_id
+        self._default_replication_factor = default_replication_factor
         self._loop = loop
         self._producer_ids = range(0)
 
@@ -108,7 +111,7 @@ class ClusterTopics:
             name=name,
             topic_id=self._new_id(),
             partitions=partitions,
-            replication_factor=replication_factor,
+            replication_factor=replication_factor or self._default_replication_factor,
             overrides=dict(config),
         )
 

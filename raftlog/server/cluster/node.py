@@ -129,7 +129,12 @@ class ClusterNode:
         )
         self.membership = self._make_membership()
         self.topics = ClusterTopics(
-            self.machine, self.plane, self.partitions, new_id=services.new_id, loop=loop
+            self.machine,
+            self.plane,
+            self.partitions,
+            new_id=services.new_id,
+            loop=loop,
+            default_replication_factor=config.default_replication_factor,
         )
         self._sessions: dict[Connection, ReplicaSession] = {}
         self._newest_session: dict[int, ReplicaSession] = {}  # by follower

@@ -56,7 +56,9 @@ class ClusterOperations:
         return self._node.machine.cluster_id
 
     def controller(self) -> int | None:
-        return self._node.plane.status(CLUSTER_GROUP).leader
+        leader = self._node.plane.status(CLUSTER_GROUP).leader
+        is_there = leader is not None and self._node.liveness.is_linked(leader)
+        return leader if is_there else None
 
     def other_brokers(self) -> list[BrokerInfo]:
         return self._node.other_brokers()

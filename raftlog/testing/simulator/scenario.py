@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Final, Literal, TypeAlias
 
@@ -23,6 +24,7 @@ from raftlog.testing.simulator.faults import FaultPlan, Nemesis
 from raftlog.testing.simulator.history import Outcome, Poll, Seen, Send
 from raftlog.testing.simulator.loop import SimulationError
 from raftlog.testing.simulator.network import Latency
+from raftlog.testing.simulator.observer import Observer
 from raftlog.testing.simulator.plans import WorkloadPlan
 from raftlog.testing.simulator.process import (
     DATA_DIRECTORY,
@@ -45,6 +47,7 @@ MODES: Final[tuple[Mode, ...]] = ("safety", "liveness")
 
 READERS: Final = 2
 SETTLE_LIMIT_S: Final = 120.0  # for all to be up, and all clients at their end, once all is healed
+CONVERGENCE_LOOK_S: Final = 1.0  # between two looks at all logs
 SYNC_S: Final = 2.0  # for what is written to be durable everywhere, and known to be
 QUIET_S: Final = 15.0  # for brokers to learn who leads what: longer than any of their timeouts
 PROGRESS_LIMIT_S: Final = 60.0  # for every client of a healed core to get on
@@ -64,6 +67,7 @@ class Scenario:
     faults: FaultPlan
     workload: WorkloadPlan
     last_words: str  # how brokers end before their files are looked at
+    replacement_ms: int = 600_000  # after which a witness takes the place of a replica that is gone
 
     @classmethod
     def draw(
@@ -71,6 +75,11 @@ class Scenario:
     ) -> Scenario:
         """With n replicas on 2n - 1 brokers."""
         random = Random(f"{seed}/scenario")
+        factor, settings = (brokers + 1) // 2, Random(f"{seed}/settings")
+        # To be written to, a partition needs so many of its replicas: as many as a core may have,
+        # unless those that are gone are replaced.
+        is_strict = mode == "safety" and brokers > 1 and settings.random() < 0.3
+        delays = (1_000, 5_000) if mode == "liveness" else (1_000, 5_000, 600_000)
         return cls(
             seed=seed,
             mode=mode,
@@ -80,8 +89,11 @@ class Scenario:
             socket_bytes=random.choice((4, 64, 1024)) * limits.KIB,
             slicing=random.choice((0.0, 0.0, 0.5)),
             faults=FaultPlan.draw(random, brokers=brokers),
-            workload=WorkloadPlan.draw(random, replication_factor=(brokers + 1) // 2),
+            workload=WorkloadPlan.draw(
+                random, replication_factor=factor, min_isr=min(2, factor) if is_strict else 0
+            ),
             last_words=random.choice(("stop", "kill", "power cut")),
+            replacement_ms=settings.choice(delays),
         )
 
 
@@ -106,18 +118,18 @@ class Verdict:
 def run(
     scenario: Scenario,
     *,
-    make_broker: MakeBroker = start_broker,
+    make_broker: MakeBroker | None = None,
     durable_acks: Collection[int] | None = None,
-    may_wipe: Callable[[BrokerMachine], bool] = lambda _machine: False,
     on_trace: Callable[[str], None] | None = None,
 ) -> Verdict:
     """Run a scenario. Raises nothing that the simulated program does: that is a violation.
 
     ``make_broker``: what starts a machine's broker. ``durable_acks``: the acks that promise that
-    nothing is lost; by default all but 0 with one broker, and "all" with more. ``may_wipe``: see
-    ``Nemesis``.
+    nothing is lost; by default all but 0 with one broker, and "all" with more.
     """
     verdict = Verdict(scenario)
+    if make_broker is None:
+        make_broker = partial(start_broker, replacement_delay_ms=scenario.replacement_ms)
     with World(
         scenario.seed,
         brokers=scenario.brokers,
@@ -128,8 +140,16 @@ def run(
         on_trace=on_trace,
     ) as world:
         workload = verdict.workload = Workload(world, scenario.workload)
-        nemesis = Nemesis(world, scenario.faults, may_wipe=may_wipe)
+        observer = Observer(world, workload.partitions)
+        nemesis = Nemesis(
+            world,
+            scenario.faults,
+            may_wipe=lambda m: scenario.mode == "safety" and observer.may_lose(m),
+            on_wipe=observer.disk_lost,
+        )
         acks = durable_acks or ((-1, 1) if scenario.brokers == 1 else (-1,))
+        if scenario.brokers > 1:
+            workload.history.on_end = observer.ended
         try:
             _prepare(world, workload)
             workload.start()
@@ -137,11 +157,12 @@ def run(
             world.run_for(scenario.duration_s)
             nemesis.stop()
             if scenario.mode == "liveness":
-                verdict.violations += _progress(world, workload, scenario)
-            verdict.violations += _judge(world, workload, scenario, acks)
+                verdict.violations += _progress(world, workload, observer, scenario)
+            verdict.violations += _judge(world, workload, observer, scenario, acks)
             world.check()
         except SimulationError as error:
             verdict.violations.append(Violation("CRASH", str(error)))
+        verdict.violations += observer.violations
         verdict.faults = dict(sorted(nemesis.counts.items()))
         verdict.operations = workload.history.counts()
         verdict.digest = world.time.digest()
@@ -160,11 +181,14 @@ def _prepare(world: World, workload: Workload) -> None:
 # -- liveness --------------------------------------------------------------------------------------
 
 
-def _progress(world: World, workload: Workload, scenario: Scenario) -> list[Violation]:
+def _progress(
+    world: World, workload: Workload, observer: Observer, scenario: Scenario
+) -> list[Violation]:
     """Heal a core, give the rest a fault for ever, and see every client get on.
 
-    Of a cluster, everything is healed first for as long as replicas need to catch up: what is in
-    nobody's ISR but that of a broker outside the core would be right to wait.
+    Of a cluster, everything is healed first for as long as replicas need to catch up. Still, a
+    leader that hears nobody may say that nobody follows, before it is cut off in its turn: what
+    only such a broker has, by what was agreed on, is right to wait for it.
     """
     random = world.random("core")
     brokers = [machine.name for machine in world.brokers]
@@ -182,8 +206,11 @@ def _progress(world: World, workload: Workload, scenario: Scenario) -> list[Viol
     world.trace(f"healed for good: {sorted(core)} and {clients}")
     since_ns = world.time.now_ns
 
+    core_ids = [machine.broker_id for machine in world.brokers if machine.name in core]
+
     def missing() -> list[str]:
-        return [name for name in clients if not _gets_on(workload, name, since_ns)]
+        able = workload.plan.partitions - len(observer.is_lost_to(core_ids))
+        return [name for name in clients if not _gets_on(workload, name, since_ns, able)]
 
     if world.run_until(lambda: not missing(), limit_s=PROGRESS_LIMIT_S, every_s=0.5):
         return []
@@ -209,8 +236,10 @@ def _freeze(world: World, random: Random, machine: BrokerMachine, core: list[str
             world.network.cut(host, machine.name, one_way=True)
 
 
-def _gets_on(workload: Workload, machine: str, since_ns: int) -> bool:
-    """Whether a client has done something that began after ``since_ns``, on each partition."""
+def _gets_on(workload: Workload, machine: str, since_ns: int, able: int) -> bool:
+    """Whether a client has done something that began after ``since_ns``: a producer, on each of
+    the ``able`` partitions that can be written to.
+    """
     plan = workload.plan
     mine = [
         entry
@@ -222,7 +251,7 @@ def _gets_on(workload: Workload, machine: str, since_ns: int) -> bool:
         if plan.producers[number].acks == 0:
             return any(isinstance(entry, Send) and entry.is_ok for entry in mine)
         done = {entry.partition for entry in mine if isinstance(entry, Send) and entry.is_ok}
-        return len(done) == plan.partitions
+        return len(done) >= able
     if machine.startswith("consumer"):
         return any(isinstance(entry, Poll) and entry.outcome is Outcome.OK for entry in mine)
     return True
@@ -232,11 +261,15 @@ def _gets_on(workload: Workload, machine: str, since_ns: int) -> bool:
 
 
 def _judge(
-    world: World, workload: Workload, scenario: Scenario, durable_acks: Collection[int]
+    world: World,
+    workload: Workload,
+    observer: Observer,
+    scenario: Scenario,
+    durable_acks: Collection[int],
 ) -> list[Violation]:
     """Heal everything, let everybody come to an end, read everything, and compare."""
     readings = [Reading() for _ in range(READERS)]
-    stuck = _settle(world, workload, readings)
+    stuck = _settle(world, workload, observer, readings)
     _end_brokers(world, scenario.last_words)
     names = workload.partitions
     dumps = [
@@ -256,7 +289,9 @@ def _judge(
     return [Violation("STUCK", stuck), *check(workload.history, best, durable_acks=durable_acks)]
 
 
-def _settle(world: World, workload: Workload, readings: list[Reading]) -> str:
+def _settle(
+    world: World, workload: Workload, observer: Observer, readings: list[Reading]
+) -> str:
     """Fill ``readings``; else say who does not come to an end."""
     world.heal()
     workload.is_over = True
@@ -275,19 +310,27 @@ def _settle(world: World, workload: Workload, readings: list[Reading]) -> str:
     if not world.run_until(lambda: all(r.is_done for r in readers), limit_s=SETTLE_LIMIT_S):
         left = [reading.left for reading in readings]
         return f"readers do not come to the end of the log: {left}"
-    if len(world.brokers) > 1:  # those that are behind are found by the checker
-        world.run_until(lambda: _is_converged(world, workload), limit_s=SETTLE_LIMIT_S, every_s=1.0)
+    if len(world.brokers) > 1:
+        differing = partial(_differing, world, workload, observer)
+        if not world.run_until(
+            lambda: not differing(), limit_s=SETTLE_LIMIT_S, every_s=CONVERGENCE_LOOK_S
+        ):
+            return f"replicas do not become alike: {differing()}"
         world.run_for(SYNC_S)
     return ""
 
 
-def _is_converged(world: World, workload: Workload) -> bool:
-    """Whether all replicas have written as much as each other."""
+def _differing(world: World, workload: Workload, observer: Observer) -> str:
+    """What brokers have, if it is not so that exactly the replicas have all of a partition."""
     for name in workload.partitions:
-        found = [dump(machine, name) for machine in world.brokers]
-        if len({len(records) for records in found if records is not None}) > 1:
-            return False
-    return True
+        found = {machine.broker_id: dump(machine, name) for machine in world.brokers}
+        copies = {broker: records for broker, records in found.items() if records is not None}
+        extents = {(len(records), *records[:1], *records[-1:]) for records in copies.values()}
+        replicas = observer.replicas(name) or ()
+        if len(extents) > 1 or copies.keys() != set(replicas):
+            sizes = {broker: len(records) for broker, records in copies.items()}
+            return f"{name} on brokers {list(replicas)}: so many records on each: {sizes}"
+    return ""
 
 
 def _reader(workload: Workload, reading: Reading) -> Program:

@@ -1,0 +1,39 @@
+"""The index of scenarios names tests that exist, and all that bear a scenario's name."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.scenarios.index import SCENARIOS
+from tests.tidy import sources
+
+NUMBERED = re.compile(r"test_(s\d\d)_")
+
+DEFINED = {
+    (source.path, function.name)
+    for source in sources.tests()
+    if source.path.rpartition("/")[2].startswith("test_")  # what pytest collects
+    for function in source.functions
+    if NUMBERED.match(function.name)
+}
+
+
+def test_all_forty_are_there() -> None:
+    assert list(SCENARIOS) == [f"S{number:02}" for number in range(1, 41)]
+
+
+@pytest.mark.parametrize("number", SCENARIOS)
+def test_the_tests_of_a_scenario_exist_and_bear_its_name(number: str) -> None:
+    scenario = SCENARIOS[number]
+    assert bool(scenario.tests) != bool(scenario.why_none), "a test, or a reason why there is none"
+    for place in scenario.tests:
+        assert place in DEFINED
+        assert place[1].startswith(f"test_{number.lower()}_")
+
+
+def test_no_scenarios_test_is_left_out() -> None:
+    listed = [place for scenario in SCENARIOS.values() for place in scenario.tests]
+    assert len(set(listed)) == len(listed)
+    assert set(listed) == DEFINED
