@@ -272,7 +272,8 @@ class Cluster:
     ) -> bool:
         """Take the answer of a broker that is not in ``sources`` yet; whether that is enough.
 
-        It is not when the answer is older than what is known, or when it takes a topic away.
+        It is not when the answer is older than what is known, when it takes a topic away, or when a
+        broker that is in doubt leads by it: others may know of an election that it does not.
         """
         topics = asked if len(asked) <= limits.TOPICS_PER_REQUEST_MAX else None
         source, response = await self._ask_any(
@@ -290,7 +291,13 @@ class Cluster:
             self._doubtful.pop(source, None)
         for callback in list(self.on_view):
             callback(self.view)
-        return not is_behind and not any(name in self.view.doubts for name in asked)
+        if is_behind or any(name in self.view.doubts for name in asked):
+            return False
+        now = asyncio.get_running_loop().time()
+        in_doubt = {broker for broker, until in self._doubtful.items() if until > now}
+        topics = [self.view.topics[name] for name in asked if name in self.view.topics]
+        others = self.view.brokers.keys() - in_doubt - sources
+        return not others or not any(in_doubt & set(topic.leaders) for topic in topics)
 
     # -- requests
 

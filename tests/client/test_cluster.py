@@ -370,6 +370,25 @@ def test_old_news_change_nothing_and_another_broker_is_asked_at_once() -> None:
     run(test, brokers=3)
 
 
+def test_where_a_broker_in_doubt_is_said_to_lead_another_broker_is_asked_too() -> None:
+    async def test(fake: FakeCluster) -> None:
+        topic = fake.create("t", leaders=[2])
+        cluster = cluster_of(fake)
+        await cluster.topic("t")
+        fake.cut_off(1)
+        fake.cut_off(2)
+        topic.leaders[0] = 3
+        fake.requests.clear()
+        await cluster.refresh()
+        assert (asked_for_metadata(fake), cluster.view.leader("t", 0)) == ([1], 2)
+        cluster.doubt(2)
+        await cluster.refresh()
+        assert (asked_for_metadata(fake), cluster.view.leader("t", 0)) == ([1, 1, 3], 3)
+        await cluster.close()
+
+    run(test, brokers=3)
+
+
 def test_a_topic_that_one_broker_does_not_know_is_asked_for_at_another() -> None:
     async def test(fake: FakeCluster) -> None:
         fake.cut_off(1)

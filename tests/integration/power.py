@@ -91,13 +91,13 @@ class Disks:
             self._lock.close()
 
     def mark(self) -> None:
-        """Write on each disk what nobody syncs."""
+        """Write on each disk what nobody syncs. New files: ext4 hurries with what it overwrites."""
         for place in self.places:
-            (place / "mark").write_bytes(MARK)
+            self._mark(place, self._cuts + 1).write_bytes(MARK)
 
     def marks(self) -> list[bool]:
-        """Whether what ``mark`` wrote is there."""
-        marks = [place / "mark" for place in self.places]
+        """Whether what ``mark`` wrote before the last cut is there."""
+        marks = [self._mark(place, self._cuts) for place in self.places]
         return [mark.exists() and mark.read_bytes() == MARK for mark in marks]
 
     def cut_power(self) -> None:
@@ -111,6 +111,9 @@ class Disks:
         self._cuts += 1
         for place in self.places:
             self._mount(place)
+
+    def _mark(self, place: Path, cuts: int) -> Path:
+        return place / f"mark-{cuts}"
 
     def _image(self, place: Path, cuts: int | None = None) -> Path:
         return place.with_suffix(f".{self._cuts if cuts is None else cuts}.img")

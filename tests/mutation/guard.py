@@ -1,4 +1,4 @@
-"""One guard of the product, and how its source reads without it. Facts only: nothing is run here."""
+"""One guard of the product, and how its source reads without it. Nothing is run here."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class StaleGuardError(Exception):
 class Guard:
     """A place in the code without which a promise breaks.
 
-    ``module`` and ``tests`` are paths from the repository's root. ``old`` stands in the module once.
-    ``tests`` are pytest node ids or files; at least one of them fails when ``new`` is in its place.
+    ``module`` and ``tests`` are paths from the repository's root; tests may be pytest's node ids.
+    ``old`` stands in the module once; with ``new`` in its place, at least one of the tests fails.
     """
 
     name: str

@@ -4,7 +4,33 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutation import guards_storage
+from tests.mutation import (
+    guards_cluster,
+    guards_copying,
+    guards_disk,
+    guards_groups,
+    guards_hosts,
+    guards_journal,
+    guards_leading,
+    guards_log,
+    guards_peers,
+    guards_raft,
+    guards_roles,
+    guards_states,
+)
 from tests.mutation.guard import Guard
 
-GUARDS: Final[tuple[Guard, ...]] = (*guards_storage.GUARDS,)
+GUARDS: Final[tuple[Guard, ...]] = (
+    *guards_disk.GUARDS,
+    *guards_log.GUARDS,
+    *guards_journal.GUARDS,
+    *guards_raft.GUARDS,
+    *guards_groups.GUARDS,
+    *guards_states.GUARDS,
+    *guards_cluster.GUARDS,
+    *guards_leading.GUARDS,
+    *guards_peers.GUARDS,
+    *guards_hosts.GUARDS,
+    *guards_copying.GUARDS,
+    *guards_roles.GUARDS,
+)

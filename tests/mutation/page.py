@@ -24,12 +24,19 @@ INTRODUCTION: Final = """\
 
 # Guards
 
-An fsync that can be deleted unnoticed is untested, and so is a check of an epoch. `make mutation` takes {count} guards
-out of the source, one at a time, in a copy of the repository; the tests that are named here then have to fail. The
-product itself has no switches. The entries stand in `tests/mutation/guards_*.py`: what is replaced, by what, and why.
+An fsync that can be deleted unnoticed is untested, and so is a check of an epoch. `make mutation`
+takes {count} guards out of the source, one at a time, in a copy of the repository; the tests that
+are named here then have to fail. The product itself has no switches. The entries stand in
+`tests/mutation/guards_*.py`: what is replaced, by what, and why.
 
-When code changes, `tests/mutation/test_guards.py` says which entries have to follow it. A new guard comes with an entry;
-`python -m tests.mutation.run NAME` tries one.
+When code changes, `tests/mutation/test_guards.py` says which entries have to follow it. A new guard
+comes with an entry; `make mutation ARGS="'NAME'"` tries one.
+"""
+HEAD: Final = """\
+## {title}
+
+| guard | in | without it | noticed by |
+| --- | --- | --- | --- |
 """
 
 
@@ -42,8 +49,7 @@ def _sections(guards: Sequence[Guard]) -> Iterator[str]:
     for title, folder in AREAS.items():
         rows = [_row(guard, folder) for guard in guards if guard.module.startswith(folder)]
         if rows:
-            head = f"## {title}\n\n| guard | in | without it | noticed by |\n| --- | --- | --- | --- |\n"
-            yield head + "\n".join(rows) + "\n"
+            yield HEAD.format(title=title) + "\n".join(rows) + "\n"
 
 
 def _row(guard: Guard, folder: str) -> str:

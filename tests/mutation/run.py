@@ -54,7 +54,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``is_killed``: a test noticed that the guard was gone. ``detail`` says which, or what else."""
+    """``is_killed``: a test noticed that the guard was gone. ``detail``: which, or what else."""
 
     guard: Guard
     is_killed: bool
@@ -130,7 +130,7 @@ class Workspace:
 
 def culprit_of(output: str) -> str:
     """The first test that pytest's ``output`` says has failed."""
-    found = re.search(r"^(?:FAILED|ERROR) (\S+::.*?)(?: - .*)?$", output, re.MULTILINE)
+    found = re.search(r"^(?:FAILED|ERROR) (\S+::\w+(?:\[.*?\])?)(?= - |$)", output, re.MULTILINE)
     if found is not None:
         return found[1]
     return "a test that never ended" if "Timeout" in output else ""

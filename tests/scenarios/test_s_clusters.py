@@ -215,9 +215,6 @@ def until_start(running: Cluster, offset: int) -> None:
     )
 
 
-@pytest.mark.xfail(
-    strict=True, raises=TimeoutError, reason="followers hear of a log start with the next record"
-)
 def test_s27_what_was_deleted_stays_deleted_when_the_leader_changes(tmp_path: Path) -> None:
     """Also where nothing is written after it: what a client has seen does not come back."""
     with cluster(brokers=3, directory=tmp_path, with_relays=False) as running:

@@ -272,9 +272,10 @@ class LogMachine(RuleBasedStateMachine):
         offset = self.offset_between(self.model.start, self.model.end, fraction)
         forgets = self.truncation_forgets(offset)
         self.log.truncate_to(offset)
-        if offset < self.model.end:  # else nothing is cut, and no drop is done for it
-            starts = [drop.log_start_offset for drop in self.drops]
-            self.model.durable_start = max([self.model.durable_start, *starts])
+        if offset == self.model.end:
+            return  # nothing is cut, and no drop is done for it: what it drops may come back
+        starts = [drop.log_start_offset for drop in self.drops]
+        self.model.durable_start = max([self.model.durable_start, *starts])
         self.model.cut(offset)
         if forgets:
             self.adopt_producers()

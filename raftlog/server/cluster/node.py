@@ -89,18 +89,7 @@ class ClusterNode:
         self.broker_id = identity.broker_id
         self.me = Incarnation(identity.directory_id, journal.boot)
         self.machine = ClusterMachine(self._cluster_changed)
-        node = ConsensusNode(
-            self.broker_id,
-            identity.directory_id,
-            journal,
-            settings=ConsensusSettings(),
-            chance=services.chance,
-            send=self._send,
-            on_state=self._raft_changed,
-        )
-        self.plane = ConsensusPlane(
-            node, loop, services.journal_worker, on_failed=services.host.on_failed
-        )
+        self.plane = self._make_plane()
         self.liveness = Liveness(self.broker_id, self.me, now=loop.time, is_fenced=self._is_fenced)
         self._registry = PeerRegistry(
             seen=journal.peers.get,
@@ -146,6 +135,21 @@ class ClusterNode:
         self._is_current = False
 
     # -- parts -------------------------------------------------------------------------------------
+
+    def _make_plane(self) -> ConsensusPlane:
+        services = self._services
+        node = ConsensusNode(
+            self.broker_id,
+            self.me.directory_id,
+            self._journal,
+            settings=ConsensusSettings(),
+            chance=services.chance,
+            send=self._send,
+            on_state=self._raft_changed,
+        )
+        return ConsensusPlane(
+            node, self._loop, services.journal_worker, on_failed=services.host.on_failed
+        )
 
     def _make_links(self, secret: bytes) -> PeerLinks:
         config = self._config

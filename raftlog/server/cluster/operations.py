@@ -140,6 +140,8 @@ class ClusterOperations:
         cluster_note = self._recover_group(CLUSTER_GROUP)
         if cluster_note:
             await self._until(lambda: node.plane.leads(CLUSTER_GROUP))
+            # After a start, what partitions there are is known only now.
+            await self._until(lambda: node.partitions.is_ready)
         recovered = []
         for member in list(node.partitions.members.values()):
             if request.topics is not None and member.topic not in request.topics:
@@ -161,6 +163,13 @@ class ClusterOperations:
         gone = [voter for voter in sorted(voters) if not node.liveness.is_linked(voter)]
         if 2 * len(gone) < len(voters):
             return ""
+        has_vote = voters.get(node.broker_id) == node.me.directory_id
+        if not has_vote or not node.peering.me().cluster_id:
+            # What it would go on from is nothing, and the others would take that over from it.
+            raise InvalidRequestError(
+                f"this broker has no vote on {group_id}, as its disk is new: run this on a broker "
+                "that has kept its data"
+            )
         node.plane.force_generation(group_id, {node.broker_id: node.me.directory_id})
         logger.warning("%s: brokers %s are gone: this one votes alone", group_id, gone)
         return f"brokers {', '.join(map(str, gone))} are gone: broker {node.broker_id} votes alone"

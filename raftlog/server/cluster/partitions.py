@@ -91,7 +91,7 @@ class Partitions:
         self._by_topic: dict[str, list[Member]] = {}  # by topic id
         self._stale: dict[str, None] = {}  # topic names to look at
         self._changed: dict[str, None] = {}  # groups whose state is to be taken over
-        self._strays_due = False
+        self._strays_due = self._knows_all = False
         self._later: dict[Member, None] = {}  # whose copy is to be made, made anew, or dropped
         self._retry: asyncio.TimerHandle | None = None
         self._failed_topics: dict[str, None] = {}  # to be tried again
@@ -164,7 +164,7 @@ class Partitions:
         To be called once what the cluster has agreed on is known here as of this run: before that,
         a topic that is not known may be one that is not known yet (S19).
         """
-        self._strays_due = True
+        self._strays_due = self._knows_all = True
         self.look_at_topics(())
 
     async def until_seen(self, name: str) -> None:
@@ -182,6 +182,7 @@ class Partitions:
                     del self._stale[name]
                     if not await self._try(f"topic {name}", self._reconcile_topic(name)):
                         self._failed_topics[name] = None
+                        self._strays_due |= self._knows_all  # of a deletion that went half way
                     self._answer(name)
                 elif self._later:
                     member = next(iter(self._later))

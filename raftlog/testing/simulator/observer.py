@@ -42,6 +42,7 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "EARLY-READ": "what a consumer is given is committed",
 }
 VIOLATIONS_MAX: Final = 20
+VOTERS_MIN: Final = 3  # of a group, so that a majority is left without one of them
 
 
 class _Copy:
@@ -98,8 +99,8 @@ class Observer:
     def may_lose(self, machine: BrokerMachine) -> bool:
         """The budget for lost disks: one at a time, and only when nothing is missing anywhere.
 
-        Every broker is up and in the cluster; of every partition all replicas are in sync and lead
-        or follow; every group counts the votes of all its voters, on the disks that they have.
+        Every broker is up and in the cluster; of every partition all replicas are in sync, and it
+        has a leader; every group has enough voters, all of them on the disks that they have.
         """
         nodes = {m.broker_id: node for m in self._machines.values() if (node := node_of(m))}
         return (
@@ -304,7 +305,7 @@ def _is_whole(node: ClusterNode, nodes: Mapping[int, ClusterNode]) -> bool:
     """Whether nothing is missing, as far as one broker knows."""
     directories = {broker: other.me.directory_id for broker, other in nodes.items()}
     for voters in _voters(node):
-        if any(directories.get(broker) != directory for broker, directory in voters.items()):
+        if len(voters) < VOTERS_MIN or voters.items() - directories.items():
             return False
     for member in node.partitions.members.values():
         state = member.state

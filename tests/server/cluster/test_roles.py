@@ -404,7 +404,7 @@ def test_a_change_that_was_not_proposed_is_made_anew() -> None:
         s.fenced = {2}
         a.roles.review(a.member)
         (change,) = s.plane.commands()
-        assert set(change.isr) == {1, 3}
+        assert set(change.isr) == {1, 3}  # type: ignore[union-attr]
 
     play(test)
 

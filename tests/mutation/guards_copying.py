@@ -1,0 +1,252 @@
+"""Guards of copying: what a leader counts, and whom a follower obeys."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutation.guard import Guard
+
+COPYING: Final = [
+    Guard(
+        name="a fetch of another epoch is not counted",
+        why="an old leader's followers commit for it, or the new one counts what is cut (S04)",
+        module="raftlog/server/cluster/replica_session.py",
+        old="        if leadership is None or at.leader_epoch != host.leader_epoch:\n"
+        "            return\n",
+        new="        if leadership is None:\n            return\n",
+        tests=(
+            (
+                "tests/server/cluster/test_replica_session.py"
+                "::test_progress_of_another_epoch_counts_for_nothing"
+            ),
+        ),
+    ),
+    Guard(
+        name="a log that differs is not counted",
+        why="other records of the same offsets are counted as copies (S02)",
+        module="raftlog/server/cluster/replica_session.py",
+        old="        if self._differs(host, at) is not None:\n            return\n",
+        new="",
+        tests=(
+            (
+                "tests/server/cluster/test_replica_session.py"
+                "::test_a_log_that_is_no_prefix_counts_for_nothing_until_it_is_cut"
+            ),
+        ),
+    ),
+    Guard(
+        name="progress of another epoch is not counted",
+        why="what a follower had on its disk under an old leader is counted",
+        module="raftlog/server/cluster/replica_session.py",
+        old="            if position.leader_epoch == copied.at.leader_epoch:\n",
+        new="            if position.leader_epoch >= 0:\n",
+        tests=(
+            (
+                "tests/server/cluster/test_replica_session.py"
+                "::test_progress_of_another_epoch_counts_for_nothing"
+            ),
+        ),
+    ),
+    Guard(
+        name="a follower of an older epoch is fenced",
+        why="it takes records of this epoch for those of its own (S04)",
+        module="raftlog/server/cluster/replica_session.py",
+        old="    if at.leader_epoch < host.leader_epoch:\n",
+        new="    if at.leader_epoch < 0:\n",
+        tests=("tests/server/cluster/test_replica_session.py::test_other_epochs_are_refused",),
+    ),
+    Guard(
+        name="a follower of a newer epoch is refused",
+        why="a leader that was deposed answers its successor's followers (S04)",
+        module="raftlog/server/cluster/replica_session.py",
+        old="    if at.leader_epoch > host.leader_epoch:\n",
+        new="    if at.leader_epoch < 0:\n",
+        tests=("tests/server/cluster/test_replica_session.py::test_other_epochs_are_refused",),
+    ),
+    Guard(
+        name="only the leader is copied",
+        why="followers copy each other",
+        module="raftlog/server/cluster/replica_session.py",
+        old="    if host.leadership is None:\n        raise NotLeaderError(",
+        new="    if host.closed is not None:\n        raise NotLeaderError(",
+        tests=(
+            (
+                "tests/server/cluster/test_replica_session.py"
+                "::test_who_does_not_lead_says_so_and_so_does_who_has_nothing"
+            ),
+        ),
+    ),
+    Guard(
+        name="a watermark is for logs that are a prefix",
+        why="records that are still to be cut are handed out as committed",
+        module="raftlog/server/cluster/replica_session.py",
+        old="            and copied.is_prefix\n",
+        new="",
+        tests=(
+            (
+                "tests/server/cluster/test_replica_session.py"
+                "::test_no_watermark_is_told_to_who_has_to_cut_first"
+            ),
+        ),
+    ),
+    Guard(
+        name="a watermark is of the follower's epoch",
+        why="the same, in the moment after an election",
+        module="raftlog/server/cluster/replica_session.py",
+        old="            and copied.host.leader_epoch == copied.at.leader_epoch\n",
+        new="",
+        tests=(
+            (
+                "tests/server/test_guards_copying.py"
+                "::test_who_has_not_gone_on_since_an_election_is_told_no_watermark"
+            ),
+        ),
+    ),
+    Guard(
+        name="a leader in doubt looks at its disk",
+        why="bytes that rotted are sent for ever",
+        module="raftlog/server/cluster/replica_session.py",
+        old="            host.log.verify(at.fetch_offset, bytes_max=at.bytes_max)\n",
+        new="            host.log.check_range(at.fetch_offset)\n",
+        tests=(
+            (
+                "tests/server/cluster/test_replica_session_limits.py"
+                "::test_who_asks_for_the_same_again_has_the_leader_look_at_its_disk"
+            ),
+        ),
+    ),
+    Guard(
+        name="an answer is of the epoch that is followed",
+        why="an old leader's answer is taken for the new one's (S05)",
+        module="raftlog/server/cluster/fetcher.py",
+        old=" or part.leader_epoch != copy.epoch:\n",
+        new=":\n",
+        tests=(
+            (
+                "tests/server/cluster/test_fetcher.py"
+                "::test_an_answer_of_another_epoch_or_partition_changes_nothing"
+            ),
+        ),
+    ),
+    Guard(
+        name="a follower obeys its leader only",
+        why="an answer that comes after an election cuts what the new leader committed (S05)",
+        module="raftlog/server/cluster/fetcher.py",
+        old="        if not host.follows(self._leader, copy.epoch):\n",
+        new="        if host.closed is not None:\n",
+        tests=(
+            (
+                "tests/server/cluster/test_fetcher.py"
+                "::test_an_answer_for_a_replica_that_follows_another_by_now_changes_nothing"
+            ),
+        ),
+    ),
+    Guard(
+        name="following is of one epoch",
+        why="a follower obeys the leader of an epoch that is over",
+        module="raftlog/server/replica_host.py",
+        old="        return self._following == leader_epoch and self.leader == leader and "
+        "self.closed is None\n",
+        new="        return self.leader == leader and self.closed is None\n",
+        tests=(
+            "tests/server/test_guards_hosts.py::test_a_replica_follows_one_leader_in_one_epoch",
+        ),
+    ),
+    Guard(
+        name="a cut of an epoch that is over",
+        why="a cut that waited for the disk takes what the new leader committed (S05)",
+        module="raftlog/server/replica_host.py",
+        old="            if self.closed is None and epoch is not None and self._following == "
+        "epoch:\n",
+        new="            if self.closed is None and epoch is not None:\n",
+        tests=(
+            (
+                "tests/server/cluster/test_fetcher.py"
+                "::test_a_cut_that_waits_for_the_disk_is_dropped_in_the_next_epoch"
+            ),
+        ),
+    ),
+    Guard(
+        name="answers of another connection are nobody's",
+        why="an answer is taken for one to a question that was not asked",
+        module="raftlog/server/cluster/fetcher.py",
+        old="        if session is not self._session or self._closed:\n"
+        "            return\n"
+        "        self._out",
+        new="        if self._closed:\n            return\n        self._out",
+        tests=(
+            (
+                "tests/server/cluster/test_fetcher_failures.py"
+                "::test_a_new_connection_is_told_everything_and_old_answers_are_nobodys"
+            ),
+        ),
+    ),
+    Guard(
+        name="a partition that is being cut takes nothing",
+        why="records are appended behind those that are to be cut",
+        module="raftlog/server/cluster/fetcher.py",
+        old="        if copy is None or copy.is_resting or part",
+        new="        if copy is None or part",
+        tests=(
+            (
+                "tests/server/test_guards_copying.py"
+                "::test_a_log_that_is_to_be_cut_takes_nothing_until_then"
+            ),
+        ),
+    ),
+    Guard(
+        name="a chain that does not fit is this broker's damage",
+        why="a replica that differs asks the same for ever, and stays in sync (S28)",
+        module="raftlog/server/cluster/fetcher.py",
+        old="                self._rest(key, copy)\n                self._on_damage(host, error)\n",
+        new="                self._rest(key, copy)\n",
+        tests=(
+            (
+                "tests/server/cluster/test_fetcher_failures.py"
+                "::test_bytes_that_do_not_follow_from_the_log_are_this_brokers_damage"
+            ),
+        ),
+    ),
+    Guard(
+        name="a log starts at most where it is committed",
+        why="a follower drops what it needs for an election",
+        module="raftlog/server/cluster/fetcher.py",
+        old="                min(part.log_start_offset, host.high_watermark), lambda _error: "
+        "None\n",
+        new="                part.log_start_offset, lambda _error: None\n",
+        tests=(
+            (
+                "tests/server/cluster/test_fetcher_failures.py"
+                "::test_the_log_starts_where_the_leaders_does_but_never_above_what_is_committed"
+            ),
+        ),
+    ),
+    Guard(
+        name="progress is told by what is durable",
+        why="a leader commits what its followers have in memory only",
+        module="raftlog/server/cluster/fetcher.py",
+        old="            durable_offset=copy.host.log.acknowledged_end_offset,\n"
+        "        )\n"
+        "\n"
+        "    def _ask",
+        new="            durable_offset=copy.host.log.log_end_offset,\n        )\n\n    def _ask",
+        tests=(
+            (
+                "tests/server/test_guards_copying.py"
+                "::test_progress_is_what_is_synced_and_not_what_came_since"
+            ),
+        ),
+    ),
+    Guard(
+        name="positions are told by what is durable",
+        why="a leader commits what its followers have in memory only",
+        module="raftlog/server/cluster/fetcher.py",
+        old="                durable_offset=log.acknowledged_end_offset,\n",
+        new="                durable_offset=log.log_end_offset,\n",
+        tests=(
+            "tests/server/cluster/test_fetcher.py::test_it_says_where_it_is_and_takes_what_comes",
+        ),
+    ),
+]
+
+GUARDS: Final = [*COPYING]

@@ -1,0 +1,309 @@
+"""Guards of generations of a raft group, of its commands, and of the links between voters."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutation.guard import Guard
+
+GENERATIONS: Final = [
+    Guard(
+        name="messages of another generation are dropped",
+        why="votes and entries of other voters count in this log",
+        module="raftlog/consensus/hosted_group.py",
+        old="        if generation != self.journal.generation:\n",
+        new="        if generation < 0:\n",
+        tests=(
+            (
+                "tests/consensus/test_hosted_group.py"
+                "::test_a_seal_ends_a_generation_and_keeps_the_state"
+            ),
+        ),
+    ),
+    Guard(
+        name="commands after a seal do nothing",
+        why="brokers end a generation with different states",
+        module="raftlog/consensus/raft_group.py",
+        old="        if self.seal is not None:\n            return VOID\n",
+        new="",
+        tests=(
+            "tests/consensus/test_guards_voters.py::test_a_command_behind_a_seal_is_not_applied",
+        ),
+    ),
+    Guard(
+        name="a sealed generation takes no commands",
+        why="a command is placed where it never counts, and its outcome is not known",
+        module="raftlog/consensus/raft_group.py",
+        old="        return self.is_leader and self._log.seal_index is None\n",
+        new="        return self.is_leader\n",
+        tests=(
+            (
+                "tests/consensus/test_hosted_group.py"
+                "::test_commands_that_come_during_a_seal_are_for_the_next_generation"
+            ),
+        ),
+    ),
+    Guard(
+        name="a seal that is cut seals no more",
+        why="a leader takes no commands for a seal that never was",
+        module="raftlog/consensus/raft_log.py",
+        old="        if self.seal_index is not None and self.seal_index >= index:\n",
+        new="        if self.seal_index is not None and self.seal_index < 0:\n",
+        tests=(
+            "tests/consensus/test_raft_log.py::test_the_first_seal_is_remembered_until_it_is_cut",
+        ),
+    ),
+    Guard(
+        name="only newer generations are adopted",
+        why="a broker falls back to a state that it has left",
+        module="raftlog/consensus/hosted_group.py",
+        old="        if generation <= self.generation:\n            return True\n",
+        new="        if generation < 0:\n            return True\n",
+        tests=(
+            (
+                "tests/consensus/test_hosted_group.py"
+                "::test_a_seal_ends_a_generation_and_keeps_the_state"
+            ),
+        ),
+    ),
+    Guard(
+        name="an offer of a voter without its disk is refused",
+        why="who has forgotten its votes says how the group goes on",
+        module="raftlog/consensus/hosted_group.py",
+        old="            return False  # a voter that came back without its disk\n",
+        new="            pass\n",
+        tests=(
+            (
+                "tests/consensus/test_hosted_group.py"
+                "::test_an_offer_is_adopted_only_if_it_is_newer_and_a_voters"
+            ),
+        ),
+    ),
+    Guard(
+        name="a wiped voter does not vote",
+        why="a broker that has forgotten its votes gives them again (hazard 13)",
+        module="raftlog/consensus/hosted_group.py",
+        old="        if self.voters.get(services.broker_id) != services.directory_id:\n",
+        new="        if services.broker_id not in self.voters:\n",
+        tests=(
+            "tests/consensus/test_hosted_group.py::test_a_voter_that_lost_its_disk_is_no_voter",
+        ),
+    ),
+    Guard(
+        name="a voter is its directory",
+        why="a wiped peer's votes and acknowledgements count (hazard 13)",
+        module="raftlog/consensus/hosted_group.py",
+        old="        return link is not None and link.is_up and link.directory_id == "
+        "self.voters.get(peer)\n",
+        new="        return link is not None and link.is_up and peer in self.voters\n",
+        tests=(
+            (
+                "tests/consensus/test_hosted_group.py"
+                "::test_unnamed_voters_are_those_that_are_met_first"
+            ),
+        ),
+    ),
+    Guard(
+        name="only voters are heard",
+        why="a broker that is no voter is counted",
+        module="raftlog/consensus/hosted_group.py",
+        old="        if raft is None or not raft.hears(peer):\n            return True\n",
+        new="        if raft is None:\n            return True\n",
+        tests=(
+            (
+                "tests/consensus/test_guards_voters.py"
+                "::test_the_answer_of_a_broker_that_has_no_vote_counts_for_nothing"
+            ),
+        ),
+    ),
+    Guard(
+        name="an unnamed voter is the first that was met",
+        why="of a voter that is known by its number only, a second disk votes too",
+        module="raftlog/consensus/node.py",
+        old="        if not (is_other and any(host.leaves_unnamed(peer) for host in hosts)):\n",
+        new="        if peer >= 0:\n",
+        tests=(
+            (
+                "tests/consensus/test_hosted_group.py"
+                "::test_unnamed_voters_are_those_that_are_met_first"
+            ),
+        ),
+    ),
+    Guard(
+        name="who says where it placed a command was asked",
+        why="a peer that errs ends the command of another",
+        module="raftlog/consensus/proposals.py",
+        old="        if proposal.forwarded_to[0] != leader:\n            return None\n",
+        new="",
+        tests=(
+            "tests/consensus/test_proposals.py::test_only_the_leader_that_was_asked_answers_once",
+        ),
+    ),
+    Guard(
+        name="a command whose place was taken was not applied",
+        why="a client hears that its command is agreed, and another one is",
+        module="raftlog/consensus/hosted_group.py",
+        old="        if result is VOID:\n",
+        new="        if result is self:\n",
+        tests=(
+            (
+                "tests/consensus/test_hosted_group.py"
+                "::test_the_outcome_of_a_command_that_was_overwritten_is_known"
+            ),
+        ),
+    ),
+    Guard(
+        name="a forwarded command is unknown once the leader changed",
+        why="its client waits for ever, or hears that it was not proposed",
+        module="raftlog/consensus/proposals.py",
+        old='        self._end(lost, Unknown("the leader changed"))\n',
+        new='        self._end(lost, NotProposed("the leader changed"))\n',
+        tests=(
+            (
+                "tests/consensus/test_proposals.py"
+                "::test_what_was_forwarded_to_another_leader_is_unknown"
+            ),
+        ),
+    ),
+    Guard(
+        name="a command that ran out of time is unknown",
+        why="a client repeats what was applied",
+        module="raftlog/consensus/proposals.py",
+        old='        self._end(_due(self._sent.values(), now), Unknown("not known to be '
+        'committed in time"))\n',
+        new='        self._end(_due(self._sent.values(), now), NotProposed("not committed in '
+        'time"))\n',
+        tests=(
+            (
+                "tests/consensus/test_proposals.py"
+                "::test_what_waited_too_long_had_no_effect_and_what_was_sent_may_have"
+            ),
+        ),
+    ),
+]
+
+LINKS: Final = [
+    Guard(
+        name="envelopes of another boot or directory",
+        why="what an older run of a peer has sent counts",
+        module="raftlog/consensus/peer_transport.py",
+        old="        if not self.is_up or (arrived.boot, arrived.directory_id) != (self.boot, "
+        "self.directory_id):\n",
+        new="        if not self.is_up:\n",
+        tests=(
+            "tests/consensus/test_peer_transport.py::test_a_peer_that_started_again_begins_anew",
+        ),
+    ),
+    Guard(
+        name="envelopes while the link is down",
+        why="a message of a connection that ended counts",
+        module="raftlog/consensus/peer_transport.py",
+        old="        if not self.is_up or (arrived.boot",
+        new="        if (arrived.boot",
+        tests=(
+            (
+                "tests/consensus/test_peer_transport.py"
+                "::test_nothing_is_admitted_while_the_link_is_down"
+            ),
+        ),
+    ),
+    Guard(
+        name="envelopes that come twice or late",
+        why="an old acknowledgement or vote counts again (hazard 3)",
+        module="raftlog/consensus/peer_transport.py",
+        old="            if not sequence < arrived.sequence <= sequence + SEQUENCE_JUMP_MAX:\n",
+        new="            if not arrived.sequence <= sequence + SEQUENCE_JUMP_MAX:\n",
+        tests=(
+            (
+                "tests/consensus/test_peer_transport.py"
+                "::test_a_duplicate_and_one_that_was_overtaken_are_not_admitted"
+            ),
+        ),
+    ),
+    Guard(
+        name="envelopes of a superseded connection",
+        why="what was on its way on an older connection counts after newer ones (hazard 5)",
+        module="raftlog/consensus/peer_transport.py",
+        old="        elif not link < arrived.link <= link + SEQUENCE_JUMP_MAX:\n",
+        new="        elif not arrived.link <= link + SEQUENCE_JUMP_MAX:\n",
+        tests=(
+            (
+                "tests/consensus/test_peer_transport.py"
+                "::test_late_bytes_of_a_session_that_ended_are_not_admitted"
+            ),
+        ),
+    ),
+    Guard(
+        name="each connection is a new session",
+        why="a peer cannot tell what was sent on an older connection",
+        module="raftlog/consensus/peer_transport.py",
+        old="        self._number += 1\n",
+        new="        self._number = 1\n",
+        tests=(
+            "tests/consensus/test_peer_transport.py::test_envelopes_carry_session_and_sequence",
+        ),
+    ),
+    Guard(
+        name="a disk that was set back is not heard",
+        why="an old copy has forgotten what it promised (S22)",
+        module="raftlog/consensus/node.py",
+        old="        if seen is not None and seen.directory_id == directory_id and boot < "
+        "seen.boot:\n",
+        new="        if seen is not None and boot < 0:\n",
+        tests=(
+            (
+                "tests/consensus/test_node_bad_input.py"
+                "::test_a_peer_whose_disk_was_set_back_is_not_listened_to"
+            ),
+        ),
+    ),
+    Guard(
+        name="boots of peers are remembered",
+        why="after a restart an old copy of a peer's disk is believed (S22)",
+        module="raftlog/consensus/node.py",
+        old="            self._journal.note_peer(peer, directory_id, boot)\n",
+        new="            self._journal.peers.get(peer)\n",
+        tests=(
+            (
+                "tests/consensus/test_node_bad_input.py"
+                "::test_a_peer_whose_disk_was_set_back_is_not_listened_to"
+            ),
+        ),
+    ),
+    Guard(
+        name="a namesake is not heard",
+        why="a broker with this broker's id votes in its name",
+        module="raftlog/consensus/node.py",
+        old="        if peer == self._broker_id:\n",
+        new="        if peer < 0:\n",
+        tests=(
+            (
+                "tests/consensus/test_node_bad_input.py"
+                "::test_a_broker_that_claims_our_own_id_is_no_peer"
+            ),
+        ),
+    ),
+    Guard(
+        name="messages are checked whole",
+        why="a bad field stops the broker, or is counted",
+        module="raftlog/consensus/envelope.py",
+        old="        if not is_message(message):\n",
+        new="        if type(message) is not list:\n",
+        tests=(
+            (
+                "tests/consensus/test_envelope.py"
+                "::test_a_message_of_other_types_lengths_or_ranges_is_refused"
+            ),
+        ),
+    ),
+    Guard(
+        name="the library is the one this was written for",
+        why="another version's internals are overridden, and every promise is off",
+        module="raftlog/consensus/selftest.py",
+        old="    if version != VERSION:\n",
+        new='    if version == "":\n',
+        tests=("tests/consensus/test_selftest.py::test_another_version_is_refused",),
+    ),
+]
+
+GUARDS: Final = [*GENERATIONS, *LINKS]

@@ -1,0 +1,271 @@
+"""Guards of what a broker answers: to producers, to consumers, about ends of logs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutation.guard import Guard
+
+HOSTS: Final = [
+    Guard(
+        name="only the leader appends",
+        why="two brokers give one offset to two records",
+        module="raftlog/server/replica_host.py",
+        old="        self._check_open()\n        if self.leadership is None:\n            whose",
+        new="        self._check_open()\n"
+        "        if self.leadership is None and self.log is None:\n"
+        "            whose",
+        tests=("tests/server/test_guards_hosts.py::test_who_follows_appends_nothing",),
+    ),
+    Guard(
+        name="NOT_ENOUGH_REPLICAS comes before the append",
+        why="a record that is refused is in the log, and committed later (S11)",
+        module="raftlog/server/replica_host.py",
+        old="        if to_be_committed and not leadership.has_quorum:\n",
+        new="        if to_be_committed and leadership is None:\n",
+        tests=(
+            "tests/server/test_guards_hosts.py::test_what_could_not_be_committed_is_not_appended",
+        ),
+    ),
+    Guard(
+        name="acks=all waits for the commit",
+        why="a record is acknowledged that a failover loses",
+        module="raftlog/server/handlers/produce.py",
+        old="        if self._acks == ACKS_ALL:\n"
+        "            host.when_committed(end_offset, done)\n",
+        new="        if self._acks == ACKS_ALL:\n            done(None)\n",
+        tests=("tests/server/handlers/test_produce.py::test_batches_get_consecutive_offsets",),
+    ),
+    Guard(
+        name="acks=1 waits for the disk",
+        why="a record is acknowledged that a power cut loses",
+        module="raftlog/server/handlers/produce.py",
+        old="            host.when_on_disk(end_offset, done)\n",
+        new="            done(None)\n",
+        tests=("tests/server/handlers/test_produce.py::test_acknowledgement_waits_for_the_disk",),
+    ),
+    Guard(
+        name="waiting for a commit",
+        why="a record is acknowledged before it is committed (S25)",
+        module="raftlog/server/replica_host.py",
+        old="        if end_offset <= self._high_watermark:\n            done(None)\n",
+        new="        if end_offset <= self.log.log_end_offset:\n            done(None)\n",
+        tests=("tests/server/test_replica_host.py::test_waits_end_in_the_order_of_the_log",),
+    ),
+    Guard(
+        name="waiters are told what is reached, and no more",
+        why="every waiting producer is acknowledged with the first one",
+        module="raftlog/server/waiters.py",
+        old="        while waiting and waiting[0][0] <= offset:\n",
+        new="        while waiting:\n",
+        tests=(
+            (
+                "tests/server/test_waiters.py"
+                "::test_they_are_told_in_their_order_as_far_as_the_log_has_come"
+            ),
+        ),
+    ),
+    Guard(
+        name="producers that wait are told when the role is left",
+        why="the new leader's watermark acknowledges what it does not have",
+        module="raftlog/server/replica_host.py",
+        old="        self._waiting_for_disk.refuse(reason)\n"
+        "        self._waiting_for_commit.refuse(reason)\n"
+        "        for watcher",
+        new="        self._waiting_for_disk.refuse(reason)\n        for watcher",
+        tests=(
+            (
+                "tests/server/test_guards_hosts.py"
+                "::test_a_producer_that_waits_hears_that_the_leader_is_none_any_more"
+            ),
+        ),
+    ),
+    Guard(
+        name="reads end at the high watermark",
+        why="a consumer sees what a failover takes back (S26)",
+        module="raftlog/server/replica_host.py",
+        old="            start_offset=start_offset, end_offset=self._high_watermark, "
+        "bytes_max=bytes_max\n",
+        new="            start_offset=start_offset, end_offset=self.log.log_end_offset, "
+        "bytes_max=bytes_max\n",
+        tests=("tests/server/test_replica_host.py::test_readers_see_only_what_is_committed",),
+    ),
+    Guard(
+        name="times are looked up below the high watermark",
+        why="a consumer is sent to a record that is not committed",
+        module="raftlog/server/replica_host.py",
+        old="timestamp_ms, end_offset=self._high_watermark)\n",
+        new="timestamp_ms, end_offset=self.log.log_end_offset)\n",
+        tests=("tests/server/test_guards_hosts.py::test_a_time_is_looked_up_in_what_is_committed",),
+    ),
+    Guard(
+        name="only what is committed is deleted",
+        why="records are deleted that are never committed",
+        module="raftlog/server/replica_host.py",
+        old="        if before_offset > self._high_watermark:\n",
+        new="        if before_offset < 0:\n",
+        tests=("tests/server/test_replica_host.py::test_only_what_is_committed_can_be_deleted",),
+    ),
+    Guard(
+        name="a follower's watermark is in its log",
+        why="a follower hands out what it does not have",
+        module="raftlog/server/replica_host.py",
+        old="        committed = min(offset, self.log.log_end_offset)\n",
+        new="        committed = offset\n",
+        tests=(
+            "tests/server/cluster/test_fetcher.py::test_the_watermark_is_never_ahead_of_the_log",
+        ),
+    ),
+    Guard(
+        name="a follower's watermark never goes back",
+        why="a consumer of a follower sees records vanish",
+        module="raftlog/server/replica_host.py",
+        old="        if committed > self._high_watermark:\n",
+        new="        if committed != self._high_watermark:\n",
+        tests=(
+            "tests/server/test_guards_hosts.py::test_the_watermark_of_a_follower_never_goes_back",
+        ),
+    ),
+    Guard(
+        name="clients of an older epoch are fenced",
+        why="a client that knows an old leader reads on as if nothing had happened (KIP-320)",
+        module="raftlog/server/replica_host.py",
+        old="        if known_epoch < self.leader_epoch:\n            raise",
+        new="        if known_epoch < -1:\n            raise",
+        tests=(
+            (
+                "tests/server/test_guards_hosts.py"
+                "::test_a_client_of_another_epoch_is_told_which_of_the_two_is_older"
+            ),
+        ),
+    ),
+    Guard(
+        name="clients of any other epoch are refused",
+        why="a client that knows a newer leader is answered by the old one (S04)",
+        module="raftlog/server/replica_host.py",
+        old="        if known_epoch == -1 or known_epoch == self.leader_epoch:\n"
+        "            return\n",
+        new="        if known_epoch >= -1:\n            return\n",
+        tests=(
+            (
+                "tests/server/test_guards_hosts.py"
+                "::test_a_client_of_another_epoch_is_told_which_of_the_two_is_older"
+            ),
+        ),
+    ),
+    Guard(
+        name="a leader takes a new epoch at its log's end",
+        why="it is ready at once, and tells an end before one that was told earlier (P3)",
+        module="raftlog/server/replica_host.py",
+        old="            epoch_start=log.log_end_offset,\n",
+        new="            epoch_start=0,\n",
+        tests=(
+            (
+                "tests/server/test_guards_hosts.py"
+                "::test_a_new_leader_is_ready_when_all_that_it_found_is_committed"
+            ),
+        ),
+    ),
+    Guard(
+        name="a leader alone takes a new epoch at a start",
+        why="after a power cut one epoch has two records of one offset (KAFKA-10527)",
+        module="raftlog/server/replica_host.py",
+        old="leader_epoch=self.log.leader_epoch + 1)\n",
+        new="leader_epoch=max(self.log.leader_epoch, 0))\n",
+        tests=(
+            "tests/server/test_guards_hosts.py::test_a_broker_alone_begins_an_epoch_at_each_start",
+        ),
+    ),
+    Guard(
+        name="end offsets wait until the leader is ready",
+        why="after a failover a consumer is told an end that lies before one it knows (P3)",
+        module="raftlog/server/handlers/list_offsets.py",
+        old='            if query.at == "latest" and not host.is_ready:\n',
+        new='            if query.at == "latest" and host.closed is not None:\n',
+        tests=(
+            (
+                "tests/server/test_guards_hosts.py"
+                "::test_an_end_is_told_once_the_leader_is_ready_and_confirmed"
+            ),
+        ),
+    ),
+    Guard(
+        name="only the leader tells offsets",
+        why="a replica that lags tells an end of long ago",
+        module="raftlog/server/handlers/list_offsets.py",
+        old="            host.check_leading()\n",
+        new="",
+        tests=("tests/server/test_guards_hosts.py::test_a_follower_tells_no_end",),
+    ),
+    Guard(
+        name="an end is confirmed before it is told",
+        why="a leader that was cut off tells an end that its successor has left behind (P3)",
+        module="raftlog/server/handlers/list_offsets.py",
+        old='        if query.at == "latest" and context.cluster is not None:\n',
+        new='        if query.at == "" and context.cluster is not None:\n',
+        tests=(
+            (
+                "tests/server/test_guards_hosts.py"
+                "::test_an_end_is_told_once_the_leader_is_ready_and_confirmed"
+            ),
+        ),
+    ),
+]
+
+CONFIRMING: Final = [
+    Guard(
+        name="a leader is confirmed by all of the ISR",
+        why="a follower that has another leader is not asked",
+        module="raftlog/server/cluster/confirmation.py",
+        old="            if not self._missing:\n",
+        new="            if self._missing is not None:\n",
+        tests=(
+            (
+                "tests/server/test_guards_confirmation.py"
+                "::test_every_member_of_the_isr_has_to_be_heard"
+            ),
+        ),
+    ),
+    Guard(
+        name="a confirmation is of this epoch",
+        why="a follower that copies in another epoch confirms an old leader",
+        module="raftlog/server/cluster/confirmation.py",
+        old="        if session.follows(host.topic_id, partition, self._epoch):\n",
+        new="        if session.follower == follower:\n",
+        tests=(
+            (
+                "tests/server/test_guards_confirmation.py"
+                "::test_who_follows_in_another_epoch_confirms_nothing"
+            ),
+        ),
+    ),
+    Guard(
+        name="a leader that stepped down meanwhile is none",
+        why="an end is told by who has left the role",
+        module="raftlog/server/cluster/confirmation.py",
+        old="        if error is None and (host.leadership is None or host.leader_epoch != "
+        "self._epoch):\n",
+        new="        if error is None and host.closed is not None:\n",
+        tests=(
+            (
+                "tests/server/test_guards_confirmation.py"
+                "::test_who_does_not_lead_any_more_is_not_confirmed"
+            ),
+        ),
+    ),
+    Guard(
+        name="a confirmation comes after the question",
+        why="what a follower said before the question confirms an old leader",
+        module="raftlog/server/cluster/replica_session.py",
+        old="        self._round_waiters.append((self._round + 1, done))\n",
+        new="        self._round_waiters.append((self._round, done))\n",
+        tests=(
+            (
+                "tests/server/test_guards_copying.py"
+                "::test_who_is_asked_for_a_sign_gives_it_after_the_question"
+            ),
+        ),
+    ),
+]
+
+GUARDS: Final = [*HOSTS, *CONFIRMING]

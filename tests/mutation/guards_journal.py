@@ -1,0 +1,371 @@
+"""Guards of what a voter remembers, and of what has to wait until it is durable."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutation.guard import Guard
+
+JOURNAL: Final = [
+    Guard(
+        name="journal is synced",
+        why="a power cut takes votes and entries that others count on (hazard 6)",
+        module="raftlog/consensus/journal.py",
+        old="            raise\n        self.file.sync()\n",
+        new="            raise\n",
+        tests=("tests/consensus/test_journal.py::test_what_was_synced_is_there_after_a_power_cut",),
+    ),
+    Guard(
+        name="a refused journal write is taken back",
+        why="half a block is taken for a torn one, with good blocks behind it",
+        module="raftlog/consensus/journal.py",
+        old="            self.file.truncate(position)\n            self.file.sync()\n",
+        new="",
+        tests=(
+            (
+                "tests/consensus/test_journal_full_disk.py"
+                "::test_without_room_changes_stay_pending_and_are_synced_once_there_is_some"
+            ),
+        ),
+    ),
+    Guard(
+        name="a refused journal write is taken back durably",
+        why="a power cut brings half a block back",
+        module="raftlog/consensus/journal.py",
+        old="            self.file.truncate(position)\n            self.file.sync()\n",
+        new="            self.file.truncate(position)\n",
+        tests=(
+            (
+                "tests/consensus/test_journal_full_disk.py"
+                "::test_a_power_cut_after_a_refused_write_finds_nothing_of_it"
+            ),
+        ),
+    ),
+    Guard(
+        name="rewritten journal is synced",
+        why="a power cut in a rewrite leaves an empty journal (hazard 8)",
+        module="raftlog/consensus/journal.py",
+        old="position=0)])\n        file.sync()\n",
+        new="position=0)])\n",
+        tests=(
+            (
+                "tests/consensus/test_journal_crashes.py"
+                "::test_a_crash_at_any_change_to_the_disk_loses_nothing"
+            ),
+        ),
+    ),
+    Guard(
+        name="rewritten journal's name is synced",
+        why="a power cut brings the old journal back, without what was synced since",
+        module="raftlog/consensus/journal.py",
+        old="            return False\n        self._disk.sync_dir(_directory(path))\n",
+        new="            return False\n",
+        tests=(
+            (
+                "tests/consensus/test_journal.py"
+                "::test_a_file_that_says_little_that_is_true_is_rewritten"
+            ),
+        ),
+    ),
+    Guard(
+        name="new journal's name is synced",
+        why="a power cut takes the whole journal",
+        module="raftlog/consensus/journal.py",
+        old="        disk.sync_dir(_directory(path))  # a crash",
+        new="        _directory(path)  # a crash",
+        tests=("tests/consensus/test_journal.py::test_what_was_synced_is_there_after_a_power_cut",),
+    ),
+    Guard(
+        name="boot is durable before the journal opens",
+        why="two runs of a broker have one number, and messages of the older count",
+        module="raftlog/consensus/journal.py",
+        old="            journal._note([int(Kind.BOOT), journal.boot + 1])\n"
+        "            journal.sync()\n",
+        new="            journal._note([int(Kind.BOOT), journal.boot + 1])\n",
+        tests=("tests/consensus/test_journal.py::test_the_boot_number_grows_by_one_at_every_open",),
+    ),
+    Guard(
+        name="boot grows at every start",
+        why="messages of an older run count",
+        module="raftlog/consensus/journal.py",
+        old="journal._note([int(Kind.BOOT), journal.boot + 1])",
+        new="journal._note([int(Kind.BOOT), journal.boot or 1])",
+        tests=("tests/consensus/test_journal.py::test_the_boot_number_grows_by_one_at_every_open",),
+    ),
+    Guard(
+        name="the last block is written again at a start",
+        why="a block whose sync failed is acted on, and gone after a power cut",
+        module="raftlog/consensus/journal.py",
+        old="        self._file.pwrite(self._file.pread(found.end - found.start, found.start), "
+        "found.start)\n",
+        new="",
+        tests=(
+            (
+                "tests/consensus/test_journal_full_disk.py"
+                "::test_what_a_failed_fdatasync_has_forgotten_is_written_again_by_the_next_process"
+            ),
+        ),
+    ),
+    Guard(
+        name="what a start found in the journal is synced",
+        why="a power cut takes back what this run has acted on",
+        module="raftlog/consensus/journal.py",
+        old="found.start), found.start)\n        self._file.sync()\n",
+        new="found.start), found.start)\n",
+        tests=(
+            (
+                "tests/consensus/test_journal_full_disk.py"
+                "::test_opening_on_a_bad_disk_raises_ours_and_the_next_try_works"
+            ),
+        ),
+    ),
+    Guard(
+        name="failed journal sync is fatal",
+        why="the next sync says that all is well, and a vote is gone",
+        module="raftlog/consensus/journal.py",
+        old='        self._failure = StorageFailedError(f"syncing {self.path} failed: '
+        '{error}")\n'
+        "        return self._failure\n",
+        new='        return StorageFailedError(f"syncing {self.path} failed: {error}")\n',
+        tests=("tests/consensus/test_journal_full_disk.py::test_a_failed_fdatasync_is_the_end",),
+    ),
+    Guard(
+        name="refused changes stay pending",
+        why="on a full disk a vote is forgotten that the next sync lets out",
+        module="raftlog/consensus/journal.py",
+        old="            self._pending = ticket.records + self._pending\n",
+        new="",
+        tests=(
+            (
+                "tests/consensus/test_journal_full_disk.py"
+                "::test_without_room_changes_stay_pending_and_are_synced_once_there_is_some"
+            ),
+        ),
+    ),
+    Guard(
+        name="memory is ahead while a ticket is out",
+        why="what a sync has yet to write is sent",
+        module="raftlog/consensus/journal.py",
+        old="        return bool(self._pending) or self._ticket is not None\n",
+        new="        return bool(self._pending)\n",
+        tests=(
+            (
+                "tests/consensus/test_guards_sync.py"
+                "::test_a_journal_is_ahead_of_the_disk_until_its_ticket_is_back"
+            ),
+        ),
+    ),
+    Guard(
+        name="a journal that must be there",
+        why="a voter that lost its journal votes again as if it never had",
+        module="raftlog/consensus/journal.py",
+        old="            if not create:\n",
+        new="            if create is None:\n",
+        tests=(
+            (
+                "tests/consensus/test_journal.py"
+                "::test_a_journal_that_must_be_there_and_is_not_is_damage"
+            ),
+        ),
+    ),
+    Guard(
+        name="CRC of a journal block",
+        why="a vote that rotted is believed (hazard 10)",
+        module="raftlog/consensus/journal_file.py",
+        old="    if crc32c(body) != header.payload_crc:\n",
+        new="    if len(body) < header.length:\n",
+        tests=("tests/consensus/test_journal_file.py::test_no_flipped_bit_goes_unnoticed",),
+    ),
+    Guard(
+        name="CRC of a journal block's header",
+        why="a length that rotted is taken for a torn end",
+        module="raftlog/consensus/journal_file.py",
+        old="    return header if piece == _encode_header(header) else None\n",
+        new="    return header if piece[:2] == _HEAD else None\n",
+        tests=("tests/consensus/test_journal_file.py::test_no_flipped_bit_goes_unnoticed",),
+    ),
+    Guard(
+        name="sequence of journal blocks",
+        why="a block that is missing, or there twice, goes unnoticed",
+        module="raftlog/consensus/journal_file.py",
+        old="    if found.payloads and header.sequence != found.sequence + 1:\n",
+        new="    if found.payloads and header.sequence < 0:\n",
+        tests=(
+            (
+                "tests/consensus/test_journal_file.py"
+                "::test_a_block_that_is_missing_or_there_twice_is_damage"
+            ),
+        ),
+    ),
+    Guard(
+        name="only the last journal block is torn",
+        why="a bad block in the middle is cut, with all votes behind it",
+        module="raftlog/consensus/journal_file.py",
+        old="        is_last = body_start + header.length == size\n",
+        new="        is_last = True\n",
+        tests=(
+            (
+                "tests/consensus/test_journal_file.py"
+                "::test_a_bit_that_was_alone_in_its_sector_is_the_one_that_cannot_be_told"
+            ),
+        ),
+    ),
+    Guard(
+        name="a whole last block that is bad is damage",
+        why="a voter forgets a vote whose bytes rotted, and votes again",
+        module="raftlog/consensus/journal_file.py",
+        old="        if is_last and _blank_sectors(body, body_start) > header.blank_sectors:\n",
+        new="        if is_last:\n",
+        tests=("tests/consensus/test_journal_file.py::test_no_flipped_bit_goes_unnoticed",),
+    ),
+    Guard(
+        name="a bad header with blocks behind it is damage",
+        why="synced blocks are cut as a torn end",
+        module="raftlog/consensus/journal_file.py",
+        old="        if later is not None:\n",
+        new="        if later is not None and later.length < 0:\n",
+        tests=(
+            (
+                "tests/consensus/test_journal_file.py"
+                "::test_a_blank_sector_before_a_good_block_is_damage"
+            ),
+        ),
+    ),
+    Guard(
+        name="a generation forgets the votes of the one before",
+        why="a vote of another generation counts in this one",
+        module="raftlog/consensus/raft_journal.py",
+        old="            self._term, self._vote, self._entries = 0, None, []\n",
+        new="            self._entries = []\n",
+        tests=(
+            (
+                "tests/consensus/test_raft_journal.py"
+                "::test_a_generation_begins_with_nothing_of_the_one_before"
+            ),
+        ),
+    ),
+    Guard(
+        name="generations only go up",
+        why="a broker falls back to voters that have gone on without it",
+        module="raftlog/consensus/raft_journal.py",
+        old="        assert generation > self.generation or (self.is_new and generation >= 0)\n",
+        new="",
+        tests=("tests/consensus/test_raft_journal.py::test_a_generation_never_comes_back",),
+    ),
+    Guard(
+        name="a vote is never taken back",
+        why="one voter votes for two in one term",
+        module="raftlog/consensus/raft_journal.py",
+        old='        assert term > self._term or (term == self._term and self._vote is None), "a '
+        'vote taken back"\n',
+        new="",
+        tests=(
+            (
+                "tests/consensus/test_raft_journal.py"
+                "::test_a_vote_is_given_once_in_a_term_and_terms_only_grow"
+            ),
+        ),
+    ),
+    Guard(
+        name="entries are journaled in order",
+        why="a log has a gap that no restart can explain",
+        module="raftlog/consensus/raft_journal.py",
+        old='            assert idx == last_index + 1 and term >= last_term, "an entry out of '
+        'order"\n',
+        new="",
+        tests=("tests/consensus/test_raft_journal.py::test_an_entry_comes_next_or_not_at_all",),
+    ),
+]
+
+SYNC_BEFORE_SEND: Final = [
+    Guard(
+        name="nothing is sent while the journal is dirty",
+        why="a vote or an acknowledgement leaves before it is durable (hazard 6)",
+        module="raftlog/consensus/node.py",
+        old="        if self._journal.is_dirty or self._failure is not None:\n"
+        "            return\n"
+        "        mail",
+        new="        if self._failure is not None:\n            return\n        mail",
+        tests=(
+            "tests/consensus/test_node.py::test_what_is_journaled_during_a_sync_waits_for_the_next",
+        ),
+    ),
+    Guard(
+        name="nothing is sent after a failed sync",
+        why="a broker whose disk failed goes on voting",
+        module="raftlog/consensus/node.py",
+        old="        if self._journal.is_dirty or self._failure is not None:\n"
+        "            return\n"
+        "        mail",
+        new="        if self._journal.is_dirty:\n            return\n        mail",
+        tests=(
+            (
+                "tests/consensus/test_guards_sync.py"
+                "::test_what_a_failed_sync_was_to_make_durable_is_never_sent"
+            ),
+        ),
+    ),
+    Guard(
+        name="an own entry counts only once it is durable",
+        why="a leader counts itself for an entry that a power cut takes",
+        module="raftlog/consensus/node.py",
+        old="                if not self._journal.is_dirty:\n"
+        "                    self._touch_due(now)\n"
+        "                    self._step(now)\n",
+        new="                self._touch_due(now)\n                self._step(now)\n",
+        tests=(
+            "tests/consensus/test_node.py::test_an_entry_of_ours_counts_only_once_it_is_durable",
+        ),
+    ),
+    Guard(
+        name="inputs wait while the journal is synced",
+        why="what happens during a sync is sent with what that sync made durable",
+        module="raftlog/consensus/node.py",
+        old="        return self._ticket is None and self._failure is None and not "
+        "self._is_stalled\n",
+        new="        return self._failure is None and not self._is_stalled\n",
+        tests=(
+            (
+                "tests/consensus/test_node.py"
+                "::test_inputs_that_arrive_during_a_sync_are_handled_after_it_in_order"
+            ),
+        ),
+    ),
+    Guard(
+        name="a failed sync ends consensus",
+        why="a voter goes on from what is in memory only",
+        module="raftlog/consensus/node.py",
+        old="        return self._ticket is None and self._failure is None and not "
+        "self._is_stalled\n",
+        new="        return self._ticket is None and not self._is_stalled\n",
+        tests=(
+            (
+                "tests/consensus/test_guards_sync.py"
+                "::test_after_a_failed_sync_nothing_is_counted_or_applied"
+            ),
+        ),
+    ),
+    Guard(
+        name="a full disk stops votes",
+        why="a voter promises what it has no room to remember (hazard 19)",
+        module="raftlog/consensus/node.py",
+        old="            self._is_stalled = True\n",
+        new="            self._is_stalled = False\n",
+        tests=(
+            (
+                "tests/consensus/test_guards_sync.py"
+                "::test_a_voter_without_room_does_nothing_until_there_is_some"
+            ),
+        ),
+    ),
+    Guard(
+        name="on_state waits for the disk",
+        why="a broker takes a role that a power cut takes back",
+        module="raftlog/consensus/node.py",
+        old="        if not self._journal.is_dirty:\n            news",
+        new="        if self._news:\n            news",
+        tests=("tests/consensus/test_guards_sync.py::test_a_role_is_told_once_it_is_durable",),
+    ),
+]
+
+GUARDS: Final = [*JOURNAL, *SYNC_BEFORE_SEND]

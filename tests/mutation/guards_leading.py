@@ -1,0 +1,428 @@
+"""Guards of a partition's leader: what is committed; and of where two logs part."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutation.guard import Guard
+
+LEADING: Final = [
+    Guard(
+        name="commits wait for the maximal ISR",
+        why="a follower is elected that lacks what was committed while its joining was decided "
+        "(S07)",
+        module="raftlog/replication/leadership.py",
+        old="            members.update(self._pending.isr.items())\n",
+        new="            members.update({})\n",
+        tests=("tests/replication/test_isr_proposals.py::test_a_proposed_addition_counts_at_once",),
+    ),
+    Guard(
+        name="a proposed removal does not count yet",
+        why="records are committed without a member that is elected next (S24)",
+        module="raftlog/replication/leadership.py",
+        old="        members = set(self.state.isr.items())\n"
+        "        if self._pending is not None:\n",
+        new="        members = set() if self._pending else set(self.state.isr.items())\n"
+        "        if self._pending is not None:\n",
+        tests=(
+            (
+                "tests/replication/test_leadership.py"
+                "::test_a_member_whose_disk_hangs_leaves_although_it_fetches"
+            ),
+        ),
+    ),
+    Guard(
+        name="below min_isr nothing is committed",
+        why="records are acknowledged that too few brokers have (S11)",
+        module="raftlog/replication/leadership.py",
+        old="        if not self.has_quorum:\n            return False\n",
+        new="",
+        tests=(
+            "tests/replication/test_leadership.py::test_the_high_watermark_is_frozen_below_min_isr",
+        ),
+    ),
+    Guard(
+        name="a higher min_isr counts when it is proposed",
+        why="records are committed by the lower number after the group has agreed on the higher",
+        module="raftlog/replication/leadership.py",
+        old="        return len(self.state.isr) >= max(self.state.min_isr, proposed)\n",
+        new="        return len(self.state.isr) >= min(self.state.min_isr, proposed * 1000)\n",
+        tests=(
+            (
+                "tests/replication/test_isr_proposals.py"
+                "::test_a_higher_min_isr_counts_from_the_proposal_on"
+            ),
+        ),
+    ),
+    Guard(
+        name="a lower min_isr counts once it is agreed on",
+        why="records are committed by a number that nobody has agreed on",
+        module="raftlog/replication/leadership.py",
+        old="        return len(self.state.isr) >= max(self.state.min_isr, proposed)\n",
+        new="        return len(self.state.isr) >= proposed\n",
+        tests=(
+            (
+                "tests/replication/test_guards_leading.py"
+                "::test_a_lower_min_isr_that_is_only_proposed_commits_nothing"
+            ),
+        ),
+    ),
+    Guard(
+        name="the leader's own disk counts",
+        why="records are committed that the leader loses in a power cut",
+        module="raftlog/replication/leadership.py",
+        old="            return self.durable_end\n",
+        new="            return self.log_end\n",
+        tests=(
+            "tests/replication/test_leadership.py::test_the_leaders_own_disk_counts_like_any_other",
+        ),
+    ),
+    Guard(
+        name="followers' disks count",
+        why="records are committed that followers have in memory only",
+        module="raftlog/replication/leadership.py",
+        old="        progress.durable_end = max(progress.durable_end, durable_offset)\n",
+        new="        progress.durable_end = max(progress.durable_end, fetch_offset)\n",
+        tests=("tests/replication/test_leadership.py::test_only_what_is_durable_counts",),
+    ),
+    Guard(
+        name="another disk of a member does not count",
+        why="a wiped follower acknowledges for the copy that it lost (S10, S20)",
+        module="raftlog/replication/leadership.py",
+        old="        if follower is None or follower.directory_id != directory_id:\n",
+        new="        if follower is None:\n",
+        tests=(
+            (
+                "tests/replication/test_leadership.py"
+                "::test_another_disk_of_a_member_does_not_move_the_watermark"
+            ),
+        ),
+    ),
+    Guard(
+        name="a new disk begins anew",
+        why="what the old disk had counts for the new one",
+        module="raftlog/replication/leadership.py",
+        old="        if progress.directory_id not in {None, directory_id}:\n",
+        new="        if directory_id is None:\n",
+        tests=(
+            (
+                "tests/replication/test_leadership.py"
+                "::test_what_was_said_about_the_old_disk_does_not_count_for_the_new_one"
+            ),
+        ),
+    ),
+    Guard(
+        name="a follower cannot be ahead of its leader",
+        why="one bad position commits what nobody has",
+        module="raftlog/replication/leadership.py",
+        old="        if not 0 <= durable_offset <= fetch_offset <= self.log_end:\n",
+        new="        if not 0 <= durable_offset:\n",
+        tests=(
+            (
+                "tests/replication/test_leadership.py"
+                "::test_a_fetch_that_claims_too_much_is_refused_and_counted"
+            ),
+        ),
+    ),
+    Guard(
+        name="what is durable stays durable",
+        why="a late fetch holds back commits, or takes a member out of the ISR",
+        module="raftlog/replication/leadership.py",
+        old="        progress.durable_end = max(progress.durable_end, durable_offset)\n",
+        new="        progress.durable_end = durable_offset\n",
+        tests=(
+            (
+                "tests/replication/test_guards_leading.py"
+                "::test_a_fetch_that_comes_late_takes_nothing_back"
+            ),
+        ),
+    ),
+    Guard(
+        name="the high watermark never goes back",
+        why="a consumer has read what is committed no more (P3)",
+        module="raftlog/replication/leadership.py",
+        old="        if committed <= self.high_watermark:\n            return False\n",
+        new="",
+        tests=(
+            (
+                "tests/replication/test_leadership.py"
+                "::test_the_high_watermark_is_the_least_durable_end_over_the_isr"
+            ),
+        ),
+    ),
+    Guard(
+        name="joining takes the start of the epoch",
+        why="a replica joins by an old watermark, and lacks what the last leader committed (S06)",
+        module="raftlog/replication/leadership.py",
+        old="            self.high_watermark, self.epoch_start\n",
+        new="            self.high_watermark, 0\n",
+        tests=(
+            (
+                "tests/replication/test_leadership.py"
+                "::test_a_follower_below_the_epochs_start_stays_out"
+            ),
+        ),
+    ),
+    Guard(
+        name="joining takes the high watermark",
+        why="a replica joins that lacks what is committed",
+        module="raftlog/replication/leadership.py",
+        old="            self.high_watermark, self.epoch_start\n",
+        new="            0, self.epoch_start\n",
+        tests=(
+            "tests/replication/test_leadership.py::test_a_follower_below_the_watermark_stays_out",
+        ),
+    ),
+    Guard(
+        name="joining is by the disk that is registered",
+        why="a copy joins in the name of another disk (S10)",
+        module="raftlog/replication/leadership.py",
+        old="        return follower.directory_id == directory_id and follower.durable_end >= "
+        "max(\n",
+        new="        return follower.durable_end >= max(\n",
+        tests=(
+            (
+                "tests/replication/test_leadership.py"
+                "::test_a_member_with_another_registered_disk_leaves_at_once"
+            ),
+        ),
+    ),
+    Guard(
+        name="dead brokers do not join",
+        why="commits wait for a broker that is gone",
+        module="raftlog/replication/leadership.py",
+        old="            if state.isr.get(broker) == directory or not is_live(broker):\n",
+        new="            if state.isr.get(broker) == directory:\n",
+        tests=("tests/replication/test_leadership.py::test_a_dead_follower_does_not_join",),
+    ),
+    Guard(
+        name="dead brokers leave",
+        why="nothing is committed until a dead broker is back",
+        module="raftlog/replication/leadership.py",
+        old="            or not is_live(broker_id)\n",
+        new="",
+        tests=("tests/replication/test_leadership.py::test_a_member_that_is_dead_leaves_at_once",),
+    ),
+    Guard(
+        name="members on another disk leave",
+        why="a broker whose disk was replaced stays in sync by name",
+        module="raftlog/replication/leadership.py",
+        old="            or directory_of(broker_id) != directory_id\n",
+        new="",
+        tests=(
+            (
+                "tests/replication/test_leadership.py"
+                "::test_a_member_with_another_registered_disk_leaves_at_once"
+            ),
+        ),
+    ),
+    Guard(
+        name="members that lag leave",
+        why="one slow disk holds up every commit (S36)",
+        module="raftlog/replication/leadership.py",
+        old="            or self._lag_s(follower, now) > self._lag_max_s\n",
+        new="",
+        tests=(
+            "tests/replication/test_leadership.py::test_a_member_that_lags_for_too_long_leaves",
+        ),
+    ),
+    Guard(
+        name="a doubtful proposal stays pending",
+        why="a change that was applied is taken for rejected, and records committed without it "
+        "(S07)",
+        module="raftlog/replication/leadership.py",
+        old="        if accepted is False and not self._is_doubtful:\n",
+        new="        if accepted is False:\n",
+        tests=(
+            (
+                "tests/replication/test_isr_proposals.py"
+                "::test_a_second_try_that_is_rejected_says_nothing_about_the_first"
+            ),
+        ),
+    ),
+    Guard(
+        name="an unknown outcome is no rejection",
+        why="a change that was applied is taken for rejected (S07)",
+        module="raftlog/replication/leadership.py",
+        old="        if accepted is False and not self._is_doubtful:\n",
+        new="        if not accepted and not self._is_doubtful or accepted is None:\n",
+        tests=(
+            (
+                "tests/replication/test_isr_proposals.py"
+                "::test_an_unknown_outcome_keeps_the_proposal_in_flight"
+            ),
+        ),
+    ),
+    Guard(
+        name="outcomes are of the proposal that is pending",
+        why="the answer to an older proposal settles the newer one",
+        module="raftlog/replication/leadership.py",
+        old="        if change != self._pending:\n            return\n",
+        new="",
+        tests=(
+            (
+                "tests/replication/test_isr_proposals.py"
+                "::test_the_late_outcome_of_an_earlier_proposal_changes_nothing"
+            ),
+        ),
+    ),
+    Guard(
+        name="old states change nothing",
+        why="a leader falls back to an ISR that it has left",
+        module="raftlog/replication/leadership.py",
+        old="        if state.version <= self.state.version:\n            return\n",
+        new="",
+        tests=(
+            (
+                "tests/replication/test_isr_proposals.py"
+                "::test_a_state_that_is_known_already_settles_nothing"
+            ),
+        ),
+    ),
+    Guard(
+        name="states of another epoch are another leadership's",
+        why="what followers said in an older epoch counts",
+        module="raftlog/replication/leadership.py",
+        old="        assert state.leader_epoch == self.leader_epoch and state.leader == "
+        "self.broker_id\n",
+        new="",
+        tests=(
+            (
+                "tests/replication/test_isr_proposals.py"
+                "::test_a_state_of_another_epoch_is_for_another_leadership"
+            ),
+        ),
+    ),
+    Guard(
+        name="end offsets wait for the epoch's start",
+        why="after an election a consumer is told an end before one that it was told earlier (P3)",
+        module="raftlog/replication/leadership.py",
+        old="        return self.high_watermark >= self.epoch_start\n",
+        new="        return self.high_watermark >= 0\n",
+        tests=(
+            (
+                "tests/replication/test_leadership.py"
+                "::test_it_is_ready_when_the_watermark_has_reached_the_start_of_its_epoch"
+            ),
+        ),
+    ),
+]
+
+PARTING: Final = [
+    Guard(
+        name="a leader finds where logs part",
+        why="a follower keeps records that the leader does not have (S02)",
+        module="raftlog/replication/following.py",
+        old="    if epoch != last_epoch or end_offset < fetch_offset:\n",
+        new="    if epoch < 0:\n",
+        tests=(
+            (
+                "tests/replication/test_following.py"
+                "::test_another_log_diverges_at_the_end_of_the_largest_common_epoch"
+            ),
+        ),
+    ),
+    Guard(
+        name="an epoch that the leader does not know",
+        why="a follower of an epoch without the leader's records goes on (S03, KIP-279)",
+        module="raftlog/replication/following.py",
+        old="    if epoch != last_epoch or end_offset < fetch_offset:\n",
+        new="    if end_offset < fetch_offset:\n",
+        tests=(
+            (
+                "tests/replication/test_following.py"
+                "::test_another_log_diverges_at_the_end_of_the_largest_common_epoch"
+            ),
+        ),
+    ),
+    Guard(
+        name="an epoch that ended earlier at the leader",
+        why="a follower keeps a tail that was never committed (S01, KIP-101)",
+        module="raftlog/replication/following.py",
+        old="    if epoch != last_epoch or end_offset < fetch_offset:\n",
+        new="    if epoch != last_epoch:\n",
+        tests=(
+            (
+                "tests/replication/test_following.py"
+                "::test_another_log_diverges_at_the_end_of_the_largest_common_epoch"
+            ),
+        ),
+    ),
+    Guard(
+        name="a follower below the leader's start begins anew",
+        why="it has a gap, or asks for ever",
+        module="raftlog/replication/following.py",
+        old="    if fetch_offset < log_start:\n",
+        new="    if fetch_offset < 0:\n",
+        tests=(
+            (
+                "tests/replication/test_following.py"
+                "::test_a_log_that_ends_below_the_leaders_start_begins_anew"
+            ),
+        ),
+    ),
+    Guard(
+        name="a leader that lost its epochs says where it begins",
+        why="a follower is told to cut everything (S18)",
+        module="raftlog/replication/following.py",
+        old="    if epoch < 0 or end_offset < log_start:\n",
+        new="    if end_offset < log_start < 0:\n",
+        tests=(
+            "tests/replication/test_following.py::test_a_log_with_nothing_in_common_begins_anew",
+        ),
+    ),
+    Guard(
+        name="an empty log beyond the leader's end",
+        why="a follower waits for ever beyond the end",
+        module="raftlog/replication/following.py",
+        old="        return None if fetch_offset <= log_end else OutOfRange(log_start)\n",
+        new="        return None\n",
+        tests=(
+            (
+                "tests/replication/test_following.py"
+                "::test_an_empty_log_may_begin_anywhere_in_the_leaders"
+            ),
+        ),
+    ),
+    Guard(
+        name="a follower cuts to where its own epoch ends",
+        why="it keeps records of an epoch that both know, and only it has (S03)",
+        module="raftlog/replication/following.py",
+        old="    return min(diverged.end_offset, end_offset, log_end)\n",
+        new="    return min(diverged.end_offset, log_end)\n",
+        tests=(
+            (
+                "tests/replication/test_following.py"
+                "::test_the_follower_cuts_to_the_common_part_of_both"
+            ),
+        ),
+    ),
+    Guard(
+        name="a follower cuts to where the leader's epoch ends",
+        why="it keeps records that the leader never had",
+        module="raftlog/replication/following.py",
+        old="    return min(diverged.end_offset, end_offset, log_end)\n",
+        new="    return min(end_offset, log_end)\n",
+        tests=(
+            (
+                "tests/replication/test_following.py"
+                "::test_the_follower_cuts_to_the_common_part_of_both"
+            ),
+        ),
+    ),
+    Guard(
+        name="a follower without a common epoch begins anew",
+        why="it asks the same for ever, or keeps what is wrong",
+        module="raftlog/replication/following.py",
+        old="        return min(diverged.end_offset, log_start)\n",
+        new="        return diverged.end_offset\n",
+        tests=(
+            (
+                "tests/replication/test_following.py"
+                "::test_a_follower_that_knows_only_larger_epochs_keeps_nothing"
+            ),
+        ),
+    ),
+]
+
+GUARDS: Final = [*LEADING, *PARTING]

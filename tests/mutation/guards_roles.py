@@ -1,0 +1,284 @@
+"""Guards of the roles of copies, of copies that are damaged, and of who is there."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutation.guard import Guard
+
+ROLES: Final = [
+    Guard(
+        name="a leader is on the disk that was elected",
+        why="a broker that came back with an empty disk leads (S20, S21)",
+        module="raftlog/server/cluster/roles.py",
+        old="            and state.isr.get(self._broker_id) == self._me.directory_id\n",
+        new="",
+        tests=(
+            (
+                "tests/server/cluster/test_roles.py"
+                "::test_it_does_not_lead_what_an_earlier_run_or_another_was_elected_for"
+            ),
+        ),
+    ),
+    Guard(
+        name="a leader is in the run that was elected",
+        why="a leader that was killed goes on in its epoch with less than it had (S17)",
+        module="raftlog/server/cluster/roles.py",
+        old="            and state.leader_boot == self._me.boot\n",
+        new="",
+        tests=(
+            (
+                "tests/server/cluster/test_roles.py"
+                "::test_it_does_not_lead_what_an_earlier_run_or_another_was_elected_for"
+            ),
+        ),
+    ),
+    Guard(
+        name="a damaged copy does not lead",
+        why="a leader serves a log with a hole in it",
+        module="raftlog/server/cluster/roles.py",
+        old="            and state.leader_boot == self._me.boot\n"
+        "            and not host.log.damage\n",
+        new="            and state.leader_boot == self._me.boot\n",
+        tests=("tests/server/cluster/test_roles.py::test_a_damaged_copy_neither_leads_nor_copies",),
+    ),
+    Guard(
+        name="a damaged copy does not follow",
+        why="a damaged replica acknowledges",
+        module="raftlog/server/cluster/roles.py",
+        old=" and state.leader != self._broker_id and not host.log.damage\n",
+        new=" and state.leader != self._broker_id\n",
+        tests=("tests/server/cluster/test_roles.py::test_a_damaged_copy_neither_leads_nor_copies",),
+    ),
+    Guard(
+        name="a role never goes back an epoch",
+        why="a broker takes an old role while its journal is replayed",
+        module="raftlog/server/cluster/roles.py",
+        old="        if host.closed is not None or host.leader_epoch > state.leader_epoch:\n",
+        new="        if host.closed is not None:\n",
+        tests=("tests/server/cluster/test_roles.py::test_an_older_state_changes_nothing",),
+    ),
+    Guard(
+        name="after a start a state has to be current",
+        why="a replica follows a leader of long ago, and cuts what it has to keep",
+        module="raftlog/server/cluster/roles.py",
+        old="        if not self._is_current(member):\n            return\n",
+        new="",
+        tests=(
+            (
+                "tests/server/cluster/test_roles.py"
+                "::test_nobody_is_followed_before_it_is_known_what_the_last_run_acted_on"
+            ),
+        ),
+    ),
+    Guard(
+        name="a state is current once something was applied",
+        why="a proposal that came to nothing counts as news",
+        module="raftlog/server/cluster/roles.py",
+        old="            if isinstance(outcome, Applied):\n"
+        "                member.is_current = True\n",
+        new="            if outcome:\n                member.is_current = True\n",
+        tests=("tests/server/cluster/test_roles.py::test_that_is_asked_again_but_not_at_once",),
+    ),
+    Guard(
+        name="a copy is dropped when the cluster agrees, too",
+        why="a copy that is still counted on is removed",
+        module="raftlog/server/cluster/roles.py",
+        old="            and self._broker_id not in record.partitions[member.partition].replicas\n",
+        new="",
+        tests=(
+            (
+                "tests/server/cluster/test_roles.py"
+                "::test_a_copy_goes_when_the_cluster_too_knows_that_it_is_no_replicas"
+            ),
+        ),
+    ),
+    Guard(
+        name="an unknown outcome stays in doubt",
+        why="an ISR change that was applied is taken for rejected (S07)",
+        module="raftlog/server/cluster/roles.py",
+        old="            leadership.proposal_done(change, None if isinstance(outcome, Unknown) "
+        "else accepted)\n",
+        new="            leadership.proposal_done(change, accepted)\n",
+        tests=(
+            (
+                "tests/server/cluster/test_roles.py"
+                "::test_a_change_whose_outcome_is_not_known_is_proposed_as_it_was"
+            ),
+        ),
+    ),
+    Guard(
+        name="a damaged copy leaves the ISR before it goes",
+        why="a broker without its copy is elected, or counted (P6)",
+        module="raftlog/server/cluster/damage.py",
+        old="    if fenced_in is not None and state.leader_epoch >= fenced_in and not is_member:\n",
+        new="    if not is_member:\n",
+        tests=(
+            (
+                "tests/server/cluster/test_damage.py"
+                "::test_nothing_is_set_aside_before_that_is_agreed_on"
+            ),
+        ),
+    ),
+    Guard(
+        name="a damaged copy that is a member again stays",
+        why="a copy goes that is counted on",
+        module="raftlog/server/cluster/damage.py",
+        old="    if fenced_in is not None and state.leader_epoch >= fenced_in and not is_member:\n",
+        new="    if fenced_in is not None and state.leader_epoch >= fenced_in:\n",
+        tests=(
+            (
+                "tests/server/cluster/test_damage.py"
+                "::test_nothing_is_set_aside_that_was_made_a_member_again"
+            ),
+        ),
+    ),
+    Guard(
+        name="a damaged copy says that it is lost",
+        why="it leaves as one that may be elected (P6)",
+        module="raftlog/server/cluster/damage.py",
+        old="    return ChangeIsr(state.version, state.leader_epoch, isr, state.min_isr, "
+        "(broker_id,))\n",
+        new="    return ChangeIsr(state.version, state.leader_epoch, isr, state.min_isr)\n",
+        tests=(
+            (
+                "tests/server/cluster/test_damage.py"
+                "::test_a_follower_says_that_its_copy_is_lost_whether_it_is_in_sync_or_not"
+            ),
+        ),
+    ),
+    Guard(
+        name="leadership is handed to who is on the member's disk",
+        why="a wiped broker is proposed for ever, and a damaged one goes on leading",
+        module="raftlog/server/cluster/damage.py",
+        old="            if is_live(broker) and directory_of(broker) == directory:\n",
+        new="            if is_live(broker):\n",
+        tests=(
+            (
+                "tests/server/cluster/test_damage.py"
+                "::test_a_leader_hands_over_to_who_is_in_sync_and_there"
+            ),
+        ),
+    ),
+    Guard(
+        name="a copy is set aside only when it may be",
+        why="the only whole copy is moved aside",
+        module="raftlog/server/cluster/partitions.py",
+        old="        elif host.log.damage and self.roles.next_step(member) == damage.SET_ASIDE:\n",
+        new="        elif host.log.damage:\n",
+        tests=(
+            "tests/server/test_guards_copies.py::test_a_copy_that_counts_again_is_not_set_aside",
+        ),
+    ),
+    Guard(
+        name="a copy that does not fit is closed to reads",
+        why="a replica that differs serves what was never committed",
+        module="raftlog/server/cluster/partitions.py",
+        old="        host.log.note_damage(reason, offset=host.high_watermark)\n",
+        new="",
+        tests=(
+            (
+                "tests/server/cluster/test_copies.py"
+                "::test_a_damaged_follower_leaves_sets_its_copy_aside_and_comes_back"
+            ),
+        ),
+    ),
+    Guard(
+        name="a copy is dropped only by who is no replica",
+        why="who became a replica again meanwhile loses its copy",
+        module="raftlog/server/cluster/partitions.py",
+        old="        elif not is_replica and self.roles.may_drop(member):\n",
+        new="        elif self.roles.may_drop(member):\n",
+        tests=(
+            (
+                "tests/server/test_guards_copies.py"
+                "::test_a_copy_of_who_is_a_replica_again_is_not_dropped"
+            ),
+        ),
+    ),
+    Guard(
+        name="topics that are not known are not strays at once",
+        why="after a start, copies go that the cluster has not told of yet (S19)",
+        module="raftlog/server/cluster/partitions.py",
+        old="            if self._machine.topic_by_id(topic.id) is None:\n",
+        new="            if topic:\n",
+        tests=(
+            (
+                "tests/server/cluster/test_partitions.py"
+                "::test_copies_of_topics_that_are_gone_go_when_it_is_certain"
+            ),
+        ),
+    ),
+    Guard(
+        name="a state of an older run names no leader",
+        why="clients are sent to a leader of long ago",
+        module="raftlog/server/cluster/partitions.py",
+        old="        if self._is_known(member):\n            return member.state\n",
+        new="        if member.state:\n            return member.state\n",
+        tests=(
+            (
+                "tests/server/cluster/test_partitions.py"
+                "::test_a_state_from_before_the_start_names_no_leader"
+            ),
+        ),
+    ),
+    Guard(
+        name="states that are told have versions",
+        why="a broker without a vote goes back to an old leader",
+        module="raftlog/server/cluster/gossip.py",
+        old="            if known is None or known.version < state.version:\n",
+        new="            if state is not None:\n",
+        tests=(
+            "tests/server/cluster/test_gossip.py::test_the_version_that_counts_is_the_states_own",
+        ),
+    ),
+    Guard(
+        name="a fenced broker is not live",
+        why="a broker is elected that the cluster has given up",
+        module="raftlog/server/cluster/liveness.py",
+        old="        if self._is_fenced(broker_id):\n            return False\n",
+        new="",
+        tests=(
+            (
+                "tests/server/cluster/test_liveness.py"
+                "::test_a_fenced_broker_is_not_live_however_near_it_is"
+            ),
+        ),
+    ),
+    Guard(
+        name="a silent broker is fenced",
+        why="a dead broker stays in sync for ever",
+        module="raftlog/server/cluster/membership.py",
+        old="            if silent >= self._session_seconds:\n",
+        new="            if silent < 0:\n",
+        tests=(
+            (
+                "tests/server/cluster/test_membership.py"
+                "::test_a_silent_broker_is_fenced_by_the_leader_after_a_sessions_time"
+            ),
+        ),
+    ),
+    Guard(
+        name="a broker is let in when it serves",
+        why="a broker is counted on whose logs are not open",
+        module="raftlog/server/cluster/membership.py",
+        old="        elif machine.brokers[self._broker_id].fenced and self._is_ready():\n",
+        new="        elif machine.brokers[self._broker_id].fenced:\n",
+        tests=(
+            (
+                "tests/server/cluster/test_membership.py"
+                "::test_it_is_let_in_when_it_is_ready_and_looks_after_others_until_then"
+            ),
+        ),
+    ),
+    Guard(
+        name="a registration is of this run",
+        why="a restart is not seen, and its old promises are counted on (KIP-903)",
+        module="raftlog/server/cluster/membership.py",
+        old="            and record.boot == self._me.boot\n",
+        new="",
+        tests=("tests/server/cluster/test_membership.py::test_it_registers_anew_in_each_run",),
+    ),
+]
+
+GUARDS: Final = [*ROLES]

@@ -1,0 +1,112 @@
+"""``Partitions`` with a store on a simulated disk and everything else on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from raftlog.config import BrokerConfig
+from raftlog.replication.cluster_commands import (
+    CreateTopic,
+    InitCluster,
+)
+from raftlog.replication.cluster_state import ClusterChange, TopicRecord
+from raftlog.replication.commands import Elect
+from raftlog.replication.partition_state import PartitionState
+from raftlog.server.cluster.gossip import Gossip
+from raftlog.server.cluster.member import Member
+from raftlog.server.cluster.partitions import Partitions
+from raftlog.server.replica_host import PartitionHost
+from raftlog.server.topic_table import TopicTable
+from raftlog.storage import Store
+from tests.server.cluster.paper import DISKS, Scene, play
+
+
+class Hosting:
+    """Broker 1 of three, with a store on the simulated disk."""
+
+    def __init__(self, s: Scene) -> None:
+        self.s = s
+        s.see(2, 3)
+        self.roles: list[tuple[Member, bool]] = []  # and whether its host is closed
+        self.topics = TopicTable()
+        self.gossip = Gossip(1, s.plane.as_plane, s.links.as_links, brokers=lambda: [1, 2, 3])
+        ids = iter(range(1_000))
+        self.store = Store.open(
+            s.disk, "/data", broker_id=1, cluster_id="", new_id=lambda: f"id{next(ids)}"
+        )
+        s.machine.on_change = self._changed
+        self.partitions = Partitions(
+            1,
+            s.me,
+            config=BrokerConfig(),
+            store=self.store,
+            machine=s.machine,
+            plane=s.plane.as_plane,
+            liveness=s.liveness,
+            topics=self.topics,
+            services=s.services,
+            worker=s.workers,
+            gossip=self.gossip,
+            on_role=self._role,
+        )
+
+    def _role(self, member: Member) -> None:
+        if member.host is not None:
+            self.roles.append((member, member.host.closed is not None))
+
+    def _changed(self, change: ClusterChange) -> None:
+        self.partitions.look_at_topics(sorted(change.topics))
+
+    async def begin(self) -> None:
+        self.s.command(InitCluster(cluster_id="c"))
+        self.s.register(1, 2, 3)
+
+    async def create(
+        self, name: str = "t", *, topic_id: str = "T1", partitions: int = 1, replicas: int = 3
+    ) -> TopicRecord:
+        record: TopicRecord = self.s.command(
+            CreateTopic(
+                name=name,
+                topic_id=topic_id,
+                partitions=partitions,
+                replication_factor=replicas,
+            )
+        )
+        await self.s.settle()
+        return record
+
+    def member(self, topic_id: str = "T1", partition: int = 0) -> Member:
+        member = self.partitions.member(topic_id, partition)
+        assert member is not None
+        return member
+
+    def host(self, topic_id: str = "T1", partition: int = 0) -> PartitionHost:
+        host = self.member(topic_id, partition).host
+        assert host is not None
+        return host
+
+    async def elect(self, leader: int, topic_id: str = "T1", partition: int = 0) -> None:
+        member = self.member(topic_id, partition)
+        elect = Elect(member.state.version, leader, DISKS[leader], 1)
+        member.machine.apply(elect.encode())
+        await self.s.settle()
+
+    async def apply(self, command: Any, topic_id: str = "T1") -> PartitionState:
+        member = self.member(topic_id)
+        member.machine.apply(command.encode())
+        await self.s.settle()
+        return member.state
+
+    def on_disk(self) -> list[tuple[str, int]]:
+        return [(topic.id, partition) for topic, partition, _ in self.store.hosted()]
+
+
+def hosting(test: Callable[[Hosting], Any]) -> None:
+    async def run(s: Scene) -> None:
+        h = Hosting(s)
+        await h.begin()
+        await test(h)
+        await h.partitions.stop()
+
+    play(run)

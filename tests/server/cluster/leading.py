@@ -1,0 +1,102 @@
+"""A leader with one partition or more, and the session of one follower: broker 2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raftlog.protocol.replication import (
+    DurablePosition,
+    ReplicaFetched,
+    ReplicaFetchRequest,
+    ReplicaPosition,
+    TopicIdPartition,
+)
+from raftlog.server.cluster.member import Member
+from raftlog.server.cluster.replica_session import ReplicaSession
+from raftlog.server.replica_host import PartitionHost
+from raftlog.storage import Log
+from tests.server.cluster.paper import (
+    DISKS,
+    TOPIC_ID,
+    PaperReply,
+    Scene,
+    state_of,
+)
+from tests.server.harness import values_of
+
+WAIT_MS = 500
+
+
+class Leading:
+    """A leader's partition or more, and the session of one follower: broker 2."""
+
+    def __init__(self, s: Scene) -> None:
+        self.s = s
+        self.members: dict[tuple[str, int], Member] = {}
+        self.progress: list[Member] = []
+        self.session = ReplicaSession(
+            2,
+            DISKS[2],
+            loop=s.loop,
+            find=lambda topic_id, partition: self.members.get((topic_id, partition)),
+            on_progress=self.progress.append,
+        )
+
+    def leader(self, log: Log | None = None, *, partition: int = 0, **facts: Any) -> PartitionHost:
+        facts.setdefault("epoch", 5)
+        state = state_of(1, 2, **facts)
+        host = self.s.host(log, partition=partition)
+        host.lead(state, 1, lag_max_seconds=10)
+        self.members[TOPIC_ID, partition] = self.s.member(state, host)
+        return host
+
+    def fetch(
+        self,
+        *positions: ReplicaPosition,
+        full: bool = False,
+        forgotten: tuple[int, ...] = (),
+        bytes_max: int = 1 << 20,
+        reply: PaperReply | None = None,
+    ) -> PaperReply:
+        reply = reply or PaperReply()
+        request = ReplicaFetchRequest(
+            partitions=list(positions),
+            full=full,
+            forgotten=[TopicIdPartition(TOPIC_ID, number) for number in forgotten],
+            wait_ms_max=WAIT_MS,
+            bytes_max=bytes_max,
+        )
+        self.session.fetch(request, reply.as_reply)
+        return reply
+
+    def durable(self, offset: int, *, epoch: int = 5, partition: int = 0) -> None:
+        self.session.progress([DurablePosition(TOPIC_ID, partition, epoch, offset)])
+
+
+def at(
+    offset: int,
+    *,
+    partition: int = 0,
+    epoch: int = 5,
+    last_epoch: int = -1,
+    durable: int | None = None,
+    bytes_max: int = 1 << 20,
+) -> ReplicaPosition:
+    return ReplicaPosition(
+        topic_id=TOPIC_ID,
+        partition=partition,
+        leader_epoch=epoch,
+        fetch_offset=offset,
+        last_epoch=last_epoch,
+        durable_offset=offset if durable is None else durable,
+        bytes_max=bytes_max,
+    )
+
+
+def only(reply: PaperReply) -> ReplicaFetched:
+    (part,) = reply.parts
+    return part
+
+
+def values(reply: PaperReply) -> list[bytes]:
+    return values_of(b"".join(reply.answers[0][1]))

@@ -1,0 +1,280 @@
+"""Changes to topics: agreed on, followed here, and only then answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from raftlog.errors import (
+    ClusterNotReadyError,
+    CommitUnknownError,
+    InvalidPartitionsError,
+    RaftlogError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from raftlog.replication.cluster_commands import (
+    CreateTopic,
+    DeleteTopic,
+    decode_command,
+)
+from raftlog.server.cluster.administration import (
+    LEADERS_TIMEOUT_SECONDS,
+    PRODUCER_ID_BLOCK,
+    ClusterTopics,
+)
+from raftlog.server.cluster.membership import CLUSTER_GROUP
+from tests.server.cluster.hosting import Hosting, hosting
+
+
+class Asking:
+    """What is asked of broker 1, whose topics are real."""
+
+    def __init__(self, h: Hosting, *, default_replication_factor: int = 0) -> None:
+        self.h, self.plane = h, h.s.plane
+        self.plane.machines[CLUSTER_GROUP] = h.s.machine
+        ids = iter(range(1, 100))
+        self.topics = ClusterTopics(
+            h.s.machine,
+            h.s.plane.as_plane,
+            h.partitions,
+            new_id=lambda: f"T{next(ids)}",
+            loop=h.s.loop,
+            default_replication_factor=default_replication_factor,
+        )
+
+    async def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Begin ``work``, up to where it waits."""
+        task = asyncio.ensure_future(work)
+        await self.h.s.settle()
+        return task
+
+    def create(self, name: str = "t", **facts: Any) -> Coroutine[Any, Any, Any]:
+        facts = {"partitions": 1, "replication_factor": 3, "config": {}, **facts}
+        return self.topics.create(name, **facts)
+
+    async def there(self, name: str = "t") -> Any:
+        """A topic that is there and led."""
+        task = await self.begin(self.create(name))
+        self.plane.agree()
+        await self.h.s.settle()
+        await self.h.elect(1, self.h.s.machine.topics[name].id)
+        return await task
+
+
+def asking(test: Callable[[Asking], Coroutine[Any, Any, None]], **options: Any) -> None:
+    async def run(h: Hosting) -> None:
+        await test(Asking(h, **options))
+
+    hosting(run)
+
+
+def test_a_topic_is_created_when_it_is_led() -> None:
+    async def test(a: Asking) -> None:
+        task = await a.begin(a.create(config={"retention.ms": "5"}))
+        assert not task.done()
+        record = a.plane.agree().value
+        await a.h.s.settle()
+        assert a.h.host().log.config.retention_ms == 5
+        await asyncio.sleep(1)
+        assert not task.done(), "nobody leads it"
+        await a.h.elect(2)
+        assert await task == record
+
+    asking(test)
+
+
+def test_a_topic_that_nobody_leads_is_answered_after_a_while() -> None:
+    async def test(a: Asking) -> None:
+        task = await a.begin(a.create())
+        a.plane.agree()
+        await asyncio.sleep(LEADERS_TIMEOUT_SECONDS * 1.1)
+        assert task.done()
+        assert task.result().name == "t"
+
+    asking(test)
+
+
+def test_what_the_cluster_refuses_is_refused() -> None:
+    async def test(a: Asking) -> None:
+        await a.there()
+        task = await a.begin(a.create())
+        a.plane.agree()
+        with pytest.raises(TopicExistsError):
+            await task
+        task = await a.begin(a.create("u", replication_factor=4))
+        a.plane.agree()
+        with pytest.raises(InvalidPartitionsError):
+            await task
+
+    asking(test)
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_creation_that_nobody_knows_the_outcome_of_is_made_once(applied: bool) -> None:
+    async def test(a: Asking) -> None:
+        task = await a.begin(a.create())
+        first = a.plane.proposals[0].command
+        a.plane.lose(applied=applied)
+        await a.h.s.settle()
+        assert a.plane.proposals[0].command == first
+        a.plane.agree()
+        await a.h.s.settle()
+        await a.h.elect(1)
+        assert (await task).id == "T1"
+        assert list(a.h.s.machine.topics) == ["t"]
+
+    asking(test)
+
+
+def test_what_stays_unknown_is_told_as_such() -> None:
+    async def test(a: Asking) -> None:
+        task = await a.begin(a.create())
+        for _ in range(2):
+            a.plane.lose()
+            await a.h.s.settle()
+        with pytest.raises(CommitUnknownError):
+            await task
+
+    asking(test)
+
+
+def test_without_a_cluster_nothing_is_changed_and_that_is_said() -> None:
+    async def test(a: Asking) -> None:
+        task = await a.begin(a.create())
+        a.plane.refuse()
+        with pytest.raises(ClusterNotReadyError):
+            await task
+
+    asking(test)
+
+
+def test_a_plan_changes_nothing() -> None:
+    async def test(a: Asking) -> None:
+        plan = await a.topics.plan("t", partitions=2, replication_factor=3, config={})
+        assert len(plan.partitions) == 2
+        with pytest.raises(InvalidPartitionsError):
+            await a.topics.plan("t", partitions=1, replication_factor=9, config={})
+        assert not a.h.s.machine.topics
+        assert not a.plane.proposals
+
+    asking(test)
+
+
+@pytest.mark.parametrize(("asked", "made"), [(0, 2), (1, 1), (3, 3)])
+def test_how_many_copies_is_the_clusters_default(asked: int, made: int) -> None:
+    async def test(a: Asking) -> None:
+        plan = await a.topics.plan("t", partitions=1, replication_factor=asked, config={})
+        assert plan.replication_factor == made
+
+    asking(test, default_replication_factor=2)
+
+
+def test_a_deletion_is_of_the_topic_that_is_known_here_and_no_later_one() -> None:
+    async def test(a: Asking) -> None:
+        record = await a.there()
+        task = await a.begin(a.topics.delete("t"))
+        deletion = decode_command(a.plane.proposals[0].command)
+        assert deletion == DeleteTopic(name="t", topic_id=record.id)
+        a.h.s.machine.apply(DeleteTopic(name="t").encode())
+        a.h.s.command(CreateTopic(name="t", topic_id="T9", partitions=1, replication_factor=1))
+        a.plane.agree()
+        with pytest.raises(UnknownTopicError):
+            await task
+        assert a.h.s.machine.topics["t"].id == "T9"
+
+    asking(test)
+
+
+def test_a_deleted_topic_is_gone_here_when_that_is_answered() -> None:
+    async def test(a: Asking) -> None:
+        record = await a.there()
+        task = await a.begin(a.topics.delete("t"))
+        a.plane.agree()
+        assert await task == record
+        assert "t" not in a.h.topics
+        assert a.h.on_disk() == []
+
+    asking(test)
+
+
+def test_a_topic_that_is_not_known_here_yet_can_be_deleted() -> None:
+    async def test(a: Asking) -> None:
+        task = await a.begin(a.topics.delete("t"))
+        made = a.h.s.command(
+            CreateTopic(name="t", topic_id="T9", partitions=1, replication_factor=1)
+        )
+        a.plane.agree()
+        assert await task == made
+        assert not a.h.s.machine.topics
+
+    asking(test)
+
+
+def test_settings_are_changed_when_the_log_goes_by_them() -> None:
+    async def test(a: Asking) -> None:
+        await a.there()
+        task = await a.begin(a.topics.alter("t", {"retention.ms": "7"}))
+        a.plane.agree()
+        record = await task
+        assert record.overrides == {"retention.ms": "7"}
+        assert a.h.host().log.config.retention_ms == 7
+
+    asking(test)
+
+
+def test_more_partitions_are_there_when_they_are_led() -> None:
+    async def test(a: Asking) -> None:
+        await a.there()
+        task = await a.begin(a.topics.add_partitions("t", 2))
+        a.plane.agree()
+        await asyncio.sleep(1)
+        assert not task.done()
+        await a.h.elect(1, partition=1)
+        assert len((await task).partitions) == 2
+
+    asking(test)
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_said_to_be() -> None:
+    async def test(a: Asking) -> None:
+        await a.there()
+        task = await a.begin(a.topics.alter("t", {"retention.ms": "7"}))
+        a.plane.agree()
+        a.h.s.machine.apply(DeleteTopic(name="t").encode())
+        with pytest.raises(RaftlogError, match="deleted meanwhile"):
+            await task
+
+    asking(test)
+
+
+def test_producer_ids_come_in_blocks_and_never_twice() -> None:
+    async def test(a: Asking) -> None:
+        first = await a.begin(a.topics.allocate_producer_id())
+        a.plane.agree()
+        assert await first == 0
+        for expected in range(1, PRODUCER_ID_BLOCK):
+            assert await a.topics.allocate_producer_id() == expected
+        task = await a.begin(a.topics.allocate_producer_id())
+        a.plane.lose(applied=True)
+        with pytest.raises(CommitUnknownError):
+            await task
+        task = await a.begin(a.topics.allocate_producer_id())
+        a.plane.agree()
+        assert await task == 2 * PRODUCER_ID_BLOCK, "the lost block is nobody's"
+
+    asking(test)
+
+
+def test_two_that_ask_at_once_get_two() -> None:
+    async def test(a: Asking) -> None:
+        one = await a.begin(a.topics.allocate_producer_id())
+        other = await a.begin(a.topics.allocate_producer_id())
+        a.plane.agree()
+        a.plane.agree()
+        assert len({await one, await other, await a.topics.allocate_producer_id()}) == 3
+
+    asking(test)

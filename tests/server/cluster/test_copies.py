@@ -1,0 +1,286 @@
+"""Copies that are made, dropped, and set aside when they are damaged."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+
+import pytest
+
+from raftlog.errors import NotLeaderError, RaftlogError
+from raftlog.replication.cluster_commands import (
+    DeleteTopic,
+    SetReplicas,
+)
+from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Elect
+from raftlog.server.cluster.member import Member
+from raftlog.server.cluster.partitions import RETRY_SECONDS
+from raftlog.testing.disk import Fault
+from tests.server.cluster.hosting import Hosting, hosting
+from tests.server.cluster.paper import DISKS, append
+
+
+async def witness_becomes_replica(h: Hosting) -> None:
+    record = await h.create(partitions=3, replicas=2)
+    number = next(n for n, a in enumerate(record.partitions) if 1 in a.witnesses)
+    assignment = record.partitions[number]
+    member = h.member(partition=number)
+    assert member.host is None
+    leader, other = assignment.replicas
+    change = ChangeReplicas(member.state.version, (leader, 1), (other,))
+    member.machine.apply(change.encode())
+    await h.s.settle()
+    assert member.host is not None
+    assert h.topics.topic("t").hosts[number] is member.host
+    assert member.host.follows(leader, member.state.leader_epoch)
+    assert member.host.log.log_end_offset == 0
+
+
+def test_a_witness_that_becomes_a_replica_starts_with_an_empty_copy() -> None:
+    hosting(witness_becomes_replica)
+
+
+def test_a_copy_that_cannot_be_made_is_tried_again() -> None:
+    async def test(h: Hosting) -> None:
+        record = await h.create(partitions=3, replicas=2)
+        number = next(n for n, a in enumerate(record.partitions) if 1 in a.witnesses)
+        leader, other = record.partitions[number].replicas
+        h.s.disk.faults.append(Fault(error=errno.ENOSPC, path="*", times=1))
+        member = h.member(partition=number)
+        change = ChangeReplicas(member.state.version, (leader, 1), (other,))
+        member.machine.apply(change.encode())
+        await h.s.settle()
+        assert member.host is None
+        await asyncio.sleep(2 * RETRY_SECONDS)
+        assert member.host is not None
+
+    hosting(test)
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_no_mistake() -> None:
+    async def test(h: Hosting) -> None:
+        record = await h.create(partitions=3, replicas=2)
+        number = next(n for n, a in enumerate(record.partitions) if 1 in a.witnesses)
+        leader, other = record.partitions[number].replicas
+        member = h.member(partition=number)
+        h.s.workers.hold()
+        change = ChangeReplicas(member.state.version, (leader, 1), (other,))
+        member.machine.apply(change.encode())
+        h.s.command(DeleteTopic(name="t"))
+        await h.s.settle()
+        h.s.workers.release()
+        await h.partitions.until_seen("t")
+        await h.s.settle()
+        assert h.on_disk() == []
+        assert not h.partitions.members
+
+    hosting(test)
+
+
+async def no_replica_any_more(h: Hosting, *, noted: bool = True) -> Member:
+    """Broker 1 was a follower, and is a witness now."""
+    await h.create()
+    await h.elect(2)
+    member = h.member()
+    await h.apply(ChangeReplicas(member.state.version, (2, 3), (1,)))
+    if noted:
+        version = member.state.version
+        h.s.command(
+            SetReplicas(
+                topic_id="T1", partition=0, replicas=(2, 3), witnesses=(1,), version=version
+            )
+        )
+        await h.partitions.until_seen("t")
+        await h.s.settle()
+    return member
+
+
+def test_who_is_no_replica_any_more_drops_its_copy_when_all_know() -> None:
+    async def test(h: Hosting) -> None:
+        member = await no_replica_any_more(h, noted=False)
+        host = h.host()
+        assert host.leader is None
+        assert h.on_disk() == [("T1", 0)]
+        h.s.command(
+            SetReplicas(
+                topic_id="T1",
+                partition=0,
+                replicas=(2, 3),
+                witnesses=(1,),
+                version=member.state.version,
+            )
+        )
+        await h.partitions.until_seen("t")
+        await h.s.settle()
+        assert isinstance(host.closed, NotLeaderError)
+        assert member.host is None
+        assert h.topics.topic("t").hosts == [None]
+        assert h.on_disk() == []
+        assert h.roles[-1] == (member, True)
+
+    # `member.host` is there when the role is told: the fetcher has to let go of it.
+    hosting(test)
+
+
+def test_who_becomes_a_replica_again_starts_with_nothing() -> None:
+    async def test(h: Hosting) -> None:
+        member = await no_replica_any_more(h)
+        await h.apply(ChangeReplicas(member.state.version, (2, 3, 1), ()))
+        assert h.host().log.log_end_offset == 0
+        assert h.host().follows(2, member.state.leader_epoch)
+
+    hosting(test)
+
+
+def test_a_copy_is_not_dropped_under_who_became_a_replica_meanwhile() -> None:
+    async def test(h: Hosting) -> None:
+        h.s.workers.hold()
+        h.s.workers.release()
+        await h.create()
+        await h.elect(2)
+        member = h.member()
+        await h.apply(ChangeReplicas(member.state.version, (2, 3), (1,)))
+        h.s.workers.hold()
+        h.s.command(
+            SetReplicas(
+                topic_id="T1",
+                partition=0,
+                replicas=(2, 3),
+                witnesses=(1,),
+                version=member.state.version,
+            )
+        )
+        await h.s.settle()
+        await h.apply(ChangeReplicas(member.state.version, (2, 3, 1), ()))
+        # Whatever goes on with the disk: nothing is told to the leader of what is about to go.
+        assert member.host is None or member.host.closed is not None or not member.host.log.damage
+        h.s.workers.release()
+        await h.partitions.until_seen("t")
+        await h.s.settle()
+        assert h.host().closed is None
+        assert h.on_disk() == [("T1", 0)]
+        assert h.store.hosted_log("T1", 0) is h.host().log
+
+    hosting(test)
+
+
+def test_a_copy_left_from_a_time_as_replica_is_dropped_after_the_next_start() -> None:
+    async def test(h: Hosting) -> None:
+        record = await h.create(partitions=3, replicas=2)
+        number = next(n for n, a in enumerate(record.partitions) if 1 in a.witnesses)
+        h.s.command(DeleteTopic(name="t"))
+        await h.partitions.until_seen("t")
+        h.store.host_partition("t", "T2", number, total_partitions=3, overrides={})
+        record = await h.create(topic_id="T2", partitions=3, replicas=2)
+        await h.s.settle()
+        expected = [n for n, a in enumerate(record.partitions) if 1 in a.replicas]
+        assert sorted(n for _, n in h.on_disk()) == expected
+
+    hosting(test)
+
+
+# -- damage
+
+
+def test_a_damaged_follower_leaves_sets_its_copy_aside_and_comes_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(h: Hosting) -> None:
+        await h.create()
+        await h.elect(2)
+        member, old = h.member(), h.host()
+        with caplog.at_level(logging.ERROR):
+            h.partitions.damaged(old, "it does not fit")
+        assert old.leader is None
+        assert old.closed is None
+        (lost,) = h.s.plane.commands()
+        assert isinstance(lost, ChangeIsr)
+        assert h.roles[-1] == (member, False)
+        h.partitions.damaged(old, "again")
+        assert len(h.s.plane.proposals) == 1
+        h.s.plane.agree()
+        await h.s.settle()
+        assert old.closed is not None
+        new = h.host()
+        assert new is not old
+        assert new.log.damage == ""
+        assert 1 not in member.state.isr
+        assert new.follows(2, member.state.leader_epoch)
+        assert list(h.topics.topic("t").hosts) == [new]
+        assert "the damaged copy was set aside as" in caplog.text
+        assert any(".quarantine-1" in name for name in h.s.disk.list_dir("/data/topics/t/T1"))
+
+    hosting(test)
+
+
+def test_a_damaged_leader_hands_over_first() -> None:
+    async def test(h: Hosting) -> None:
+        await h.create()
+        await h.elect(1)
+        host = h.host()
+        told: list[RaftlogError | None] = []
+        h.s.workers.hold()
+        host.when_committed(append(host, b"a"), told.append)
+        host.log.note_damage("found by a read", offset=0)
+        h.partitions.review_all()
+        assert host.leadership is None
+        assert len(told) == 1, "nobody waits for a leader that is gone"
+        (elect,) = h.s.plane.commands()
+        assert isinstance(elect, Elect)
+        h.s.plane.agree()
+        h.s.workers.release()
+        await h.s.settle()
+        (lost,) = h.s.plane.commands()
+        assert isinstance(lost, ChangeIsr)
+        h.s.plane.agree()
+        await h.s.settle()
+        assert h.host().log.damage == ""
+        assert h.host().follows(elect.leader, h.member().state.leader_epoch)
+
+    hosting(test)
+
+
+def test_a_copy_that_was_elected_by_an_operator_meanwhile_is_kept() -> None:
+    async def test(h: Hosting) -> None:
+        await h.create()
+        await h.elect(2)
+        old = h.host()
+        h.partitions.damaged(old, "bad")
+        h.s.workers.hold()  # the quarantine is about to begin
+        h.s.plane.agree()
+        state = h.member().state
+        back = ChangeIsr(
+            state.version, state.leader_epoch, {**state.isr, 1: DISKS[1]}, state.min_isr
+        )
+        await h.apply(back)
+        assert old.closed is None, "it looks again before it begins"
+        h.s.workers.release()
+        await h.s.settle()
+        assert h.host() is old
+        assert isinstance(h.s.plane.commands()[-1], ChangeIsr)
+
+    hosting(test)
+
+
+def test_damage_of_a_host_that_was_replaced_is_old_news() -> None:
+    async def test(h: Hosting) -> None:
+        await h.create()
+        stranger = h.s.host()
+        h.partitions.damaged(stranger, "bad")
+        assert stranger.log.damage == ""
+        assert h.host().log.damage == ""
+
+    hosting(test)
+
+
+def test_reviews_reach_every_partition() -> None:
+    async def test(h: Hosting) -> None:
+        await h.create(partitions=2)
+        for number in range(2):
+            await h.elect(1, partition=number)
+        h.s.fenced.add(3)
+        h.partitions.review_all()
+        assert [p.group_id for p in h.s.plane.proposals] == ["T1/0", "T1/1"]
+
+    hosting(test)

@@ -1,0 +1,176 @@
+"""A broker among others, as a whole: real brokers on a simulated network, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from raftlog.server.cluster.node import LOOK_SECONDS
+from raftlog.testing.simulator.world import World
+from tests.server.cluster.simulated import Cluster
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with World(11, brokers=3) as world:
+        yield Cluster(world)
+
+
+def test_three_become_a_cluster_with_one_name(cluster: Cluster) -> None:
+    nodes = [cluster.node(number) for number in (1, 2, 3)]
+    (name,) = {node.machine.cluster_id for node in nodes}
+    assert name
+    assert {node._store.identity.cluster_id for node in nodes} == {name}
+    assert [info.id for info in nodes[0].other_brokers()] == [2, 3]
+    assert all(node.links.is_up(peer) for node in nodes for peer in {1, 2, 3} - {node.broker_id})
+
+
+def test_what_one_leads_the_others_copy(cluster: Cluster) -> None:
+    cluster.create()
+    cluster.send(b"a", b"b")
+    topic = cluster.node(1).machine.topics["t"].id
+
+    def ends() -> list[int]:
+        hosts = [cluster.node(n).partitions.member(topic, 0) for n in (1, 2, 3)]
+        return [host.host.high_watermark for host in hosts if host and host.host]
+
+    cluster.until(lambda: ends() == [2, 2, 2])
+    assert cluster.read(2) == [b"a", b"b"]
+
+
+def test_a_dead_leader_is_followed_by_another_and_comes_back(cluster: Cluster) -> None:
+    cluster.create()
+    cluster.send(b"a")
+    leader = cluster.leader(1)
+    other = leader % 3 + 1
+    epoch = cluster.state(other).leader_epoch
+    cluster.world.brokers[leader - 1].is_kept_down = True
+    cluster.world.brokers[leader - 1].kill()
+    cluster.until(lambda: cluster.state(other).leader not in {None, leader}, limit_s=5)
+    assert cluster.state(other).leader_epoch > epoch
+    cluster.send(b"b")
+    cluster.start(leader)
+    cluster.in_sync(other, {1, 2, 3})
+    assert cluster.read(2) == [b"a", b"b"]
+
+
+def test_a_wiped_broker_comes_back_copies_and_is_in_sync(cluster: Cluster) -> None:
+    cluster.create()
+    cluster.send(b"a")
+    leader = cluster.leader(1)
+    other = leader % 3 + 1
+    old = cluster.node(other).me.directory_id
+    cluster.lose(other)
+    cluster.start(other)  # at once: its old registration is not fenced yet
+    assert cluster.node(other).me.directory_id != old
+    cluster.until(lambda: cluster.state(leader).isr.get(other) not in {None, old})
+    cluster.until(lambda: cluster.node(other).membership.is_in)
+    topic = cluster.node(1).machine.topics["t"].id
+    voters = {**cluster.node(leader).plane.status(f"{topic}/0").voters}
+    assert voters[other] == cluster.node(other).me.directory_id
+    cluster.send(b"b")
+    assert cluster.read(2) == [b"a", b"b"]
+
+
+def test_a_broker_that_stops_hands_over_first(cluster: Cluster) -> None:
+    """The others need no timeout to find out: it is fenced, and leads nothing, when it ends."""
+    cluster.create(partitions=6)
+    cluster.send(b"a")
+    leader = cluster.leader(1)
+    other = leader % 3 + 1
+    begun = cluster.world.time.now
+    cluster.stop(leader)
+    assert cluster.world.time.now - begun < 1.0
+    # At that very moment, and not some time after it:
+    states = [cluster.state(other, partition) for partition in range(6)]
+    assert all(state.leader not in {None, leader} for state in states)
+    assert cluster.node(other).machine.brokers[leader].fenced
+    cluster.send(b"b")
+    cluster.start(leader)
+    cluster.in_sync(other, {1, 2, 3})
+    assert cluster.node(leader).membership.is_in
+    assert cluster.read(2) == [b"a", b"b"]
+
+
+def test_all_that_stop_at_once_do_not_wait_for_each_other(cluster: Cluster) -> None:
+    cluster.create()
+    begun = cluster.world.time.now
+    for machine in cluster.world.brokers:
+        machine.is_kept_down = True
+        machine.stop()
+    cluster.until(lambda: not any(machine.is_running for machine in cluster.world.brokers))
+    assert cluster.world.time.now - begun < 2.0
+    cluster.start(1, 2, 3)
+    cluster.send(b"after")
+
+
+def test_a_damaged_copy_is_made_anew(cluster: Cluster) -> None:
+    cluster.create()
+    cluster.send(b"a" * 200, b"b" * 200)
+    leader = cluster.leader(1)
+    other = leader % 3 + 1
+    cluster.in_sync(leader, {1, 2, 3})
+    topic = cluster.node(1).machine.topics["t"].id
+    member = cluster.node(other).partitions.member(topic, 0)
+    assert member is not None
+    assert member.host is not None
+    bad = member.host
+    cluster.node(other).partitions.damaged(bad, "found by a test")
+    cluster.until(lambda: member.host is not bad)
+    cluster.until(lambda: member.host is not None and member.host.log.log_end_offset == 2)
+    cluster.in_sync(leader, {1, 2, 3})
+    assert member.host.log.damage == ""
+
+
+def test_a_damaged_leader_is_followed_by_another(cluster: Cluster) -> None:
+    cluster.create()
+    cluster.send(b"a" * 200)
+    leader = cluster.leader(1)
+    cluster.in_sync(leader, {1, 2, 3})
+    topic = cluster.node(1).machine.topics["t"].id
+    member = cluster.node(leader).partitions.member(topic, 0)
+    assert member is not None
+    assert member.host is not None
+    cluster.node(leader).partitions.damaged(member.host, "found by a test")
+    cluster.until(lambda: cluster.state(leader).leader != leader)
+    cluster.until(lambda: set(cluster.state(leader).isr) == {1, 2, 3})
+    cluster.send(b"b")
+    assert cluster.read(2) == [b"a" * 200, b"b"]
+
+
+def test_many_reasons_to_look_are_one_look(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = cluster.node(1)
+    looks: list[float] = []
+    monkeypatch.setattr(node, "_look_at_everything", lambda: looks.append(cluster.world.time.now))
+    monkeypatch.setattr(node, "_next_look", None)
+    for seconds in (1.0, 0.5, 0.7, 0.5):
+        node._look_soon(seconds)
+    begun = cluster.world.time.now
+    cluster.world.run_for(LOOK_SECONDS * 20)
+    assert looks == [pytest.approx(begun + 0.5, abs=0.01)]
+
+
+def test_a_connection_has_one_session_and_none_after_its_end(cluster: Cluster) -> None:
+    cluster.create()
+    node = cluster.node(cluster.leader(1))
+    cluster.until(lambda: len(node._sessions) == 2)
+    (connection, session), *_ = node._sessions.items()
+    assert node.session(connection) is session
+    node.forget(connection)
+    assert connection not in node._sessions
+    node.forget(connection)
+    assert session not in node._newest_session.values()
+
+
+def test_a_broker_alone_does_not_stop_for_ever(cluster: Cluster) -> None:
+    cluster.create()
+    for number in (2, 3):
+        cluster.world.brokers[number - 1].is_kept_down = True
+        cluster.world.brokers[number - 1].kill()
+    cluster.world.run_for(5)
+    begun = cluster.world.time.now
+    cluster.stop(1)
+    assert cluster.world.time.now - begun < 3.0

@@ -1,0 +1,239 @@
+"""What a partition's host must not do, where no other test would notice that it does."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from raftlog.errors import (
+    CommitUnknownError,
+    FencedLeaderEpochError,
+    LeaderNotAvailableError,
+    NotEnoughReplicasError,
+    NotLeaderError,
+    RaftlogError,
+    UnknownLeaderEpochError,
+)
+from raftlog.protocol.connection import Request
+from raftlog.protocol.fetch import ListOffsetsRequest, OffsetAnswer, OffsetQuery
+from raftlog.record import validate
+from raftlog.server.context import BrokerContext
+from raftlog.server.handlers import list_offsets
+from raftlog.server.replica_host import PartitionHost
+from raftlog.server.waiters import Acknowledge
+from raftlog.storage import Log
+from tests.server.cluster.paper import PaperReply, Scene, append, play, state_of, write
+from tests.server.harness import batch_of
+
+LAG_MAX_S = 10.0
+
+
+def leader(s: Scene, log: Log | None = None, *, epoch: int = 5, **facts: Any) -> PartitionHost:
+    """Broker 1 leads, and broker 2 follows."""
+    host = s.host(log)
+    host.lead(state_of(1, 2, epoch=epoch, **facts), 1, lag_max_seconds=LAG_MAX_S)
+    return host
+
+
+def copy_of(s: Scene, *values: bytes) -> bytes:
+    """These records as a leader has stored them."""
+    log = s.log()
+    write(log, *values)
+    return b"".join(log.read(start_offset=0, end_offset=len(values), bytes_max=1 << 20))
+
+
+# -- appending -------------------------------------------------------------------------------------
+
+
+def test_who_follows_appends_nothing() -> None:
+    async def test(s: Scene) -> None:
+        host = leader(s)
+        host.follow(2, 6)
+        with pytest.raises(NotLeaderError, match="broker 2 does"):
+            append(host, b"a")
+        assert host.log.log_end_offset == 0
+
+    play(test)
+
+
+def test_what_could_not_be_committed_is_not_appended() -> None:
+    async def test(s: Scene) -> None:
+        host = leader(s, isr=(1,), min_isr=2)
+        with pytest.raises(NotEnoughReplicasError, match="nothing was appended"):
+            append(host, b"a")
+        assert host.log.log_end_offset == 0
+        batch = batch_of(b"a")
+        host.append(batch, validate(batch), to_be_committed=False)
+        assert host.log.log_end_offset == 1
+
+    play(test)
+
+
+def test_a_producer_that_waits_hears_that_the_leader_is_none_any_more() -> None:
+    """And is not acknowledged by what the next leader has in that place."""
+
+    async def test(s: Scene) -> None:
+        told: list[RaftlogError | None] = []
+        host = leader(s)
+        host.when_committed(append(host, b"a"), told.append)
+        await s.settle()
+        assert told == []
+        host.follow(2, 6)
+        assert [type(error) for error in told] == [CommitUnknownError]
+        host.advance_high_watermark(1)
+        assert len(told) == 1
+
+    play(test)
+
+
+# -- watermarks ------------------------------------------------------------------------------------
+
+
+def test_the_watermark_of_a_follower_never_goes_back() -> None:
+    async def test(s: Scene) -> None:
+        host = s.host()
+        host.follow(2, 5)
+        host.append_copied(copy_of(s, b"a", b"b"))
+        host.advance_high_watermark(2)
+        host.advance_high_watermark(1)
+        assert host.high_watermark == 2
+
+    play(test)
+
+
+def test_a_time_is_looked_up_in_what_is_committed() -> None:
+    async def test(s: Scene) -> None:
+        host = s.host()
+        host.follow(2, 5)
+        host.append_copied(copy_of(s, b"a", b"b"))
+        assert host.offset_for_timestamp(0) is None
+        host.advance_high_watermark(2)
+        found = host.offset_for_timestamp(0)
+        assert found is not None
+        assert found.offset == 0
+
+    play(test)
+
+
+def test_a_new_leader_is_ready_when_all_that_it_found_is_committed() -> None:
+    async def test(s: Scene) -> None:
+        log = s.log()
+        write(log, b"a", b"b")
+        host = leader(s, log)
+        assert not host.is_ready
+        host.on_follower(2, "disk-2", fetch_offset=1, durable_offset=1)
+        assert not host.is_ready
+        host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
+        assert (host.is_ready, host.high_watermark) == (True, 2)
+
+    play(test)
+
+
+# -- epochs ----------------------------------------------------------------------------------------
+
+
+def test_a_client_of_another_epoch_is_told_which_of_the_two_is_older() -> None:
+    async def test(s: Scene) -> None:
+        host = leader(s, epoch=5)
+        host.check_epoch(5)
+        host.check_epoch(-1)
+        with pytest.raises(FencedLeaderEpochError):
+            host.check_epoch(4)
+        with pytest.raises(UnknownLeaderEpochError):
+            host.check_epoch(6)
+
+    play(test)
+
+
+def test_a_broker_alone_begins_an_epoch_at_each_start() -> None:
+    async def test(s: Scene) -> None:
+        log = s.log()
+        write(log, b"a", epoch=3)
+        host = s.host(log)
+        host.lead_alone(1, "disk-1")
+        assert host.leader_epoch == 4
+
+    play(test)
+
+
+def test_a_replica_follows_one_leader_in_one_epoch() -> None:
+    async def test(s: Scene) -> None:
+        host = s.host()
+        host.follow(2, 5)
+        assert host.follows(2, 5)
+        assert not host.follows(2, 4)
+        assert not host.follows(3, 5)
+        host.follow(2, 6)
+        assert not host.follows(2, 5)
+        host.follow(None, 7)
+        assert not host.follows(2, 7)
+
+    play(test)
+
+
+# -- list_offsets ----------------------------------------------------------------------------------
+
+
+class Asked:
+    """A broker's context with one partition, and who is asked to confirm its leader."""
+
+    def __init__(self, host: PartitionHost) -> None:
+        self.host = host
+        self.waiting: list[Acknowledge] = []
+        self.topics = SimpleNamespace(host=lambda _topic, _partition: host)
+        self.cluster = SimpleNamespace(confirm=lambda _host, done: self.waiting.append(done))
+
+    def latest(self, reply: PaperReply) -> None:
+        query = OffsetQuery(topic="t", partition=0, at="latest", leader_epoch=-1)
+        request = SimpleNamespace(message=ListOffsetsRequest(queries=[query]))
+        context = cast(BrokerContext, self)
+        list_offsets.handle(context, cast(Request, request), reply.as_reply)
+
+
+def answer(reply: PaperReply) -> OffsetAnswer:
+    ((message, _),) = reply.answers
+    (found,) = message.answers
+    assert isinstance(found, OffsetAnswer)
+    return found
+
+
+def failure(reply: PaperReply) -> type[RaftlogError]:
+    found = answer(reply).failure
+    assert found is not None
+    return type(found.to_error())
+
+
+def test_an_end_is_told_once_the_leader_is_ready_and_confirmed() -> None:
+    async def test(s: Scene) -> None:
+        log = s.log()
+        write(log, b"a", b"b")
+        asked = Asked(leader(s, log))
+        reply = PaperReply()
+        asked.latest(reply)
+        assert failure(reply) is LeaderNotAvailableError
+        assert asked.waiting == []
+        asked.host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
+        reply = PaperReply()
+        asked.latest(reply)
+        assert reply.answers == []
+        asked.waiting.pop()(None)
+        assert answer(reply).offset == 2
+        reply = PaperReply()
+        asked.latest(reply)
+        asked.waiting.pop()(NotLeaderError("another one does"))
+        assert failure(reply) is NotLeaderError
+
+    play(test)
+
+
+def test_a_follower_tells_no_end() -> None:
+    async def test(s: Scene) -> None:
+        host = s.host()
+        host.follow(2, 5)
+        reply = PaperReply()
+        Asked(host).latest(reply)
+        assert failure(reply) is NotLeaderError
+
+    play(test)
