@@ -8,7 +8,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	$$p -c '$(IS_USABLE)' 2>/dev/null && { command -v $$p; break; }; done)
 PYTEST := $(BIN)/python -m pytest -n 2
 
-.PHONY: help demo test check seeds nightly bench docs clean
+.PHONY: help demo test check seeds nightly mutation bench docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -31,6 +31,9 @@ seeds: $(VENV)/.dev ## randomised tests with more examples (about 20 minutes at 
 
 nightly: $(VENV)/.dev ## randomised tests with very many examples (hours)
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout=0 -m "hypothesis or seeds or nightly" $(ARGS)
+
+mutation: $(VENV)/.dev ## take each guard out of the code in turn: the tests have to notice (about 10 minutes)
+	$(BIN)/python -m tests.mutation.run $(ARGS)
 
 bench: $(VENV)/.dev ## throughput and latency beside the floor of this machine
 	$(BIN)/raftlog bench all $(ARGS)
