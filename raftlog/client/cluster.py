@@ -295,9 +295,9 @@ class Cluster:
             return False
         now = asyncio.get_running_loop().time()
         in_doubt = {broker for broker, until in self._doubtful.items() if until > now}
-        topics = [self.view.topics[name] for name in asked if name in self.view.topics]
+        known = [self.view.topics[name] for name in asked if name in self.view.topics]
         others = self.view.brokers.keys() - in_doubt - sources
-        return not others or not any(in_doubt & set(topic.leaders) for topic in topics)
+        return not others or not any(in_doubt & set(topic.leaders) for topic in known)
 
     # -- requests
 

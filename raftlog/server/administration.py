@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from raftlog import limits
 from raftlog.errors import (
@@ -72,6 +72,10 @@ class Administration:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed: RaftlogError | None = None
 
+    def submit_at_once(self, operation: Operation, reply: Reply) -> None:
+        """The same for what must not wait for others: they may be waiting for it to be done."""
+        self._begin(self._answer(operation, reply))
+
     def submit(self, operation: Operation, reply: Reply) -> None:
         """Run ``operation`` when it is its turn and reply with what it returns or raises."""
         if len(self._tasks) >= limits.ADMIN_REQUESTS_PENDING_MAX:
@@ -79,7 +83,10 @@ class Administration:
                 f"{len(self._tasks)} changes to topics are waiting already "
                 "(ADMIN_REQUESTS_PENDING_MAX); try again in a moment"
             )
-        task = self._loop.create_task(self._run(operation, reply))
+        self._begin(self._run(operation, reply))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -94,16 +101,19 @@ class Administration:
 
     async def _run(self, operation: Operation, reply: Reply) -> None:
         async with self._turn:
-            try:
-                if self._closed is not None:
-                    raise self._closed
-                message = await operation()
-            except RaftlogError as error:
-                reply.fail(error)
-            except Exception as error:  # noqa: BLE001 - told, logged and counted
-                reply.fail_by_mistake(error)
-            else:
-                reply.send(message)
+            await self._answer(operation, reply)
+
+    async def _answer(self, operation: Operation, reply: Reply) -> None:
+        try:
+            if self._closed is not None:
+                raise self._closed
+            message = await operation()
+        except RaftlogError as error:
+            reply.fail(error)
+        except Exception as error:  # noqa: BLE001 - told, logged and counted
+            reply.fail_by_mistake(error)
+        else:
+            reply.send(message)
 
 
 class LocalTopics:

@@ -71,6 +71,7 @@ class PartitionHost:
         "leader_epoch",
         "leadership",
         "log",
+        "obstacle",
         "on_durable",
         "topic_id",
         "topic_partition",
@@ -86,11 +87,12 @@ class PartitionHost:
     ) -> None:
         self.topic_partition, self.topic_id = topic_partition, topic_id
         self.log = log
-        self.leader: int | None = None  # the broker that leads, as far as this one knows
+        self.leader: int | None = None  # as far as this broker knows
         self.leader_epoch: LeaderEpoch = -1
         self.leadership: Leadership | None = None  # while this broker leads
         self._following: LeaderEpoch | None = None  # the epoch of the leader that is followed
         self.on_durable: Callable[[PartitionHost], None] | None = None  # a follower's fsync
+        self.obstacle = ""  # why nothing can be committed for now though this broker leads
         self.closed: RaftlogError | None = None  # why, once nothing may be appended or read here
         self.committed_bytes = 0  # ever, by this host: tells a waiting fetch how much is new
         self._appended_bytes = 0
@@ -180,7 +182,7 @@ class PartitionHost:
         self.leadership = None
         reason = CommitUnknownError(
             f"{self.topic_partition}: this broker led it no more before the record was committed; "
-            "the new leader may have it, or not (an idempotent producer sends it again)"
+            "the new leader may have it or not"
         )
         self._waiting_for_disk.refuse(reason)
         self._waiting_for_commit.refuse(reason)
@@ -227,16 +229,16 @@ class PartitionHost:
     ) -> Appended:
         """Append a validated batch. How far it got: ``when_committed``, ``when_on_disk``.
 
-        Raises ``NotLeaderError``, and ``NotEnoughReplicasError`` for one that is
-        ``to_be_committed`` and could not be.
+        Raises ``NotLeaderError``, and ``NotEnoughReplicasError`` if it is ``to_be_committed``.
         """
         leadership = self.check_leading()
+        if to_be_committed and self.obstacle:
+            raise NotEnoughReplicasError(f"{self.topic_partition}: {self.obstacle}")
         if to_be_committed and not leadership.has_quorum:
             state = leadership.state
             raise NotEnoughReplicasError(
-                f"{self.topic_partition} has {len(state.isr)} in-sync replicas "
-                f"({', '.join(map(str, sorted(state.isr)))}) and its min.insync.replicas is "
-                f"{state.min_isr}: nothing was appended. Bring brokers back, or lower it"
+                f"{self.topic_partition}: of its replicas {sorted(state.isr)} are in sync, and its "
+                f"min.insync.replicas is {state.min_isr}. Bring brokers back, or lower it"
             )
         try:
             appended = self.log.append(
@@ -437,8 +439,7 @@ class PartitionHost:
         self._commit.stop()
         self._waiting_for_disk.refuse(reason)
         self._waiting_for_commit.refuse(reason)
-        self._wake_watchers()
-        for watcher in tuple(self._append_watchers):
+        for watcher in (*self._watchers, *self._append_watchers):
             watcher.wake()
 
     def when_quiet(self, done: Callable[[], None]) -> None:
@@ -493,8 +494,5 @@ class PartitionHost:
         while uncommitted and uncommitted[0][0] <= self._high_watermark:
             self.committed_bytes = uncommitted.popleft()[1]
         self._waiting_for_commit.reached(self._high_watermark)
-        self._wake_watchers()
-
-    def _wake_watchers(self) -> None:
         for watcher in tuple(self._watchers):
             watcher.wake()

@@ -69,10 +69,15 @@ HOSTS: Final = [
         name="producers that wait are told when the role is left",
         why="the new leader's watermark acknowledges what it does not have",
         module="raftlog/server/replica_host.py",
-        old="        self._waiting_for_disk.refuse(reason)\n"
-        "        self._waiting_for_commit.refuse(reason)\n"
-        "        for watcher",
-        new="        self._waiting_for_disk.refuse(reason)\n        for watcher",
+        old="        self._waiting_for_commit.refuse(reason)\n"
+        "        for watcher in (*self._watchers, *self._append_watchers):\n"
+        "            watcher.wake()\n"
+        "\n"
+        "    def check_leading",
+        new="        for watcher in (*self._watchers, *self._append_watchers):\n"
+        "            watcher.wake()\n"
+        "\n"
+        "    def check_leading",
         tests=(
             (
                 "tests/server/test_guards_hosts.py"
@@ -150,6 +155,45 @@ HOSTS: Final = [
             (
                 "tests/server/test_guards_hosts.py"
                 "::test_a_client_of_another_epoch_is_told_which_of_the_two_is_older"
+            ),
+        ),
+    ),
+    Guard(
+        name="a producer of another epoch",
+        why="a producer that knows a newer leader has its records taken by the old one (KIP-320)",
+        module="raftlog/server/handlers/produce.py",
+        old="            host.check_epoch(part.leader_epoch)\n",
+        new="",
+        tests=(
+            (
+                "tests/server/test_guards_epochs.py"
+                "::test_records_of_a_producer_that_knows_a_newer_leader_are_not_appended"
+            ),
+        ),
+    ),
+    Guard(
+        name="a consumer of another epoch",
+        why="a consumer that knows a newer leader reads on from the old one (KIP-320)",
+        module="raftlog/server/handlers/fetch.py",
+        old="                host.check_epoch(part.leader_epoch)\n",
+        new="",
+        tests=(
+            (
+                "tests/server/test_guards_epochs.py"
+                "::test_a_consumer_that_knows_a_newer_leader_is_given_nothing"
+            ),
+        ),
+    ),
+    Guard(
+        name="a question for offsets of another epoch",
+        why="a consumer that knows a newer leader is told the old one's end (S04)",
+        module="raftlog/server/handlers/list_offsets.py",
+        old="            host.check_epoch(query.leader_epoch)\n",
+        new="",
+        tests=(
+            (
+                "tests/server/test_guards_epochs.py"
+                "::test_a_consumer_that_knows_a_newer_leader_is_told_no_offset"
             ),
         ),
     ),

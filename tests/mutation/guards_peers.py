@@ -62,7 +62,12 @@ PEERS: Final = [
         module="raftlog/protocol/peer_auth.py",
         old='        mac.update(len(field).to_bytes(4, "little"))\n',
         new="",
-        tests=("tests/protocol/test_peer_auth.py::test_fields_cannot_lend_each_other_their_ends",),
+        tests=(
+            (
+                "tests/protocol/test_guards_proofs.py"
+                "::test_two_identities_that_spell_the_same_have_different_proofs"
+            ),
+        ),
     ),
     Guard(
         name="one proof per connection",
@@ -165,6 +170,16 @@ PEERS: Final = [
         tests=("tests/server/handlers/test_peer.py::test_envelopes_without_a_proof_are_denied",),
     ),
     Guard(
+        name="a leader's session begins with all positions",
+        why="positions of a connection that ended are taken for those of this one",
+        module="raftlog/protocol/replica_session.py",
+        old="        if not (request.full or self._has_begun):\n",
+        new="        if request.full is None:\n",
+        tests=(
+            "tests/protocol/test_replica_session.py::test_a_session_begins_with_a_full_request",
+        ),
+    ),
+    Guard(
         name="a fetch session begins with all positions",
         why="a leader counts positions that were said on another connection",
         module="raftlog/server/cluster/fetcher.py",
@@ -219,7 +234,12 @@ DISKS: Final = [
         module="raftlog/server/consensus_plane.py",
         old="        if self._ended or self._pausing or self._ticket is not None:\n",
         new="        if self._ended or self._pausing:\n",
-        tests=("tests/server/test_consensus_plane.py::test_no_tick_while_the_disk_is_at_work",),
+        tests=(
+            (
+                "tests/server/test_consensus_plane.py"
+                "::test_what_comes_back_from_within_the_node_waits_until_it_is_done"
+            ),
+        ),
     ),
     Guard(
         name="no turn while the disk is full",

@@ -61,7 +61,7 @@ def test_who_follows_appends_nothing() -> None:
 def test_what_could_not_be_committed_is_not_appended() -> None:
     async def test(s: Scene) -> None:
         host = leader(s, isr=(1,), min_isr=2)
-        with pytest.raises(NotEnoughReplicasError, match="nothing was appended"):
+        with pytest.raises(NotEnoughReplicasError):
             append(host, b"a")
         assert host.log.log_end_offset == 0
         batch = batch_of(b"a")

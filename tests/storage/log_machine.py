@@ -274,9 +274,14 @@ class LogMachine(RuleBasedStateMachine):
         self.log.truncate_to(offset)
         if offset == self.model.end:
             return  # nothing is cut, and no drop is done for it: what it drops may come back
+        # Drops that were out are done by then; running them later does nothing more.
         starts = [drop.log_start_offset for drop in self.drops]
         self.model.durable_start = max([self.model.durable_start, *starts])
         self.model.cut(offset)
+        self.model.durable_start = min(self.model.durable_start, self.model.start)
+        for drop in self.drops:
+            drop.run()
+        self.drops.clear()
         if forgets:
             self.adopt_producers()
         assert as_model(self.log.producers) == self.model.producers()

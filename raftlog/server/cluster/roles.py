@@ -183,6 +183,7 @@ class Roles:
         leadership = None if host is None else host.leadership
         if host is None or leadership is None:
             return
+        host.obstacle = self._obstacle(member)
         change = leadership.isr_change(
             self._services.loop.time(),
             is_live=self._liveness.is_live,
@@ -199,3 +200,26 @@ class Roles:
             leadership.proposal_done(change, None if isinstance(outcome, Unknown) else accepted)
 
         self._plane.propose_bytes(member.group_id, change.encode(), done)
+
+    def _obstacle(self, member: Member) -> str:
+        """Why this leader can commit nothing for now, as far as links tell; "" if it can.
+
+        To refuse is always safe, and better than to append what nobody may ever acknowledge.
+        """
+        state = member.state
+        gone = [broker for broker in state.isr if not self._liveness.is_live(broker)]
+        if not gone:
+            return ""
+        names = ", ".join(map(str, gone))
+        if len(state.isr) - len(gone) < state.min_isr:
+            return (
+                f"in-sync replicas {names} cannot be reached, and min.insync.replicas is "
+                f"{state.min_isr}: nothing was appended. Bring brokers back, or lower it"
+            )
+        if self._plane.status(member.group_id).leader is None:
+            return (
+                f"in-sync replicas {names} cannot be reached, and no majority of the partition's "
+                "voters is there to go on without them: nothing was appended. Bring brokers back, "
+                "or see `raftlog cluster recover`"
+            )
+        return ""

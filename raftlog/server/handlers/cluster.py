@@ -26,4 +26,5 @@ def handle_transfer_leader(context: BrokerContext, request: Request, reply: Repl
 
 def handle_recover(context: BrokerContext, request: Request, reply: Reply) -> None:
     message = cast(RecoverClusterRequest, request.message)
-    context.administration.submit(lambda: context.operations.recover(message), reply)
+    # Not behind changes that wait for the very majority that is gone.
+    context.administration.submit_at_once(lambda: context.operations.recover(message), reply)

@@ -22,7 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.CRITICAL + 1)  # what brokers log has no virtual time
     bad = 0
     for seed in range(options.seed, options.seed + options.count):
-        scenario = Scenario.draw(seed, mode=options.mode, brokers=options.brokers)
+        scenario = Scenario.draw(
+            seed, mode=options.mode, brokers=options.brokers, light=options.light
+        )
         if options.trace:
             say(f"{scenario}")
         verdict = run(scenario, on_trace=say if options.trace else None)
@@ -42,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--count", type=int, default=1, help="how many seeds (default: 1)")
     parser.add_argument("--mode", choices=MODES, default="safety")
     parser.add_argument("--brokers", type=int, default=1, help="how many brokers (default: 1)")
+    parser.add_argument("--light", action="store_true", help="short runs, with little to do")
     parser.add_argument("--trace", action="store_true", help="say what happens, with its time")
     return parser
 
@@ -71,7 +74,7 @@ def replay(scenario: Scenario) -> str:
     """The command that runs this seed again, and says what happens."""
     return (
         f"python -m raftlog.testing.simulator --seed {scenario.seed} --mode {scenario.mode} "
-        f"--brokers {scenario.brokers} --trace"
+        f"--brokers {scenario.brokers}{' --light' if scenario.light else ''} --trace"
     )
 
 

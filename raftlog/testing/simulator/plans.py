@@ -5,9 +5,15 @@ Small and large, quick and slow, careful and careless: a tame workload is a blin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
+
+# Of a light workload: producers, and seconds between two bursts of one, and two polls.
+LIGHT_PRODUCERS_MAX: Final = 3
+LIGHT_PAUSE_S: Final = 0.15
+LIGHT_POLL_PAUSE_S: Final = 0.3
+LIGHT_ADMINISTRATES: Final = 0.5  # operations per second
 
 COMPRESSIONS: Final = ("none", "gzip", "lz4", "zstd")
 
@@ -104,4 +110,19 @@ class WorkloadPlan:
             consumers=tuple(ConsumerPlan.draw(random) for _ in range(random.randint(1, 2))),
             administrates=random.choice((0.0, 0.5, 2.0)),
             deletes=random.random() < 0.2,
+        )
+
+    def lightened(self) -> WorkloadPlan:
+        """The same clients, but fewer and slower: what costs time and finds little is left out."""
+        return replace(
+            self,
+            producers=tuple(
+                replace(producer, pause_s=max(producer.pause_s, LIGHT_PAUSE_S))
+                for producer in self.producers[:LIGHT_PRODUCERS_MAX]
+            ),
+            consumers=tuple(
+                replace(consumer, pause_s=max(consumer.pause_s, LIGHT_POLL_PAUSE_S))
+                for consumer in self.consumers
+            ),
+            administrates=min(self.administrates, LIGHT_ADMINISTRATES),
         )

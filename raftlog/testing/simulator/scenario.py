@@ -8,7 +8,7 @@ to work is healed, and the rest stays as it is for ever; every client in the cor
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import Final, Literal, TypeAlias
@@ -49,7 +49,8 @@ READERS: Final = 2
 SETTLE_LIMIT_S: Final = 120.0  # for all to be up, and all clients at their end, once all is healed
 CONVERGENCE_LOOK_S: Final = 1.0  # between two looks at all logs
 SYNC_S: Final = 2.0  # for what is written to be durable everywhere, and known to be
-QUIET_S: Final = 15.0  # for brokers to learn who leads what: longer than any of their timeouts
+LIGHT_DURATION_S: Final = 4.0
+QUIET_S: Final = 10.0  # for brokers to learn who leads what: longer than any of their timeouts
 PROGRESS_LIMIT_S: Final = 60.0  # for every client of a healed core to get on
 
 
@@ -68,10 +69,17 @@ class Scenario:
     workload: WorkloadPlan
     last_words: str  # how brokers end before their files are looked at
     replacement_ms: int = 600_000  # after which a witness takes the place of a replica that is gone
+    light: bool = False  # short, and with a light workload
 
     @classmethod
     def draw(
-        cls, seed: int, *, mode: Mode = "safety", brokers: int = 1, duration_s: float | None = None
+        cls,
+        seed: int,
+        *,
+        mode: Mode = "safety",
+        brokers: int = 1,
+        duration_s: float | None = None,
+        light: bool = False,
     ) -> Scenario:
         """With n replicas on 2n - 1 brokers."""
         random = Random(f"{seed}/scenario")
@@ -80,11 +88,12 @@ class Scenario:
         # unless those that are gone are replaced.
         is_strict = mode == "safety" and brokers > 1 and settings.random() < 0.3
         delays = (1_000, 5_000) if mode == "liveness" else (1_000, 5_000, 600_000)
-        return cls(
+        drawn_s = random.choice((3.0, 6.0, 10.0))
+        scenario = cls(
             seed=seed,
             mode=mode,
             brokers=brokers,
-            duration_s=random.choice((3.0, 6.0, 10.0)) if duration_s is None else duration_s,
+            duration_s=drawn_s if duration_s is None else duration_s,
             latency=random.choice((Latency(), Latency(0.5e-3, 2e-3), Latency(5e-3, 20e-3))),
             socket_bytes=random.choice((4, 64, 1024)) * limits.KIB,
             slicing=random.choice((0.0, 0.0, 0.5)),
@@ -94,6 +103,16 @@ class Scenario:
             ),
             last_words=random.choice(("stop", "kill", "power cut")),
             replacement_ms=settings.choice(delays),
+        )
+        return scenario.lightened() if light else scenario
+
+    def lightened(self) -> Scenario:
+        """The same, but cheap: for when there are many to run."""
+        return replace(
+            self,
+            light=True,
+            duration_s=min(self.duration_s, LIGHT_DURATION_S),
+            workload=self.workload.lightened(),
         )
 
 

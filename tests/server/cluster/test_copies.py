@@ -247,8 +247,10 @@ def test_a_copy_that_was_elected_by_an_operator_meanwhile_is_kept() -> None:
         await h.elect(2)
         old = h.host()
         h.partitions.damaged(old, "bad")
-        h.s.workers.hold()  # the quarantine is about to begin
+        h.s.workers.hold()
+        await h.create("u", topic_id="T2")  # this keeps the disk busy
         h.s.plane.agree()
+        await h.s.settle()
         state = h.member().state
         back = ChangeIsr(
             state.version, state.leader_epoch, {**state.isr, 1: DISKS[1]}, state.min_isr

@@ -1,0 +1,111 @@
+"""``describe_cluster``, ``transfer_leader`` and ``recover_cluster``: who waits for whom."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from raftlog.errors import LeaderNotAvailableError
+from raftlog.protocol.cluster import (
+    DescribeClusterRequest,
+    RecoverClusterRequest,
+    TransferLeaderRequest,
+)
+from raftlog.protocol.connection import Request
+from raftlog.server.administration import Administration
+from raftlog.server.context import BrokerContext
+from raftlog.server.handlers import cluster
+from tests.server.cluster.paper import PaperReply, Scene, play
+
+
+class PaperOperations:
+    """Answers with what it was asked; a change takes as long as the test says."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.going_on: list[asyncio.Future[None]] = []
+        self._loop = loop
+
+    def describe(self, request: Any) -> Any:
+        return ("described", request)
+
+    async def transfer_leader(self, request: Any) -> Any:
+        return await self._changed("moved", request)
+
+    async def recover(self, request: Any) -> Any:
+        return await self._changed("recovered", request)
+
+    async def _changed(self, what: str, request: Any) -> Any:
+        future: asyncio.Future[None] = self._loop.create_future()
+        self.going_on.append(future)
+        await future
+        return what, request
+
+
+class Asking:
+    def __init__(self, s: Scene) -> None:
+        self.operations = PaperOperations(s.loop)
+        self.context = cast(
+            BrokerContext,
+            SimpleNamespace(operations=self.operations, administration=Administration(s.loop)),
+        )
+
+    def ask(self, handler: Any, message: Any) -> PaperReply:
+        reply = PaperReply()
+        request = cast(Request, SimpleNamespace(message=message))
+        handler(self.context, request, reply.as_reply)
+        return reply
+
+
+def test_a_description_waits_for_nobody() -> None:
+    async def test(s: Scene) -> None:
+        a = Asking(s)
+        a.ask(cluster.handle_recover, RecoverClusterRequest())
+        message = DescribeClusterRequest()
+        reply = a.ask(cluster.handle_describe, message)
+        assert reply.answers[0][0] == ("described", message)
+
+    play(test)
+
+
+def test_moves_of_leadership_take_turns_with_other_changes() -> None:
+    async def test(s: Scene) -> None:
+        a = Asking(s)
+        move = TransferLeaderRequest(topic="t", partition=0)
+        first, second = (a.ask(cluster.handle_transfer_leader, move) for _ in range(2))
+        await s.settle()
+        assert len(a.operations.going_on) == 1
+        a.operations.going_on[0].set_result(None)
+        await s.settle()
+        assert first.answers[0][0] == ("moved", move)
+        assert not second.answers
+
+    play(test)
+
+
+def test_the_way_out_of_a_loss_waits_for_no_change_that_waits_for_it() -> None:
+    async def test(s: Scene) -> None:
+        a = Asking(s)
+        recover = RecoverClusterRequest()
+        stuck = a.ask(cluster.handle_transfer_leader, TransferLeaderRequest(topic="t", partition=0))
+        reply = a.ask(cluster.handle_recover, recover)
+        await s.settle()
+        a.operations.going_on[1].set_result(None)
+        await s.settle()
+        assert reply.answers[0][0] == ("recovered", recover)
+        assert not stuck.answers
+
+    play(test)
+
+
+def test_what_cannot_be_done_is_answered_with_why() -> None:
+    async def test(s: Scene) -> None:
+        a = Asking(s)
+        error = LeaderNotAvailableError("nobody")
+        reply = a.ask(cluster.handle_transfer_leader, TransferLeaderRequest(topic="t", partition=0))
+        await s.settle()
+        a.operations.going_on[0].set_exception(error)
+        await s.settle()
+        assert reply.errors == [error]
+
+    play(test)

@@ -1,0 +1,146 @@
+"""What a broker without others answers an operator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raftlog.errors import UnsupportedFeatureError
+from raftlog.protocol import api as apis
+from raftlog.protocol.cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    RecoverClusterRequest,
+    RecoverClusterResponse,
+    TransferLeaderRequest,
+)
+from raftlog.replication.partition_state import PartitionState
+from raftlog.server.operations import describe_partitions
+from raftlog.server.replica_host import PartitionHost
+from raftlog.server.topic_table import HostedTopic, TopicTable
+from tests.server.cluster.paper import DISKS, TOPIC_ID, Scene, append, play, state_of
+from tests.server.harness import Client, RunningBroker, batch_of, running
+
+
+def describe(client: Client, **facts: object) -> DescribeClusterResponse:
+    answer: DescribeClusterResponse = client.ask(
+        apis.DESCRIBE_CLUSTER,
+        DescribeClusterRequest(**facts),  # type: ignore[arg-type]
+    )
+    return answer
+
+
+def test_it_is_its_own_controller_and_leads_everything(
+    broker: RunningBroker, client: Client
+) -> None:
+    client.create("t", 2)
+    client.produce("t", batch_of(b"a", b"b"))
+    told = describe(client)
+    (me,) = told.brokers
+    assert told.controller == me.id
+    assert (me.live, me.fenced) == (True, False)
+    assert me.directory_id != ""
+    first, second = told.partitions
+    assert (first.topic, first.partition, first.leader) == ("t", 0, me.id)
+    assert (first.replicas, first.isr, first.witnesses, first.elr) == ([me.id], [me.id], [], [])
+    assert (first.high_watermark, second.high_watermark) == (2, 0)
+    (replica,) = first.replica_status
+    assert (replica.broker, replica.log_end_offset, replica.durable_end_offset) == (me.id, 2, 2)
+    assert (replica.in_isr, replica.lag_ms, replica.damage) == (True, 0, "")
+    assert replica.chain != second.replica_status[0].chain
+    assert broker is not None
+
+
+def test_only_what_was_asked_for(client: Client) -> None:
+    client.create("t")
+    client.create("u", 2)
+    assert [p.topic for p in describe(client, topics=["u"]).partitions] == ["u", "u"]
+    assert describe(client, topics=[]).partitions == []
+    assert describe(client, include_partitions=False).partitions == []
+
+
+def test_there_is_nobody_to_lead_in_its_place(client: Client) -> None:
+    client.create("t")
+    with pytest.raises(UnsupportedFeatureError, match="stands alone"):
+        client.ask(apis.TRANSFER_LEADER, TransferLeaderRequest(topic="t", partition=0))
+
+
+def test_there_is_nothing_to_recover(client: Client) -> None:
+    client.create("t")
+    told = client.ask(apis.RECOVER_CLUSTER, RecoverClusterRequest())
+    assert isinstance(told, RecoverClusterResponse)
+    assert told.partitions == []
+    assert "nothing to recover" in told.cluster_note
+
+
+def test_its_name_outlives_it(tmp_path: Path) -> None:
+    names = []
+    for _ in range(2):
+        with running(tmp_path / "data") as broker, broker.client() as client:
+            names.append(describe(client).cluster_id)
+    assert names[0] == names[1] != ""
+
+
+def table(states: dict[int, PartitionState], *hosts: PartitionHost | None, s: Scene) -> TopicTable:
+    topics = TopicTable()
+    topics.state_of = lambda _topic_id, partition: states.get(partition)
+    config = s.log().config
+    topics.add(HostedTopic("t", TOPIC_ID, config, {}, list(hosts)))
+    return topics
+
+
+def test_a_partition_of_which_nothing_is_known_is_told_as_such() -> None:
+    async def test(s: Scene) -> None:
+        (told,) = describe_partitions(table({}, None, s=s), DescribeClusterRequest(), 1, 0.0)
+        assert (told.leader, told.leader_epoch, told.replicas) == (None, -1, [])
+
+    play(test)
+
+
+def test_a_partition_that_is_elsewhere_has_no_offsets_here() -> None:
+    async def test(s: Scene) -> None:
+        state = state_of(2, 3, witnesses=[1], elr=[3], isr=[2], min_isr=2)
+        (told,) = describe_partitions(
+            table({0: state}, None, s=s), DescribeClusterRequest(), 1, 0.0
+        )
+        assert (told.leader, told.isr, told.elr, told.witnesses) == (2, [2], [3], [1])
+        assert (told.high_watermark, told.log_start_offset, told.replica_status) == (-1, -1, [])
+
+    play(test)
+
+
+def test_a_leader_tells_how_far_its_followers_are() -> None:
+    async def test(s: Scene) -> None:
+        state = state_of(1, 2, 3, isr=[1, 2], min_isr=1)
+        host = s.host()
+        host.lead(state, 1, lag_max_seconds=10)
+        append(host, b"a", b"b")
+        await s.settle()
+        host.on_follower(2, DISKS[2], fetch_offset=2, durable_offset=1)
+        now = s.loop.time() + 3
+        (told,) = describe_partitions(
+            table({0: state}, host, s=s), DescribeClusterRequest(), 1, now
+        )
+        mine, two, three = told.replica_status
+        assert (mine.broker, mine.in_isr, mine.lag_ms) == (1, True, 0)
+        assert (two.broker, two.log_end_offset, two.durable_end_offset) == (2, 2, 1)
+        assert (two.in_isr, two.lag_ms) == (True, 3_000)
+        assert (three.broker, three.in_isr, three.log_end_offset) == (3, False, -1)
+
+    play(test)
+
+
+def test_damage_is_told() -> None:
+    async def test(s: Scene) -> None:
+        state = state_of(2, 1)
+        host = s.host()
+        host.follow(2, 1)
+        host.log.note_damage("a flipped bit", offset=0)
+        (told,) = describe_partitions(
+            table({0: state}, host, s=s), DescribeClusterRequest(), 1, 0.0
+        )
+        (mine,) = told.replica_status
+        assert (mine.damage, mine.in_isr, mine.lag_ms) == ("a flipped bit", False, -1)
+
+    play(test)
