@@ -32,7 +32,7 @@ seeds: $(VENV)/.dev ## randomised tests with more examples (about 20 minutes at 
 nightly: $(VENV)/.dev ## randomised tests with very many examples (hours)
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout=0 -m "hypothesis or seeds or nightly" $(ARGS)
 
-mutation: $(VENV)/.dev ## take each guard out of the code in turn: the tests have to notice (about 10 minutes)
+mutation: $(VENV)/.dev ## take each guard out of the code in turn: the tests have to notice (about 5 minutes)
 	$(BIN)/python -m tests.mutation.run $(ARGS)
 
 bench: $(VENV)/.dev ## throughput and latency beside the floor of this machine

@@ -12,9 +12,7 @@ from cli.bench import bench
 
 @pytest.mark.integration
 def test_figures_of_three_brokers_as_json() -> None:
-    result = CliRunner().invoke(
-        bench, ["cluster", "--records", "10000", "--rounds", "1", "--json"]
-    )
+    result = CliRunner().invoke(bench, ["cluster", "--records", "10000", "--rounds", "1", "--json"])
     assert result.exit_code == 0, result.output
     figures = [figure for line in result.output.splitlines() for figure in json.loads(line)]
     assert len(figures) == 3

@@ -308,9 +308,7 @@ def _judge(
     return [Violation("STUCK", stuck), *check(workload.history, best, durable_acks=durable_acks)]
 
 
-def _settle(
-    world: World, workload: Workload, observer: Observer, readings: list[Reading]
-) -> str:
+def _settle(world: World, workload: Workload, observer: Observer, readings: list[Reading]) -> str:
     """Fill ``readings``; else say who does not come to an end."""
     world.heal()
     workload.is_over = True

@@ -32,9 +32,7 @@ from raftlog.testing.simulator.process import (
 BOOT_LIMIT_S: Final = 60.0
 
 
-def broker_config(
-    machine: BrokerMachine, *, replacement_delay_ms: int = 600_000
-) -> BrokerConfig:
+def broker_config(machine: BrokerMachine, *, replacement_delay_ms: int = 600_000) -> BrokerConfig:
     """One of a cluster of all machines; alone, if there is one. What is periodic comes often.
 
     ``replacement_delay_ms``: after which a replica that is gone is replaced by a witness.

@@ -261,3 +261,25 @@ def test_no_watermark_of_a_new_epoch_is_told_to_who_is_in_the_old_one() -> None:
         assert waiting.parts == []
 
     play(test)
+
+
+def test_where_the_log_begins_is_told_too() -> None:
+    """Else records that were deleted would be there again under the next leader."""
+
+    async def test(s: Scene) -> None:
+        lead = Leading(s)
+        host = lead.leader()
+        append(host, b"a")
+        append(host, b"b")
+        await s.settle()
+        lead.fetch(at(0), full=True)
+        lead.fetch(at(2, last_epoch=5))
+        waiting = lead.fetch()
+        host.delete_records(1, lambda _error: None)
+        lead.fetch()
+        assert only(waiting).log_start_offset == 1
+        quiet = lead.fetch()
+        lead.fetch()
+        assert quiet.parts == []
+
+    play(test)

@@ -1,0 +1,169 @@
+"""Whole clusters: seeds of many kinds are good, and a broken build is caught within a few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import pytest
+
+from raftlog.replication.leadership import Leadership
+from raftlog.server.cluster.member import Member
+from raftlog.server.cluster.roles import Roles
+from raftlog.testing.simulator.faults import FaultPlan
+from raftlog.testing.simulator.scenario import Mode, Scenario, Verdict, run
+
+SEEDS_PER_TEST = 10
+NIGHTLY_SEEDS = 100_000
+# Of a broken build: more than the first few that find it, and so few that it takes seconds.
+BROKEN_WITHIN_SEEDS = 30
+
+
+def seeds(mode: Mode, brokers: int, numbers: Iterable[int], *, light: bool = True) -> None:
+    """Run so many seeds; the first bad one fails, and is told with what replays it."""
+    for number in numbers:
+        scenario = Scenario.draw(number, mode=mode, brokers=brokers, light=light)
+        verdict = run(scenario)
+        assert verdict.is_good, (verdict.violations[:10], replay(verdict))
+
+
+def replay(verdict: Verdict) -> str:
+    scenario = verdict.scenario
+    light = " --light" if scenario.light else ""
+    return (
+        f"python -m raftlog.testing.simulator --seed {scenario.seed} --mode {scenario.mode} "
+        f"--brokers {scenario.brokers}{light} --trace"
+    )
+
+
+def chunk(seed: int, number: int) -> range:
+    return range(seed + number * SEEDS_PER_TEST, seed + (number + 1) * SEEDS_PER_TEST)
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_three_brokers_keep_their_promises(seed: int, number: int) -> None:
+    seeds("safety", 3, chunk(seed, number))
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_five_brokers_keep_their_promises(seed: int, number: int) -> None:
+    seeds("safety", 5, chunk(seed, number))
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_two_of_three_brokers_that_are_healed_work(seed: int, number: int) -> None:
+    seeds("liveness", 3, chunk(seed, number))
+
+
+@pytest.mark.parametrize("number", range(1))
+def test_three_of_five_brokers_that_are_healed_work(seed: int, number: int) -> None:
+    seeds("liveness", 5, chunk(seed, number))
+
+
+@pytest.mark.seeds
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize(("brokers", "count"), [(3, 400), (5, 100)])
+def test_many_seeds_of_a_cluster(seed: int, brokers: int, count: int) -> None:
+    seeds("safety", brokers, range(seed, seed + count), light=False)
+
+
+@pytest.mark.seeds
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize(("brokers", "count"), [(3, 80), (5, 20)])
+def test_many_seeds_of_a_core(seed: int, brokers: int, count: int) -> None:
+    seeds("liveness", brokers, range(seed, seed + count), light=False)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("mode", ["safety", "liveness"])
+@pytest.mark.parametrize("brokers", [3, 5])
+def test_very_many_seeds_of_a_cluster(seed: int, mode: Mode, brokers: int) -> None:
+    seeds(mode, brokers, range(seed, seed + NIGHTLY_SEEDS // 4), light=False)
+
+
+def test_seeds_meet_faults_of_many_kinds_and_still_get_things_done(seed: int) -> None:
+    verdicts = [run(Scenario.draw(n, brokers=3, light=True)) for n in range(seed, seed + 10)]
+    assert len({kind for verdict in verdicts for kind in verdict.faults}) >= 12
+    ok = sum(verdict.operations.get("send ok", 0) for verdict in verdicts)
+    sent = sum(n for v in verdicts for what, n in v.operations.items() if what.startswith("send "))
+    assert ok > sent / 2
+
+
+@pytest.mark.parametrize("brokers", [3, 5])
+def test_disks_are_lost_one_after_the_other(brokers: int) -> None:
+    """And between two of them, everything is copied again, and votes again."""
+    scenario = Scenario.draw(1, brokers=brokers, light=True)
+    plan = FaultPlan(kinds=("wipe",), every_s=0.5)
+    verdict = run(replace(scenario, faults=plan, duration_s=40.0))
+    assert verdict.is_good, verdict.violations[:10]
+    assert verdict.faults["wipe"] >= 3
+    assert verdict.operations["send ok"] > 0
+
+
+# -- broken builds ---------------------------------------------------------------------------------
+
+
+def kinds_found(until: str) -> set[str]:
+    """The kinds of violation that seeds find, up to the first seed that finds this one."""
+    kinds: set[str] = set()
+    for number in range(BROKEN_WITHIN_SEEDS):
+        verdict = run(Scenario.draw(number, brokers=3, light=True))
+        kinds |= {violation.kind for violation in verdict.violations}
+        if until in kinds:
+            break
+    return kinds
+
+
+def test_committing_without_followers_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def advance(self: Leadership) -> bool:
+        moves = self.has_quorum and self.durable_end > self.high_watermark
+        if moves:
+            self.high_watermark = self.durable_end
+        return moves
+
+    monkeypatch.setattr(Leadership, "_advance", advance)
+    assert {"INCOMPLETE", "LOST"} <= kinds_found("LOST")
+
+
+def test_taking_what_followers_have_in_memory_for_durable_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    on_fetch: Callable[..., bool] = Leadership.on_fetch
+
+    def on_hasty_fetch(self: Leadership, *who: object, **told: int) -> bool:
+        told["durable_offset"] = told["fetch_offset"]
+        return on_fetch(self, *who, **told)
+
+    monkeypatch.setattr(Leadership, "on_fetch", on_hasty_fetch)
+    assert "INCOMPLETE" in kinds_found("INCOMPLETE")
+
+
+def test_letting_anyone_join_the_isr_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Leadership, "_may_join", lambda *_: True)
+    assert "INCOMPLETE" in kinds_found("INCOMPLETE")
+
+
+def test_committing_with_too_few_in_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Leadership, "has_quorum", property(lambda _: True))
+    assert "TOO-FEW-COPIES" in kinds_found("TOO-FEW-COPIES")
+
+
+def test_forgetting_who_is_about_to_join_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Leadership, "maximal_isr", lambda self: set(self.state.isr.items()))
+    assert kinds_found("INCOMPLETE") & {"INCOMPLETE", "NOT-MAXIMAL"}
+
+
+def test_leading_on_after_a_restart_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_role = Roles._set_role
+
+    def as_any_run(self: Roles, member: Member) -> None:
+        me = self._me
+        self._me = replace(me, boot=member.state.leader_boot)
+        try:
+            set_role(self, member)
+        finally:
+            self._me = me
+
+    monkeypatch.setattr(Roles, "_set_role", as_any_run)
+    assert "TWO-LEADERS" in kinds_found("TWO-LEADERS")
