@@ -65,7 +65,7 @@ def test_all_brokers_are_killed_at_once(
 
 
 @pytest.mark.parametrize(
-    "trials", [2, pytest.param(20, marks=[pytest.mark.seeds, pytest.mark.timeout(900)])]
+    "trials", [2, pytest.param(20, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])]
 )
 def test_s40_all_power_cut(tmp_path: Path, trials: int, say: Callable[[str], None]) -> None:
     """What reached the three disks, and nothing else, is there when the power comes back."""

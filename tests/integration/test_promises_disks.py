@@ -26,7 +26,7 @@ from tests.integration.load import (
 
 pytestmark = pytest.mark.integration
 
-LATER = [pytest.mark.seeds, pytest.mark.timeout(300)]
+LATER = [pytest.mark.nightly, pytest.mark.timeout(300)]
 
 
 def replicas_of(running: Cluster) -> list[int]:

@@ -76,10 +76,16 @@ def test_seeded_runs_break_no_promise(seed: int) -> None:
         partition_driver.run(number, STEPS)
 
 
-@pytest.mark.seeds
-@pytest.mark.timeout(1_200)
-def test_many_seeded_runs_break_no_promise(seed: int) -> None:
-    for number in range(seed, seed + 100_000):
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize(
+    "runs",
+    [
+        pytest.param(5_000, marks=pytest.mark.seeds),
+        pytest.param(100_000, marks=pytest.mark.nightly),
+    ],
+)
+def test_many_seeded_runs_break_no_promise(seed: int, runs: int) -> None:
+    for number in range(seed, seed + runs):
         partition_driver.run(number, STEPS)
 
 
