@@ -27,10 +27,14 @@ REWRITE_FACTOR: Final = 4  # and so is one that is not that much larger than wha
 
 
 class PeerSeen(NamedTuple):
-    """The newest boot of a peer that this broker has met, and of which data directory."""
+    """The newest boot of a peer that this broker has met, and of which data directory.
+
+    ``run`` is of that very start, and tells it from the same start of a copy.
+    """
 
     directory_id: DirectoryId
     boot: int
+    run: str = ""
 
 
 class JournalTicket:
@@ -169,10 +173,12 @@ class Journal:
 
     # -- changes -----------------------------------------------------------------------------------
 
-    def note_peer(self, broker_id: BrokerId, directory_id: DirectoryId, boot: int) -> None:
+    def note_peer(
+        self, broker_id: BrokerId, directory_id: DirectoryId, boot: int, run: str = ""
+    ) -> None:
         """Remember the newest boot of a peer. Which of two is newer is the caller's to say."""
-        if self.peers.get(broker_id) != (directory_id, boot):
-            self._note([int(Kind.PEER), broker_id, directory_id, boot])
+        if self.peers.get(broker_id) != (directory_id, boot, run):
+            self._note([int(Kind.PEER), broker_id, directory_id, boot, run])
 
     def drop(self, group_id: str) -> None:
         """Forget a group. What is still held of it takes no more changes."""
@@ -195,8 +201,8 @@ class Journal:
         if kind == Kind.BOOT:
             (self.boot,) = fields
         elif kind == Kind.PEER:
-            broker_id, directory_id, boot = fields
-            self.peers[broker_id] = PeerSeen(directory_id, boot)
+            broker_id, directory_id, boot, run = fields
+            self.peers[broker_id] = PeerSeen(directory_id, boot, run)
         elif kind == Kind.DROP:
             (group_id,) = fields
             del self._groups[group_id]

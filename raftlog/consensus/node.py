@@ -227,12 +227,15 @@ class ConsensusNode:
 
     # -- peers -------------------------------------------------------------------------------------
 
-    def peer_up(self, peer: BrokerId, directory_id: DirectoryId, boot: int, now: float) -> None:
+    def peer_up(
+        self, peer: BrokerId, directory_id: DirectoryId, boot: int, now: float, *, run: str = ""
+    ) -> None:
         """A connection to ``peer`` was made and proven; the one before, if any, is gone.
 
-        To be called at both ends, for each connection, before anything that comes by it.
+        To be called at both ends, for each connection, before anything that comes by it. ``run`` is
+        only kept, for whoever asks the journal.
         """
-        self._inputs.append(lambda now: self._peer_up(peer, directory_id, boot, now))
+        self._inputs.append(lambda now: self._peer_up(peer, directory_id, boot, run, now))
         self._work(now)
 
     def peer_down(self, peer: BrokerId, now: float) -> None:
@@ -250,7 +253,9 @@ class ConsensusNode:
         self._inputs.append(lambda now: self._receive(peer, data, now))
         self._work(now)
 
-    def _peer_up(self, peer: BrokerId, directory_id: DirectoryId, boot: int, now: float) -> None:
+    def _peer_up(
+        self, peer: BrokerId, directory_id: DirectoryId, boot: int, run: str, now: float
+    ) -> None:
         self._peer_down(peer, now)
         if peer == self._broker_id:
             logger.error("a broker with this broker's id %d has directory %s", peer, directory_id)
@@ -266,7 +271,7 @@ class ConsensusNode:
         hosts = list(self._groups.values())
         is_other = seen is not None and seen.directory_id != directory_id
         if not (is_other and any(host.leaves_unnamed(peer) for host in hosts)):
-            self._journal.note_peer(peer, directory_id, boot)
+            self._journal.note_peer(peer, directory_id, boot, run)
         self._links.setdefault(peer, Link()).up(directory_id, boot)
         for host in hosts:
             host.peer_up(peer, now)

@@ -27,7 +27,7 @@ class Kind(IntEnum):
     """The first field of a record. Those of a group have its id as their second."""
 
     BOOT = 0  # boot
-    PEER = 1  # broker id, directory id, boot
+    PEER = 1  # broker id, directory id, boot, run
     GENERATION = 2  # group, generation, [[broker id, directory id], ...], base
     TERM = 3  # group, term, vote
     ADD = 4  # group, index, term, command

@@ -39,7 +39,8 @@ class PeerIdentity(Message):
     """Who a broker says that it is. Every field is covered by the proofs.
 
     ``directory_id`` is of its data directory and ``boot`` counts how often that was opened;
-    ``host`` and ``port`` are where it listens; ``cluster_id`` is empty while it has yet to learn
+    ``run`` is random at each start, and tells two starts with the same boot apart, which a copy of
+    the directory makes; ``host`` and ``port`` are where it listens; ``cluster_id`` is empty while it has yet to learn
     it; ``protocol_version`` is the highest of the peer protocol that it speaks.
     """
 
@@ -50,6 +51,7 @@ class PeerIdentity(Message):
     port: Port
     protocol_version: _ProtocolVersion
     cluster_id: ClusterId = ""
+    run: Annotated[str, Meta(max_length=limits.ID_CHARS_MAX)] = ""
 
 
 class PeerHelloRequest(Message):

@@ -143,13 +143,20 @@ def agreed_version(one: PeerIdentity, other: PeerIdentity) -> int:
     return min(one.protocol_version, other.protocol_version)
 
 
-def check_boot(peer: PeerIdentity, *, seen_directory_id: str, seen_boot: int) -> None:
+def check_boot(
+    peer: PeerIdentity, *, seen_directory_id: str, seen_boot: int, seen_run: str = ""
+) -> None:
     """Raises ``StaleBrokerError`` if the peer's data directory has been seen in a later boot.
+
+    So does the same boot in another run: a directory is started once with each number, so one of
+    the two runs is a copy's.
 
     ``seen_*`` is what was last seen of this broker id. Another directory is another matter: the
     voters of each group say which one counts.
     """
-    if peer.directory_id == seen_directory_id and peer.boot < seen_boot:
+    is_other_run = bool(peer.run and seen_run) and peer.run != seen_run
+    is_stale = peer.boot < seen_boot or (peer.boot == seen_boot and is_other_run)
+    if peer.directory_id == seen_directory_id and is_stale:
         raise StaleBrokerError(
             f"broker {peer.broker_id} comes with boot {peer.boot} of data directory "
             f"{peer.directory_id}, of which boot {seen_boot} was seen before: it is a copy that "
@@ -180,6 +187,7 @@ def _fields(identity: PeerIdentity) -> Iterator[bytes]:
         identity.port,
         identity.protocol_version,
         identity.cluster_id,
+        identity.run,
     ):
         yield str(value).encode("utf-8")
 

@@ -91,9 +91,9 @@ class ConsensusPlane:
         """An envelope from an authenticated peer; any bytes."""
         self._enter(lambda now: self._node.receive(peer, envelope, now))
 
-    def peer_up(self, peer: int, directory_id: str, boot: int) -> None:
+    def peer_up(self, peer: int, directory_id: str, boot: int, run: str = "") -> None:
         """Envelopes to ``peer`` may arrive from now on."""
-        self._enter(lambda now: self._node.peer_up(peer, directory_id, boot, now))
+        self._enter(lambda now: self._node.peer_up(peer, directory_id, boot, now, run=run))
 
     def peer_down(self, peer: int) -> None:
         self._enter(lambda now: self._node.peer_down(peer, now))

@@ -261,7 +261,7 @@ LINKS: Final = [
         name="boots of peers are remembered",
         why="after a restart an old copy of a peer's disk is believed (S22)",
         module="raftlog/consensus/node.py",
-        old="            self._journal.note_peer(peer, directory_id, boot)\n",
+        old="            self._journal.note_peer(peer, directory_id, boot, run)\n",
         new="            self._journal.peers.get(peer)\n",
         tests=(
             (

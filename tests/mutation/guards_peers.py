@@ -107,12 +107,25 @@ PEERS: Final = [
         name="an old copy of a peer's directory",
         why="a disk that was put back has forgotten what it promised (S22)",
         module="raftlog/protocol/peer_auth.py",
-        old="    if peer.directory_id == seen_directory_id and peer.boot < seen_boot:\n",
-        new="    if peer.directory_id == seen_directory_id and peer.boot < 0:\n",
+        old="    is_stale = peer.boot < seen_boot or (peer.boot == seen_boot and is_other_run)\n",
+        new="    is_stale = peer.boot == seen_boot and is_other_run\n",
         tests=(
             (
                 "tests/protocol/test_peer_auth.py"
                 "::test_an_older_boot_of_the_same_directory_is_an_old_copy"
+            ),
+        ),
+    ),
+    Guard(
+        name="an old copy of a peer's directory that is one start behind",
+        why="it comes with a number that was seen already, and is believed (S22)",
+        module="raftlog/protocol/peer_auth.py",
+        old="    is_stale = peer.boot < seen_boot or (peer.boot == seen_boot and is_other_run)\n",
+        new="    is_stale = peer.boot < seen_boot or (peer.boot < 0 and is_other_run)\n",
+        tests=(
+            (
+                "tests/protocol/test_peer_auth.py"
+                "::test_the_same_boot_in_another_run_is_an_old_copy_too"
             ),
         ),
     ),

@@ -190,7 +190,7 @@ def test_a_proof_is_what_the_page_says() -> None:
     response = other.answer(one.hello())
     assert response == forged(one, TWO)
     assert one.check(response).proof == proof("dialling", one.hello(), TWO)
-    golden = "16888cccafbe487f9fc703c3a8dd2d5c87bc665a4cf7530f3be40bf7b72539cd"
+    golden = "0f3fe5502721e07cf3222be454a4d99317090368709bbb3934502467ceceade4"
     assert response.proof.hex() == golden
 
 
@@ -253,7 +253,16 @@ def test_the_challenge_of_one_cannot_be_answered_by_another_of_its_peers() -> No
         other.check(PeerProveRequest(proof=got.proof))
 
 
-FIELDS = ["broker_id", "directory_id", "boot", "host", "port", "protocol_version", "cluster_id"]
+FIELDS = [
+    "broker_id",
+    "directory_id",
+    "boot",
+    "host",
+    "port",
+    "protocol_version",
+    "cluster_id",
+    "run",
+]
 
 
 def test_these_tests_know_every_field_of_an_identity() -> None:
@@ -373,6 +382,15 @@ def test_an_older_boot_of_the_same_directory_is_an_old_copy() -> None:
     check_boot(identity(1, boot=8), seen_directory_id="d1", seen_boot=7)
     with pytest.raises(StaleBrokerError, match="boot 6 of data directory d1, of which boot 7"):
         check_boot(identity(1, boot=6), seen_directory_id="d1", seen_boot=7)
+
+
+def test_the_same_boot_in_another_run_is_an_old_copy_too() -> None:
+    """Each number is one start's: a copy that is one start behind comes with the number seen."""
+    seen = {"seen_directory_id": "d1", "seen_boot": 7, "seen_run": "a"}
+    check_boot(identity(1, boot=7, run="a"), **seen)
+    check_boot(identity(1, boot=8, run="b"), **seen)
+    with pytest.raises(StaleBrokerError, match="a copy that was put back"):
+        check_boot(identity(1, boot=7, run="b"), **seen)
 
 
 def test_another_directory_begins_to_count_anew() -> None:

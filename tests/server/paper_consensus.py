@@ -51,7 +51,9 @@ class PaperNode:
         self._input("receive", peer, envelope, now)
         self.on_receive()
 
-    def peer_up(self, peer: int, directory_id: str, boot: int, now: float) -> None:
+    def peer_up(
+        self, peer: int, directory_id: str, boot: int, now: float, *, run: str = ""
+    ) -> None:
         self._input("peer_up", peer, directory_id, boot, now)
 
     def peer_down(self, peer: int, now: float) -> None:

@@ -88,6 +88,7 @@ class ClusterNode:
         identity = store.identity
         self.broker_id = identity.broker_id
         self.me = Incarnation(identity.directory_id, journal.boot)
+        self._run = services.new_id()
         self.machine = ClusterMachine(self._cluster_changed)
         self.plane = self._make_plane()
         self.liveness = Liveness(self.broker_id, self.me, now=loop.time, is_fenced=self._is_fenced)
@@ -300,7 +301,7 @@ class ClusterNode:
 
     def _peer_up(self, peer: PeerIdentity) -> None:
         self.liveness.link_up(peer.broker_id, Incarnation(peer.directory_id, peer.boot))
-        self.plane.peer_up(peer.broker_id, peer.directory_id, peer.boot)
+        self.plane.peer_up(peer.broker_id, peer.directory_id, peer.boot, peer.run)
         self.fetchers.link_up(peer.broker_id)
         self.gossip.tell(self.partitions.members.values())
         self._look_soon(0.0)
@@ -404,6 +405,7 @@ class ClusterNode:
             port=address.port,
             protocol_version=PEER_PROTOCOL_VERSION,
             cluster_id=self.machine.cluster_id or self._store.identity.cluster_id,
+            run=self._run,
         )
 
     def _broker_epoch(self) -> int:

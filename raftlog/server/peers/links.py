@@ -197,7 +197,11 @@ class PeerLinks:
         if link is None:
             return
         at = link.identity
-        if at is not None and (at.directory_id, at.boot) != (peer.directory_id, peer.boot):
+        if at is not None and (at.directory_id, at.boot, at.run) != (
+            peer.directory_id,
+            peer.boot,
+            peer.run,
+        ):
             link.drop("the broker was started again")
         link.redial_now()
 

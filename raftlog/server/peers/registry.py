@@ -23,6 +23,8 @@ class SeenPeer(Protocol):
     def directory_id(self) -> str: ...
     @property
     def boot(self) -> int: ...
+    @property
+    def run(self) -> str: ...
 
 
 class IncomingConnection(Protocol):
@@ -100,7 +102,12 @@ class PeerRegistry:
                 )
         for seen in (self._seen(peer.broker_id), self._latest.get(peer.broker_id)):
             if seen is not None:
-                check_boot(peer, seen_directory_id=seen.directory_id, seen_boot=seen.boot)
+                check_boot(
+                    peer,
+                    seen_directory_id=seen.directory_id,
+                    seen_boot=seen.boot,
+                    seen_run=seen.run,
+                )
 
     def admit_incoming(self, peer: PeerIdentity, connection: IncomingConnection) -> None:
         """``peer`` has proved itself on ``connection``, which supersedes its older ones.

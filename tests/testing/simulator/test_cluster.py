@@ -149,11 +149,6 @@ def test_committing_with_too_few_in_sync_is_caught(monkeypatch: pytest.MonkeyPat
     assert "TOO-FEW-COPIES" in kinds_found("TOO-FEW-COPIES")
 
 
-def test_forgetting_who_is_about_to_join_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Leadership, "maximal_isr", lambda self: set(self.state.isr.items()))
-    assert kinds_found("INCOMPLETE") & {"INCOMPLETE", "NOT-MAXIMAL"}
-
-
 def test_leading_on_after_a_restart_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     set_role = Roles._set_role
 

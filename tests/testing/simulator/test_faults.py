@@ -107,6 +107,17 @@ def test_no_disk_is_lost_unless_that_is_allowed() -> None:
         assert not nemesis.counts
 
 
+def test_a_lost_disk_is_told() -> None:
+    with world_of() as world:
+        lost: list[object] = []
+        plan = FaultPlan(kinds=("wipe",), every_s=0.1)
+        nemesis = Nemesis(world, plan, may_wipe=lambda _: not lost, on_wipe=lost.append)
+        nemesis.start()
+        world.run_for(10)
+        assert lost == world.brokers
+        assert nemesis.counts == {"wipe": 1}
+
+
 def test_seeds_differ_in_the_kinds_that_they_have() -> None:
     plans = [FaultPlan.draw(Random(seed), brokers=3) for seed in range(50)]
     assert len({plan.kinds for plan in plans}) > 40

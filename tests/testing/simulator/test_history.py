@@ -26,6 +26,16 @@ def test_operations_begin_and_end_at_their_times() -> None:
     assert list(history) == [send, poll]
 
 
+def test_who_watches_is_told_how_operations_end() -> None:
+    history = History(lambda: 0)
+    seen: list[tuple[object, Outcome]] = []
+    history.on_end = lambda operation: seen.append((operation, operation.outcome))
+    poll = history.poll("c")
+    assert not seen
+    history.end(poll, Outcome.OK)
+    assert seen == [(poll, Outcome.OK)]
+
+
 def test_what_there_is_of_each_kind_and_outcome() -> None:
     history = History(lambda: 0)
     for outcome in (Outcome.OK, Outcome.OK, Outcome.INFO):

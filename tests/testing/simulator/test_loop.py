@@ -42,6 +42,19 @@ def test_events_run_in_the_order_of_time_and_then_of_their_making() -> None:
     assert world.now == 3.0
 
 
+def test_who_watches_is_told_of_every_event_after_it() -> None:
+    world = SimLoop()
+    one, other = NodeLoop(world, "one"), NodeLoop(world, "other")
+    seen: list[str] = []
+    world.on_event = lambda loop: seen.append(f"after {loop.name}")
+    one.call_later(1, seen.append, "1")
+    one.call_later(2, seen.append, "never").cancel()
+    other.call_later(3, seen.append, "3")
+    world.run_until(4.0)
+    assert seen == ["1", "after one", "3", "after other"]
+    assert world.events == 2
+
+
 def test_time_does_not_pass_while_code_runs_and_jumps_between_events() -> None:
     loop = node(offset_s=5.0)
 

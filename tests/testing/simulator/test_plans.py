@@ -19,3 +19,23 @@ def test_plans_differ_from_seed_to_seed() -> None:
         "middle",
     }
     assert {plan.replication_factor for plan in drawn} == {2}
+
+
+def test_a_topic_may_ask_for_more_replicas() -> None:
+    key = "min.insync.replicas"
+    assert key not in WorkloadPlan.draw(Random(1), replication_factor=2).topic_config
+    plan = WorkloadPlan.draw(Random(1), replication_factor=2, min_isr=2)
+    assert plan.topic_config[key] == "2"
+
+
+def test_a_light_plan_is_the_same_with_less_to_do() -> None:
+    for seed in range(50):
+        plan = WorkloadPlan.draw(Random(seed), replication_factor=2)
+        light = plan.lightened()
+        assert 2 <= len(light.producers) <= 3
+        for producer, before in zip(light.producers, plan.producers, strict=False):
+            assert producer.pause_s >= 0.15
+            assert (producer.acks, producer.burst_max) == (before.acks, before.burst_max)
+        assert len(light.consumers) == len(plan.consumers)
+        assert light.administrates <= plan.administrates
+        assert light.lightened() == light

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from raftlog.errors import DataDirectoryError
+from raftlog.server.cluster.fetcher import ReplicaFetcher
 from raftlog.storage.log import Log
 from raftlog.storage.producer_state import ProducerTable
 from raftlog.storage.tickets import SyncTicket
@@ -76,6 +77,32 @@ def test_looking_on_changes_nothing() -> None:
 @pytest.mark.parametrize("last_words", ["stop", "kill", "power cut"])
 def test_brokers_end_in_several_ways(last_words: str) -> None:
     assert_good(run(replace(Scenario.draw(2), last_words=last_words)))
+
+
+def test_a_light_scenario_is_short() -> None:
+    for seed in range(20):
+        scenario = Scenario.draw(seed, brokers=3)
+        light = Scenario.draw(seed, brokers=3, light=True)
+        assert (light.faults, light.mode, light.light) == (scenario.faults, "safety", True)
+        assert light.duration_s <= 4.0
+        assert light.workload == scenario.workload.lightened()
+
+
+def test_a_core_may_be_written_to_and_replaces_what_is_gone_in_time() -> None:
+    drawn = [Scenario.draw(seed, mode="liveness", brokers=3) for seed in range(30)]
+    assert {scenario.replacement_ms for scenario in drawn} == {1_000, 5_000}
+    assert not any("min.insync.replicas" in s.workload.topic_config for s in drawn)
+    drawn = [Scenario.draw(seed, brokers=5) for seed in range(30)]
+    assert {scenario.replacement_ms for scenario in drawn} == {1_000, 5_000, 600_000}
+    assert {s.workload.topic_config.get("min.insync.replicas") for s in drawn} == {None, "2"}
+
+
+def test_what_is_never_copied_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReplicaFetcher, "_go_on", lambda _self: None)
+    scenario = replace(Scenario.draw(1, brokers=3, duration_s=3.0), faults=CALM)
+    (violation,) = run(scenario).violations
+    assert violation.kind == "STUCK"
+    assert "replicas do not become alike" in violation.message
 
 
 def test_three_brokers_are_a_cluster() -> None:
