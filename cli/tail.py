@@ -55,6 +55,11 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
     callback=_parsed(lambda text: re.compile(text.encode())),
     help="Only records whose value has this regular expression in it.",
 )
+@click.option(
+    "--any-replica",
+    is_flag=True,
+    help="Ask replicas that do not lead, too: when the leader is gone, or to spare it.",
+)
 @options.as_json
 @options.bootstrap
 def tail(
@@ -65,13 +70,15 @@ def tail(
     follow: bool,
     formatter: Formatter | None,
     pattern: re.Pattern[bytes] | None,
+    any_replica: bool,
     as_json: bool,
     bootstrap: str,
 ) -> None:
     """Print records.
 
     Without -f it ends at the records that are there when it starts. Without -o it prints the last
-    10 (or COUNT) records of each partition; with -f, new ones.
+    10 (or COUNT) records of each partition; with -f, new ones. When a partition's leader is gone
+    for good, --any-replica prints what a replica that is left knows to be committed.
 
     \b
     OFFSETS:  earliest  latest  N  -N (N before the end)  +N (N after the beginning)
@@ -95,7 +102,8 @@ def tail(
         count = count if follow else None
     write = format_json if as_json else formatter or format_values
     # Retention may overtake us: then go on with the first record that is left.
-    with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
+    read_from = "replica" if any_replica else "leader"
+    with Consumer(bootstrap, auto_offset_reset="earliest", read_from=read_from) as consumer:
         partitions = reading.partitions_of(consumer, topic, partition)
         spans = reading.plan(consumer, partitions, offsets, follow=follow)
         reading.copy(consumer, spans, write=write, pattern=pattern, count=count)
