@@ -40,8 +40,8 @@ class PeerIdentity(Message):
 
     ``directory_id`` is of its data directory and ``boot`` counts how often that was opened;
     ``run`` is random at each start, and tells two starts with the same boot apart, which a copy of
-    the directory makes; ``host`` and ``port`` are where it listens; ``cluster_id`` is empty while it has yet to learn
-    it; ``protocol_version`` is the highest of the peer protocol that it speaks.
+    the directory makes; ``host`` and ``port`` are where it listens; ``cluster_id`` is empty while
+    it has yet to learn it; ``protocol_version`` is the highest of the peer protocol that it speaks.
     """
 
     broker_id: NodeId

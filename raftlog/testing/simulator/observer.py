@@ -83,11 +83,6 @@ class Observer:
 
     # -- what is asked -----------------------------------------------------------------------------
 
-    def replicas(self, partition: TopicPartition) -> tuple[int, ...] | None:
-        """Who stores the partition, as agreed on; None when that is not known."""
-        state = self.states.get(partition.partition)
-        return None if state is None else state.replicas
-
     def is_lost_to(self, core: Collection[int]) -> set[int]:
         """The partitions none of whose members that may lead is one of ``core``."""
         return {

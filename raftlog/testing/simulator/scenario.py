@@ -338,15 +338,21 @@ def _settle(world: World, workload: Workload, observer: Observer, readings: list
 
 
 def _differing(world: World, workload: Workload, observer: Observer) -> str:
-    """What brokers have, if it is not so that exactly the replicas have all of a partition."""
+    """What brokers have, if it is not so that exactly the replicas have all of a partition.
+
+    A follower may lack deleted records that its leader has: it led when they were deleted, and was
+    followed by one that had not heard of it. The other way round it was not told.
+    """
     for name in workload.partitions:
         found = {machine.broker_id: dump(machine, name) for machine in world.brokers}
         copies = {broker: records for broker, records in found.items() if records is not None}
-        extents = {(len(records), *records[:1], *records[-1:]) for records in copies.values()}
-        replicas = observer.replicas(name) or ()
-        if len(extents) > 1 or copies.keys() != set(replicas):
-            sizes = {broker: len(records) for broker, records in copies.items()}
-            return f"{name} on brokers {list(replicas)}: so many records on each: {sizes}"
+        state = observer.states.get(name.partition)
+        if state is None or copies.keys() != set(state.replicas) or state.leader is None:
+            return f"{name}, in {state}: brokers {list(copies)} have it"
+        sizes = {broker: len(records) for broker, records in copies.items()}
+        ends = {records[-1].offset for records in copies.values() if records}
+        if len(ends) > 1 or max(sizes.values()) > sizes[state.leader]:
+            return f"{name}, led by broker {state.leader}: so many records on each: {sizes}"
     return ""
 
 

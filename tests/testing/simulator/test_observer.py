@@ -111,8 +111,7 @@ def test_a_cluster_that_does_what_it_should_breaks_nothing(watched: Watched) -> 
     watched.show(1, copy(5, watermark=5), next_state)
     watched.show(3, copy(7, watermark=7, epoch=5), next_state)
     assert not watched.kinds
-    assert watched.observer.replicas(P) == (1, 2, 3)
-    assert watched.observer.replicas(TopicPartition("events", 1)) is None
+    assert watched.observer.states == {0: next_state}
 
 
 def test_two_leaders_in_one_epoch(watched: Watched) -> None:
