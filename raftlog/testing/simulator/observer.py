@@ -83,6 +83,16 @@ class Observer:
 
     # -- what is asked -----------------------------------------------------------------------------
 
+    def log_ends(self, partition: int) -> set[Offset]:
+        """Where the copies end that running brokers have open."""
+        return {
+            copy.host.log.log_end_offset
+            for (name, number), copy in self._copies.items()
+            if number == partition
+            and copy.host is not None
+            and copy.boots == self._machines[name].boots
+        }
+
     def is_lost_to(self, core: Collection[int]) -> set[int]:
         """The partitions none of whose members that may lead is one of ``core``."""
         return {

@@ -350,9 +350,9 @@ def _differing(world: World, workload: Workload, observer: Observer) -> str:
         if state is None or copies.keys() != set(state.replicas) or state.leader is None:
             return f"{name}, in {state}: brokers {list(copies)} have it"
         sizes = {broker: len(records) for broker, records in copies.items()}
-        ends = {records[-1].offset for records in copies.values() if records}
+        ends = observer.log_ends(name.partition)
         if len(ends) > 1 or max(sizes.values()) > sizes[state.leader]:
-            return f"{name}, led by broker {state.leader}: so many records on each: {sizes}"
+            return f"{name}, led by broker {state.leader}: {sizes} records, ends: {sorted(ends)}"
     return ""
 
 

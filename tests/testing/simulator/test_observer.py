@@ -286,6 +286,16 @@ def test_there_is_an_end_to_what_is_told(watched: Watched) -> None:
     assert set(watched.kinds) <= INVARIANTS.keys()
 
 
+def test_where_copies_end(watched: Watched) -> None:
+    watched.show(1, copy(5))
+    watched.show(2, copy(7))
+    watched.show(3)
+    assert watched.observer.log_ends(0) == {5, 7}
+    assert not watched.observer.log_ends(1)
+    watched.restart(1)
+    assert watched.observer.log_ends(0) == {7}
+
+
 def test_partitions_of_which_all_that_is_committed_is_outside(watched: Watched) -> None:
     state = replace(STATE, isr={3: "c"}, elr={2: "b"})
     watched.show(1, state=state)
