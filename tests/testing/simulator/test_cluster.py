@@ -61,17 +61,21 @@ def test_three_of_five_brokers_that_are_healed_work(seed: int, number: int) -> N
 
 
 @pytest.mark.seeds
-@pytest.mark.timeout(1_200)
-@pytest.mark.parametrize(("brokers", "count"), [(3, 400), (5, 100)])
-def test_many_seeds_of_a_cluster(seed: int, brokers: int, count: int) -> None:
-    seeds("safety", brokers, range(seed, seed + count), light=False)
+@pytest.mark.parametrize("number", range(40))
+def test_400_seeds_of_three_brokers(seed: int, number: int) -> None:
+    seeds("safety", 3, chunk(seed + 10_000, number))
 
 
 @pytest.mark.seeds
-@pytest.mark.timeout(1_200)
-@pytest.mark.parametrize(("brokers", "count"), [(3, 80), (5, 20)])
-def test_many_seeds_of_a_core(seed: int, brokers: int, count: int) -> None:
-    seeds("liveness", brokers, range(seed, seed + count), light=False)
+@pytest.mark.parametrize("number", range(10))
+def test_100_seeds_of_five_brokers(seed: int, number: int) -> None:
+    seeds("safety", 5, chunk(seed + 10_000, number))
+
+
+@pytest.mark.seeds
+@pytest.mark.parametrize(("brokers", "number"), [*((3, n) for n in range(8)), (5, 0), (5, 1)])
+def test_100_seeds_of_a_core(seed: int, brokers: int, number: int) -> None:
+    seeds("liveness", brokers, chunk(seed + 10_000, number))
 
 
 @pytest.mark.nightly
