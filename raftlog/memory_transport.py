@@ -135,7 +135,8 @@ class MemoryTransport(asyncio.Transport):
             return
         if self._incoming:
             buffer = memoryview(self._protocol.get_buffer(self._incoming_bytes))
-            count = self._fill(buffer)
+            count = fill(buffer, self._incoming)
+            self._incoming_bytes -= count
             self._peer._drained()
             self._protocol.buffer_updated(count)
             self._deliver_soon()
@@ -143,20 +144,6 @@ class MemoryTransport(asyncio.Transport):
             self._peer_ended = False
             if not self._protocol.eof_received():
                 self.close()
-
-    def _fill(self, buffer: memoryview) -> int:
-        count = 0
-        while self._incoming and count < len(buffer):
-            first = self._incoming[0]
-            size = min(len(first), len(buffer) - count)
-            buffer[count : count + size] = first[:size]
-            count += size
-            if size == len(first):
-                self._incoming.popleft()
-            else:
-                self._incoming[0] = first[size:]
-        self._incoming_bytes -= count
-        return count
 
     def _drop_incoming(self) -> None:
         self._incoming.clear()
@@ -177,6 +164,21 @@ class MemoryTransport(asyncio.Transport):
         self._lost = self._closing = True
         self._drop_incoming()
         self._protocol.connection_lost(error)
+
+
+def fill(buffer: memoryview, pieces: deque[memoryview]) -> int:
+    """Take bytes off the front of ``pieces`` into ``buffer``, as a read does; how many."""
+    count = 0
+    while pieces and count < len(buffer):
+        first = pieces[0]
+        size = min(len(first), len(buffer) - count)
+        buffer[count : count + size] = first[:size]
+        count += size
+        if size == len(first):
+            pieces.popleft()
+        else:
+            pieces[0] = first[size:]
+    return count
 
 
 def join(

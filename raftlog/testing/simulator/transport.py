@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Any, Final, Protocol
 
 from raftlog import limits
+from raftlog.memory_transport import fill
 from raftlog.testing.simulator.loop import NodeLoop
 from raftlog.types import Buffer
 
@@ -301,27 +302,14 @@ class SimTransport(asyncio.Transport):
         size = self._carrier.read_size(self._incoming_bytes)
         if isinstance(protocol, asyncio.BufferedProtocol):
             buffer = memoryview(protocol.get_buffer(size))
-            count = self._fill(buffer[:size])
+            count = fill(buffer[:size], self._incoming)
             self._taken(count)
             protocol.buffer_updated(count)
         else:
             assert isinstance(protocol, asyncio.Protocol)
             data = bytearray(size)
-            self._taken(self._fill(memoryview(data)))
+            self._taken(fill(memoryview(data), self._incoming))
             protocol.data_received(bytes(data))
-
-    def _fill(self, buffer: memoryview) -> int:
-        count = 0
-        while self._incoming and count < len(buffer):
-            first = self._incoming[0]
-            size = min(len(first), len(buffer) - count)
-            buffer[count : count + size] = first[:size]
-            count += size
-            if size == len(first):
-                self._incoming.popleft()
-            else:
-                self._incoming[0] = first[size:]
-        return count
 
     def _taken(self, count: int) -> None:
         self._incoming_bytes -= count
