@@ -156,6 +156,14 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "The largest fetch answer, whatever the consumer asks for (one batch is always sent).",
     ),
     number(
+        "leader.rebalance.delay.ms",
+        300_000,
+        0,
+        INT64_MAX,
+        "ms",
+        "Give a partition back to its preferred leader once that has been in sync for so long.",
+    ),
+    number(
         "log.checkpoint.interval.ms",
         60_000,
         1,
@@ -275,6 +283,7 @@ class BrokerConfig:
     controlled_shutdown_timeout_ms: int = 10_000
     default_replication_factor: int = 0
     fetch_max_bytes: int = 16 * limits.MIB
+    leader_rebalance_delay_ms: int = 300_000
     log_checkpoint_interval_ms: int = 60_000
     log_retention_check_interval_ms: int = 300_000
     max_connections: int = 10_000

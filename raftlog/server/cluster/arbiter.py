@@ -7,13 +7,19 @@ compare-and-set; one that comes too late is refused and looked at again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from raftlog.consensus import Applied, Outcome
 from raftlog.replication.cluster_commands import SetReplicas
 from raftlog.replication.cluster_state import ClusterMachine, Done
 from raftlog.replication.commands import ChangeReplicas, Command, Elect
-from raftlog.replication.election import choose_leader, choose_replacement, has_leader
+from raftlog.replication.election import (
+    choose_leader,
+    choose_preferred,
+    choose_replacement,
+    has_leader,
+)
 from raftlog.replication.partition_state import Accepted, PartitionState
 from raftlog.replication.placement import voters_count
 from raftlog.server.cluster.liveness import Liveness
@@ -22,6 +28,9 @@ from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.consensus_plane import ConsensusPlane
 
 logger = logging.getLogger(__name__)
+
+# Leaders given back at the same time: clients follow each of them, so not all are moved at once.
+REBALANCED_AT_A_TIME: Final = 16
 
 
 class Arbiter:
@@ -34,15 +43,21 @@ class Arbiter:
         liveness: Liveness,
         *,
         machine: ClusterMachine,
+        now: Callable[[], float],
         replacement_delay_seconds: float,
+        rebalance_delay_seconds: float,
     ) -> None:
         self._broker_id = broker_id
         self._machine = machine
         self._plane = plane
         self._liveness = liveness
+        self._now = now
         self._replacement_delay_seconds = replacement_delay_seconds
+        self._rebalance_delay_seconds = rebalance_delay_seconds
+        self._rebalanced = 0  # since the last look at all
 
     def look_at_all(self, members: Iterable[Member]) -> None:
+        self._rebalanced = 0
         for member in members:
             self.look(member)
 
@@ -50,7 +65,12 @@ class Arbiter:
         """Propose what the partition lacks, if this broker leads its group."""
         if member.deciding or not self._plane.leads(member.group_id):
             return
-        command = self._election(member.state) or self._replacement(member) or self._growth(member)
+        command = (
+            self._election(member.state)
+            or self._replacement(member)
+            or self._growth(member)
+            or self._rebalance(member)
+        )
         if command is not None:
             self._propose(member, command)
         elif (noted := self._replicas_to_note(member)) is not None:
@@ -103,6 +123,27 @@ class Arbiter:
         turn = member.partition % len(strangers)  # so that not all partitions get the same ones
         recruits = (strangers[turn:] + strangers[:turn])[:missing]
         return ChangeReplicas(state.version, state.replicas, (*state.witnesses, *recruits))
+
+    def _rebalance(self, member: Member) -> Elect | None:
+        """Leaders pile up where brokers stayed; in time each partition goes back to its own."""
+        elect = choose_preferred(
+            member.state,
+            is_live=self._liveness.is_live,
+            directory_of=self._liveness.directory_of,
+            boot_of=self._liveness.boot_of,
+        )
+        if elect is None:
+            member.misled_since = None
+            return None
+        now = self._now()
+        if member.misled_since is None:
+            member.misled_since = now
+        is_due = now - member.misled_since >= self._rebalance_delay_seconds
+        if not is_due or self._rebalanced >= REBALANCED_AT_A_TIME:
+            return None
+        self._rebalanced += 1
+        member.misled_since = None
+        return elect
 
     def _replicas_to_note(self, member: Member) -> SetReplicas | None:
         """What the partition's group has agreed on and the cluster does not know yet."""

@@ -115,7 +115,9 @@ class ClusterNode:
             self.plane,
             self.liveness,
             machine=self.machine,
+            now=loop.time,
             replacement_delay_seconds=config.replica_replacement_delay_ms / 1_000,
+            rebalance_delay_seconds=config.leader_rebalance_delay_ms / 1_000,
         )
         self.membership = self._make_membership()
         self.topics = ClusterTopics(

@@ -340,9 +340,11 @@ class Scene:
             TopicPartition("t", partition), log or self.log(), self.services, topic_id=TOPIC_ID
         )
 
-    def member(self, state: PartitionState, host: PartitionHost | None = None) -> Member:
+    def member(
+        self, state: PartitionState, host: PartitionHost | None = None, *, partition: int = 0
+    ) -> Member:
         machine = PartitionMachine(state.encode())
-        member = Member("t", TOPIC_ID, 0, len(state.replicas), machine, host=host)
+        member = Member("t", TOPIC_ID, partition, len(state.replicas), machine, host=host)
         self.plane.machines[member.group_id] = machine
         self.plane.statuses[member.group_id] = status(
             voters={b: DISKS[b] for b in (*state.replicas, *state.witnesses)}

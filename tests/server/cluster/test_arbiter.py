@@ -11,13 +11,14 @@ from raftlog.replication.cluster_commands import CreateTopic, InitCluster, SetRe
 from raftlog.replication.cluster_commands import decode_command as decode_cluster_command
 from raftlog.replication.commands import ChangeReplicas, Elect
 from raftlog.replication.partition_state import PartitionState
-from raftlog.server.cluster.arbiter import Arbiter
+from raftlog.server.cluster.arbiter import REBALANCED_AT_A_TIME, Arbiter
 from raftlog.server.cluster.liveness import GRACE_SECONDS, Incarnation
 from raftlog.server.cluster.member import Member
 from raftlog.server.cluster.membership import CLUSTER_GROUP
 from tests.server.cluster.paper import DISKS, TOPIC_ID, Scene, play, state_of
 
 DELAY_S = 60.0
+REBALANCE_S = 300.0
 
 
 class Deciding:
@@ -32,7 +33,9 @@ class Deciding:
             s.plane.as_plane,
             s.liveness,
             machine=s.machine,
+            now=asyncio.get_running_loop().time,
             replacement_delay_seconds=DELAY_S,
+            rebalance_delay_seconds=REBALANCE_S,
         )
         if leads:
             s.plane.leading.add(self.member.group_id)
@@ -241,5 +244,63 @@ def test_an_election_comes_before_everything_else() -> None:
         s.liveness.link_up(3, Incarnation("wiped", 1))
         s.fenced.add(2)
         assert isinstance(d.wants(), Elect)
+
+    play(test)
+
+
+# -- preferred leaders -----------------------------------------------------------------------------
+
+
+def test_a_partition_goes_back_to_its_preferred_leader_in_time() -> None:
+    async def test(s: Scene) -> None:
+        d = Deciding(s, state_of(3, 2, 1, leader=2))
+        assert d.wants() is None
+        await asyncio.sleep(REBALANCE_S - 1)
+        assert d.wants() is None
+        await asyncio.sleep(1)
+        assert d.wants() == Elect(1, 3, DISKS[3], 1)
+
+    play(test)
+
+
+@pytest.mark.parametrize("away", ["gone", "out of sync"])
+def test_it_has_to_have_been_able_to_lead_all_the_while(away: str) -> None:
+    async def test(s: Scene) -> None:
+        isr = [2, 1] if away == "out of sync" else [3, 2, 1]
+        d = Deciding(s, state_of(3, 2, 1, leader=2, isr=isr))
+        if away == "gone":
+            assert d.wants() is None  # since now it could
+            await asyncio.sleep(REBALANCE_S / 2)
+            s.lose(3)
+            await asyncio.sleep(2 * GRACE_SECONDS)
+            assert d.wants() is None
+            s.see(3)
+            assert d.wants() is None
+            await asyncio.sleep(REBALANCE_S / 2)
+            assert d.wants() is None, "it counts from its return"
+            await asyncio.sleep(REBALANCE_S / 2)
+            assert isinstance(d.wants(), Elect)
+        else:
+            assert d.wants() is None
+            await asyncio.sleep(REBALANCE_S + 1)
+            assert d.wants() is None
+
+    play(test)
+
+
+def test_not_all_leaders_move_at_once() -> None:
+    async def test(s: Scene) -> None:
+        d = Deciding(s, state_of(3, 2, 1, leader=2))
+        members = [d.member]
+        for partition in range(1, 2 * REBALANCED_AT_A_TIME + 1):
+            members.append(s.member(state_of(3, 2, 1, leader=2), partition=partition))
+            s.plane.leading.add(members[-1].group_id)
+        d.arbiter.look_at_all(members)
+        await asyncio.sleep(REBALANCE_S)
+        for moved in (1, 2):
+            d.arbiter.look_at_all(members)
+            assert len(s.plane.proposals) == moved * REBALANCED_AT_A_TIME
+        d.arbiter.look_at_all(members)
+        assert len(s.plane.proposals) == len(members)
 
     play(test)
