@@ -221,12 +221,7 @@ class Flight:
                 # of a producer as may be in flight.
                 self._raise_epoch()
         elif not may_pass(error, repeatable=self.idempotent):
-            if batch.outcome_unknown and not isinstance(error, OutcomeUnknownError):
-                return OutcomeUnknownError(
-                    f"refused ({error}); but an attempt before that got no answer, and may have "
-                    "been stored"
-                )
-            return error
+            return refused(batch, error)
         return expired(batch) if batch.expires_at <= now else None
 
     def lose(self, batch: PendingBatch) -> None:
@@ -243,6 +238,18 @@ def stranded(batch: PendingBatch) -> RaftlogError:
         "batch before this one was lost, so it cannot be repeated without the risk of storing it "
         f"twice; the last attempt: {batch.error}"
     )
+
+
+def refused(batch: PendingBatch, error: RaftlogError) -> RaftlogError:
+    """The error of a batch that is given up because of ``error``.
+
+    That says what became of the last attempt. If one before it got no answer, it says too much.
+    """
+    if batch.outcome_unknown and not isinstance(error, OutcomeUnknownError):
+        return OutcomeUnknownError(
+            f"refused ({error}); but an attempt before that got no answer, and may have been stored"
+        )
+    return error
 
 
 def expired(batch: PendingBatch) -> RaftlogError:

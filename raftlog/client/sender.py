@@ -21,7 +21,7 @@ from raftlog.client.batch import Identity, PartitionQueue, PendingBatch
 from raftlog.client.cluster import Cluster
 from raftlog.client.connection import Answer, Connection
 from raftlog.client.delivery import NO_OFFSET
-from raftlog.client.flight import Flight, expired, stranded
+from raftlog.client.flight import Flight, expired, refused, stranded
 from raftlog.client.links import Errand, Link, Links
 from raftlog.client.metadata import ClusterView, PartitionView
 from raftlog.client.retry import is_behind, is_old_news, may_retry
@@ -373,7 +373,7 @@ class Sender:
         """The partition is gone: fail everything that waits for it."""
         self._accumulator.forget(queue.topic)
         for batch in self._accumulator.drop(queue):
-            self._fail(batch, flight, type(error)(*error.args))
+            self._fail(batch, flight, refused(batch, type(error)(*error.args)))
 
     def _fail(self, batch: PendingBatch, flight: Flight, error: RaftlogError) -> None:
         flight.lose(batch)

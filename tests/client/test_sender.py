@@ -22,6 +22,7 @@ from raftlog.errors import (
     DiskFullError,
     InvalidRequestError,
     NotLeaderError,
+    OutcomeUnknownError,
     OutOfOrderSequenceError,
     RaftlogError,
     RecordTooLargeError,
@@ -29,6 +30,7 @@ from raftlog.errors import (
     UnsupportedVersionError,
 )
 from raftlog.protocol import api as apis
+from raftlog.protocol.connection import Request
 from raftlog.protocol.metadata import MetadataRequest
 from raftlog.protocol.produce import InitProducerIdRequest, ProduceRequest, ProduceResponse
 from raftlog.record import Codec, parse_header
@@ -37,6 +39,7 @@ from tests.client.samples import producer_settings
 from tests.client.virtual import START_MS, LoopClock, VirtualLoop
 from tests.client.world import (
     FakeCluster,
+    Peer,
     do_and_ignore,
     do_and_vanish,
     hold,
@@ -344,6 +347,25 @@ def test_a_topic_that_is_deleted_while_its_records_wait() -> None:
             del fake.topics["t"]
             assert type(await outcome(future)) is UnknownTopicError
             assert now() < 1_003
+
+    run(test)
+
+
+def test_a_topic_that_is_deleted_after_an_attempt_without_an_answer() -> None:
+    """The batch was stored: to say that it was refused would be a lie."""
+
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        async with Rig(fake) as rig:
+
+            def store_vanish_and_delete(peer: Peer, request: Request) -> None:
+                do_and_vanish(peer, request)
+                del fake.topics["t"]
+
+            fake.next(apis.PRODUCE, store_vanish_and_delete)
+            error = await outcome(rig.send(b"a"))
+            assert type(error) is OutcomeUnknownError
+            assert "may have been stored" in str(error)
 
     run(test)
 
