@@ -8,20 +8,26 @@ above.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from threading import Lock as ThreadLock
 from typing import Final, Protocol
 
 from raftlog.types import Buffer
 
 # Errors that say "no room", as opposed to "the disk is broken": nothing is lost, and room may come
-# back.
-NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+# back. The last two are of opening a file: the process, or the system, has no descriptor left.
+NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT}) | NO_DESCRIPTOR
 
 TEMPORARY_SUFFIX: Final = ".tmp"
+
+FALLOC_FL_KEEP_SIZE: Final = 1  # of linux/falloc.h
 
 
 class File(Protocol):
@@ -92,6 +98,14 @@ class Disk(Protocol):
 
     def free_bytes(self, path: str) -> int: ...
 
+    def reserve(self, path: str, size: int) -> None:
+        """Take room for ``size`` more bytes behind the end of a file, which stays as it is.
+
+        Appending to it finds that room also when the disk is full; shortening it gives the room
+        back. Any thread may call. Nothing on a file system that cannot do this.
+        """
+        ...
+
 
 class OsFile:
     """A file of the operating system, by its descriptor."""
@@ -161,8 +175,49 @@ class OsLock:
             os.close(fd)
 
 
+class SpareDescriptor:
+    """One that is kept for the moment when there is no other.
+
+    What was renamed has to be made durable, or its fate is unknown: syncing a directory must not
+    fail for want of a descriptor, though creating a file may.
+    """
+
+    def __init__(self) -> None:
+        self._lock = ThreadLock()
+        self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    @contextlib.contextmanager
+    def opened(self, path: str, flags: int) -> Iterator[int]:
+        """The descriptor of ``path``, opened with ``flags`` for as long as the block lasts."""
+        try:
+            fd = os.open(path, flags)
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTOR:
+                raise
+        else:
+            try:
+                yield fd
+            finally:
+                os.close(fd)
+            return
+        with self._lock:  # there is one only
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
+                os.close(fd)
+            # It stays open as the next spare: to close it is to let somebody else take it.
+            self._fd = os.open(path, flags)
+            yield self._fd
+
+
 class OsDisk:
     """The operating system's file system."""
+
+    def __init__(self) -> None:
+        self._spare = SpareDescriptor()
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> OsFile:
         flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
@@ -201,11 +256,8 @@ class OsDisk:
             shutil.rmtree(path)
 
     def sync_dir(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with self._spare.opened(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as fd:
             os.fsync(fd)
-        finally:
-            os.close(fd)
 
     def read_file(self, path: str, *, bytes_max: int) -> bytes:
         with open(path, "rb") as file:
@@ -239,3 +291,26 @@ class OsDisk:
     def free_bytes(self, path: str) -> int:
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+    def reserve(self, path: str, size: int) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fallocate(fd, os.fstat(fd).st_size, size)
+        finally:
+            os.close(fd)
+
+
+def fallocate(fd: int, position: int, size: int) -> None:
+    """Linux's fallocate(2) with FALLOC_FL_KEEP_SIZE, which Python's ``os`` does not have.
+
+    Raises ``OSError``, but not where there is no such thing.
+    """
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    call = getattr(libc, "fallocate64", None) or libc.fallocate
+    if call(fd, FALLOC_FL_KEEP_SIZE, ctypes.c_int64(position), ctypes.c_int64(size)) == 0:
+        return
+    code = ctypes.get_errno()
+    if code not in {errno.EOPNOTSUPP, errno.ENOSYS}:
+        raise OSError(code, os.strerror(code))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import resource
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import TypeAlias
@@ -297,4 +299,47 @@ def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told_from_a_broken_one() -> None:
-    assert {errno.ENOSPC, errno.EDQUOT} == NO_ROOM
+    assert {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE} == NO_ROOM
+
+
+@pytest.fixture
+def no_descriptors() -> Iterator[Callable[[], None]]:
+    """Call it: from then on this process can open nothing more, until the test is over."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+
+    def take() -> None:
+        highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, limits[1]))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+
+    yield take
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    for fd in taken:
+        os.close(fd)
+
+
+def test_a_directory_is_synced_without_a_descriptor_to_be_had(
+    tmp_path: Path, no_descriptors: Callable[[], None]
+) -> None:
+    """What was renamed has to be made durable; to create is what may fail."""
+    disk = OsDisk()
+    no_descriptors()
+    for _ in range(3):
+        with pytest.raises(OSError) as refused:
+            disk.open(f"{tmp_path}/a", create=True)
+        assert refused.value.errno in NO_ROOM
+        disk.sync_dir(str(tmp_path))
+    assert not os.path.exists(f"{tmp_path}/a")
+
+
+def test_a_directory_that_is_not_there_is_an_error_without_descriptors_too(
+    tmp_path: Path, no_descriptors: Callable[[], None]
+) -> None:
+    disk = OsDisk()
+    no_descriptors()
+    with pytest.raises(FileNotFoundError):
+        disk.sync_dir(f"{tmp_path}/nowhere")
+    disk.sync_dir(str(tmp_path))

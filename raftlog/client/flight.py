@@ -39,6 +39,7 @@ from raftlog.client.metadata import NO_EPOCH
 from raftlog.client.retry import may_pass
 from raftlog.errors import (
     BrokerUnavailableError,
+    CorruptBatchError,
     DeliveryTimedOutError,
     OutcomeUnknownError,
     OutOfOrderSequenceError,
@@ -51,7 +52,17 @@ from raftlog.record import BatchBody, seal
 from raftlog.types import NO_PRODUCER_ID, LeaderEpoch
 
 EPOCH_MAX: Final = 32_767  # an i16 in the batch's header
+CORRUPT_TRIES_MAX: Final = 3  # for a batch whose bytes did not arrive as they are here
 SEQUENCE_MASK: Final = 0x7FFF_FFFF  # sequences count records modulo 2^31, as in Kafka
+
+
+# Errors of an attempt that say themselves that nothing was stored.
+_TOLD_AS_IT_IS: Final = (
+    RetriableError,
+    CorruptBatchError,
+    UnknownTopicError,
+    UnknownPartitionError,
+)
 
 
 class Settlement(NamedTuple):
@@ -220,6 +231,8 @@ class Flight:
                 # Had an attempt stored it, this leader would know it: it remembers as many batches
                 # of a producer as may be in flight.
                 self._raise_epoch()
+        elif isinstance(error, CorruptBatchError) and self.failures < CORRUPT_TRIES_MAX:
+            pass  # the bytes here are good: they were damaged on their way
         elif not may_pass(error, repeatable=self.idempotent):
             return refused(batch, error)
         return expired(batch) if batch.expires_at <= now else None
@@ -259,6 +272,6 @@ def expired(batch: PendingBatch) -> RaftlogError:
     because = f"; the last attempt: {batch.error}" if batch.error is not None else ""
     if batch.outcome_unknown:
         return DeliveryTimedOutError(f"{where}: it may or may not be stored{because}")
-    if isinstance(batch.error, RetriableError | UnknownTopicError | UnknownPartitionError):
+    if isinstance(batch.error, _TOLD_AS_IT_IS):
         return type(batch.error)(f"{where}, and not stored{because}")
     return BrokerUnavailableError(f"{where}, and not stored: it could not be sent{because}")

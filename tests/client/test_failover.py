@@ -24,7 +24,7 @@ from raftlog.protocol import api as apis
 from raftlog.protocol.metadata import MetadataRequest
 from raftlog.protocol.produce import InitProducerIdRequest, ProduceRequest
 from raftlog.record import parse_header
-from tests.client.test_sender import Rig, now, offsets, outcome
+from tests.client.sending import Rig, now, offsets, outcome
 from tests.client.world import (
     FakeCluster,
     do_and_ignore,

@@ -9,10 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.client.batch import Identity, PartitionQueue, PendingBatch, Run
-from raftlog.client.flight import EPOCH_MAX, SEQUENCE_MASK, Flight, expired, stranded
+from raftlog.client.flight import (
+    CORRUPT_TRIES_MAX,
+    EPOCH_MAX,
+    SEQUENCE_MASK,
+    Flight,
+    expired,
+    stranded,
+)
 from raftlog.errors import (
     BrokerUnavailableError,
     ConnectionLostError,
+    CorruptBatchError,
     DeliveryTimedOutError,
     InvalidRequestError,
     NotLeaderError,
@@ -30,6 +38,7 @@ QUEUE = PartitionQueue("t", 0)
 GAP = OutOfOrderSequenceError("gap")
 LOST = ConnectionLostError("lost")
 MOVED = NotLeaderError("moved")
+DAMAGED = CorruptBatchError("the bytes and their CRC disagree")
 TOO_LARGE = RecordTooLargeError("too large")
 
 
@@ -290,6 +299,7 @@ def test_when_all_epochs_are_used_up_another_producer_id_is_taken() -> None:
         (MOVED, False, NotLeaderError),
         (LOST, True, DeliveryTimedOutError),
         (MOVED, True, DeliveryTimedOutError),
+        (DAMAGED, False, CorruptBatchError),
     ],
 )
 def test_the_error_of_an_expired_batch_says_whether_it_may_be_stored(
@@ -312,6 +322,19 @@ def test_a_refusal_after_an_attempt_without_an_answer_leaves_the_outcome_unknown
     ((_, error),) = flight.settle(0.0).lost
     assert type(error) is OutcomeUnknownError
     assert "too large" in str(error)
+
+
+def test_a_batch_that_came_damaged_is_sent_again_a_few_times() -> None:
+    flight = Flight(idempotent=True)
+    launch(flight, pending := batch())
+    for _ in range(CORRUPT_TRIES_MAX):
+        flight.setback(pending, DAMAGED)
+        assert flight.settle(0.0).again == [pending]
+        flight.failures += 1  # as the sender does
+        launch(flight, pending)
+    flight.setback(pending, DAMAGED)
+    ((_, error),) = flight.settle(0.0).lost
+    assert error is DAMAGED, "it is not the way that damages it"
 
 
 def test_passing_failures_end_with_the_delivery_timeout() -> None:

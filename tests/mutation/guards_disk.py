@@ -19,13 +19,17 @@ SYSTEM: Final = [
         name="directory sync is fsync",
         why="a power cut takes new files and renames back",
         module="raftlog/disk.py",
-        old="        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)\n"
-        "        try:\n"
-        "            os.fsync(fd)\n",
-        new="        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)\n"
-        "        try:\n"
-        "            os.fstat(fd)\n",
+        old=" os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as fd:\n            os.fsync(fd)\n",
+        new=" os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as fd:\n            os.fstat(fd)\n",
         tests=("tests/test_disk.py::test_what_durability_is_promised_is_asked_of_the_system",),
+    ),
+    Guard(
+        name="a directory is synced without a descriptor to be had",
+        why="a broker that has run out of descriptors has to end: it cannot tell what is durable",
+        module="raftlog/disk.py",
+        old="            if error.errno not in NO_DESCRIPTOR:\n",
+        new="            if error.errno:\n",
+        tests=("tests/test_disk.py::test_a_directory_is_synced_without_a_descriptor_to_be_had",),
     ),
     Guard(
         name="atomic write syncs the new file",

@@ -8,6 +8,20 @@ from tests.mutation.guard import Guard
 
 LEADING: Final = [
     Guard(
+        name="commits wait for the followers",
+        why="a leader acknowledges what it alone has; the next one does not have it",
+        module="raftlog/replication/leadership.py",
+        old="        committed = min(self._durable_end_of(*member) "
+        "for member in self.maximal_isr())\n",
+        new="        committed = self.durable_end\n",
+        tests=(
+            (
+                "tests/replication/test_leadership.py"
+                "::test_the_high_watermark_is_the_least_durable_end_over_the_isr"
+            ),
+        ),
+    ),
+    Guard(
         name="commits wait for the maximal ISR",
         why="a follower is elected that lacks what was committed while its joining was decided "
         "(S07)",

@@ -15,7 +15,7 @@ from raftlog.storage.faults import storage_error
 def test_no_room_is_an_error_that_passes(code: int) -> None:
     error = storage_error("writing x", OSError(code, os.strerror(code)))
     assert isinstance(error, DiskFullError)
-    assert str(error).startswith(f"writing x: no room on the disk ({os.strerror(code)})")
+    assert str(error).startswith(f"writing x: no room ({os.strerror(code)})")
     assert "free space" in str(error)
 
 
