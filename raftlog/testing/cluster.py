@@ -39,6 +39,7 @@ __all__ = [
     "cluster",
     "free_port",
     "local_cluster",
+    "secret_file",
     "wait_until",
 ]
 
@@ -248,7 +249,7 @@ def _introduce(
     made: Cluster, directory: Path, addresses: Mapping[int, Address], *, with_relays: bool
 ) -> None:
     """Tell each broker who the voters are and what the secret is."""
-    secret_path = _secret_file(directory)
+    secret_path = secret_file(directory)
     if with_relays:
         made.relays = Relays()
     for broker in made.brokers:
@@ -265,7 +266,7 @@ def _introduce(
         }
 
 
-def _secret_file(directory: Path) -> Path:
+def secret_file(directory: Path) -> Path:
     """The file with the secret of the cluster that lives in ``directory``, made if need be."""
     path = directory / SECRET_FILE
     if not path.exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import socket
 import time
@@ -65,13 +66,19 @@ def free_port(host: str = HOST) -> int:
     return free_ports(1, host)[0]
 
 
-def check_free(address: Address) -> None:
-    """Raise if something listens at ``address``: its answers would be taken for our broker's."""
+def check_free(address: Address, *, may_be_elsewhere: bool = False) -> None:
+    """Raise if something listens at ``address``: its answers would be taken for our broker's.
+
+    ``may_be_elsewhere``: an address that is not of this place (but of another network name space)
+    is taken for free.
+    """
     with socket.socket(_family(address.host)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what closed just now is free
         try:
             probe.bind(address)
         except OSError as error:
+            if may_be_elsewhere and error.errno == errno.EADDRNOTAVAIL:
+                return
             raise BrokerUnavailableError(
                 f"cannot listen on {address} ({error.strerror}): stop what does, or take another "
                 "port"

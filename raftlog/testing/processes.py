@@ -1,8 +1,9 @@
 """One broker as a process of this machine: start it, wait for it, kill it, pause it, stop it.
 
 A process is only ever signalled by the id of one that was started here and has not been waited
-for, so nothing else can be hit. Brokers end when their starter does, however that ends: they hold a
-pipe to it as their standard input.
+for, so nothing else can be hit. It leads a process group of its own, and signals go to all of that:
+a broker may run under another command, such as one that puts it into a name space. Brokers end when
+their starter does, however that ends: they hold a pipe to it as their standard input.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -27,25 +30,65 @@ from raftlog.testing.probes import POLL_INTERVAL_S, answers, check_free
 READY_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 20.0
 LOG_TAIL_BYTES: Final = 2_000
-BROKER_COMMAND: Final = (sys.executable, "-m", "raftlog", "broker")
+# -P: a raftlog in the directory that this was started from is not to be preferred.
+BROKER_COMMAND: Final = (sys.executable, "-P", "-m", "raftlog", "broker")
+PROC: Final = Path("/proc")
 
 
 @dataclass
 class BrokerProcess:
-    """One broker. It keeps its address and its data directory over any number of starts."""
+    """One broker. It keeps its address and its data directory over any number of starts.
+
+    ``prefix``: the command that the broker's is an argument of, such as ``nsenter --net=... --``.
+    ``environment``: on top of this process's, at the next start.
+    ``source``: where the package ``raftlog`` of the broker is; default: the one in use here.
+    ``home``: where its configuration and its log go; default: beside the data directory.
+    ``on_death``: called with the exit status, negative for a signal, once it shows (``running``)
+        that the process has ended though nobody ended it here.
+    ``kills``: how often it has ended by SIGKILL, whoever sent that.
+    """
 
     id: int
     address: Address
     data_dir: Path
     settings: Mapping[str, str] = field(default_factory=dict)
+    prefix: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    source: Path | None = None
+    home: Path | None = None
+    on_death: Callable[[int], None] | None = None
+    kills: int = 0
     _process: subprocess.Popen[bytes] | None = None
     _paused: bool = False
     _stopping: bool = False  # a second SIGTERM would have it end at once
+    _ending: bool = False  # its end is wanted
+    _status: int | None = None  # how the last process ended
+    _looking: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    _child: int | None = None  # a handle on the broker, when it is killed under a prefix
 
     @property
     def pid(self) -> int | None:
-        """The process id while the broker runs, paused or not; else None."""
-        return self._process.pid if self._process and self._process.poll() is None else None
+        """The process id while it runs, paused or not; else None. With a prefix, the prefix's."""
+        self._look()
+        process = self._process  # another thread may look, or wait for it, meanwhile
+        return process.pid if process is not None and self._status is None else None
+
+    @property
+    def broker_pid(self) -> int | None:
+        """The process id of the broker itself; None while it does not run, or not yet.
+
+        It differs from ``pid`` when the prefix starts it as a child. Linux only, with a prefix.
+        """
+        pid = self.pid
+        if pid is None or not self.prefix:
+            return pid
+        return next((each for each in _family_of(pid) if _command(each) == sys.executable), None)
+
+    @property
+    def exit_status(self) -> int | None:
+        """How it ended, negative for a signal. None while it runs, and before the first start."""
+        self._look()
+        return self._status
 
     @property
     def running(self) -> bool:
@@ -59,7 +102,7 @@ class BrokerProcess:
     @property
     def log_path(self) -> Path:
         """Where what the broker says goes."""
-        return self.data_dir.with_name(self.data_dir.name + ".log")
+        return self._beside(".log")
 
     def start(self, *, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Start the process and return when it answers requests.
@@ -78,19 +121,27 @@ class BrokerProcess:
         if self.running:
             raise ValueError(f"broker {self.id} runs already, as process {self.pid}")
         self._reap()
-        check_free(self.address)
+        check_free(self.address, may_be_elsewhere=bool(self.prefix))
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
-        config_path = self.data_dir.with_name(self.data_dir.name + ".toml")
+        config_path = self._beside(".toml")
+        config_path.parent.mkdir(parents=True, exist_ok=True)
         config_path.write_text(self._config(), encoding="utf-8")
-        source = str(Path(raftlog.__file__).resolve().parents[1])
+        source = str(self.source or Path(raftlog.__file__).resolve().parents[1])
         path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
+        self._ending, self._status = False, None
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [*BROKER_COMMAND, "--stop-with-stdin", "--config", str(config_path)],
+                [
+                    *self.prefix,
+                    *BROKER_COMMAND,
+                    "--stop-with-stdin",
+                    "--config",
+                    str(config_path),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": path},
+                env={**os.environ, "PYTHONPATH": path, **self.environment},
                 process_group=0,  # a terminal's Ctrl-C is for the starter, which then stops brokers
             )
 
@@ -98,7 +149,7 @@ class BrokerProcess:
         """Return when the broker answers; raise with its last words if it ends."""
         deadline = time.monotonic() + timeout_s
         while not answers(self.address):
-            status = self._process.poll() if self._process else None
+            status = self.exit_status
             if status is not None:
                 raise BrokerUnavailableError(
                     f"broker {self.id} ended with status {status}: {self.last_words()}"
@@ -117,7 +168,10 @@ class BrokerProcess:
 
     def send_kill(self) -> None:
         """SIGKILL, without waiting for the end; ``kill`` afterwards does that."""
-        self._signal(signal.SIGKILL)
+        if self.running:
+            self._ending = True
+            self._watch_child()
+            self._signal(signal.SIGKILL)
 
     def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """SIGTERM, and SIGKILL if the process is still there after ``timeout_s``."""
@@ -129,8 +183,8 @@ class BrokerProcess:
 
     def send_stop(self) -> None:
         """SIGTERM, without waiting for the end; ``stop`` afterwards does that."""
-        if not self._stopping:
-            self._stopping = True
+        if not self._stopping and self.running:
+            self._stopping = self._ending = True
             self._signal(signal.SIGTERM)
         self.resume()  # a paused process gets no other signal
 
@@ -163,14 +217,68 @@ class BrokerProcess:
         # JSON's strings are TOML's basic strings.
         return "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
 
+    def _watch_child(self) -> None:
+        """The broker may be the child of its prefix: that cannot be waited for by its id."""
+        pid = self.broker_pid if self.prefix else None
+        if pid is not None and self._child is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._child = os.pidfd_open(pid)
+
+    def _wait_for_child(self) -> None:
+        if self._child is not None:
+            ending = select.poll()
+            ending.register(self._child, select.POLLIN)  # readable once the process has ended
+            ending.poll()
+            os.close(self._child)
+            self._child = None
+
+    def _look(self) -> None:
+        """Notice the end of the process, and tell of it if nobody here wanted it."""
+        with self._looking:
+            if self._process is not None and self._status is None:
+                self._status = self._process.poll()
+                self.kills += self._status == -signal.SIGKILL
+                if self._status is not None and not self._ending and self.on_death is not None:
+                    self.on_death(self._status)
+
+    def _beside(self, ending: str) -> Path:
+        if self.home is not None:
+            return self.home / f"broker-{self.id}{ending}"
+        return self.data_dir.with_name(self.data_dir.name + ending)
+
     def _signal(self, number: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.send_signal(number)  # does nothing to a process that was waited for
+        pid = self.pid
+        if pid is not None:  # a process that was waited for: its id may be another's
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, number)
 
     def _reap(self) -> None:
         self._paused = self._stopping = False
         if self._process is not None:
             self._process.wait()
+            self._look()
+            self._wait_for_child()
             assert self._process.stdin is not None
             self._process.stdin.close()
             self._process = None
+
+
+def _family_of(pid: int) -> list[int]:
+    """A process and, after it, its children, theirs, and so on, as far as they can be seen."""
+    children: dict[int, list[int]] = {}
+    for stat in PROC.glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            after_name = stat.read_text().rpartition(")")[2].split()
+            children.setdefault(int(after_name[1]), []).append(int(stat.parent.name))
+    family = [pid]
+    for member in family:
+        family += sorted(children.get(member, ()))
+    return family
+
+
+def _command(pid: int) -> str:
+    """The first word of a process's command; empty if it is gone."""
+    try:
+        return (PROC / str(pid) / "cmdline").read_bytes().partition(b"\0")[0].decode()
+    except OSError:
+        return ""

@@ -37,6 +37,17 @@ def test_a_port_that_is_taken_is_not_free(monkeypatch: pytest.MonkeyPatch) -> No
             free_port()
 
 
+def test_an_address_of_another_place_may_be_free_there() -> None:
+    elsewhere = Address("192.0.2.1", 9100)  # of no machine: RFC 5737
+    with pytest.raises(BrokerUnavailableError, match=r"192\.0\.2\.1:9100"):
+        check_free(elsewhere)
+    check_free(elsewhere, may_be_elsewhere=True)
+    with socket.create_server(("127.0.0.1", 0)) as here:
+        address = Address(*here.getsockname())
+        with pytest.raises(BrokerUnavailableError, match="another port"):
+            check_free(address, may_be_elsewhere=True)
+
+
 def test_who_says_nothing_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "ANSWER_TIMEOUT_S", 0.01)
     with socket.create_server(("127.0.0.1", free_port())) as mute:

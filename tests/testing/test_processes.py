@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,9 @@ from raftlog.testing import BrokerProcess, wait_until
 from raftlog.testing.probes import answers, free_port
 
 pytestmark = pytest.mark.integration
+
+# A command that starts the broker as its child, and ignores SIGTERM meanwhile: as unshare does.
+FORKING = ("sh", "-c", 'trap "" TERM; "$@"; exit $?', "sh")
 
 
 @pytest.fixture(scope="module")
@@ -122,3 +127,94 @@ def test_a_broker_ends_with_its_starter(tmp_path: Path) -> None:
     os.close(read_end)
     os.waitpid(starter, 0)
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), timeout_s=20, what="the orphan's end")
+
+
+def broker_in(directory: Path, **how: Any) -> BrokerProcess:
+    return BrokerProcess(1, Address("127.0.0.1", free_port()), directory / "broker-1", **how)
+
+
+@pytest.fixture
+def wrapped(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """One that runs as the child of another command."""
+    process = broker_in(tmp_path, prefix=FORKING)
+    process.start()
+    yield process
+    process.kill()
+
+
+def is_stopped(pid: int | None) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_a_broker_may_run_under_another_command(wrapped: BrokerProcess) -> None:
+    pid, broker_pid = wrapped.pid, wrapped.broker_pid
+    assert pid is not None
+    assert broker_pid is not None
+    assert pid != broker_pid
+    assert Path(f"/proc/{broker_pid}/cmdline").read_bytes().startswith(sys.executable.encode())
+    wrapped.pause()
+    wait_until(lambda: is_stopped(pid) and is_stopped(broker_pid), what="both are stopped")
+    wrapped.resume()
+    assert not is_stopped(broker_pid)
+    wrapped.send_kill()
+    wrapped.send_kill()
+    wrapped.kill()
+    assert not Path(f"/proc/{pid}").exists()
+    assert wrapped.broker_pid is None
+    assert wrapped.exit_status == -signal.SIGKILL
+    wrapped.start()  # at the same address, and with the same data directory, at once
+
+
+def test_a_broker_under_another_command_ends_in_peace(wrapped: BrokerProcess) -> None:
+    wrapped.stop()
+    assert wrapped.exit_status == 0
+    assert wrapped.last_words().endswith("everything is on the disk")
+
+
+def test_without_a_prefix_the_broker_is_the_process(broker: BrokerProcess) -> None:
+    assert broker.broker_pid == broker.pid
+
+
+def test_it_is_seen_when_a_broker_ends_by_itself(tmp_path: Path) -> None:
+    deaths: list[int] = []
+    process = broker_in(tmp_path, on_death=deaths.append)
+    for end in (BrokerProcess.kill, BrokerProcess.stop):
+        process.start()
+        assert process.exit_status is None
+        end(process)
+        assert not process.running
+    assert deaths == []
+    process.start()
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGSEGV)
+    wait_until(lambda: not process.running, what="the end")
+    assert deaths == [-signal.SIGSEGV]
+    process.kill()
+    assert process.exit_status == -signal.SIGSEGV
+    assert deaths == [-signal.SIGSEGV]
+    assert process.kills == 1
+
+
+def test_a_broker_has_the_environment_that_it_is_given(tmp_path: Path) -> None:
+    process = broker_in(tmp_path / "data", home=tmp_path / "home", environment={"WEATHER": "foggy"})
+    process.spawn()
+    try:
+        process.wait_ready()
+        environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+        assert b"WEATHER=foggy" in environment
+    finally:
+        process.kill()
+    assert {path.name for path in (tmp_path / "home").iterdir()} == {
+        "broker-1.log",
+        "broker-1.toml",
+    }
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["broker-1"]
+
+
+def test_a_broker_may_be_of_another_build(tmp_path: Path) -> None:
+    build = tmp_path / "build" / "raftlog"
+    build.mkdir(parents=True)
+    (build / "__init__.py").touch()
+    (build / "__main__.py").write_text("raise SystemExit('a broken build')")
+    with pytest.raises(BrokerUnavailableError, match="ended with status 1: a broken build"):
+        broker_in(tmp_path, source=tmp_path / "build").start()
