@@ -1,0 +1,83 @@
+"""When which fault begins and ends: drawn from the run's seed, before anything has started. Pure.
+
+Kinds take turns in a shuffled order, so that each comes up in even a short run. A quarter of the
+periods is quiet: what recovers is seen to recover (jepsen-io/nats, ``package-gen``). With ``pairs``
+two kinds overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final, Literal
+
+from jepsen_like.nemesis.base import FaultPlan
+
+FIRST_S: Final = 2.0  # of load before the first fault
+LAST_S: Final = 3.0  # of load without faults at the end
+QUIET: Final = 0.25  # of all periods
+QUIET_S: Final = (3.0, 8.0)
+BETWEEN_S: Final = (0.5, 3.0)  # from the end of a fault to the next
+LEAD_S: Final = (0.1, 1.5)  # from the beginning of a pair's first to that of its second
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """``at_s``: since the load began. ``fault``: its number in the run, the same for both ends."""
+
+    at_s: float
+    phase: Literal["begin", "end"]
+    fault: int
+    plan: FaultPlan
+
+
+def draw(
+    kinds: Sequence[str],
+    fault_of: Callable[[str, Random], FaultPlan],
+    random: Random,
+    *,
+    time_s: float,
+    pairs: bool = False,
+) -> list[Step]:
+    """The steps of a run of ``time_s`` seconds, in order; none if it is too short, or no kinds.
+
+    ``fault_of(kind, random)`` draws one fault; its ``hold_s`` counts here.
+    """
+    steps: list[Step] = []
+    turns = _turns(kinds, random)
+    now, number = FIRST_S, 0
+    while kinds and now < time_s - LAST_S:
+        if steps and random.random() < QUIET:  # a short run has to have a fault, too
+            now += random.uniform(*QUIET_S)
+            continue
+        begin, end = now, now
+        for kind in _together(turns, pairs=pairs and len(kinds) > 1):
+            number += 1
+            plan = fault_of(kind, random)
+            steps += (
+                Step(begin, "begin", number, plan),
+                Step(begin + plan.hold_s, "end", number, plan),
+            )
+            end = max(end, begin + plan.hold_s)
+            begin += random.uniform(*LEAD_S)
+        now = end + random.uniform(*BETWEEN_S)
+    # A fault that would outlast the load ends with it, rather than not at all.
+    last = time_s - LAST_S
+    cut = [Step(min(step.at_s, last), step.phase, step.fault, step.plan) for step in steps]
+    return sorted(cut, key=lambda step: (step.at_s, step.phase == "end", step.fault))
+
+
+def _turns(kinds: Sequence[str], random: Random) -> Iterator[str]:
+    while True:
+        order = list(kinds)
+        random.shuffle(order)
+        yield from order
+
+
+def _together(turns: Iterator[str], *, pairs: bool) -> list[str]:
+    first = next(turns)
+    if not pairs:
+        return [first]
+    second = next(kind for kind in turns if kind != first)
+    return [first, second]
