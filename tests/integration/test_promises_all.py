@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from jepsen_like.control.disks import LoopDisk, why_not
 from raftlog import TopicPartition
 from raftlog.testing import Cluster, cluster
 from raftlog.testing.cluster import local_cluster
@@ -21,25 +22,24 @@ from tests.integration.load import (
     summary,
     until_in_sync,
 )
-from tests.integration.power import Disks, why_not
 
 pytestmark = pytest.mark.integration
 
 
 @contextmanager
-def powered(tmp_path: Path) -> Iterator[tuple[Cluster, Disks]]:
+def powered(tmp_path: Path) -> Iterator[tuple[Cluster, list[LoopDisk]]]:
     """Three brokers, each on a disk whose power can be cut."""
     if why_not():
         pytest.skip(f"not injected: the power cannot be cut here: {why_not()}")
-    with Disks(tmp_path, count=3) as disks:
+    with ExitStack() as stack:
         running = local_cluster(tmp_path, brokers=3)
-        for broker, place in zip(running.brokers, disks.places, strict=True):
-            broker.data_dir = place / "data"
-        try:
-            running.start()
-            yield running, disks
-        finally:
-            running.close()
+        disks = []
+        for broker in running.brokers:
+            disks.append(stack.enter_context(LoopDisk(tmp_path, f"disk-{broker.id}")))
+            broker.data_dir = disks[-1].mount_point / "data"
+        stack.callback(running.close)
+        running.start()
+        yield running, disks
 
 
 @pytest.mark.parametrize(
@@ -74,11 +74,15 @@ def test_s40_all_power_cut(tmp_path: Path, trials: int, say: Callable[[str], Non
         create(running, copies=3)
         with Load(running.bootstrap) as load:
             for _ in range(trials):
-                disks.mark()
+                for disk in disks:
+                    disk.mark()
                 cut_at = time.monotonic()
                 running.kill()
-                disks.cut_power()
-                assert not any(disks.marks()), "what nobody synced is there: no power was cut"
+                for disk in disks:
+                    disk.cut_power()
+                assert not any(disk.marked() for disk in disks), (
+                    "what nobody synced is there: no power was cut"
+                )
                 running.start()
                 load.goes_on()
                 silences.append(load.silence(cut_at))
@@ -96,7 +100,8 @@ def test_a_power_cut_takes_what_nobody_synced(tmp_path: Path) -> None:
         with Load(running.bootstrap) as load:
             load.goes_on(count=100)
         running.kill()
-        disks.cut_power()
+        for disk in disks:
+            disk.cut_power()
         running.start()
         until_in_sync(running)
         found = read_all(running.bootstrap, TopicPartition(TOPIC, 0))

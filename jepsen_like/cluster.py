@@ -1,0 +1,385 @@
+"""The cluster under test, on this machine: brokers as processes, each with its place and its disk.
+
+What it is made of follows from the shape of the run and from what the nemeses need: brokers in
+network namespaces or on the loopback device, links through relays, disks in files, clocks of their
+own. Everything is in one directory, and ends with ``close``. Nothing here does harm by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from jepsen_like.host import Exit, Host, how_it_ended
+from jepsen_like.plan import Shape
+from jepsen_like.status import (
+    Answers,
+    Asking,
+    ClusterStatus,
+    PartitionStatus,
+    lacking,
+    until_nothing,
+)
+from raftlog.config.address import Address
+from raftlog.errors import RaftlogError
+from raftlog.testing.cluster import secret_file
+from raftlog.testing.probes import HOST, free_ports
+from raftlog.testing.processes import READY_TIMEOUT_S, BrokerProcess
+
+if TYPE_CHECKING:
+    from jepsen_like.control.disks import LoopDisk
+    from jepsen_like.control.namespaces import Namespaces
+    from jepsen_like.net import Net
+    from jepsen_like.relays import RelayLinks
+
+__all__ = [
+    "ClusterStatus",
+    "ClusterUnderTest",
+    "Exit",
+    "Host",
+    "Needs",
+    "PartitionStatus",
+]
+
+PORT: Final = 9100  # of every broker that has a network to itself
+LOOK_S: Final = 0.2  # between two looks at a cluster that is to be quiet
+ACTS: Final = ("kill", "start", "pause", "resume")
+CLIENTS: Final = 0  # the id of their place
+TIME_COMMAND: Final = ("unshare", "--time", "--fork", "--kill-child")
+TIME_BASE_S: Final = 100_000  # times the broker's id: how far its monotonic clock is ahead
+# Of every broker, unless the plan says otherwise: what happens rarely should happen in a short run.
+SETTINGS: Final[Mapping[str, str]] = {
+    "log.checkpoint.interval.ms": "2000",
+    "log.retention.check.interval.ms": "2000",
+    "replica.lag.time.max.ms": "5000",
+    "controlled.shutdown.timeout.ms": "5000",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What nemeses need of a cluster. The first, third and fourth need root on Linux.
+
+    ``namespaces``: a network of its own for each broker. ``relays``: links between brokers pass
+    through relays; ``client_relays``: those of clients do, too. ``loop_disks``: file systems in
+    files. ``time_namespaces``: monotonic clocks that differ by days. ``fake_time``: wall clocks
+    that can be set. ``failpoints``: brokers listen to them.
+    """
+
+    namespaces: bool = False
+    relays: bool = False
+    loop_disks: bool = False
+    time_namespaces: bool = False
+    fake_time: bool = False
+    failpoints: bool = False
+    client_relays: bool = False
+
+
+class ClusterUnderTest:
+    """Made, but not started, by the constructor; ``close`` it in the end.
+
+    ``settings``: of every broker, as in its configuration file. ``source``: a directory with
+    another package ``raftlog``, which brokers run. Raises ``OSError`` when the machine does not
+    have what is needed; then nothing is left behind.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        needs: Needs,
+        directory: Path,
+        *,
+        settings: Mapping[str, str] | None = None,
+        source: Path | None = None,
+    ) -> None:
+        self.shape = shape
+        self.needs = needs
+        self.directory = directory.resolve()
+        self.hosts: dict[int, Host] = {}
+        self.namespaces: Namespaces | None = None
+        self.net: Net
+        self._settings = {**SETTINGS, **(settings or {})}
+        self._source = source
+        self._stack = ExitStack()
+        try:
+            self._make()
+        except BaseException:
+            self._stack.close()
+            raise
+
+    # -- all of them
+
+    @property
+    def bootstrap(self) -> str:
+        """Every broker's address, as clients see it: "host:port,host:port"."""
+        return ",".join(str(host.address) for host in self.hosts.values())
+
+    def addresses(self) -> dict[int, str]:
+        """Where clients reach each broker, by its id."""
+        return {host.id: str(host.address) for host in self.hosts.values()}
+
+    def data_directories(self) -> dict[int, Path]:
+        """Where each broker keeps its data, by its id."""
+        return {host.id: host.data_dir for host in self.hosts.values()}
+
+    def start(self) -> None:
+        """Start those that do not run; return when all are ready and have each other as members.
+
+        Raises ``BrokerUnavailableError`` if one ends or is not ready, ``TimeoutError`` if they do
+        not meet.
+        """
+        self._start(host for host in self.hosts.values() if not host.process.running)
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while self.answers().members != self.hosts.keys():
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"brokers have not met after {READY_TIMEOUT_S:g} s: the controller counts "
+                    f"{sorted(self.answers().members)}; see {self.directory}"
+                )
+            time.sleep(LOOK_S)
+
+    def stop(self) -> None:
+        """SIGTERM to all, and SIGKILL to those that do not end."""
+        for host in self.hosts.values():
+            host.process.send_stop()
+        for host in self.hosts.values():
+            host.process.stop()
+
+    def close(self) -> None:
+        """Kill what runs, unmount, take the network down; files stay. May be called twice."""
+        self._stack.close()
+
+    # -- single ones
+
+    def up(self) -> set[int]:
+        """Those that run and are not paused."""
+        processes = (host.process for host in self.hosts.values())
+        return {process.id for process in processes if process.running and not process.paused}
+
+    def start_broker(self, broker_id: int) -> float:
+        """Start a broker, unless it runs, and return when it is ready; the seconds that took.
+
+        Raises ``BrokerUnavailableError`` with its last words if it ends or is not ready in 30 s.
+        """
+        host = self.hosts[broker_id]
+        began = time.monotonic()
+        self.spawn(broker_id)
+        host.wait_ready()
+        host.may_exit = False
+        return time.monotonic() - began
+
+    def spawn(self, broker_id: int) -> None:
+        """Start a broker, unless it runs, and do not wait for it."""
+        if not self.hosts[broker_id].process.running:
+            self.hosts[broker_id].spawn()
+
+    def cannot(self, act: str) -> str:
+        """Why something cannot be done to a broker here; what cannot be is not asked for."""
+        return "" if act in ACTS else f"nobody knows how to {act} a broker"
+
+    def kill(self, broker_ids: Collection[int]) -> dict[int, str]:
+        """SIGKILL to these, at the same moment as far as can be. Returns when they are gone.
+
+        How each of those that ran ended, as the system told: "signal 9".
+        """
+        processes = [self.hosts[broker_id].process for broker_id in broker_ids]
+        ran = [process for process in processes if process.running]
+        for process in ran:
+            process.send_kill()
+        for process in processes:
+            process.kill()
+        return {process.id: how_it_ended(process.exit_status) for process in ran}
+
+    def pause(self, broker_ids: Collection[int]) -> None:
+        """SIGSTOP."""
+        for broker_id in broker_ids:
+            self.hosts[broker_id].process.pause()
+
+    def resume(self, broker_ids: Collection[int]) -> None:
+        """SIGCONT."""
+        for broker_id in broker_ids:
+            self.hosts[broker_id].process.resume()
+
+    def state(self, broker_id: int) -> str:
+        """What the system says of a broker's process: gone, stopped, running, or unknown."""
+        return self.hosts[broker_id].state()
+
+    # -- those that end by themselves
+
+    def expect_exit(self, broker_ids: Collection[int]) -> None:
+        """Until they are next started with success, it would be no surprise if these ended."""
+        for broker_id in broker_ids:
+            self.hosts[broker_id].may_exit = True
+
+    def exits(self) -> list[Exit]:
+        """All that ended though nobody ended them, expected or not, in the order they were seen."""
+        self.up()  # looks at every process
+        found = (each for host in self.hosts.values() for each in host.exits)
+        return sorted(found, key=lambda each: each.monotonic_ns)
+
+    def unexpected_exits(self) -> list[str]:
+        """Those that ended though nobody ended them, nor expected it: how, and their last words."""
+        return [str(each) for each in self.exits() if not each.expected]
+
+    def kills(self) -> dict[int, int]:
+        """How often each broker has ended by SIGKILL, by its id."""
+        self.up()  # looks at every process
+        return {host.id: host.process.kills for host in self.hosts.values()}
+
+    def ensure_all_up(self) -> list[str]:
+        """Resume and start what does not run; says what was done, and what could not be."""
+        paused = [host.id for host in self.hosts.values() if host.process.paused]
+        self.resume(paused)
+        told = [f"broker {broker_id} was paused still: resumed" for broker_id in paused]
+        down = [host for host in self.hosts.values() if not host.process.running]
+        for act in (Host.spawn, Host.wait_ready):
+            for host in list(down):
+                try:
+                    act(host)
+                except (OSError, RaftlogError) as error:
+                    down.remove(host)
+                    told.append(f"broker {host.id} was down and cannot be started: {error}")
+        for host in down:
+            host.may_exit = False
+            told.append(f"broker {host.id} was down still: started")
+        return told
+
+    # -- what they say
+
+    def answers(self) -> Answers:
+        """What the brokers that are up answer, in 3 s at most."""
+        return self._asking.answers(self.up())
+
+    def status(self) -> ClusterStatus:
+        """All partitions, by the newest leader epoch that any broker tells of; 3 s at most."""
+        return self.answers().status()
+
+    def wait_quiet(self, timeout_s: float) -> list[str]:
+        """Wait until every broker is up and a member, and every replica is in the ISR and has all.
+
+        What is still missing after ``timeout_s``: nothing if all is quiet.
+        """
+        return until_nothing(self._lacking, timeout_s=timeout_s)
+
+    def _lacking(self) -> list[str]:
+        return lacking(self.hosts.keys(), self.up(), self.answers())
+
+    # -- making it
+
+    def _start(self, starting: Iterable[Host]) -> None:
+        down = list(starting)
+        for host in down:
+            host.spawn()
+        for host in down:
+            host.wait_ready()
+
+    def _make(self) -> None:
+        ids, needs = self.shape.broker_ids, self.needs
+        self.directory.mkdir(parents=True, exist_ok=True)
+        listen = self._places(ids)
+        self._asking = Asking(listen)
+        self._stack.callback(self._asking.close)
+        links = self._links(listen) if needs.relays or needs.client_relays else None
+        self.net = self._net(listen, links)
+        for broker_id in ids:
+            self._make_host(broker_id, listen, links)
+        self._stack.callback(self._end_processes)
+
+    def _places(self, ids: Collection[int]) -> dict[int, Address]:
+        """Where each broker listens."""
+        if not self.needs.namespaces:
+            ports = free_ports(len(ids))
+            return {
+                broker_id: Address(HOST, port) for broker_id, port in zip(ids, ports, strict=True)
+            }
+        from jepsen_like.control.namespaces import Namespaces
+
+        spaces = self.namespaces = self._stack.enter_context(Namespaces(len(ids)))
+        return {broker_id: Address(spaces.address(broker_id), PORT) for broker_id in ids}
+
+    def _links(self, listen: Mapping[int, Address]) -> RelayLinks:
+        from jepsen_like.relays import RelayLinks
+
+        links = RelayLinks(
+            listen,
+            clients=self.needs.client_relays,
+            socket_in=None if self.namespaces is None else self.namespaces.socket,
+        )
+        self._stack.callback(links.close)
+        return links
+
+    def _net(self, listen: Mapping[int, Address], links: RelayLinks | None) -> Net:
+        from jepsen_like.net import NamespaceNet, NoNet, RelayNet
+
+        if self.namespaces is not None:
+            return NamespaceNet(self.namespaces, listen, links)
+        return NoNet(listen) if links is None else RelayNet(links)
+
+    def _make_host(
+        self, broker_id: int, listen: Mapping[int, Address], links: RelayLinks | None
+    ) -> None:
+        """A host, with the configuration of its broker: whom it dials where, who may reach it."""
+        voters = dict(listen)
+        address = listen[broker_id]
+        settings = dict(self._settings)
+        if links is not None and self.needs.relays:
+            voters |= {
+                other: links.address(broker_id, other) for other in listen if other != broker_id
+            }
+        if links is not None and self.needs.client_relays:
+            address = links.address(CLIENTS, broker_id)
+            settings["advertised.listen"] = str(address)
+        if len(listen) > 1:
+            settings["voters"] = ",".join(f"{number}@{where}" for number, where in voters.items())
+            settings["cluster.secret.file"] = str(secret_file(self.directory))
+        disk, data_dir = self._disk(broker_id)
+        process = BrokerProcess(
+            id=broker_id,
+            address=listen[broker_id],
+            data_dir=data_dir,
+            settings=settings,
+            prefix=self._prefix(broker_id),
+            source=self._source,
+            home=self.directory,
+        )
+        self.hosts[broker_id] = Host(process, address, disk, self._environment(broker_id))
+
+    def _disk(self, broker_id: int) -> tuple[LoopDisk | None, Path]:
+        if not self.needs.loop_disks:
+            return None, self.directory / f"broker-{broker_id}"
+        from jepsen_like.control.disks import LoopDisk
+
+        disk = LoopDisk(self.directory, f"disk-{broker_id}")
+        self._stack.callback(disk.close, keep=True)
+        return disk, disk.mount_point / "data"
+
+    def _environment(self, broker_id: int) -> dict[str, str]:
+        """What a broker has to be started with so that its clock and failpoints can be set."""
+        environment: dict[str, str] = {}
+        if self.needs.fake_time:
+            from jepsen_like.control.clocks import FakeClock
+
+            environment |= FakeClock(self.directory, broker_id).environment()
+        if self.needs.failpoints:
+            from jepsen_like.nemesis import failpoints
+
+            file = failpoints.failpoint_file(self.directory, broker_id)
+            environment |= failpoints.environment(file)
+        return environment
+
+    def _prefix(self, broker_id: int) -> tuple[str, ...]:
+        """The command that puts a broker into its places."""
+        prefix: tuple[str, ...] = ()
+        if self.namespaces is not None:
+            prefix += self.namespaces.prefix(broker_id)
+        if self.needs.time_namespaces:
+            base = str(TIME_BASE_S * broker_id)
+            prefix += (*TIME_COMMAND, "--monotonic", base, "--boottime", base, "--")
+        return prefix
+
+    def _end_processes(self) -> None:
+        self.kill(self.hosts.keys())

@@ -1,0 +1,157 @@
+"""Clocks of single processes: wall clocks that lie, by libfaketime, and what time namespaces moved.
+
+A process that was started with ``FakeClock.environment`` reads its wall clock with an offset that a
+file holds, and that may change while it runs. Clocks that only grow are left alone: a broker's
+timeouts must not feel any of it. The machine's own clock is never touched.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+LIBRARY: Final = "libfaketimeMT.so.1"  # the one that may be called from several threads
+LIBRARY_PLACES: Final = (
+    "/usr/lib/x86_64-linux-gnu/faketime",
+    "/usr/lib/aarch64-linux-gnu/faketime",
+    "/usr/lib64/faketime",
+    "/usr/lib/faketime",
+    "/usr/local/lib/faketime",
+)
+_LOOK: Final = "import time; print(time.time(), time.monotonic())"
+_LOOK_TIMEOUT_S: Final = 10.0
+_PROBE_OFFSET_S: Final = 7_200.0
+_TOLERANCE_S: Final = 60.0  # a machine with other work to do may take its time over a probe
+
+
+class Reading(NamedTuple):
+    """Both clocks of a process, in seconds."""
+
+    wall_s: float
+    monotonic_s: float
+
+
+def library() -> Path | None:
+    """Where libfaketime is; None where it is not."""
+    places = (Path(place) / LIBRARY for place in LIBRARY_PLACES)
+    return next((place for place in places if place.exists()), None)
+
+
+@functools.cache
+def why_not() -> str:
+    """Why no process can be given a wall clock of its own here; empty if one can. Tries it."""
+    if sys.platform != "linux":
+        return "it needs Linux"
+    if library() is None:
+        return f"no {LIBRARY} (Debian: apt install faketime)"
+    with tempfile.TemporaryDirectory(prefix="raftlog-clock-") as folder:
+        clock = FakeClock(Path(folder), 0)
+        clock.set(_PROBE_OFFSET_S)
+        try:
+            real, fake = look({}), clock.look()
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            return f"a process does not run with {LIBRARY}: {error}"
+    if abs(fake.wall_s - real.wall_s - _PROBE_OFFSET_S) > _TOLERANCE_S:
+        return f"{LIBRARY} does not change what time.time() says"
+    if abs(fake.monotonic_s - real.monotonic_s) > _TOLERANCE_S:
+        return f"{LIBRARY} changes time.monotonic() too"
+    return ""
+
+
+def look(environment: Mapping[str, str]) -> Reading:
+    """The clocks of a new process with ``environment`` on top of this one's.
+
+    Raises ``OSError``, ``ValueError`` and ``subprocess.SubprocessError``.
+    """
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _LOOK],
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
+        text=True,
+        timeout=_LOOK_TIMEOUT_S,
+    )
+    wall_s, monotonic_s = done.stdout.split()
+    return Reading(float(wall_s), float(monotonic_s))
+
+
+@dataclass(frozen=True, slots=True)
+class FakeClock:
+    """The wall clock of one broker. Two of the same directory and broker are one and the same."""
+
+    directory: Path
+    broker_id: int
+
+    @property
+    def path(self) -> Path:
+        """The file that holds the offset."""
+        return self.directory / f"clock-{self.broker_id}"
+
+    def environment(self) -> dict[str, str]:
+        """What a process is to be started with. Its clock is right until ``set`` says otherwise.
+
+        Beware: under libfaketime 0.9.10 ``clock_nanosleep`` with an absolute time, and so Python's
+        ``time.sleep``, fails with EINVAL. Waiting on locks, sockets and event loops is not touched.
+        """
+        found = library()
+        if found is None:
+            raise OSError(why_not())
+        if not self.path.exists():
+            self.set(0.0)
+        return {
+            "LD_PRELOAD": str(found),
+            "FAKETIME_TIMESTAMP_FILE": str(self.path),
+            "FAKETIME_NO_CACHE": "1",  # a new offset counts from the next look at the clock on
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "DONT_FAKE_MONOTONIC": "1",  # its name in older releases
+            "NO_FAKE_STAT": "1",  # times of files stay what they are
+        }
+
+    def set(self, offset_s: float) -> None:
+        """From now on the clock is ``offset_s`` seconds ahead of the machine's, or behind it."""
+        # By a new name: a process that finds half an offset in the file ends itself.
+        draft = self.path.with_name(self.path.name + ".new")
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(f"{offset_s:+.6f}\n", encoding="ascii")
+        draft.replace(self.path)
+
+    @property
+    def offset_s(self) -> float:
+        """What ``set`` said last; 0 before it said anything."""
+        return float(self.path.read_text(encoding="ascii")) if self.path.exists() else 0.0
+
+    def look(self) -> Reading:
+        """The clocks of a new process that is started as the broker is. Raises as ``look`` does."""
+        return look(self.environment())
+
+    def is_used_by(self, pid: int) -> bool:
+        """Whether the process has the library in its memory, and reads this clock's file."""
+        try:
+            maps = Path(f"/proc/{pid}/maps").read_bytes()
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            return False
+        named = b"FAKETIME_TIMESTAMP_FILE=" + os.fsencode(self.path)
+        return LIBRARY.encode() in maps and named in environment.split(b"\0")
+
+
+def base_s(pid: int) -> float | None:
+    """By how many seconds the process's time namespace moves the clocks that only grow.
+
+    None where there are no time namespaces, or no such process.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/timens_offsets").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    offsets = {name: (seconds, nanos) for name, seconds, nanos in map(str.split, lines)}
+    seconds, nanos = offsets.get("monotonic", ("0", "0"))
+    return int(seconds) + int(nanos) / 1e9

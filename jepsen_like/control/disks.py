@@ -1,0 +1,379 @@
+"""Disks that can be harmed: an ext4 file system in a file of its own, on a loop device.
+
+What a process wrote and nobody synced is in the memory of the file system. A file system that is
+shut down (``FS_IOC_GOINGDOWN``, as XFS and ext4 have it for their own tests) writes nothing more:
+when it is mounted again, it is what a power cut would have left. Periodic writeback is off for the
+whole machine as long as any such disk is there. Linux, and root, only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final, Literal, TypeAlias
+
+from raftlog.testing.probes import POLL_INTERVAL_S, wait_until
+
+SIZE_BYTES: Final = 2 << 30  # sparse: what was not written takes no room
+WRITEBACK: Final = Path("/proc/sys/vm/dirty_writeback_centisecs")
+WRITEBACK_DEFAULT: Final = "500"  # of the kernel
+WRITEBACK_LOCK: Final = Path("/run/raftlog-writeback")
+COMMANDS: Final = ("mkfs.ext4", "e2fsck", "mount", "umount")
+FORMAT: Final = ("-F", "-b", "4096", "-m", "0", "-E", "lazy_itable_init=1")  # -m: none for root
+# Nothing is committed by time, nor hurried because a file replaces another: what may be lost, is.
+MOUNT_OPTIONS: Final = "loop,commit=3600,noauto_da_alloc,noinit_itable,errors=remount-ro"
+RELEASE_TIMEOUT_S: Final = 10.0
+GOING_DOWN: Final = 0x8004587D  # FS_IOC_GOINGDOWN, <linux/fs.h>
+LOG_FLUSH: Final = 1
+NO_LOG_FLUSH: Final = 2
+CHECK_FAILED: Final = 4  # of e2fsck's status: errors are left; below are repairs
+MARK: Final = b"nobody syncs this" * 1_000
+MARK_ROOM: Final = 20_480  # bytes that it takes, in whole blocks
+BALLAST: Final = "ballast"
+PROBE: Final = "probe"
+
+Journal: TypeAlias = Literal["lost", "kept"]
+
+
+class LoopDiskError(OSError):
+    """A command that makes, mounts or checks a disk failed; says what it said."""
+
+
+@functools.cache
+def why_not() -> str:
+    """Why no disks can be harmed on this machine; empty if they can. It was tried, on one."""
+    if sys.platform != "linux":
+        return "it needs Linux"
+    if os.geteuid() != 0:
+        return "it needs root, to mount file systems"
+    missing = [command for command in COMMANDS if shutil.which(command) is None]
+    if missing:
+        return f"no {', '.join(missing)}"
+    if not os.access(WRITEBACK, os.W_OK):
+        return f"{WRITEBACK} cannot be written"
+    with tempfile.TemporaryDirectory(prefix="raftlog-disk-") as folder:
+        try:
+            with LoopDisk(Path(folder), "trial", 16 << 20) as disk:
+                disk.mark()
+                disk.cut_power()
+                return "" if not disk.marked() else "a shut down file system loses nothing"
+        except OSError as error:
+            return f"no file system can be mounted from a file: {error}"
+
+
+class Writeback:
+    """While any process of the machine is in its ``with`` block, nothing is written back by time.
+
+    The last one that leaves puts back what the first one found. What a killed process left turned
+    off is put back by the next that leaves last: as it was noted in ``lock``, or else the kernel's
+    default. Memory pressure and ``sync`` still write back. One object, one block at a time.
+    """
+
+    def __init__(self, *, value: Path = WRITEBACK, lock: Path = WRITEBACK_LOCK) -> None:
+        self._value = value
+        self._path = lock
+        self._hold: IO[str] | None = None
+
+    def __enter__(self) -> Writeback:
+        assert self._hold is None, "it is held already"
+        with self._gate():
+            hold = self._path.open("a+", encoding="ascii")
+            try:
+                if _is_alone(hold):
+                    self._note(hold)
+                self._value.write_text("0")
+                fcntl.flock(hold, fcntl.LOCK_SH)
+            except BaseException:
+                hold.close()
+                raise
+            self._hold = hold
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._hold is not None
+        with self._gate(), self._hold as hold:
+            self._hold = None
+            if _is_alone(hold):
+                self._value.write_text(_noted(hold))
+                hold.truncate(0)
+
+    def _note(self, hold: IO[str]) -> None:
+        """Write down what is to be put back, before it is changed."""
+        found = self._value.read_text().strip()
+        normal = found if found != "0" else _noted(hold)
+        hold.truncate(0)
+        hold.write(normal)
+        hold.flush()
+
+    @contextlib.contextmanager
+    def _gate(self) -> Iterator[None]:
+        """One process at a time comes or leaves: a lock cannot be changed from shared at once."""
+        with self._path.with_name(f"{self._path.name}.gate").open("w") as gate:
+            fcntl.flock(gate, fcntl.LOCK_EX)
+            yield
+
+
+def _is_alone(hold: IO[str]) -> bool:
+    """Whether no other process holds the lock. A shared lock is given up if one does."""
+    try:
+        fcntl.flock(hold, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _noted(hold: IO[str]) -> str:
+    hold.seek(0)
+    noted = hold.read().strip()
+    return noted if noted.isdecimal() and noted != "0" else WRITEBACK_DEFAULT
+
+
+class LoopDisk:
+    """A disk of ``size_bytes``, mounted at ``mount_point``: an empty directory, at first.
+
+    Both it and the file that holds it are in ``directory``. ``close`` it in the end; a ``with``
+    block does. Until then it has the machine write back nothing by time (``Writeback``). All
+    methods raise ``LoopDiskError``, or another ``OSError``.
+    """
+
+    def __init__(self, directory: Path, name: str, size_bytes: int = SIZE_BYTES) -> None:
+        self.name = name
+        self.mount_point = directory.resolve() / name
+        self.image = directory.resolve() / f"{name}.img"
+        self._marks = 0
+        self._stack = contextlib.ExitStack()
+        self._backing: Path | None = None  # where the kernel says what the loop device is made of
+        self.mount_point.mkdir(parents=True)
+        try:
+            self._stack.enter_context(Writeback())
+            with self.image.open("xb") as file:
+                file.truncate(size_bytes)
+            _run("mkfs.ext4", "-q", *FORMAT, self.image)
+            self.mount()
+            (self.mount_point / "lost+found").rmdir()
+            self._sync()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> LoopDisk:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- there or not
+
+    @property
+    def mounted(self) -> bool:
+        return self._backing is not None
+
+    def mount(self) -> None:
+        """Nothing if it is mounted."""
+        if not self.mounted:
+            _run("mount", "-o", MOUNT_OPTIONS, self.image, self.mount_point)
+            self._backing = Path(f"/sys/block/{_device_at(self.mount_point)}/loop/backing_file")
+
+    def unmount(self) -> None:
+        """Nothing if it is not mounted. Waits for files to be closed, up to 10 s."""
+        if self._backing is None:
+            return
+        deadline = time.monotonic() + RELEASE_TIMEOUT_S
+        while True:
+            try:
+                _run("umount", self.mount_point)
+                break
+            except LoopDiskError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(POLL_INTERVAL_S)  # a process that was killed is about to go
+        # Another mount name space that was made meanwhile has a mount of its own: to mount the
+        # file again would bring back the same file system, with all that it has in memory.
+        backing, self._backing = self._backing, None
+        wait_until(
+            lambda: not self._is_made_of(backing),
+            timeout_s=RELEASE_TIMEOUT_S,
+            what=f"nothing else on this machine has {self.image} mounted",
+        )
+
+    def close(self, *, keep: bool = False) -> None:
+        """Unmount it, and remove what holds it unless it is to be kept. May be called twice."""
+        with self._stack:
+            self.unmount()
+        if not keep:
+            self.image.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                self.mount_point.rmdir()
+
+    def remount(self) -> None:
+        """Repair and mount again, after errors. Nothing may have files open."""
+        self.unmount()
+        _run("e2fsck", "-f", "-y", self.image, failed=CHECK_FAILED)
+        self.mount()
+
+    # -- power
+
+    def cut_power(self, *, journal: Journal = "lost") -> None:
+        """What was not synced is gone. Nothing may have files open.
+
+        ``journal``: of the file system. Lost: neither data nor names and sizes that were not synced
+        are there. Kept: it was committed a moment before, and so the names and sizes are there, but
+        not the data: files may be empty, or have zeros, or be of any size in between.
+        """
+        self._go_down(NO_LOG_FLUSH if journal == "lost" else LOG_FLUSH)
+        self.unmount()
+        self.mount()
+
+    def mark(self) -> None:
+        """Write what nobody syncs, in a file of its own."""
+        self._marks += 1
+        self._check_mounted()
+        self._mark.write_bytes(MARK)
+
+    def marked(self) -> bool:
+        """Whether what the last ``mark`` wrote is there; after a power cut it should not be."""
+        return self._mark.exists() and self._mark.read_bytes() == MARK
+
+    @property
+    def _mark(self) -> Path:
+        return self.mount_point / f"mark-{self._marks}"
+
+    def dirty_bytes(self) -> int:
+        """How much was written to the file system that has no place on the disk yet, in bytes.
+
+        Whole blocks; a mark's ``MARK_ROOM`` is among it.
+        """
+        path = Path(f"/sys/fs/ext4/{self._device()}/delayed_allocation_blocks")
+        return int(path.read_text()) * os.statvfs(self.mount_point).f_frsize
+
+    # -- room
+
+    def free_bytes(self) -> int:
+        """The room that is left, in bytes."""
+        self._check_mounted()
+        status = os.statvfs(self.mount_point)
+        return status.f_bavail * status.f_frsize
+
+    def fill(self, leave_bytes: int = 0) -> None:
+        """Leave no more room than this, to 4 KiB. Again: take the room that came free since."""
+        self._check_mounted()
+        block = os.statvfs(self.mount_point).f_frsize
+        descriptor = os.open(self.mount_point / BALLAST, os.O_RDWR | os.O_CREAT)
+        try:
+            step = self.free_bytes()
+            while (step := min(step, self.free_bytes() - leave_bytes) // block * block) > 0:
+                try:
+                    os.posix_fallocate(descriptor, os.fstat(descriptor).st_size, step)
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    step //= 2  # what says where the ballast is takes room too
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free(self) -> None:
+        """Give back what ``fill`` took; a power cut does not take it again. Nothing if it did not
+        take any."""
+        with contextlib.suppress(FileNotFoundError):
+            (self.mount_point / BALLAST).unlink()
+            self._sync()
+
+    # -- errors
+
+    def trigger_error(self) -> None:
+        """Have the file system find itself damaged: it is read-only from now on, until
+        ``remount``, also for those who have files open."""
+        Path(f"/sys/fs/ext4/{self._device()}/trigger_fs_error").write_text("1")
+
+    def shutdown(self) -> None:
+        """All reads and writes fail from now on, until ``remount``, also for those who have files
+        open (EIO). What was not synced is lost."""
+        self._go_down(NO_LOG_FLUSH)
+
+    def probe(self, size_bytes: int = 4096) -> str:
+        """Write and sync so much, and remove it: empty if that works, else the error's name, such
+        as ENOSPC."""
+        self._check_mounted()
+        path = self.mount_point / PROBE
+        try:
+            with path.open("wb", buffering=0) as file:
+                left = size_bytes
+                while left > 0:
+                    left -= file.write(bytes(min(left, 1 << 20)))
+                os.fsync(file.fileno())
+        except OSError as error:
+            return errno.errorcode.get(error.errno or 0, str(error))
+        finally:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        return ""
+
+    # -- the kernel's side
+
+    def _device(self) -> str:
+        """The kernel's name of what is mounted, such as loop0."""
+        self._check_mounted()
+        return _device_at(self.mount_point)
+
+    def _check_mounted(self) -> None:
+        """What is done to an empty directory would be done to the disk of the machine."""
+        if not self.mounted:
+            raise LoopDiskError(f"{self.image} is not mounted")
+
+    def _is_made_of(self, backing: Path) -> bool:
+        try:
+            return backing.read_text().strip() == str(self.image)
+        except OSError:  # the device has no file any more
+            return False
+
+    def _go_down(self, how: int) -> None:
+        self._on_root(lambda root: fcntl.ioctl(root, GOING_DOWN, struct.pack("I", how)))
+
+    def _sync(self) -> None:
+        self._on_root(os.fsync)
+
+    def _on_root(self, act: Callable[[int], object]) -> None:
+        self._check_mounted()
+        root = os.open(self.mount_point, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            act(root)
+        finally:
+            os.close(root)
+
+
+def _device_at(mount_point: Path) -> str:
+    device = mount_point.stat().st_dev
+    return Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve().name
+
+
+def _run(*command: str | Path, failed: int = 1) -> None:
+    """``failed``: the least status that is an error."""
+    done = subprocess.run(
+        [str(part) for part in command], check=False, capture_output=True, text=True
+    )
+    if not 0 <= done.returncode < failed:
+        words = " ".join((done.stderr or done.stdout).split())
+        raise LoopDiskError(f"{command[0]} ended with status {done.returncode}: {words}")

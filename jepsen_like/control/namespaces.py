@@ -1,0 +1,296 @@
+"""A network of its own for each broker: network namespaces on one bridge. Linux, and root, only.
+
+Broker N lives in namespace ``bN`` with the address 10.77.0.N on ``e0``; the other end of that
+cable is ``vN``, a port of the bridge ``br0``. Clients and the harness itself (id 0) have
+10.77.0.254 on the bridge, in the namespace where ``Namespaces`` was entered. What is sent where is
+written into the tables of neighbours, for good: so nobody asks, and no answer can be late or lost.
+Nothing here does harm: ``net`` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+CONTROL: Final = 0  # the id of clients and of the harness
+BROKERS_MAX: Final = 250
+BRIDGE: Final = "br0"
+DEVICE: Final = "e0"  # a broker's end of its cable
+FOLDER: Final = Path("/run/netns")  # where `ip netns` looks
+COMMANDS: Final = ("ip", "bridge", "tc", "nsenter", "unshare", "mount", "umount")
+COMMAND_TIMEOUT_S: Final = 20.0
+
+_SUBNET: Final = "10.77.0"
+_CONTROL_HOST: Final = 254
+_CLONE_NEWNET: Final = 0x4000_0000
+_TRIAL: Final = (
+    f"ip link add {BRIDGE} type bridge && ip link add v1 type veth peer name {DEVICE}"
+    f" && ip link set v1 master {BRIDGE}"
+)
+
+
+@functools.cache
+def why_not() -> str:
+    """Why there can be no such namespaces on this machine; empty if there can.
+
+    Tries it, in a namespace that is gone at once.
+    """
+    if sys.platform != "linux":
+        return "it needs Linux"
+    if os.geteuid() != 0:
+        return "it needs root, to make network namespaces"
+    missing = [command for command in COMMANDS if shutil.which(command) is None]
+    if missing:
+        return f"no {', '.join(missing)}"
+    try:
+        run("unshare", "--net", "--mount", "sh", "-c", _TRIAL)
+    except OSError as error:
+        return f"no network can be made: {error}"
+    return ""
+
+
+def run(*command: str, stdin: str = "") -> str:
+    """What a command says; ``OSError`` with its complaint if it fails or takes 20 s."""
+    return run_all([(command, stdin)])[0]
+
+
+def run_all(commands: Sequence[tuple[Sequence[str], str]]) -> list[str]:
+    """Run commands side by side, each with what it reads; what they say, in that order.
+
+    ``OSError`` with the complaint of the first that fails, when all have ended.
+    """
+    started = []
+    complaint = ""
+    for command, _ in commands:
+        started.append(
+            subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    said = []
+    for process, (command, stdin) in zip(started, commands, strict=True):
+        try:
+            answer, error = process.communicate(stdin, timeout=COMMAND_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            answer, error = process.communicate()
+        said.append(answer)
+        if process.returncode and not complaint:
+            complaint = f"{' '.join(command)}: {error.strip() or process.returncode}"
+    if complaint:
+        raise OSError(complaint)
+    return said
+
+
+class Namespaces:
+    """The network of ``count`` brokers, from a ``with`` block's beginning to its end.
+
+    It belongs in a network namespace that has no other use, and in a mount namespace of its own
+    (``unshare --net --mount``): namespaces get their names in a tmpfs that nobody else sees.
+    """
+
+    def __init__(self, count: int) -> None:
+        if not 1 <= count <= BROKERS_MAX:
+            raise ValueError(f"{count} brokers; 1 to {BROKERS_MAX} can have a namespace each")
+        self.ids: tuple[int, ...] = tuple(range(1, count + 1))
+        self._handles: dict[int, int] = {}  # of namespaces, by id; CONTROL's too
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Namespaces:
+        """Raises ``OSError``, with what is in the way, when nothing of it is left."""
+        try:
+            self._make()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Processes that still run in a namespace keep it, without its name and its cable."""
+        self._stack.close()
+
+    # -- what is where
+
+    def address(self, place: int) -> str:
+        """The IPv4 address of a broker; of clients and the harness for 0."""
+        self._check(place)
+        return f"{_SUBNET}.{place or _CONTROL_HOST}"
+
+    def mac(self, place: int) -> str:
+        """The hardware address of a broker's ``e0``; of the bridge for 0."""
+        self._check(place)
+        return f"02:00:0a:4d:00:{place or _CONTROL_HOST:02x}"
+
+    def device(self, place: int) -> str:
+        """The name, in that place, of the device towards the others."""
+        self._check(place)
+        return DEVICE if place else BRIDGE
+
+    def port(self, broker: int) -> str:
+        """The name of a broker's port of the bridge, in the namespace of the harness."""
+        self._check(broker)
+        return f"v{broker}"
+
+    def prefix(self, place: int) -> tuple[str, ...]:
+        """What to write before a command so that it runs there; nothing for 0."""
+        self._check(place)
+        return ("nsenter", f"--net={FOLDER / f'b{place}'}") if place else ()
+
+    # -- doing something there
+
+    def run(self, place: int, *command: str) -> str:
+        """What a command says when run there; ``OSError`` with its complaint if it fails."""
+        return run(*self.prefix(place), *command)
+
+    def batches(self, lines: Mapping[int, Sequence[str]]) -> None:
+        """Give ``ip -batch`` lines to several places at the same moment, as near as can be."""
+        run_all(
+            [
+                ((*self._ip(place), "-batch", "-"), "".join(f"{line}\n" for line in todo))
+                for place, todo in lines.items()
+            ]
+        )
+
+    def within(self, place: int, work: Callable[[], T]) -> T:
+        """The result of ``work()``, called in a thread that sees the network of that place.
+
+        Sockets that it makes belong there, whoever uses them later.
+        """
+        results: list[T] = []
+        errors: list[BaseException] = []
+
+        def enter_and_work() -> None:
+            try:
+                self.enter(place)
+                results.append(work())
+            except BaseException as error:  # noqa: BLE001 - the caller's thread raises it
+                errors.append(error)
+
+        thread = threading.Thread(target=enter_and_work, name=f"raftlog-within-{place}")
+        thread.start()
+        thread.join()
+        if errors:
+            raise errors[0]
+        return results[0]
+
+    def enter(self, place: int) -> None:
+        """Move the calling thread, and only it, to the network of that place."""
+        self._check(place)
+        set_namespace(self._handles[place])
+
+    def socket(self, place: int, kind: int = socket.SOCK_STREAM) -> socket.socket:
+        """A socket in that place. The thread that asks has to be in the place of the harness."""
+        try:
+            self.enter(place)
+            return socket.socket(socket.AF_INET, kind)
+        finally:
+            self.enter(CONTROL)
+
+    # -- making it
+
+    def _make(self) -> None:
+        taken = {name for _, name in socket.if_nameindex()} & {BRIDGE, *map(self.port, self.ids)}
+        if taken:
+            raise OSError(f"there are {', '.join(sorted(taken))} already in this network namespace")
+        self._private_folder()
+        self._hold(CONTROL, Path("/proc/thread-self/ns/net"))
+        for broker in self.ids:
+            run("ip", "netns", "add", f"b{broker}")
+            self._stack.callback(run, "ip", "netns", "del", f"b{broker}")
+            self._hold(broker, FOLDER / f"b{broker}")
+        self._stack.callback(self._remove_links)
+        cables = "".join(map(self._lines_of_cable, self.ids))
+        run("ip", "-batch", "-", stdin=self._lines_of_bridge() + cables)
+        self.batches({place: self._lines_within(place) for place in (CONTROL, *self.ids)})
+
+    def _private_folder(self) -> None:
+        """A tmpfs over the names of other networks of this machine; gone with this one."""
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        run("mount", "-t", "tmpfs", "-o", "mode=755", "raftlog-netns", str(FOLDER))
+        self._stack.callback(run, "umount", "--lazy", str(FOLDER))
+
+    def _hold(self, place: int, path: Path) -> None:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._stack.callback(os.close, handle)
+        self._handles[place] = handle
+
+    def _remove_links(self) -> None:
+        """The cables and the bridge, as far as they are there."""
+        there = {name for _, name in socket.if_nameindex()}
+        ours = [name for name in (*map(self.port, self.ids), BRIDGE) if name in there]
+        run("ip", "-batch", "-", stdin="".join(f"link del {name}\n" for name in ours))
+
+    def _lines_of_bridge(self) -> str:
+        return (
+            "link set lo up\n"
+            f"link add {BRIDGE} address {self.mac(CONTROL)} type bridge\n"
+            f"addr add {self.address(CONTROL)}/24 dev {BRIDGE}\n"
+            f"link set {BRIDGE} up\n"
+        )
+
+    def _lines_of_cable(self, broker: int) -> str:
+        port = self.port(broker)
+        return (
+            f"link add {port} type veth peer name {DEVICE} address {self.mac(broker)}"
+            f" netns b{broker}\n"
+            f"link set {port} master {BRIDGE}\n"
+            f"link set {port} up\n"
+        )
+
+    def _lines_within(self, place: int) -> list[str]:
+        lines = []
+        if place != CONTROL:
+            lines += [
+                "link set lo up",
+                f"addr add {self.address(place)}/24 dev {DEVICE}",
+                f"link set {DEVICE} up",
+            ]
+        others = (other for other in (CONTROL, *self.ids) if other != place)
+        return lines + [self.neighbour(place, other) for other in others]
+
+    def neighbour(self, place: int, other: int, mac: str = "") -> str:
+        """The line for ``ip -batch`` in ``place`` that says where packets for ``other`` go.
+
+        ``mac``: default, where ``other`` really is.
+        """
+        return (
+            f"neigh replace {self.address(other)} lladdr {mac or self.mac(other)} nud permanent"
+            f" dev {self.device(place)}"
+        )
+
+    def _ip(self, place: int) -> tuple[str, ...]:
+        return ("ip", "-n", f"b{place}") if place else ("ip",)
+
+    def _check(self, place: int) -> None:
+        if place != CONTROL and place not in self.ids:
+            raise ValueError(f"no broker {place}; there are {self.ids}, and {CONTROL} for clients")
+
+
+def set_namespace(handle: int) -> None:
+    """Move the calling thread, and only it, to the network namespace of an open file."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(handle, _CLONE_NEWNET):
+        error = ctypes.get_errno()
+        raise OSError(error, f"setns: {os.strerror(error)}")

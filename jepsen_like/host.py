@@ -1,0 +1,141 @@
+"""One broker of the cluster under test, with what is around it: process, disk, environment."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from raftlog.config.address import Address
+from raftlog.errors import BrokerUnavailableError
+from raftlog.testing.probes import POLL_INTERVAL_S
+from raftlog.testing.processes import READY_TIMEOUT_S, BrokerProcess
+
+if TYPE_CHECKING:
+    from jepsen_like.control.disks import LoopDisk
+
+PROC: Final = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A broker that ended though nobody ended it. ``status``: negative for a signal.
+
+    ``expected``: a nemesis had said that this might happen.
+    """
+
+    broker: int
+    status: int
+    last_words: str
+    expected: bool
+    monotonic_ns: int
+
+    def __str__(self) -> str:
+        how = how_it_ended(self.status)
+        return f"broker {self.broker} ended by itself with {how}: {self.last_words}"
+
+
+@dataclass
+class Host:
+    """``address``: where clients reach the broker; ``process.address``: where it listens.
+
+    ``disk``: None where the data directory is an ordinary one. ``may_exit``: it would be no
+    surprise if the broker ended now.
+    """
+
+    process: BrokerProcess
+    address: Address
+    disk: LoopDisk | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    may_exit: bool = False
+    exits: list[Exit] = field(default_factory=list)
+    _words_at: int = 0  # where in the log what it says since its last start begins
+
+    def __post_init__(self) -> None:
+        self.process.environment = self.environment
+        self.process.on_death = self._note_exit
+
+    @property
+    def id(self) -> int:
+        return self.process.id
+
+    @property
+    def data_dir(self) -> Path:
+        return self.process.data_dir
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        return self.process.prefix
+
+    @property
+    def broker_pid(self) -> int | None:
+        """The process id of the broker itself, whatever command it runs under."""
+        return self.process.broker_pid
+
+    def spawn(self) -> None:
+        """Start the process; do not wait until it answers. Raises ``ValueError`` if it runs."""
+        log = self.process.log_path
+        self._words_at = log.stat().st_size if log.exists() else 0
+        self.process.spawn()
+
+    def wait_ready(self, *, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Return when the broker says, in its log, that it is ready.
+
+        It is not asked: the network may not let anything through at the moment. Raises
+        ``BrokerUnavailableError`` if it ends, with its last words, or is not ready in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not self._says_ready():
+            status = self.process.exit_status
+            if status is not None or not self.process.running:
+                raise BrokerUnavailableError(
+                    f"broker {self.id} ended with status {status}: {self.process.last_words()}"
+                )
+            if time.monotonic() > deadline:
+                raise BrokerUnavailableError(
+                    f"broker {self.id} is not ready after {timeout_s:g} s; see "
+                    f"{self.process.log_path}"
+                )
+            time.sleep(POLL_INTERVAL_S)
+
+    def state(self) -> str:
+        """What the system says of the process: ``gone``, ``stopped`` (every thread), ``running``.
+
+        ``unknown`` where there is no /proc.
+        """
+        pid = self.broker_pid
+        if pid is None:
+            return "running" if self.process.running else "gone"
+        return state_of(pid)
+
+    def _says_ready(self) -> bool:
+        with self.process.log_path.open("rb") as log:
+            log.seek(self._words_at)
+            return f"raftlog broker {self.id} ready on ".encode() in log.read()
+
+    def _note_exit(self, status: int) -> None:
+        words = self.process.last_words()
+        self.exits.append(Exit(self.id, status, words, self.may_exit, time.monotonic_ns()))
+
+
+def how_it_ended(status: int | None) -> str:
+    """A process's exit status in words."""
+    if status is None:
+        return "no end"
+    return f"signal {-status}" if status < 0 else f"status {status}"
+
+
+def state_of(pid: int) -> str:
+    """``gone``, ``stopped`` if all threads of the process are, or ``running``; see proc(5)."""
+    if not PROC.exists():
+        return "unknown"
+    states = set()
+    for stat in (PROC / str(pid) / "task").glob("*/stat"):
+        try:
+            states.add(stat.read_text().rpartition(")")[2].split()[0])
+        except OSError:  # this thread has ended meanwhile
+            continue
+    if not states - {"Z", "X"}:
+        return "gone"
+    return "stopped" if states <= {"T", "t"} else "running"

@@ -1,0 +1,325 @@
+"""TCP relays with toxics, one for each directed pair of who dials and whom: sockets, no decisions.
+
+All of them live on an event loop in a thread of their own, so that busy clients do not disturb
+them, nor they clients. What is done to bytes is ``toxics``'; this carries it out, and counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import select
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from random import Random
+from typing import Any, Final, TypeAlias, TypeVar
+
+from jepsen_like.control.namespaces import CONTROL
+from jepsen_like.flows import Channel, Connection, cancel, close
+from jepsen_like.toxics import (
+    BACKWARD,
+    DIRECTIONS,
+    FORWARD,
+    Counts,
+    Direction,
+    Hold,
+    Late,
+    Reset,
+    Stall,
+    Toxic,
+)
+from raftlog.config.address import Address
+
+__all__ = ["BACKWARD", "FORWARD", "Direction", "Pair", "RelayLinks"]
+
+Pair: TypeAlias = tuple[int, int]  # who dials, whom; 0 for clients
+SocketMaker: TypeAlias = Callable[[int], socket.socket]
+T = TypeVar("T")
+
+HOST: Final = "127.0.0.1"
+CONNECTIONS_MAX: Final = 512  # of one relay; it resets those beyond
+DIAL_TIMEOUT_S: Final = 10.0
+_GONE: Final = getattr(select, "POLLRDHUP", 0)  # beside errors, which poll() always tells
+
+
+class RelayLinks:
+    """Relays between all pairs of brokers, and with ``clients`` from clients to each broker.
+
+    Used from any thread; ``close`` it in the end.
+    """
+
+    def __init__(
+        self,
+        addresses: Mapping[int, Address],
+        *,
+        clients: bool,
+        host: str = HOST,
+        random: Random | None = None,
+        socket_in: SocketMaker | None = None,
+    ) -> None:
+        """``addresses``: where brokers listen, or will. ``host``: where relays do, on free ports.
+
+        ``random``: default, the same chances each time.
+        ``socket_in``: makes sockets in the place of a dialler, where its relays then listen and
+            whence they dial on: so what its network suffers, they suffer too. Called in a thread
+            that is in the place where this was called. Default: sockets of this place.
+        """
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="raftlog-toxic-relays", daemon=True
+        )
+        self._thread.start()
+        self._is_closed = False
+        diallers = [*((CONTROL,) if clients else ()), *addresses]
+        maker = socket_in or _socket_here
+        chance = random or Random(0)
+        self._links: dict[Pair, _Link] = {
+            (dialler, target): _Link(address, Random(chance.random()), dialler, maker)
+            for dialler in diallers
+            for target, address in addresses.items()
+            if dialler != target
+        }
+        try:
+            self._run(self._start(host))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """Who dials whom through a relay."""
+        return tuple(self._links)
+
+    def address(self, dialler: int, target: int) -> Address:
+        """Where ``dialler`` finds ``target``. Raises ``KeyError`` if no relay is between them."""
+        return self._links[dialler, target].address
+
+    def set(self, pair: Pair, *toxics: Toxic) -> None:
+        """Add toxics, each in place of the one of its kind and direction."""
+        self._do(lambda: self._links[pair].set(toxics))
+
+    def clear(
+        self, pair: Pair, kind: type[Toxic] | None = None, direction: Direction | None = None
+    ) -> None:
+        """Take away toxics of this kind, in this direction; default: all but a netsplit's."""
+        self._do(lambda: self._links[pair].clear(kind, direction))
+
+    def counts(self, pair: Pair, direction: Direction) -> Counts:
+        """What has happened since the relays were made."""
+        return dataclasses.replace(self._links[pair].channels[direction].counts)
+
+    def held(self, pair: Pair, direction: Direction) -> int:
+        """Bytes that have come this way, on connections that are open, and have not gone on."""
+
+        async def look() -> int:
+            return sum(each.held(direction) for each in self._links[pair].connections)
+
+        return self._run(look())
+
+    def sent(self, pair: Pair, direction: Direction) -> int:
+        """Bytes that have passed, or that are about to, whatever is set now."""
+
+        async def look() -> int:
+            link = self._links[pair]
+            leaving = sum(each.leaving(direction) for each in link.connections)
+            return link.channels[direction].counts.passed + leaving
+
+        return self._run(look())
+
+    def open(self, pair: Pair) -> int:
+        """How many connections go through at the moment."""
+        return len(self._links[pair].connections)
+
+    def carries(self, pair: Pair, *, timeout_s: float) -> bool:
+        """Whether a connection made now, from the dialler's place, gets through to the target."""
+        return self._run(self._links[pair].carries(timeout_s))
+
+    def close(self) -> None:
+        """Reset every connection; return when the thread has ended. May be called twice."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._run(self._end())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    async def _start(self, host: str) -> None:
+        for link in self._links.values():
+            link.start(host)
+
+    async def _end(self) -> None:
+        for link in self._links.values():
+            link.close()
+        await cancel(asyncio.all_tasks() - {asyncio.current_task()})
+
+    def _do(self, act: Callable[[], None]) -> None:
+        async def work() -> None:
+            act()
+
+        self._run(work())
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+class _Link:
+    """The relay of one pair. Used on the relays' loop only."""
+
+    def __init__(
+        self, target: Address, random: Random, dialler: int, socket_in: SocketMaker
+    ) -> None:
+        self.target = target
+        self.address = Address(HOST, 0)
+        self.channels = {way: Channel(way, random) for way in DIRECTIONS}
+        self.joined = asyncio.Event()  # not held either way: connections can be made
+        self.connections: set[Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waited: dict[Any, asyncio.Future[bool]] = {}  # by who dialled: is it through?
+        self._listener: socket.socket | None = None
+        self._dialler, self._socket_in = dialler, socket_in
+        self._open_gates()
+
+    def start(self, host: str) -> None:
+        self._listener = self._socket_in(self._dialler)
+        self._listener.setblocking(False)
+        self._listener.bind((host, 0))
+        self._listener.listen(128)
+        self.address = Address(*self._listener.getsockname()[:2])
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
+
+    def close(self) -> None:
+        """Listen no more. Who calls cancels what is under way."""
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+
+    # -- toxics
+
+    def set(self, toxics: Iterable[Toxic]) -> None:
+        for toxic in toxics:
+            if isinstance(toxic, Late):
+                for connection in self.connections:
+                    self._spawn(connection.be_late(toxic))
+                continue
+            for way in _ways(toxic.direction):
+                self.channels[way].toxics[type(toxic)] = toxic
+                self.channels[way].mangler.forget(type(toxic))
+            if isinstance(toxic, Reset) and not toxic.after_bytes:
+                for connection in self.connections:
+                    connection.reset()
+        self._open_gates()
+
+    def clear(self, kind: type[Toxic] | None, direction: Direction | None) -> None:
+        for way in _ways(direction):
+            toxics = self.channels[way].toxics
+            for each in list(toxics):
+                if each is kind or (kind is None and each is not Hold):
+                    del toxics[each]
+        self._open_gates()
+
+    def _open_gates(self) -> None:
+        """And close them, as the toxics now are."""
+        channels = self.channels.values()
+        for channel in channels:
+            _put(channel.flowing, is_open=channel.toxics.keys().isdisjoint((Hold, Stall)))
+        is_split = any(Hold in channel.toxics for channel in channels)
+        _put(self.joined, is_open=not is_split)
+
+    # -- connections
+
+    async def carries(self, timeout_s: float) -> bool:
+        loop = asyncio.get_running_loop()
+        through = loop.create_future()
+        name = None
+        with self._socket_in(self._dialler) as probe:
+            probe.setblocking(False)
+            try:
+                async with asyncio.timeout(timeout_s):
+                    probe.bind((self.address.host, 0))
+                    name = probe.getsockname()
+                    self._waited[name] = through
+                    await loop.sock_connect(probe, self.address)
+                    return bool(await through)
+            except (OSError, TimeoutError):
+                return False
+            finally:
+                self._waited.pop(name, None)
+
+    def _accept(self) -> None:
+        """Take the next connection, at once: none can be lost between two tasks."""
+        assert self._listener is not None
+        try:
+            dialler, name = self._listener.accept()
+        except OSError:  # reset while it waited to be taken, or no descriptor is left
+            return
+        task = self._spawn(self._serve(dialler, name))
+        task.add_done_callback(lambda _: dialler.close())  # of one that never ran, too
+        if len(self._tasks) > CONNECTIONS_MAX:
+            task.cancel()
+
+    async def _serve(self, dialler: socket.socket, name: Any) -> None:
+        target = None
+        try:
+            await self.joined.wait()
+            if _is_gone(dialler):  # it gave up meanwhile, as it would on a netsplit
+                return
+            target = await self._dial()
+        except (OSError, TimeoutError):
+            pass
+        finally:
+            self._tell(name, is_through=target is not None)
+            if target is None:
+                close(dialler, is_reset=True)
+        if target is None:
+            return
+        connection = Connection(self.channels, dialler, target)
+        self.connections.add(connection)
+        try:
+            await connection.run()
+        finally:
+            self.connections.discard(connection)
+
+    async def _dial(self) -> socket.socket:
+        target = self._socket_in(self._dialler)
+        try:
+            target.setblocking(False)
+            async with asyncio.timeout(DIAL_TIMEOUT_S):
+                await asyncio.get_running_loop().sock_connect(target, self.target)
+        except BaseException:
+            target.close()
+            raise
+        return target
+
+    def _tell(self, name: Any, *, is_through: bool) -> None:
+        waiter = self._waited.get(name)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(is_through)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _socket_here(_place: int) -> socket.socket:
+    return socket.socket()
+
+
+def _ways(direction: Direction | None) -> tuple[Direction, ...]:
+    return DIRECTIONS if direction is None else (direction,)
+
+
+def _put(gate: asyncio.Event, *, is_open: bool) -> None:
+    if is_open:
+        gate.set()
+    else:
+        gate.clear()
+
+
+def _is_gone(end: socket.socket) -> bool:
+    """Whether who is at the other side has closed it, read or unread bytes before that."""
+    poll = select.poll()
+    poll.register(end, _GONE)
+    return bool(poll.poll(0))

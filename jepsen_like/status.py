@@ -1,0 +1,247 @@
+"""What brokers say of their partitions, put together: who leads, who is in sync, who has it all.
+
+Asking is bounded in time, whatever state brokers and network are in. What the answers mean is
+decided by pure functions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Final, TypeAlias, TypeVar
+
+from raftlog.config.address import Address
+from raftlog.protocol.api import DESCRIBE_CLUSTER, DESCRIBE_TOPICS, Api
+from raftlog.protocol.cluster import DescribeClusterRequest, DescribeClusterResponse
+from raftlog.protocol.cluster import PartitionStatus as WireStatus
+from raftlog.protocol.schema import Message
+from raftlog.protocol.topics import (
+    DescribeTopicsRequest,
+    DescribeTopicsResponse,
+    PartitionDescription,
+)
+from raftlog.testing.probes import ask
+from raftlog.types import LeaderEpoch, Offset, TopicPartition
+
+M = TypeVar("M", bound=Message)
+
+LOOK_S: Final = 0.2  # between two looks
+ROUND_S: Final = 1.4  # for all brokers to answer one question; there are two
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatus:
+    """One partition, by the newest leader epoch that any broker knows of.
+
+    Broker ids. ``replicas`` and ``witnesses`` in the preferred order; ``elr``: as in KIP-966.
+    Offsets are the leader's, -1 while it does not answer; ``log_end_offset`` was asked for before
+    the logs of the others were.
+    ``agreed``: brokers which themselves say this leader epoch and this ISR.
+    ``caught_up``: replicas that know this leader epoch and hold all that its leader held a moment
+    earlier; none while the leader does not answer.
+    """
+
+    topic: str
+    partition: int
+    leader: int | None
+    leader_epoch: LeaderEpoch
+    replicas: tuple[int, ...]
+    isr: frozenset[int]
+    witnesses: tuple[int, ...] = ()
+    high_watermark: Offset = -1
+    topic_id: str = ""
+    min_isr: int = 1
+    elr: frozenset[int] = frozenset()
+    log_end_offset: Offset = -1
+    agreed: frozenset[int] = frozenset()
+    caught_up: frozenset[int] = frozenset()
+
+    @property
+    def name(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def voters(self) -> frozenset[int]:
+        """Who decides on who leads."""
+        return frozenset(self.replicas) | frozenset(self.witnesses)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every replica is in the ISR and has everything."""
+        return self.leader is not None and frozenset(self.replicas) <= self.isr & self.caught_up
+
+
+ClusterStatus: TypeAlias = Mapping[TopicPartition, PartitionStatus]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What brokers answered, by id; one that is missing did not answer in time."""
+
+    clusters: Mapping[int, DescribeClusterResponse]
+    topics: Mapping[int, DescribeTopicsResponse]
+
+    @property
+    def controller(self) -> int | None:
+        """The broker that says of itself that it decides for the cluster; None if none does."""
+        return next((b for b, answer in self.clusters.items() if answer.controller == b), None)
+
+    @property
+    def members(self) -> frozenset[int]:
+        """The brokers that the controller counts as alive; none while there is no controller."""
+        if self.controller is None:
+            return frozenset()
+        brokers = self.clusters[self.controller].brokers
+        return frozenset(broker.id for broker in brokers if broker.live and not broker.fenced)
+
+    def status(self) -> ClusterStatus:
+        """The partitions of all topics that exist, by the controller's word if it answered."""
+        ids = self._topic_ids()
+        views: dict[TopicPartition, dict[int, WireStatus]] = {}
+        for broker, answer in self.clusters.items():
+            for part in answer.partitions:
+                if ids.get(part.topic) == part.topic_id:
+                    name = TopicPartition(part.topic, part.partition)
+                    views.setdefault(name, {})[broker] = part
+        return {name: self._partition(views[name]) for name in sorted(views)}
+
+    def _topic_ids(self) -> dict[str, str]:
+        """A topic that was made again has another id; who has not heard of it tells of the old."""
+        deciding = self.controller
+        asked = self.clusters.values() if deciding is None else (self.clusters[deciding],)
+        counts = Counter((part.topic, part.topic_id) for answer in asked
+                         for part in answer.partitions)  # fmt: skip
+        return {topic: topic_id for (topic, topic_id), _ in reversed(counts.most_common())}
+
+    def _partition(self, views: Mapping[int, WireStatus]) -> PartitionStatus:
+        newest = max(
+            views,
+            key=lambda b: (views[b].leader_epoch, views[b].leader == b, views[b].high_watermark),
+        )
+        best = views[newest]
+        ends = {each.broker: each.log_end_offset for each in best.replica_status}
+        end = ends.get(newest, -1) if best.leader == newest else -1
+        return PartitionStatus(
+            topic=best.topic,
+            partition=best.partition,
+            leader=best.leader,
+            leader_epoch=best.leader_epoch,
+            replicas=tuple(best.replicas),
+            isr=frozenset(best.isr),
+            witnesses=tuple(best.witnesses),
+            high_watermark=best.high_watermark,
+            topic_id=best.topic_id,
+            min_isr=best.min_isr,
+            elr=frozenset(best.elr),
+            log_end_offset=end,
+            agreed=frozenset(
+                broker
+                for broker, view in views.items()
+                if view.leader_epoch == best.leader_epoch and set(view.isr) == set(best.isr)
+            ),
+            caught_up=frozenset(b for b in best.replicas if end >= 0 and self._has(b, best, end)),
+        )
+
+    def _has(self, broker: int, best: WireStatus, end: Offset) -> bool:
+        """Whether a replica has the log, as of the newest leader epoch, up to ``end``."""
+        own = self._own(broker, best)
+        return (
+            own is not None
+            and own.info.leader_epoch == best.leader_epoch
+            and own.log_end_offset >= end
+            and not own.damage
+        )
+
+    def _own(self, broker: int, best: WireStatus) -> PartitionDescription | None:
+        if broker not in self.topics:
+            return None
+        parts = (
+            part
+            for topic in self.topics[broker].topics
+            if topic.name == best.topic and topic.id == best.topic_id
+            for part in topic.partitions
+            if part.info.partition == best.partition
+        )
+        return next(parts, None)
+
+
+class Asking:
+    """Asks brokers, side by side; ``close`` it in the end."""
+
+    def __init__(self, addresses: Mapping[int, Address]) -> None:
+        self._addresses = addresses
+        # Twice as many: who did not answer in time may still be waited for at the next question.
+        self._pool = ThreadPoolExecutor(2 * len(addresses), thread_name_prefix="chaos-ask")
+
+    def answers(self, brokers: Collection[int]) -> Answers:
+        """What these brokers say now, in 3 s at most.
+
+        Where the logs of replicas end is asked for only after the leader's end is known: who has
+        that much then has everything that was acknowledged before.
+        """
+        clusters = self._ask(
+            brokers, DESCRIBE_CLUSTER, DescribeClusterRequest(), DescribeClusterResponse
+        )
+        topics = self._ask(
+            clusters.keys(), DESCRIBE_TOPICS, DescribeTopicsRequest(), DescribeTopicsResponse
+        )
+        return Answers(clusters, topics)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def _ask(
+        self, brokers: Collection[int], api: Api, question: Message, answer: type[M]
+    ) -> dict[int, M]:
+        asked = {
+            self._pool.submit(ask, self._addresses[broker], api, question): broker
+            for broker in sorted(brokers)
+        }
+        done, late = wait(asked, timeout=ROUND_S)
+        for future in late:
+            future.cancel()
+        found = {asked[future]: future.result() for future in done}
+        return {broker: said for broker, said in sorted(found.items()) if isinstance(said, answer)}
+
+
+def lacking(brokers: Collection[int], up: Collection[int], answers: Answers) -> list[str]:
+    """What is missing until all brokers are at work together and every replica is whole."""
+    lack = [f"{_brokers(sorted(down))} down"] if (down := set(brokers) - set(up)) else []
+    if silent := set(up) - answers.clusters.keys():
+        lack.append(f"{_brokers(sorted(silent))} without an answer")
+    if answers.controller is None:
+        lack.append("nobody decides for the cluster")
+    elif out := set(brokers) - answers.members:
+        lack.append(f"{_brokers(sorted(out))} not counted as alive by {answers.controller}")
+    return lack + missing(answers.status())
+
+
+def until_nothing(lack: Callable[[], list[str]], *, timeout_s: float) -> list[str]:
+    """Look until nothing is lacking; what still is after ``timeout_s``."""
+    deadline = time.monotonic() + timeout_s
+    while (found := lack()) and time.monotonic() < deadline:
+        time.sleep(LOOK_S)
+    return found
+
+
+def missing(status: ClusterStatus) -> list[str]:
+    """What the partitions lack until every replica is in the ISR and has everything."""
+    return [_lack(part) for part in status.values() if not part.is_whole]
+
+
+def _lack(part: PartitionStatus) -> str:
+    if part.leader is None:
+        return f"{part.name} has no leader"
+    if part.log_end_offset < 0:
+        return f"{part.name}: broker {part.leader}, its leader, does not answer as such"
+    out = sorted(set(part.replicas) - part.isr)
+    if out:
+        return f"{part.name}: {_brokers(out)} not in the ISR"
+    return f"{part.name}: {_brokers(sorted(set(part.replicas) - part.caught_up))} not caught up"
+
+
+def _brokers(ids: list[int]) -> str:
+    return f"broker {ids[0]}" if len(ids) == 1 else f"brokers {', '.join(map(str, ids))}"

@@ -1,0 +1,311 @@
+"""What can happen to the bytes of a connection, after toxiproxy's toxics; and how they come out.
+
+Pure: bytes in, bytes and pauses out; chance is an argument. ``relays`` has the sockets.
+
+A toxic with a ``direction`` works on what passes that way: ``FORWARD`` is from who dialled to whom
+it dialled; None is both ways. Loss and reordering of packets are not here: TCP makes mere delay of
+them, which is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Final, Literal, TypeAlias, TypeVar
+
+from raftlog.protocol.api import PRODUCE
+from raftlog.protocol.frame import FIXED_BYTES, FRAME, LENGTH_BYTES, MAGIC, STATUS_OK
+
+Direction: TypeAlias = Literal["forward", "backward"]
+FORWARD: Final = "forward"
+BACKWARD: Final = "backward"
+DIRECTIONS: Final[tuple[Direction, ...]] = (FORWARD, BACKWARD)
+
+COPY_BYTES_MAX: Final = 1 << 20  # a longer frame is not sent twice
+TURN_S: Final = 0.05  # a slow link's bytes go in turns of this length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toxic:
+    """One thing that happens to bytes."""
+
+    direction: Direction | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold(Toxic):
+    """A netsplit: nothing passes this way, and no connection is made either way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall(Toxic):
+    """Connections are made and stay, and nothing passes this way (half open)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency(Toxic):
+    """Each byte arrives ``delay_s`` later, give or take ``jitter_s``; never out of order."""
+
+    delay_s: float
+    jitter_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bandwidth(Toxic):
+    """Of each connection, this way."""
+
+    bytes_per_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slicer(Toxic):
+    """Bytes arrive in pieces of 1 to ``bytes_max``, with up to ``pause_s`` between two."""
+
+    bytes_max: int
+    pause_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reset(Toxic):
+    """A connection is reset (RST, to both ends) once this many of its bytes have passed.
+
+    0: those that are open at once, and others with their first bytes.
+    """
+
+    after_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowClose(Toxic):
+    """The end of a stream arrives so much later than its last byte."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Late(Toxic):
+    """Bytes of a connection that its dialler has lost already arrive all the same; once.
+
+    Of connections that are open when it is set: what the dialler sends is gathered until something
+    has come, for ``gather_s`` at most; its end is reset, so it dials again, and that connection
+    works. ``delay_s`` later the target gets what was gathered, over the old one, and its end.
+    """
+
+    gather_s: float = 1.0
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Garble(Toxic):
+    """One bit is flipped, about every so many bytes.
+
+    ``sealed_only``: only in record batches, where CRC-32C covers each byte: in the attachments of
+    produce requests and of responses. Nothing else in a frame has a checksum, so a bit of, say, an
+    offset in an answer is beyond what the protocol can notice.
+    """
+
+    every_bytes: int
+    sealed_only: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duplicate(Toxic):
+    """A whole frame is sent twice, about every so many bytes."""
+
+    every_bytes: int
+
+
+AnyToxic = TypeVar("AnyToxic", bound=Toxic)
+Toxics: TypeAlias = Mapping[type[Toxic], Toxic]  # what works in one direction
+
+
+def find(toxics: Toxics, kind: type[AnyToxic]) -> AnyToxic | None:
+    """The toxic of this kind, if there is one."""
+    found = toxics.get(kind)
+    assert found is None or isinstance(found, kind)
+    return found
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened in one direction of a link. In bytes, but for ``connections`` and ``resets``.
+
+    ``delayed``: passed, but later. ``dropped``: came and never went on. ``changed``: bits flipped,
+    and frames sent twice. ``late``: passed after the connection had ended for who sent them.
+    """
+
+    passed: int = 0
+    delayed: int = 0
+    dropped: int = 0
+    changed: int = 0
+    late: int = 0
+    connections: int = 0
+    resets: int = 0
+
+    def __sub__(self, before: Counts) -> Counts:
+        return Counts(*(getattr(self, n) - getattr(before, n) for n in Counts.__slots__))
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(getattr(self, n) + getattr(other, n) for n in Counts.__slots__))
+
+
+def delay_of(toxics: Toxics, random: Random) -> float:
+    """How much later the bytes that come now shall arrive; in seconds, not negative."""
+    latency = find(toxics, Latency)
+    if latency is None:
+        return 0.0
+    return max(0.0, latency.delay_s + random.uniform(-latency.jitter_s, latency.jitter_s))
+
+
+def pieces(size: int, toxics: Toxics, random: Random) -> Iterator[tuple[int, float]]:
+    """How ``size`` bytes go out: the sizes of pieces, each with the pause after it in seconds."""
+    slicer, bandwidth = find(toxics, Slicer), find(toxics, Bandwidth)
+    while size > 0:
+        piece, pause = size, 0.0
+        if bandwidth is not None:
+            piece = min(piece, max(1, int(bandwidth.bytes_per_s * TURN_S)))
+        if slicer is not None:
+            piece = min(piece, random.randint(1, slicer.bytes_max))
+            pause = random.uniform(0.0, slicer.pause_s)
+        if bandwidth is not None:
+            pause += piece / bandwidth.bytes_per_s
+        yield piece, pause
+        size -= piece
+
+
+class FrameWatch:
+    """Where frames and their record batches are, in one direction of one connection.
+
+    A stream that is not of frames is watched no further.
+    """
+
+    def __init__(self, direction: Direction) -> None:
+        self._direction = direction
+        self._fixed = bytearray()
+        self._left = 0  # of the frame, behind the fixed bytes
+        self._attachment = 0  # how many of those are the last, and batches
+        self._is_lost = False
+
+    def feed(self, data: bytes) -> tuple[list[range], list[int]]:
+        """Of the stream's next bytes: which are of batches, and behind which a frame ends."""
+        batches: list[range] = []
+        ends: list[int] = []
+        at = 0
+        while at < len(data) and not self._is_lost:
+            if len(self._fixed) < FIXED_BYTES:
+                missing = FIXED_BYTES - len(self._fixed)
+                self._fixed += data[at : at + missing]
+                at = min(len(data), at + missing)
+                if len(self._fixed) == FIXED_BYTES:
+                    self._begin()
+            if len(self._fixed) == FIXED_BYTES:
+                taken = min(self._left, len(data) - at)
+                first = at + max(0, self._left - self._attachment)
+                if first < at + taken:
+                    batches.append(range(first, at + taken))
+                at += taken
+                self._left -= taken
+                self._attachment = min(self._attachment, self._left)
+                if not self._left:
+                    self._fixed.clear()
+                    ends.append(at)
+        return batches, ends
+
+    def _begin(self) -> None:
+        length, magic, api_or_status, _, _, _, header_length = FRAME.unpack(self._fixed)
+        self._left = length + LENGTH_BYTES - FIXED_BYTES
+        self._is_lost = magic != MAGIC or not 0 <= header_length <= self._left
+        has_batches = api_or_status == (PRODUCE.number if self._direction == FORWARD else STATUS_OK)
+        self._attachment = self._left - header_length if has_batches else 0
+
+
+class Mangler:
+    """Garbles and duplicates what passes one direction of a link, all its connections together."""
+
+    def __init__(self, random: Random, counts: Counts) -> None:
+        self._random = random
+        self._counts = counts
+        self._gaps: dict[type[Toxic], float] = {}  # bytes until it happens next
+
+    def stream(self, direction: Direction) -> MangledStream:
+        return MangledStream(self, direction)
+
+    def flip(self, garble: Garble, data: bytes, batches: list[range]) -> bytes:
+        places = batches if garble.sealed_only else [range(len(data))]
+        changed: bytearray | None = None
+        for place in places:
+            at = self._next(garble, garble.every_bytes)
+            while at < len(place):
+                changed = changed or bytearray(data)
+                changed[place[int(at)]] ^= 1 << self._random.randrange(8)
+                self._counts.changed += 1
+                at += self._draw(garble.every_bytes)
+            self._gaps[Garble] = at - len(place)
+        return data if changed is None else bytes(changed)
+
+    def is_due(self, duplicate: Duplicate, size: int) -> bool:
+        """Whether a frame of this size is sent twice."""
+        left = self._next(duplicate, duplicate.every_bytes) - size
+        self._gaps[Duplicate] = left if left > 0 else self._draw(duplicate.every_bytes)
+        return left <= 0
+
+    def count(self) -> None:
+        self._counts.changed += 1
+
+    def _next(self, toxic: Toxic, every_bytes: int) -> float:
+        if type(toxic) not in self._gaps:
+            self._gaps[type(toxic)] = self._draw(every_bytes)
+        return self._gaps[type(toxic)]
+
+    def _draw(self, every_bytes: int) -> float:
+        return self._random.expovariate(1 / every_bytes) + 1
+
+    def forget(self, kind: type[Toxic]) -> None:
+        """The next toxic of this kind may have another measure."""
+        self._gaps.pop(kind, None)
+
+
+class MangledStream:
+    """One connection's bytes of one direction on their way through a ``Mangler``."""
+
+    def __init__(self, mangler: Mangler, direction: Direction) -> None:
+        self._mangler = mangler
+        self._watch = FrameWatch(direction)
+        self._is_whole = True  # whether ``_frame`` has all of the present frame so far
+        self._frame = bytearray()
+
+    def change(self, data: bytes, toxics: Toxics) -> bytes:
+        """What goes on in place of ``data``."""
+        batches, ends = self._watch.feed(data)
+        garble, duplicate = find(toxics, Garble), find(toxics, Duplicate)
+        if garble is not None:
+            data = self._mangler.flip(garble, data, batches)
+        return self._repeat(data, ends, duplicate)
+
+    def _repeat(self, data: bytes, ends: list[int], duplicate: Duplicate | None) -> bytes:
+        out: list[bytes] = []
+        begin = 0
+        for end in (*ends, len(data)):
+            out.append(data[begin:end])
+            self._keep(out[-1], duplicate)
+            if end in ends and begin < end:
+                if (
+                    duplicate is not None
+                    and self._is_whole
+                    and self._mangler.is_due(duplicate, len(self._frame))
+                ):
+                    out.append(bytes(self._frame))
+                    self._mangler.count()
+                self._frame.clear()
+                self._is_whole = True
+            begin = end
+        return b"".join(out) if duplicate is not None else data
+
+    def _keep(self, part: bytes, duplicate: Duplicate | None) -> None:
+        """Remember the present frame, if it may be sent twice."""
+        if duplicate is None or len(self._frame) + len(part) > COPY_BYTES_MAX:
+            self._is_whole = self._is_whole and not part
+            self._frame.clear()
+        elif self._is_whole:
+            self._frame += part

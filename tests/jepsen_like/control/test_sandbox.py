@@ -1,0 +1,146 @@
+"""What a run makes in its sandbox is nobody else's, and is gone with the run, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jepsen_like.control import sandbox
+from raftlog.testing import wait_until
+
+ENTER = "import sys; from jepsen_like.control import sandbox; sandbox.enter(sys.argv[1:])"
+# A run at work: a network, a disk, and a process in that network that is stopped.
+RUN = """
+import signal, subprocess, sys
+from pathlib import Path
+from jepsen_like.control.disks import LoopDisk
+from jepsen_like.control.namespaces import Namespaces
+with Namespaces(2) as spaces, LoopDisk(Path(sys.argv[1]), "disk", 16 << 20) as disk:
+    command = ["cat", str(disk.mount_point / "a"), "-"]
+    (disk.mount_point / "a").touch()
+    reader = subprocess.Popen([*spaces.prefix(1), *command], stdin=subprocess.PIPE, process_group=0)
+    reader.send_signal(signal.SIGSTOP)
+    print(subprocess.check_output(["ip", "netns", "list"], text=True).split(), reader.pid)
+    sys.stdout.flush()
+    sys.stdin.read()
+"""
+
+
+def popen(*command: str) -> subprocess.Popen[str]:
+    if sandbox.why_not():
+        pytest.skip(f"no sandbox can be made here: {sandbox.why_not()}")
+    return subprocess.Popen(
+        [sys.executable, "-c", ENTER, *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+@pytest.fixture
+def at_work(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    process = popen(sys.executable, "-c", RUN, str(tmp_path))
+    yield process
+    end(process)
+
+
+def loop_devices(image: Path) -> list[str]:
+    """The machine's loop devices that are made of a file."""
+    found = []
+    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            if backing.read_text().strip() == str(image):
+                found.append(backing.parts[3])
+        except OSError:  # it is just being taken apart
+            found.append(backing.parts[3])
+    return found
+
+
+def test_a_command_in_it_is_the_same_process_with_the_same_streams() -> None:
+    process = popen("sh", "-c", 'read line; echo "$$ $line"; echo oops >&2; exit 7')
+    said, complaint = process.communicate("hello\n")
+    assert said == f"{process.pid} hello\n"
+    assert complaint == "oops\n"
+    assert process.returncode == 7
+
+
+def test_an_interrupt_reaches_the_command() -> None:
+    process = popen(sys.executable, "-c", "import time; print('here', flush=True); time.sleep(60)")
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+        process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate()
+        assert complaint.endswith("KeyboardInterrupt\n")
+        assert process.returncode == -signal.SIGINT
+    finally:
+        end(process)
+
+
+def test_the_inside_knows_that_it_is_inside() -> None:
+    look = "from jepsen_like.control import sandbox; print(sandbox.is_inside())"
+    assert popen(sys.executable, "-c", look).communicate()[0] == "True\n"
+    # A mark that came from elsewhere is none.
+    outside = subprocess.run(
+        [sys.executable, "-c", look],
+        env={**os.environ, sandbox.MARK: "net:[1]"},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert outside.stdout == "False\n"
+    assert not sandbox.is_inside()
+
+
+def test_it_has_a_network_of_its_own_with_a_loopback_device() -> None:
+    said, _ = popen("ip", "-brief", "address").communicate()
+    (line,) = said.splitlines()
+    assert line.startswith("lo ")
+    assert "127.0.0.1" in line
+
+
+def test_nothing_is_left_when_the_run_is_killed(
+    at_work: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    assert at_work.stdout is not None
+    names, _, reader = at_work.stdout.readline().rpartition(" ")
+    assert "b1" in names, at_work.communicate()
+    assert "b2" in names
+    image = tmp_path / "disk.img"
+    assert loop_devices(image)  # the one thing that all the machine shares
+    assert str(tmp_path) not in Path("/proc/mounts").read_text()
+    at_work.kill()
+    at_work.wait()
+    wait_until(lambda: not Path(f"/proc/{int(reader)}").exists(), what="the stopped child's end")
+    wait_until(lambda: not loop_devices(image), what="the loop device's end")
+    assert list((tmp_path / "disk").iterdir()) == []
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, check=True, text=True)
+    assert not {"b1", "b2"} & set(listed.stdout.split())
+
+
+def test_a_machine_without_the_means_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    why_not = sandbox.why_not.__wrapped__
+    monkeypatch.setattr(sandbox, "_UNSHARE", ("sh", "-c", "echo not permitted >&2; exit 1"))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(sandbox, "COMMANDS", ("sh",))
+    assert why_not() == "no namespaces can be made: not permitted"
+    monkeypatch.setattr(sandbox, "COMMANDS", ("sh", "no-such-command"))
+    assert why_not() == "no no-such-command"
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert why_not() == "it needs root, to make namespaces"
+    monkeypatch.setattr(sys, "platform", "plan9")
+    assert why_not() == "it needs Linux"

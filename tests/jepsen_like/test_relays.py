@@ -1,0 +1,393 @@
+"""Each toxic on real sockets: what arrives, what does not, and what is counted."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from jepsen_like.relays import BACKWARD, FORWARD, RelayLinks
+from jepsen_like.toxics import (
+    Bandwidth,
+    Duplicate,
+    Garble,
+    Hold,
+    Late,
+    Latency,
+    Reset,
+    Slicer,
+    SlowClose,
+    Stall,
+    Toxic,
+)
+from raftlog.config.address import Address
+from raftlog.testing.cluster import wait_until
+from raftlog.testing.probes import free_port
+
+SOON_S = 10.0
+LINK = (1, 2)
+
+
+@pytest.fixture
+def target() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(SOON_S)
+        yield server
+
+
+@pytest.fixture
+def links(target: socket.socket) -> Iterator[RelayLinks]:
+    there = Address(*target.getsockname())
+    made = RelayLinks({1: Address("127.0.0.1", free_port()), 2: there}, clients=True)
+    with contextlib.closing(made):
+        yield made
+
+
+class Ends:
+    """The two ends of a connection through a relay."""
+
+    def __init__(self, links: RelayLinks, target: socket.socket) -> None:
+        before = links.counts(LINK, FORWARD).connections
+        self.near = socket.create_connection(links.address(*LINK), timeout=SOON_S)
+        self.far, _ = target.accept()
+        self.far.settimeout(SOON_S)
+        wait_until(lambda: links.counts(LINK, FORWARD).connections > before)
+
+    def passes(self, data: bytes = b"bytes") -> None:
+        for one, other in ((self.near, self.far), (self.far, self.near)):
+            one.sendall(data)
+            assert receive(other, len(data)) == data
+
+    def close(self) -> None:
+        self.near.close()
+        self.far.close()
+
+
+@pytest.fixture
+def ends(links: RelayLinks, target: socket.socket) -> Iterator[Ends]:
+    with contextlib.closing(Ends(links, target)) as made:
+        yield made
+
+
+def receive(end: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = end.recv(size - len(data))
+        assert part, f"the stream has ended after {data!r}"
+        data += part
+    return data
+
+
+def is_quiet(end: socket.socket) -> bool:
+    """Whether nothing has come, not even an end."""
+    return not select.select([end], [], [], 0)[0]
+
+
+def is_reset(end: socket.socket) -> bool:
+    """True when an RST comes; False for an orderly end."""
+    try:
+        return end.recv(1) is None
+    except ConnectionResetError:
+        return True
+
+
+def test_who_dials_whom(links: RelayLinks) -> None:
+    assert set(links.pairs) == {(0, 1), (0, 2), (1, 2), (2, 1)}
+    assert len({links.address(*pair) for pair in links.pairs}) == 4
+    with pytest.raises(KeyError):
+        links.address(1, 1)
+
+
+def test_clients_have_relays_only_if_asked_for() -> None:
+    addresses = {n: Address("127.0.0.1", free_port()) for n in (1, 2)}
+    with contextlib.closing(RelayLinks(addresses, clients=False)) as links:
+        assert set(links.pairs) == {(1, 2), (2, 1)}
+
+
+def test_bytes_pass_both_ways_and_are_counted(links: RelayLinks, ends: Ends) -> None:
+    ends.passes(b"there and back")
+    for way in (FORWARD, BACKWARD):
+        wait_until(lambda: links.counts(LINK, way).passed == 14)  # noqa: B023 - called at once
+        counts = links.counts(LINK, way)
+        assert (counts.connections, counts.delayed, counts.dropped) == (1, 0, 0)
+    assert links.counts((2, 1), FORWARD).connections == 0
+    assert links.open(LINK) == 1
+
+
+def test_many_bytes_pass(links: RelayLinks, ends: Ends) -> None:
+    data = bytes(range(256)) * 20_000
+    writer = threading.Thread(target=ends.near.sendall, args=(data,))
+    writer.start()
+    assert receive(ends.far, len(data)) == data
+    writer.join()
+
+
+def test_each_end_of_a_stream_passes_by_itself(links: RelayLinks, ends: Ends) -> None:
+    ends.near.shutdown(socket.SHUT_WR)
+    assert ends.far.recv(1) == b""
+    ends.far.sendall(b"answer")
+    assert receive(ends.near, 6) == b"answer"
+    ends.far.close()
+    assert ends.near.recv(1) == b""
+    wait_until(lambda: links.open(LINK) == 0)
+
+
+def test_a_target_that_is_down_resets_who_dials(links: RelayLinks) -> None:
+    with (
+        pytest.raises(ConnectionResetError),
+        socket.create_connection(links.address(2, 1), timeout=SOON_S) as near,
+    ):
+        near.recv(1)
+    assert not links.carries((2, 1), timeout_s=SOON_S)
+    assert links.carries(LINK, timeout_s=SOON_S)
+
+
+@pytest.mark.parametrize("toxic", [Stall, Hold])
+def test_a_stalled_connection_is_half_open_and_goes_on(
+    links: RelayLinks, ends: Ends, toxic: type[Toxic]
+) -> None:
+    links.set(LINK, toxic(direction=FORWARD))
+    ends.near.sendall(b"held")
+    wait_until(lambda: links.held(LINK, FORWARD) == 4)
+    ends.far.sendall(b"passed")
+    assert receive(ends.near, 6) == b"passed"
+    assert is_quiet(ends.far)
+    links.clear(LINK, toxic)
+    assert receive(ends.far, 4) == b"held"
+    assert links.counts(LINK, FORWARD).dropped == 0
+
+
+def test_a_stall_can_be_both_ways(links: RelayLinks, ends: Ends) -> None:
+    links.set(LINK, Stall())
+    ends.near.sendall(b"question")
+    ends.far.sendall(b"answer")
+    for way, size in ((FORWARD, 8), (BACKWARD, 6)):
+        wait_until(partial(lambda way, size: links.held(LINK, way) == size, way, size))
+    assert is_quiet(ends.near)
+    assert is_quiet(ends.far)
+
+
+def test_a_held_link_makes_no_connections(links: RelayLinks, target: socket.socket) -> None:
+    links.set(LINK, Hold(direction=BACKWARD))
+    assert not links.carries(LINK, timeout_s=0.05)
+    with socket.create_connection(links.address(*LINK), timeout=SOON_S) as near:
+        near.sendall(b"it waits")
+        assert is_quiet(target)
+        links.clear(LINK, Hold)
+        with target.accept()[0] as far:
+            far.settimeout(SOON_S)
+            assert receive(far, 8) == b"it waits"
+
+
+def test_who_gave_up_meanwhile_is_not_heard_of(links: RelayLinks, target: socket.socket) -> None:
+    links.set(LINK, Hold())
+    with socket.create_connection(links.address(*LINK), timeout=SOON_S) as near:
+        near.sendall(b"too late")
+    links.clear(LINK, Hold)
+    with contextlib.closing(Ends(links, target)) as ends:
+        ends.passes()
+        assert links.counts(LINK, FORWARD).connections == 1
+
+
+def test_a_stalled_link_makes_connections(links: RelayLinks, target: socket.socket) -> None:
+    links.set(LINK, Stall())
+    with contextlib.closing(Ends(links, target)) as ends:
+        ends.near.sendall(b"half open")
+        wait_until(lambda: links.held(LINK, FORWARD) == 9)
+        assert is_quiet(ends.far)
+
+
+def test_clearing_leaves_a_netsplit_alone(links: RelayLinks) -> None:
+    links.set(LINK, Hold(), Latency(delay_s=1))
+    links.clear(LINK)
+    assert not links.carries(LINK, timeout_s=0.05)
+    links.clear(LINK, Hold, BACKWARD)
+    assert not links.carries(LINK, timeout_s=0.05)
+    links.clear(LINK, Hold, FORWARD)
+    assert links.carries(LINK, timeout_s=SOON_S)
+
+
+def test_late_bytes_keep_their_order(links: RelayLinks, ends: Ends) -> None:
+    links.set(LINK, Latency(delay_s=0.02, jitter_s=0.02))
+    sent = b"".join(b"%d " % n for n in range(200))
+    for n in range(200):
+        ends.near.sendall(b"%d " % n)
+    assert receive(ends.far, len(sent)) == sent
+    assert links.counts(LINK, FORWARD).delayed > 0
+
+
+def test_bytes_are_late(links: RelayLinks, ends: Ends) -> None:
+    links.set(LINK, Latency(delay_s=60, direction=FORWARD))
+    ends.near.sendall(b"slow")
+    wait_until(lambda: links.held(LINK, FORWARD) == 4)
+    ends.far.sendall(b"fast")
+    assert receive(ends.near, 4) == b"fast"
+    assert is_quiet(ends.far)
+
+
+def test_a_slow_link_passes_all(links: RelayLinks, ends: Ends) -> None:
+    links.set(LINK, Bandwidth(bytes_per_s=100_000))
+    data = bytes(range(256)) * 80
+    ends.near.sendall(data)
+    assert receive(ends.far, len(data)) == data
+    counts = links.counts(LINK, FORWARD)
+    assert len(data) // 2 < counts.delayed < len(data)
+
+
+def test_slices_arrive_in_pieces(links: RelayLinks, ends: Ends) -> None:
+    links.set(LINK, Slicer(bytes_max=3, pause_s=0.001))
+    data = b"in very small pieces indeed"
+    ends.near.sendall(data)
+    largest, got = 0, b""
+    while len(got) < len(data):
+        part = ends.far.recv(1_000)
+        largest = max(largest, len(part))
+        got += part
+    assert got == data
+    assert largest < len(data)
+
+
+def test_a_reset_hits_both_ends_at_once(links: RelayLinks, ends: Ends) -> None:
+    ends.passes()
+    links.set(LINK, Reset())
+    assert is_reset(ends.near)
+    assert is_reset(ends.far)
+    assert links.counts(LINK, FORWARD).resets == 1
+    wait_until(lambda: links.open(LINK) == 0)
+
+
+def test_a_reset_waits_for_so_many_bytes(links: RelayLinks, ends: Ends) -> None:
+    links.set(LINK, Reset(after_bytes=10, direction=BACKWARD))
+    ends.passes(b"x" * 9)
+    ends.near.sendall(b"y" * 20)
+    assert receive(ends.far, 20) == b"y" * 20
+    ends.far.sendall(b"z")
+    with contextlib.suppress(ConnectionResetError):
+        while ends.near.recv(1):
+            pass
+    assert is_reset(ends.far)
+    assert links.counts(LINK, BACKWARD).resets == 1
+    assert links.counts(LINK, FORWARD).resets == 0
+
+
+def test_a_slow_close_is_an_end_that_comes_later(links: RelayLinks, ends: Ends) -> None:
+    links.set(LINK, SlowClose(delay_s=60, direction=FORWARD))
+    ends.near.sendall(b"last words")
+    ends.near.shutdown(socket.SHUT_WR)
+    assert receive(ends.far, 10) == b"last words"
+    ends.far.sendall(b"more")
+    assert receive(ends.near, 4) == b"more"
+    assert is_quiet(ends.far)
+    ends.far.shutdown(socket.SHUT_WR)
+    assert ends.near.recv(1) == b"", "the other end of the stream is not slow"
+
+
+def test_bytes_of_a_connection_that_is_lost_come_late(
+    links: RelayLinks, target: socket.socket, ends: Ends
+) -> None:
+    ends.passes()
+    links.set(LINK, Late(gather_s=SOON_S, delay_s=0.2))
+    ends.near.sendall(b"old")
+    assert is_reset(ends.near)
+    with contextlib.closing(Ends(links, target)) as again:
+        again.passes(b"new")
+        assert is_quiet(ends.far), "the new connection's bytes were first"
+        assert receive(ends.far, 3) == b"old"
+        assert ends.far.recv(1) == b""
+        counts = links.counts(LINK, FORWARD)
+        assert (counts.late, counts.resets, counts.dropped) == (3, 1, 0)
+        again.passes()
+
+
+def test_late_bytes_that_nobody_takes_are_dropped(links: RelayLinks, ends: Ends) -> None:
+    links.set(LINK, Late(gather_s=SOON_S, delay_s=0.2))
+    ends.near.sendall(b"old")
+    assert is_reset(ends.near)
+    ends.far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    ends.far.close()
+    wait_until(lambda: links.open(LINK) == 0)
+    assert links.counts(LINK, FORWARD).passed + links.counts(LINK, FORWARD).dropped == 3
+
+
+def test_an_idle_connection_is_not_made_late(links: RelayLinks, ends: Ends) -> None:
+    links.set(LINK, Late(gather_s=0, delay_s=SOON_S))
+    ends.far.sendall(b"not what the dialler sends")
+    receive(ends.near, 26)
+    ends.passes()
+    assert links.counts(LINK, FORWARD).late == links.counts(LINK, FORWARD).resets == 0
+
+
+def test_bits_flip(links: RelayLinks, ends: Ends) -> None:
+    links.set(LINK, Garble(every_bytes=50, sealed_only=False, direction=FORWARD))
+    ends.near.sendall(bytes(1_000))
+    bits = sum(byte.bit_count() for byte in receive(ends.far, 1_000))
+    assert bits == links.counts(LINK, FORWARD).changed > 0
+    ends.far.sendall(bytes(1_000))
+    assert receive(ends.near, 1_000) == bytes(1_000)
+    assert links.counts(LINK, BACKWARD).changed == 0
+
+
+def test_frames_are_sent_twice(links: RelayLinks, ends: Ends) -> None:
+    links.set(LINK, Duplicate(every_bytes=1))
+    frame = bytes.fromhex("10000000524c0e00000000000100000000000000")
+    ends.near.sendall(frame)
+    assert receive(ends.far, 40) == frame + frame
+    assert links.counts(LINK, FORWARD).changed == 1
+
+
+def test_the_same_seed_garbles_the_same(target: socket.socket) -> None:
+    seen = []
+    for _ in range(2):
+        address = Address(*target.getsockname())
+        with contextlib.closing(RelayLinks({1: address, 2: address}, clients=False)) as links:
+            links.set(LINK, Garble(every_bytes=50, sealed_only=False))
+            with contextlib.closing(Ends(links, target)) as ends:
+                ends.near.sendall(bytes(1_000))
+                seen.append(receive(ends.far, 1_000))
+    assert seen[0] == seen[1]
+    assert seen[0] != bytes(1_000)
+
+
+def test_nothing_is_left_of_relays(target: socket.socket) -> None:
+    before = threading.active_count()
+    address = Address(*target.getsockname())
+    links = RelayLinks({1: address, 2: address}, clients=True)
+    with contextlib.closing(Ends(links, target)) as ends:
+        links.set(LINK, Late(delay_s=SOON_S))
+        links.close()
+        links.close()
+        assert is_reset(ends.near)
+        assert is_reset(ends.far)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(links.address(*LINK), timeout=SOON_S)
+    assert threading.active_count() == before
+
+
+def test_sockets_are_made_where_the_dialler_is(target: socket.socket) -> None:
+    places = []
+
+    def socket_in(place: int) -> socket.socket:
+        places.append(place)
+        return socket.socket()
+
+    address = Address(*target.getsockname())
+    with contextlib.closing(
+        RelayLinks({1: address, 2: address}, clients=True, socket_in=socket_in)
+    ) as links:
+        assert sorted(places) == [0, 0, 1, 2]
+        with contextlib.closing(Ends(links, target)) as ends:
+            ends.passes()
+        assert places[4:] == [1]
+
+
+def test_relays_that_cannot_listen_leave_no_thread() -> None:
+    before = threading.active_count()
+    nowhere = {n: Address("127.0.0.1", 1) for n in (1, 2)}
+    with pytest.raises(OSError, match="assign"):
+        RelayLinks(nowhere, clients=False, host="203.0.113.1")
+    assert threading.active_count() == before
