@@ -1,0 +1,335 @@
+"""What is there at the end: read by fresh consumers, and read offline from every replica's files.
+
+Both are what the rest of the history is held against, so neither relies on anything that was seen
+before: readers are new, start at the log's start, and go to its end; a dump takes bytes as they lie
+on a disk whose broker is down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Final
+
+from jepsen_like import values
+from jepsen_like.client import Source, by_partition, describe
+from jepsen_like.history import Dump, Note, Read, Recorder, Seen
+from jepsen_like.workload.base import (
+    PATIENCE_S,
+    WorkloadContext,
+    consumer_of,
+    existing_partitions,
+)
+from raftlog.aio import AsyncConsumer
+from raftlog.disk import Disk, OsDisk
+from raftlog.errors import (
+    DamagedLogError,
+    DataDirectoryError,
+    RaftlogError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from raftlog.record import decode_lists
+from raftlog.storage import inspect
+from raftlog.storage.catalog import Catalog
+from raftlog.storage.recovery import live_bases
+from raftlog.storage.segment import LOG_SUFFIX, base_offsets, file_name
+from raftlog.types import Offset, TopicPartition
+
+CAUGHT_UP_TIMEOUT_S: Final = 300.0
+RUNS_MAX: Final = 5_000  # in one entry
+POLL_RECORDS: Final = 5_000
+POLL_WAIT_MS: Final = 1_000
+LOOK_TIMEOUT_S: Final = 5.0
+ERRORS_MAX: Final = 20  # of one consumer, before another takes its place
+# From leaders, the second in small slices; then one from any replica.
+FETCH_BYTES: Final = (1 << 20, 20_000, 100_000)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """One fresh reader. ``found`` and ``ends``: of the attempt under way, by partition."""
+
+    context: WorkloadContext
+    name: str
+    source: Source
+    fetch_bytes_max: int
+    left: set[TopicPartition]  # not yet read to an end that will do
+    ends: dict[TopicPartition, Offset] = field(default_factory=dict)
+    starts: dict[TopicPartition, Offset] = field(default_factory=dict)
+    positions: dict[TopicPartition, Offset] = field(default_factory=dict)
+    found: dict[TopicPartition, list[Seen]] = field(default_factory=dict)
+    problem: str = ""
+    _attempt: int = 0
+
+    async def run(self) -> None:
+        """Until all is read; whoever waits for it sets the bound."""
+        while self.left:
+            self._attempt += 1
+            try:
+                await self._read()
+            except (UnknownTopicError, UnknownPartitionError) as error:
+                self.problem = describe(error)
+                await self._forget_gone()
+            except RaftlogError as error:
+                self.problem = describe(error)
+            if self.left:
+                await asyncio.sleep(PATIENCE_S)
+
+    async def _forget_gone(self) -> None:
+        """A topic that came and went may have gone after it was listed."""
+        with suppress(TimeoutError):  # another attempt looks again
+            there = await existing_partitions(self.context, timeout_s=LOOK_TIMEOUT_S)
+            self.left -= {tp for tp in self.left if tp not in there and not self._is_stable(tp)}
+
+    def _is_stable(self, partition: TopicPartition) -> bool:
+        """Whether its topic is there all the time."""
+        return partition.topic in {topic.name for topic in self.context.plan.shape.topics}
+
+    async def _read(self) -> None:
+        """One attempt at all that is left."""
+        partitions = sorted(self.left)
+        process = f"{self.name}/{self._attempt}"
+        async with consumer_of(self.context.bootstrap) as asking:
+            self.ends = await self.context.clients.ends(asking, process, partitions)
+        async with consumer_of(
+            self.context.bootstrap, source=self.source, fetch_bytes_max=self.fetch_bytes_max
+        ) as consumer:
+            await consumer.assign(partitions)
+            self.starts = await consumer.beginning_offsets(partitions)
+            self.positions = dict(self.starts)
+            self.found = {partition: [] for partition in partitions}
+            for partition, start in self.starts.items():
+                await consumer.seek(partition, start)
+            errors = 0
+            while self._take_whole() and errors < ERRORS_MAX:
+                errors += not await self._poll(consumer)
+
+    async def _poll(self, consumer: AsyncConsumer) -> bool:
+        """Whether it went well. A partition that is in trouble must not stop the others."""
+        try:
+            records = await consumer.poll(POLL_WAIT_MS, POLL_RECORDS)
+        except RaftlogError as error:
+            self.problem = describe(error)
+            await asyncio.sleep(PATIENCE_S)
+            return False
+        for partition, rows in by_partition(records).items():
+            found = self.found[partition]
+            found[-1:] = values.joined(chain(found[-1:], values.runs(rows)))
+            self.positions[partition] = rows[-1][0] + 1
+        return True
+
+    def _take_whole(self) -> bool:
+        """Record what is read to its end, if that end will do; whether there is more to read."""
+        for partition in sorted(self.left):
+            is_whole = self.positions[partition] >= self.ends[partition]
+            if is_whole and self.ends[partition] >= self._acked(partition):
+                self.record(partition)
+        return any(self.positions[partition] < self.ends[partition] for partition in self.left)
+
+    def _acked(self, partition: TopicPartition) -> Offset:
+        if not self._is_stable(partition):  # it may have been made anew since
+            return 0
+        return self.context.clients.acked.get(str(partition), 0)
+
+    def record(self, partition: TopicPartition) -> None:
+        self.left.discard(partition)
+        for part in _parts(self.found[partition]):
+            self.context.recorder.record(
+                Read(
+                    time=0,
+                    process=self.name,
+                    type="ok",
+                    partition=str(partition),
+                    start=self.starts[partition],
+                    end=self.ends[partition],
+                    records=part,
+                )
+            )
+
+    def give_up(self) -> None:
+        """Say what could not be read, and record what ends too soon: the rest of it is lost."""
+        stuck = []
+        for partition in sorted(self.left):
+            position, end = self.positions.get(partition), self.ends.get(partition)
+            stuck.append(
+                f"{partition} (read to {position}, ends at {end}, acknowledged to "
+                f"{self._acked(partition)})"
+            )
+            if position is not None and end is not None and position >= end:
+                self.record(partition)
+        because = f"; the last error: {self.problem}" if self.problem else ""
+        text = f"STUCK: {self.name} did not catch up with {', '.join(stuck)}{because}"
+        self.context.note(text, is_trouble=True)
+
+
+async def final_reads(
+    context: WorkloadContext,
+    partitions: Collection[TopicPartition],
+    readers: int = 2,
+    *,
+    timeout_s: float = CAUGHT_UP_TIMEOUT_S,
+) -> bool:
+    """Read each partition from its start to its end: ``readers`` times from its leader, and once
+    from any replica. All at the same time, each by a consumer of its own.
+
+    A partition whose end is below what was acknowledged is read again, until it is not. Whether all
+    was read; what was not in ``timeout_s`` is noted as trouble.
+    """
+    sources: list[Source] = ["leader"] * readers
+    reading = [
+        _Reader(
+            context, f"reader-{number}", source, FETCH_BYTES[min(number, 3) - 1], set(partitions)
+        )
+        for number, source in enumerate([*sources, "replica"], start=1)
+    ]
+    tasks = [asyncio.create_task(reader.run()) for reader in reading]
+    try:
+        _, late = await asyncio.wait(tasks, timeout=timeout_s)
+    finally:
+        for task in tasks:
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+    for reader in reading:
+        if reader.left:
+            reader.give_up()
+    return not late
+
+
+def _parts(found: Sequence[Seen]) -> Iterator[list[Seen]]:
+    """At least one, if only to say that there is nothing."""
+    for start in range(0, max(len(found), 1), RUNS_MAX):
+        yield list(found[start : start + RUNS_MAX])
+
+
+# -- the files -------------------------------------------------------------------------------------
+
+
+def dump_replicas(
+    recorder: Recorder,
+    hosts: Mapping[int, Path],
+    isr: Mapping[TopicPartition, Collection[int]],
+    *,
+    disk: Disk | None = None,
+) -> int:
+    """Record what the files of each broker hold of each partition; how many records in all.
+
+    ``hosts``: the data directory of each broker, all of which are down. ``isr``: who was in sync
+    when all was quiet. Only what is a topic's now counts: what a deletion left is passed over, and
+    so is what was moved aside as damaged.
+    """
+    disk = disk or OsDisk()
+    return sum(
+        _Dumping(recorder, disk, broker_id, str(directory), isr).run()
+        for broker_id, directory in sorted(hosts.items())
+    )
+
+
+@dataclass(slots=True)
+class _Dumping:
+    """One broker's data directory."""
+
+    recorder: Recorder
+    disk: Disk
+    broker_id: int
+    directory: str
+    isr: Mapping[TopicPartition, Collection[int]]
+    _chain: str = ""  # of the last batch of the partition at hand
+
+    def run(self) -> int:
+        try:
+            # No topic is made here, so no id is.
+            catalog = Catalog(self.disk, f"{self.directory}/catalog", new_id=str)
+        except DamagedLogError as error:
+            self._note(f"broker {self.broker_id}: {error}", is_trouble=True)
+            return 0
+        return sum(
+            self._partition(
+                TopicPartition(topic.name, number),
+                f"{self.directory}/topics/{topic.name}/{topic.id}/{number}",
+            )
+            for topic in catalog.topics.values()
+            for number in topic.local
+        )
+
+    def _partition(self, partition: TopicPartition, directory: str) -> int:
+        is_whole = self.broker_id in self.isr.get(partition, ())
+        self._chain = ""
+        try:
+            report = next(inspect.verify(self.disk, directory))
+        except DataDirectoryError:  # nothing was ever written to it, or all of it is gone
+            self._record(partition, 0, 0, is_whole, "", [])
+            return 0
+        damage = [p.message for p in report.problems if p.kind == inspect.DAMAGE]
+        for problem in report.problems:
+            if problem.kind != inspect.DAMAGE:  # the next start puts it right
+                self._note(f"broker {self.broker_id}, {problem.path}: {problem.message}")
+        found = list(values.runs(self._records(directory, report.log_start_offset)))
+        for part in _parts(found):
+            self._record(
+                partition,
+                report.log_start_offset,
+                report.log_end_offset,
+                is_whole,
+                "; ".join(damage),
+                part,
+            )
+        return sum(run[1] for run in found)
+
+    def _records(self, directory: str, log_start_offset: Offset) -> Iterator[tuple[int, int, int]]:
+        """Of every batch that is whole, from the log start on; notes the last one's chain."""
+        names = self.disk.list_dir(directory)
+        decode = values.decode
+        for base in live_bases(base_offsets(names, LOG_SUFFIX), log_start_offset):
+            for row in inspect.scan(self.disk, f"{directory}/{file_name(base, LOG_SUFFIX)}"):
+                if row.header is None or row.error:
+                    break  # the report tells of it
+                self._chain = f"{row.header.chain:016x}"
+                lists = decode_lists(row.data, check_crc=False)
+                rows = zip(
+                    lists.offsets,
+                    map(decode, lists.values),
+                    repeat(row.header.leader_epoch),
+                    strict=False,
+                )
+                if row.header.base_offset < log_start_offset:
+                    yield from (found for found in rows if found[0] >= log_start_offset)
+                else:
+                    yield from rows
+
+    def _record(
+        self,
+        partition: TopicPartition,
+        start: Offset,
+        end: Offset,
+        should_be_whole: bool,
+        problem: str,
+        records: list[Seen],
+    ) -> None:
+        self.recorder.record(
+            Dump(
+                time=0,
+                process=f"dump-{self.broker_id}",
+                type="ok",
+                broker=self.broker_id,
+                partition=str(partition),
+                start=start,
+                end=end,
+                chain=self._chain,
+                should_be_whole=should_be_whole,
+                problem=problem,
+                records=records,
+            )
+        )
+
+    def _note(self, text: str, *, is_trouble: bool = False) -> None:
+        self.recorder.record(
+            Note(time=0, process="dump", type="info", text=text, is_trouble=is_trouble)
+        )

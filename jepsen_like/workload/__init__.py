@@ -1,0 +1,1 @@
+"""Workloads: what the clients do, each with the prose of its operations and anomalies."""

@@ -1,0 +1,306 @@
+"""The admin workload: an operator changes topics and leaders while clients are at work.
+
+All topics are written to and read as in the append workload, whose operations and anomalies hold
+here as well. Stable topics are never deleted; but partitions are added to them and are written to
+at once, their leaders move, and now and then the records at their start are deleted. Beside them
+there are side topics, which come and go, several times under one name, while clients write to them
+and read them. One operator makes one change after the other.
+
+Operations, besides those of appending:
+
+    create          a side topic, with some partitions and copies
+    delete          a side topic with all that it has
+    add-partitions  to a stable topic or a side topic
+    transfer        the leader of a partition goes to another replica in sync
+    alter           a topic's segment size; of a side topic also how much of it is kept
+    delete records  the records of a partition below an offset, which is at or below its end
+    append          to a side topic, by the operator too, who waits for the outcome before the next
+                    change: so it is clear which of the topics of one name the values belong to
+
+A change that ends in an error may have been made, or be made yet: ``info``, and the operator goes
+on under another name.
+
+What must not be found, besides:
+
+    RESURRECTED     a value that was acknowledged before its topic was deleted is in the next topic
+                    of that name
+    LOST            an acknowledged value is gone from a topic that was not deleted, and was not
+                    below a deletion or beyond what an altered topic keeps
+    GAP, POLL-SKIP  more than what was to be deleted is missing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any, Final, TypeAlias
+
+from jepsen_like.client import Process, describe
+from jepsen_like.history import Delete
+from jepsen_like.plan import TopicShape, WorkloadName
+from jepsen_like.workload import append
+from jepsen_like.workload.base import (
+    CLOSE_TIMEOUT_S,
+    PATIENCE_S,
+    REQUEST_TIMEOUT_MS,
+    WorkloadContext,
+    administrate,
+    create_topic,
+    create_topics,
+    existing_partitions,
+    run_all,
+)
+from raftlog.aio import AsyncAdmin, AsyncProducer
+from raftlog.errors import RaftlogError
+from raftlog.types import TopicPartition
+
+SIDE_TOPICS: Final = ("side-1", "side-2", "side-3")
+SIDE_PARTITIONS_MAX: Final = 4
+PARTITIONS_MAX: Final = 24  # of all stable topics together
+LOOK_TIMEOUT_S: Final = 5.0
+DELIVERY_MS: Final = 5_000
+GROUPS: Final = (1, 5)  # to a side topic at a time
+GROUP_MAX: Final = 20
+SEGMENT_BYTES: Final = ("16384", "65536", "1048576")
+RETENTION_BYTES: Final = ("-1", "65536", "1048576")
+DELETED_PART: Final = 0.5  # of the records that a partition has, at most
+
+
+class AdminWorkload:
+    """The clients of the append workload, and an operator."""
+
+    name: WorkloadName = "admin"
+
+    async def prepare(self, context: WorkloadContext) -> None:
+        await create_topics(context, context.plan.shape.topics)
+
+    async def run(self, context: WorkloadContext) -> None:
+        clients = append.clients(context)
+        if context.plan.workload.admin_rate > 0:
+            clients["operator"] = partial(operate, context, "operator")
+        await run_all(context, clients)
+
+
+@dataclass
+class Operator:
+    """Who makes the changes. ``sides``: side topics that are there, as far as is known, with the
+    number of their partitions."""
+
+    context: WorkloadContext
+    admin: AsyncAdmin
+    random: Random
+    process: Process
+    sides: dict[str, int] = field(default_factory=dict)
+
+    def count(self, topic: str) -> int:
+        """The partitions of a stable topic, as far as they are written to."""
+        return sum(partition.topic == topic for partition in self.context.targets)
+
+    @property
+    def stable_names(self) -> list[str]:
+        return [topic.name for topic in self.context.plan.shape.topics]
+
+    @property
+    def stable(self) -> TopicShape:
+        """One of the stable topics."""
+        return self.random.choice(self.context.plan.shape.topics)
+
+    async def change(
+        self, what: str, topic: str, args: dict[str, Any], act: Callable[[], Awaitable[object]]
+    ) -> bool:
+        """Whether the change is certainly made."""
+        process = self.process.name
+        problem = await administrate(self.context, process, what, topic, args, act)
+        if problem:
+            self.process.retire(process)
+            await self.context.sleep(PATIENCE_S)
+        return not problem
+
+    async def look(self) -> None:
+        """See which partitions there are, and have them used from now on.
+
+        Nothing changes if nobody answers, and stable topics never have fewer."""
+        try:
+            found = await existing_partitions(self.context, timeout_s=LOOK_TIMEOUT_S)
+        except TimeoutError:
+            return
+        stable = set(self.stable_names)
+        self.context.targets[:] = dict.fromkeys(
+            [partition for partition in self.context.targets if partition.topic in stable]
+            + [partition for partition in found if partition.topic in {*stable, *SIDE_TOPICS}]
+        )
+        sides = [partition.topic for partition in found if partition.topic in SIDE_TOPICS]
+        self.sides = {name: sides.count(name) for name in dict.fromkeys(sides)}
+
+
+Act: TypeAlias = Callable[[Operator], Awaitable[None]]
+
+
+async def operate(context: WorkloadContext, name: str) -> None:
+    """One change after the other, at the plan's rate on average, until the load ends."""
+    random = context.fork(name)
+    async with AsyncAdmin(context.bootstrap, request_timeout_ms=REQUEST_TIMEOUT_MS) as admin:
+        operator = Operator(context, admin, random, Process(name))
+        while not context.stopping.is_set():
+            await context.sleep(random.expovariate(context.plan.workload.admin_rate))
+            if not context.stopping.is_set():
+                await random.choices(ACTS, WEIGHTS)[0](operator)
+
+
+async def renew_side(operator: Operator) -> None:
+    """Create a side topic; if there is one, delete it first: the name is taken again at once."""
+    name = operator.random.choice(SIDE_TOPICS)
+    await operator.look()
+    if name in operator.sides and not await _delete(operator, name):
+        return
+    await _create(operator, name)
+    await operator.look()
+    if name in operator.sides:
+        await write_to(operator, name)
+
+
+async def delete_side(operator: Operator) -> None:
+    await operator.look()
+    if operator.sides:
+        await _delete(operator, operator.random.choice(sorted(operator.sides)))
+
+
+async def write_side(operator: Operator) -> None:
+    await operator.look()
+    if operator.sides:
+        await write_to(operator, operator.random.choice(sorted(operator.sides)))
+
+
+async def _delete(operator: Operator, name: str) -> bool:
+    operator.sides.pop(name, None)
+    return await operator.change("delete", name, {}, lambda: operator.admin.delete_topics([name]))
+
+
+async def _create(operator: Operator, name: str) -> None:
+    random = operator.random
+    stable = operator.stable  # as many copies as those have: the run was judged to allow that
+    topic = TopicShape(
+        name=name,
+        partitions=random.randint(1, SIDE_PARTITIONS_MAX),
+        replication_factor=stable.replication_factor,
+        min_isr=stable.min_isr,
+        config=(("retention.ms", "-1"), ("segment.bytes", random.choice(SEGMENT_BYTES))),
+    )
+    process = operator.process.name
+    problem = await create_topic(operator.context, operator.admin, process, topic)
+    if problem:
+        operator.process.retire(process)
+
+
+async def write_to(operator: Operator, name: str) -> None:
+    """Append a few groups to a side topic, and wait for what comes of them."""
+    context, random = operator.context, operator.random
+    producer = AsyncProducer(
+        context.bootstrap,
+        linger_ms=0,
+        max_block_ms=DELIVERY_MS // 2,
+        request_timeout_ms=DELIVERY_MS // 2,
+        delivery_timeout_ms=DELIVERY_MS,
+    )
+    groups = []
+    process = operator.process.name
+    for _ in range(random.randint(*GROUPS)):
+        partition = TopicPartition(name, random.randrange(operator.sides[name]))
+        count = random.randint(1, GROUP_MAX)
+        groups.append(
+            await context.clients.begin(
+                producer, process, partition, count=count, padding=random.choice((0, 100, 5_000))
+            )
+        )
+    await producer.close(timeout=CLOSE_TIMEOUT_S)
+    for group in groups:
+        if await context.clients.finish(group) == "info":
+            operator.process.retire(process)
+
+
+async def add_partitions(operator: Operator) -> None:
+    """To a stable topic or a side topic: one or two."""
+    random = operator.random
+    await operator.look()
+    name = random.choice([operator.stable.name, *sorted(operator.sides)])
+    if name in operator.sides:
+        count, most = operator.sides[name], SIDE_PARTITIONS_MAX * 2
+    else:
+        count = operator.count(name)
+        most = count + PARTITIONS_MAX - sum(map(operator.count, operator.stable_names))
+    total = count + random.randint(1, 2)
+    if total > most:
+        return
+    await operator.change(
+        "add-partitions",
+        name,
+        {"partitions": total},
+        lambda: operator.admin.add_partitions(name, total),
+    )
+    await operator.look()
+
+
+async def transfer(operator: Operator) -> None:
+    """Have another replica lead a partition that is in use: a broker named, or any."""
+    random = operator.random
+    topic, number = random.choice(operator.context.targets)
+    to = random.choice((None, *sorted(operator.context.brokers)))
+    await operator.change(
+        "transfer",
+        topic,
+        {"partition": number, "to": to},
+        lambda: operator.admin.transfer_leader(topic, number, to),
+    )
+
+
+async def alter(operator: Operator) -> None:
+    """Change a setting. Stable topics keep everything, so that what is lost is missed."""
+    random = operator.random
+    await operator.look()
+    name = random.choice([operator.stable.name, *sorted(operator.sides)])
+    config = {"segment.bytes": random.choice(SEGMENT_BYTES)}
+    if name in operator.sides and random.random() < 0.5:
+        config = {"retention.bytes": random.choice(RETENTION_BYTES)}
+    await operator.change(
+        "alter", name, {"config": config}, lambda: operator.admin.alter_topic(name, config)
+    )
+
+
+async def delete_records(operator: Operator) -> None:
+    """Of a partition that is in use: up to half of what it has, from its start on."""
+    context, random, process = operator.context, operator.random, operator.process.name
+    partition = random.choice(context.targets)
+    try:
+        found = await operator.admin.list_offsets({partition: "latest"})
+        starts = await operator.admin.list_offsets({partition: "earliest"})
+    except RaftlogError:
+        await context.sleep(PATIENCE_S)
+        return
+    end, start = found[partition], starts[partition]
+    if end is None or start is None or end.offset <= start.offset:
+        return
+    before = start.offset + int((end.offset - start.offset) * DELETED_PART * random.random())
+    record = context.recorder.record
+    name = str(partition)
+    record(Delete(time=0, process=process, type="invoke", partition=name, before=before))
+    done = Delete(time=0, process=process, type="ok", partition=name, before=before)
+    try:
+        await operator.admin.delete_records({partition: before})
+    except RaftlogError as error:
+        done.type, done.error = "info", describe(error)
+        operator.process.retire(process)
+    record(done)
+
+
+ACTS: Final[tuple[Act, ...]] = (
+    renew_side,
+    delete_side,
+    write_side,
+    add_partitions,
+    transfer,
+    alter,
+    delete_records,
+)
+WEIGHTS: Final = (4, 1, 3, 2, 3, 2, 1)

@@ -1,0 +1,239 @@
+"""What every workload has: the run it belongs to, clients that start and end, topics to write to.
+
+Clients are coroutines of one event loop. Each has a random generator of its own, made from the
+run's seed and its name: what one draws does not depend on what others do meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, Protocol, TypeAlias
+
+from jepsen_like.client import Clients, Source, describe
+from jepsen_like.history import Admin, Note, Recorder
+from jepsen_like.plan import RunPlan, TopicShape, WorkloadName
+from raftlog.aio import AsyncAdmin, AsyncConsumer
+from raftlog.errors import RaftlogError, TopicExistsError
+from raftlog.types import NewTopic, TopicPartition
+
+PATIENCE_S: Final = 0.2  # after an error, before the next attempt
+PREPARE_TIMEOUT_S: Final = 60.0
+REQUEST_TIMEOUT_MS: Final = 5_000
+METADATA_MAX_AGE_MS: Final = 3_000
+CLOSE_TIMEOUT_S: Final = 10.0
+TRACE_LINES: Final = 6
+
+Client: TypeAlias = Callable[[], Awaitable[None]]
+
+
+@dataclass
+class WorkloadContext:
+    """One run, as its clients see it.
+
+    ``brokers``: addresses by id, for clients that know one broker only; ``bootstrap``: all of them.
+    ``stopping``: set when the load is to end. ``targets``: what is written to and read at the
+    moment; it may grow.
+    """
+
+    plan: RunPlan
+    bootstrap: str
+    brokers: Mapping[int, str]
+    recorder: Recorder
+    random: Random
+    stopping: asyncio.Event
+    clients: Clients = field(init=False)
+    targets: list[TopicPartition] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clients = Clients(self.recorder)
+        self.targets = [
+            TopicPartition(topic.name, number)
+            for topic in self.plan.shape.topics
+            for number in range(topic.partitions)
+        ]
+
+    def fork(self, name: str) -> Random:
+        """The random generator of the client ``name``."""
+        return Random(f"{self.plan.seed}/{name}")
+
+    def entrance(self, random: Random, *, pinned: bool) -> str:
+        """Which brokers a client knows at first: one if it is ``pinned``, else all."""
+        return random.choice(sorted(self.brokers.values())) if pinned else self.bootstrap
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait so long, or until the load is to end."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.stopping.wait()
+
+    def note(self, text: str, *, is_trouble: bool = False) -> None:
+        self.recorder.record(
+            Note(time=0, process="clients", type="info", text=text, is_trouble=is_trouble)
+        )
+
+
+class Workload(Protocol):
+    """What clients do in a run."""
+
+    @property
+    def name(self) -> WorkloadName: ...
+
+    async def prepare(self, context: WorkloadContext) -> None:
+        """Create the topics. Raises ``TimeoutError``, when it is noted."""
+        ...
+
+    async def run(self, context: WorkloadContext) -> None:
+        """Work until ``context.stopping`` is set, and end within a minute of that, also where no
+        broker answers. Raises ``ExceptionGroup`` of what clients raised that is no error of
+        raftlog's."""
+        ...
+
+
+async def run_all(context: WorkloadContext, clients: Mapping[str, Client]) -> None:
+    """Run them, by name, until all have ended. One that raises does not end the others.
+
+    Raises ``ExceptionGroup`` of all that was raised; each was noted as it came.
+    """
+    tasks = [asyncio.create_task(_guarded(context, name, main)) for name, main in clients.items()]
+    try:
+        raised = await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    failures = [error for error in raised if error is not None]
+    if failures:
+        raise ExceptionGroup("clients failed", failures)
+
+
+async def _guarded(context: WorkloadContext, name: str, main: Client) -> Exception | None:
+    try:
+        await main()
+    except Exception as error:  # noqa: BLE001 - a bug of whoever: the verdict has to know of it
+        trace = "".join(traceback.format_exception(error)).strip().splitlines()
+        context.note(f"{name} failed: " + "\n".join(trace[-TRACE_LINES:]), is_trouble=True)
+        return error
+    return None
+
+
+# -- topics ----------------------------------------------------------------------------------------
+
+
+async def create_topics(context: WorkloadContext, topics: Iterable[TopicShape]) -> None:
+    """Create each, trying for a minute: the cluster may still be on its way.
+
+    Raises ``TimeoutError`` that says which one is missing, and why.
+    """
+    problem = ""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + PREPARE_TIMEOUT_S
+    async with AsyncAdmin(context.bootstrap, request_timeout_ms=REQUEST_TIMEOUT_MS) as admin:
+        for topic in topics:
+            while problem := await create_topic(context, admin, "setup", topic, may_exist=True):
+                if loop.time() > deadline:
+                    text = f"no topic {topic.name} after {PREPARE_TIMEOUT_S:g} s: {problem}"
+                    context.note(text, is_trouble=True)
+                    raise TimeoutError(text)
+                await asyncio.sleep(PATIENCE_S)
+
+
+async def create_topic(
+    context: WorkloadContext,
+    admin: AsyncAdmin,
+    process: str,
+    topic: TopicShape,
+    *,
+    may_exist: bool = False,
+) -> str:
+    """Create it, recorded. Empty when it is there, else why it is perhaps not.
+
+    ``may_exist``: one that is there already will do: an attempt whose answer was lost made it."""
+    config = {"min.insync.replicas": str(topic.min_isr), **dict(topic.config)}
+    wanted = NewTopic(topic.name, topic.partitions, topic.replication_factor, config)
+    args = {"partitions": topic.partitions, "replication_factor": topic.replication_factor}
+
+    async def create() -> None:
+        with suppress(*((TopicExistsError,) if may_exist else ())):
+            await admin.create_topics([wanted])
+
+    return await administrate(
+        context, process, "create", topic.name, args | {"config": config}, create
+    )
+
+
+async def administrate(
+    context: WorkloadContext,
+    process: str,
+    what: str,
+    topic: str,
+    args: dict[str, object],
+    act: Callable[[], Awaitable[object]],
+) -> str:
+    """Make one change, recorded. Empty when it is made; else why nobody knows whether it is."""
+    record = context.recorder.record
+    record(Admin(time=0, process=process, type="invoke", what=what, topic=topic, args=args))
+    done = Admin(time=0, process=process, type="ok", what=what, topic=topic, args=args)
+    try:
+        await act()
+    except RaftlogError as error:
+        # Its retries may have met what an earlier attempt had done: no error is a certain one.
+        done.type, done.error = "info", describe(error)
+    record(done)
+    return done.error
+
+
+async def existing_partitions(
+    context: WorkloadContext, topics: Sequence[str] | None = None, *, timeout_s: float = 60.0
+) -> list[TopicPartition]:
+    """All partitions that there are, or those of ``topics``; asked until there is an answer.
+
+    Raises ``TimeoutError``.
+    """
+    problem = ""
+    try:
+        async with (
+            asyncio.timeout(timeout_s),
+            AsyncAdmin(context.bootstrap, request_timeout_ms=REQUEST_TIMEOUT_MS) as admin,
+        ):
+            while True:
+                try:
+                    found = await admin.describe_topics(topics)
+                except RaftlogError as error:
+                    problem = describe(error)
+                    await asyncio.sleep(PATIENCE_S)
+                else:
+                    return [
+                        TopicPartition(topic.name, part.partition)
+                        for topic in found
+                        for part in topic.partitions
+                    ]
+    except TimeoutError:
+        raise TimeoutError(f"no list of topics after {timeout_s:g} s: {problem}") from None
+
+
+# -- readers ---------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def consumer_of(
+    bootstrap: str, *, source: Source = "leader", wait_ms: int = 500, fetch_bytes_max: int = 1 << 20
+) -> AsyncIterator[AsyncConsumer]:
+    """A consumer that says so when its position is out of range, rather than to move it."""
+    consumer = AsyncConsumer(
+        bootstrap,
+        auto_offset_reset="error",
+        read_from=source,
+        fetch_max_wait_ms=wait_ms,
+        max_partition_fetch_bytes=fetch_bytes_max,
+        request_timeout_ms=REQUEST_TIMEOUT_MS,
+        metadata_max_age_ms=METADATA_MAX_AGE_MS,
+    )
+    try:
+        yield consumer
+    finally:
+        await consumer.close()

@@ -1,0 +1,107 @@
+"""A consumer at work: some partitions from somewhere, for a while, then others. And who asks ends.
+
+Each session is a process of its own in the history: within it, nothing moves the positions but
+reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Final
+
+from jepsen_like.plan import ConsumerShape
+from jepsen_like.workload.base import PATIENCE_S, WorkloadContext, consumer_of
+from raftlog.aio import AsyncConsumer
+from raftlog.errors import RaftlogError
+from raftlog.types import Offset, TopicPartition
+
+READ_RATE_MAX: Final = 30_000.0  # records per second of all consumers: they share one processor
+ALL_PARTITIONS: Final = 0.3  # the share of sessions that read all there are
+ENDS_PAUSE_S: Final = (0.05, 0.5)
+ENDS_SESSION_S: Final = 20.0
+
+
+async def consume(context: WorkloadContext, name: str, shape: ConsumerShape) -> None:
+    """One session after the other, until the load ends."""
+    random = context.fork(name)
+    session = 0
+    while not context.stopping.is_set():
+        session += 1
+        entrance = context.entrance(random, pinned=shape.pinned)
+        try:
+            async with consumer_of(
+                entrance,
+                source=shape.source,
+                wait_ms=shape.wait_ms,
+                fetch_bytes_max=shape.fetch_bytes_max,
+            ) as consumer:
+                await _session(context, f"{name}/{session}", shape, random, consumer)
+        except RaftlogError:  # it is in the history
+            await context.sleep(PATIENCE_S)
+
+
+async def _session(
+    context: WorkloadContext,
+    process: str,
+    shape: ConsumerShape,
+    random: Random,
+    consumer: AsyncConsumer,
+) -> None:
+    positions = await _begin(context, process, shape, random, consumer)
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + shape.session_s
+    rate = READ_RATE_MAX / len(context.plan.workload.consumers)
+    while loop.time() < ends_at and not context.stopping.is_set():
+        count = await context.clients.poll(
+            consumer,
+            process,
+            positions,
+            wait_ms=shape.wait_ms,
+            records_max=shape.records_max,
+            source=shape.source,
+        )
+        await context.sleep(count / rate)
+
+
+async def _begin(
+    context: WorkloadContext,
+    process: str,
+    shape: ConsumerShape,
+    random: Random,
+    consumer: AsyncConsumer,
+) -> dict[TopicPartition, Offset]:
+    """Assign partitions, and seek; where it is in each."""
+    partitions = list(context.targets)
+    if random.random() >= ALL_PARTITIONS:
+        partitions = random.sample(partitions, random.randint(1, len(partitions)))
+    await consumer.assign(partitions)
+    positions = await consumer.beginning_offsets(partitions)
+    if shape.begin != "earliest":
+        if shape.source == "leader":
+            ends = await context.clients.ends(consumer, process, partitions)
+        else:  # a replica may know of less than was seen: nothing is to be concluded from it
+            ends = await consumer.end_offsets(partitions)
+        for partition, end in ends.items():
+            start = min(positions[partition], end)
+            positions[partition] = random.randint(start, end) if shape.begin == "middle" else end
+    for partition, position in positions.items():
+        await consumer.seek(partition, position)
+    return positions
+
+
+async def observe_ends(context: WorkloadContext, name: str, *, pinned: bool) -> None:
+    """Ask again and again where all partitions end, until the load ends."""
+    random = context.fork(name)
+    loop = asyncio.get_running_loop()
+    session = 0
+    while not context.stopping.is_set():
+        session += 1
+        ends_at = loop.time() + ENDS_SESSION_S
+        try:
+            async with consumer_of(context.entrance(random, pinned=pinned)) as consumer:
+                while loop.time() < ends_at and not context.stopping.is_set():
+                    await context.clients.ends(consumer, f"{name}/{session}", list(context.targets))
+                    await context.sleep(random.uniform(*ENDS_PAUSE_S))
+        except RaftlogError:  # it is in the history
+            await context.sleep(PATIENCE_S)

@@ -1,0 +1,166 @@
+"""A producer at work: groups of values to one partition after the other, sessions that end.
+
+An application would crash now and then: half of the sessions end without a last word, as far as
+that can be done to a client in one's own process: what is on its way is given up, and nobody knows
+whether it arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from random import Random
+from typing import Final
+
+from jepsen_like.client import GROUP_BYTES_MAX, RECORD_BYTES, Group, Process
+from jepsen_like.plan import ProducerShape
+from jepsen_like.workload.base import (
+    CLOSE_TIMEOUT_S,
+    METADATA_MAX_AGE_MS,
+    PATIENCE_S,
+    WorkloadContext,
+)
+from raftlog.aio import AsyncProducer
+
+ONE_BY_ONE: Final = 0.2  # the share of groups that go out record by record
+ONE_BY_ONE_MAX: Final = 20  # records of such a group: it costs
+CLOSED_PROPERLY: Final = 0.5  # the share of sessions
+SESSION_SPREAD: Final = (0.5, 1.5)  # so that not all producers end at the same time
+BACKLOG_S: Final = 1.0  # how much of what it could not send in time a producer makes up for
+BURST_S: Final = 1.0  # a burst, and the pause after it
+LOOK_S: Final = 0.5  # at most between two looks at whether the load is to end
+BLOCK_MS: Final = 2_000
+REQUEST_TIMEOUT_MS: Final = 10_000
+
+
+async def produce(context: WorkloadContext, name: str, shape: ProducerShape) -> None:
+    """One session after the other, until the load ends."""
+    random = context.fork(name)
+    session = 0
+    while not context.stopping.is_set():
+        session += 1
+        producing = Producing(context, Process(f"{name}/{session}"), shape, random)
+        await producing.run()
+        if not producing.has_succeeded:
+            await context.sleep(PATIENCE_S)
+
+
+class Producing:
+    """One session: a producer from its making to its end. ``has_succeeded``: something was
+    acknowledged."""
+
+    def __init__(
+        self, context: WorkloadContext, process: Process, shape: ProducerShape, random: Random
+    ) -> None:
+        delivery_ms = int(shape.delivery_timeout_s * 1_000)
+        self.has_succeeded = False
+        self._context = context
+        self._process = process
+        self._shape = shape
+        self._random = random
+        self._producer = AsyncProducer(
+            context.entrance(random, pinned=shape.pinned),
+            acks=shape.acks,
+            idempotent=shape.idempotent,
+            compression=shape.compression,
+            linger_ms=shape.linger_ms,
+            max_block_ms=BLOCK_MS,
+            request_timeout_ms=min(REQUEST_TIMEOUT_MS, delivery_ms // 2),
+            delivery_timeout_ms=delivery_ms,
+            metadata_max_age_ms=METADATA_MAX_AGE_MS,
+            client_id=process.client,
+        )
+        self._finishing: set[asyncio.Task[None]] = set()
+        self._failures: list[BaseException] = []
+        self._has_failed = False  # since the last group was begun
+        self._is_over = False
+
+    async def run(self) -> None:
+        """Raises what is no error of raftlog's."""
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + self._shape.session_s * self._random.uniform(*SESSION_SPREAD)
+        due_at = loop.time()
+        try:
+            while not self._is_over and loop.time() < ends_at:
+                due_at = max(due_at, loop.time() - BACKLOG_S)
+                await self._context.sleep(pause_s(self._shape, loop.time(), due_at))
+                if not await self._has_room():
+                    break
+                due_at += await self._send() / self._shape.rate
+        finally:
+            await self._close()
+        if self._failures:
+            raise BaseExceptionGroup("an append failed", self._failures)
+
+    async def _has_room(self) -> bool:
+        """Wait until another group may be under way; False if the session is over before."""
+        if self._has_failed:
+            self._has_failed = False
+            await self._context.sleep(PATIENCE_S)
+        while not self._is_over and not self._context.stopping.is_set():
+            if len(self._finishing) < self._shape.in_flight_max:
+                return True
+            await asyncio.wait(self._finishing, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+        return False
+
+    async def _send(self) -> int:
+        """Begin a group; how many records it has."""
+        random, shape = self._random, self._shape
+        padding = draw_padding(random, shape.padding_max)
+        one_by_one = random.random() < ONE_BY_ONE
+        most = min(shape.group_max, max(1, GROUP_BYTES_MAX // (padding + RECORD_BYTES)))
+        count = random.randint(1, min(most, ONE_BY_ONE_MAX) if one_by_one else most)
+        group = await self._context.clients.begin(
+            self._producer,
+            self._process.name,
+            random.choice(self._context.targets),
+            count=count,
+            padding=padding,
+            one_by_one=one_by_one,
+            acks=shape.acks,
+            idempotent=shape.idempotent,
+        )
+        task = asyncio.create_task(self._finish(group))
+        self._finishing.add(task)
+        task.add_done_callback(self._finished)
+        return count
+
+    async def _finish(self, group: Group) -> None:
+        outcome = await self._context.clients.finish(group)
+        if outcome == "ok":
+            self.has_succeeded = True
+            return
+        self._has_failed = True
+        if outcome == "info":
+            self._process.retire(group.process)
+        # Without sequences nothing but another producer makes sure that the same is not sent again.
+        # And one that never reached anybody may have come by an entrance that is closed.
+        self._is_over |= outcome == "info" and not self._shape.idempotent
+        self._is_over |= outcome == "fail" and not self.has_succeeded
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._finishing.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failures.append(error)
+            self._is_over = True
+
+    async def _close(self) -> None:
+        proper = self._random.random() < CLOSED_PROPERLY or self._context.stopping.is_set()
+        await self._producer.close(timeout=CLOSE_TIMEOUT_S if proper else 0)
+        if self._finishing:  # every future is decided now
+            await asyncio.wait(self._finishing)
+
+
+def pause_s(shape: ProducerShape, now: float, due_at: float) -> float:
+    """How long to wait, ``now``, with what is due at ``due_at``.
+
+    With bursts, nothing is sent in every other second, and what was due then is made up for.
+    """
+    phase = now % (2 * BURST_S)
+    rest = 2 * BURST_S - phase if shape.bursts and phase >= BURST_S else 0.0
+    return max(due_at - now, rest, 0.0)
+
+
+def draw_padding(random: Random, padding_max: int) -> int:
+    """Bytes, 0 to ``padding_max``: as many below its square root as above."""
+    return int(math.pow(padding_max + 1, random.random())) - 1

@@ -1,0 +1,115 @@
+"""The replay workload: whole topics are read again and again, and have to say the same each time.
+
+A reader of a log's history starts at its beginning and reads to its end. Whoever reads, from
+whichever replica, and whenever: what two readers both have, they have alike. Appends go on
+meanwhile, as in the append workload, whose operations and anomalies hold here as well.
+
+Operations, besides those:
+
+    replay  A consumer that is new in the history asks the leaders where all partitions of a topic
+            start and end, goes to the starts, and polls until it is at or past those ends. One
+            reads from leaders, the next from any replica in sync, and so on in turn. In the history
+            these are an ``ends`` and then ``polls`` of one process.
+
+What must not be found, besides:
+
+    INCONSISTENT-OFFSET    two readings have different values at one offset, or another epoch
+                           (EPOCH-ORDER): a replica serves what its leader does not have
+    POLL-SKIP              a reading lacks a record that others have
+    OBSERVED-THEN-LOST     a reading has what the final log lacks: a replica served what was not
+                           committed, or a committed end was cut
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from random import Random
+from typing import Final
+
+from jepsen_like.client import Source
+from jepsen_like.plan import WorkloadName
+from jepsen_like.workload import append
+from jepsen_like.workload.base import (
+    PATIENCE_S,
+    WorkloadContext,
+    consumer_of,
+    create_topics,
+    run_all,
+)
+from raftlog.errors import RaftlogError
+
+SOURCES: Final[tuple[Source, ...]] = ("leader", "replica")
+READERS: Final = 2
+PAUSE_S: Final = (0.2, 3.0)  # between two readings of one reader
+READING_S: Final = 60.0  # at most for a reading: a broker may be away for long
+READ_RATE_MAX: Final = 10_000.0  # records per second of one reader
+RECORDS_MAX: Final = (50, 500, 2_000)
+FETCH_BYTES: Final = (1_000, 65_536, 1 << 20)
+WAIT_MS: Final = 500
+
+
+class ReplayWorkload:
+    """The clients of the append workload, and readers of whole topics."""
+
+    name: WorkloadName = "replay"
+
+    async def prepare(self, context: WorkloadContext) -> None:
+        await create_topics(context, context.plan.shape.topics)
+
+    async def run(self, context: WorkloadContext) -> None:
+        clients = append.clients(context)
+        for number in range(1, READERS + 1):
+            name = f"replay-{number}"
+            clients[name] = partial(replay, context, name)
+        await run_all(context, clients)
+
+
+async def replay(context: WorkloadContext, name: str) -> None:
+    """Read one topic after the other, until the load ends."""
+    random = context.fork(name)
+    turn = random.randrange(len(SOURCES))
+    reading = 0
+    while not context.stopping.is_set():
+        await context.sleep(random.uniform(*PAUSE_S))
+        turn += 1
+        reading += 1
+        topic = random.choice(context.plan.shape.topics).name
+        source = SOURCES[turn % len(SOURCES)]
+        try:
+            async with asyncio.timeout(READING_S):
+                await read_topic(context, f"{name}/{reading}", topic, source, random)
+        except (RaftlogError, TimeoutError):  # it is in the history, as far as it went
+            await context.sleep(PATIENCE_S)
+
+
+async def read_topic(
+    context: WorkloadContext, process: str, topic: str, source: Source, random: Random
+) -> None:
+    """One reading, or as much of it as comes before the load ends."""
+    partitions = [partition for partition in context.targets if partition.topic == topic]
+    async with consumer_of(context.bootstrap) as asking:
+        ends = await context.clients.ends(asking, process, partitions)
+    async with consumer_of(
+        context.bootstrap,
+        source=source,
+        wait_ms=WAIT_MS,
+        fetch_bytes_max=random.choice(FETCH_BYTES),
+    ) as consumer:
+        await consumer.assign(partitions)
+        positions = await consumer.beginning_offsets(partitions)
+        for partition, position in positions.items():
+            await consumer.seek(partition, position)
+        records_max = random.choice(RECORDS_MAX)
+        while not context.stopping.is_set() and any(
+            positions[partition] < end for partition, end in ends.items()
+        ):
+            count = await context.clients.poll(
+                consumer,
+                process,
+                positions,
+                wait_ms=WAIT_MS,
+                records_max=records_max,
+                source=source,
+            )
+            await context.sleep(count / READ_RATE_MAX)
