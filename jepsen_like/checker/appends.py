@@ -1,0 +1,126 @@
+"""Judges acknowledgements: lost, moved, out of a producer's order or out of real time. Pure.
+
+A log is linearizable if every append takes effect between its invocation and its acknowledgement:
+nothing that was acknowledged before another append was sent may be after it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jepsen_like.checker.gather import NEVER
+from jepsen_like.checker.partition import Partition
+from jepsen_like.checker.runs import Runs, overlaps, running_max
+from jepsen_like.checker.values import evidence
+from jepsen_like.checker.verdict import Findings, Found
+
+
+def check(partition: Partition, findings: Findings) -> None:
+    promised = partition.promised
+    _kept(partition, promised, findings)
+    if partition.beyond_since < NEVER:  # what was lost may have had its offsets used again
+        promised = partition.survivors(promised)
+    _real_time(partition, promised, findings)
+    _producers_order(partition, findings)
+
+
+def missing_from_log(partition: Partition, runs: Runs) -> Runs:
+    """The parts of runs that are not at their place in the final log, and may not be gone."""
+    log = partition.log
+    assert log is not None, "there is no final log to miss it from"
+    pieces = overlaps(runs.offset, runs.end, log.runs.offset, log.runs.end)
+    other = runs.shift[pieces.index] != log.runs.shift[pieces.other]
+    elsewhere = runs.cut(pieces.index[other], pieces.start[other], pieces.end[other])
+    return runs.outside(log.offsets).with_(elsewhere).above(partition.gone_below)
+
+
+def _kept(partition: Partition, promised: Runs, findings: Findings) -> None:
+    log = partition.log
+    if log is None:
+        return
+    missing = missing_from_log(partition, promised)
+    present = log.values.count(missing.value, missing.value + missing.count)
+
+    def tell(place: int) -> Found:
+        message = (
+            f"{partition.name}: {missing.tell(place)} was acknowledged; the log, from {log.start} "
+            f"to {log.end - 1}, does not have it there"
+        )
+        return (
+            message,
+            {
+                "partition": partition.name,
+                "operations": [partition.appends.tell(int(missing.by[place]))],
+            }
+            | evidence(missing, place),
+        )
+
+    is_lost = present < missing.count
+    is_tail = (missing.offset >= log.end) | (log.end == log.start)
+    findings.each("LOST-tail", np.flatnonzero(is_lost & is_tail), tell)
+    findings.each("LOST-mid", np.flatnonzero(is_lost & ~is_tail), tell)
+    findings.each("MOVED", np.flatnonzero(present > 0), tell)
+
+
+def _real_time(partition: Partition, acked: Runs, findings: Findings) -> None:
+    """By growing offsets, keeping the latest invocation so far."""
+    order = np.lexsort((acked.value, acked.offset))
+    acked = acked.take(order)
+    invoked = partition.appends.invoked[acked.by]
+    completed = partition.appends.completed[acked.by]
+    latest = running_max(invoked)
+
+    def tell(place: int) -> Found:
+        lower = int(np.argmax(invoked[:place]))
+        message = (
+            f"{partition.name}: {acked.tell(place)} was acknowledged before {acked.tell(lower)} "
+            "was sent"
+        )
+        return (
+            message,
+            {
+                "partition": partition.name,
+                "offsets": [int(acked.offset[place]), int(acked.offset[lower])],
+                "operations": [partition.appends.tell(int(acked.by[n])) for n in (place, lower)],
+                "times_ns": [int(completed[place]), int(invoked[lower])],
+            },
+        )
+
+    findings.each("REALTIME-ORDER", np.flatnonzero(completed < latest), tell)
+
+
+def _producers_order(partition: Partition, findings: Findings) -> None:
+    """Only of idempotent producers: others may have what they retry overtaken. What was only
+    promised by one leader counts as far as it is still there."""
+    appends = partition.appends
+    ordered = partition.acked.take(
+        (appends.idempotent[partition.acked.by] != 0) & (partition.acked_life >= 0)
+    )
+    weak = appends.acks[ordered.by] != -1
+    if partition.beyond_since < NEVER:
+        weak[:] = True
+    acked = ordered.take(~weak).with_(partition.survivors(ordered.take(weak)))
+    process, life = appends.process[acked.by], appends.life[acked.by]
+    order = np.lexsort((acked.value, acked.by, life, process))
+    acked, process, life = acked.take(order), process[order], life[order]
+    same = (process[1:] == process[:-1]) & (life[1:] == life[:-1])
+    back = same & (acked.offset[1:] < acked.end[:-1])
+    inside = acked.by[1:] == acked.by[:-1]
+
+    def tell(place: int) -> Found:
+        rows = [int(row) for row in acked.by[place : place + 2]]
+        message = (
+            f"{partition.name}, {appends.names[int(process[place])]}: {acked.tell(place)}, then "
+            f"{acked.tell(place + 1)}"
+        )
+        return (
+            message,
+            {
+                "partition": partition.name,
+                "offsets": [int(acked.offset[place]), int(acked.offset[place + 1])],
+                "operations": [appends.tell(row) for row in dict.fromkeys(rows)],
+            },
+        )
+
+    findings.each("NONMONOTONIC-SEND", np.flatnonzero(back & ~inside), tell)
+    findings.each("INT-NONMONOTONIC-SEND", np.flatnonzero(back & inside), tell)

@@ -1,0 +1,87 @@
+"""Judges the run itself: whether what it shows can be believed. Pure.
+
+A run in which nothing was acknowledged, nothing was read at the end, or faults were claimed that
+nobody saw, proves nothing: its verdict is *unknown*, which counts as a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jepsen_like.checker.gather import OK, FaultSpan, Gatherer
+from jepsen_like.checker.partition import Partition
+
+
+def not_injected(faults: Mapping[int, FaultSpan]) -> tuple[dict[str, Any], ...]:
+    """The faults that did not come about, and why."""
+    return tuple(
+        {
+            "id": fault.number,
+            "kind": fault.kind,
+            "targets": list(fault.targets),
+            "time": fault.begun,
+            "why": str(fault.effect.get("why", fault.effect or "")),
+        }
+        for fault in faults.values()
+        if fault.injected is False
+    )
+
+
+def troubles(run: Gatherer, partitions: Sequence[Partition]) -> Iterator[str]:
+    """Why the verdict cannot be better than unknown, a sentence for each reason."""
+    yield from run.troubles
+    yield from _faults(run)
+    if not any(phase.name == "end" for phase in run.phases):
+        yield "the run did not get to its end"
+    if not any(partition.ok_appends() for partition in partitions):
+        yield "nothing was acknowledged"
+    for partition in partitions:
+        if partition.is_missed():
+            yield f"{partition.name} was appended to, and nobody read it at the end"
+        yield from _form(partition)
+    yield from _values(partitions)
+
+
+def _faults(run: Gatherer) -> Iterator[str]:
+    for fault in run.faults.values():
+        if fault.injected is None:
+            yield f"fault {fault.number} ({fault.kind}): nobody says whether it came about"
+        elif fault.injected and not fault.effect:
+            yield f"fault {fault.number} ({fault.kind}) is said to be injected, without any effect"
+    plan = run.start.plan if run.start is not None else {}
+    if plan.get("nemeses") and not any(fault.injected for fault in run.faults.values()):
+        yield f"no fault was injected, of {', '.join(map(str, plan['nemeses']))}"
+
+
+def _form(partition: Partition) -> Iterator[str]:
+    """Whether completions of appends mean what the format says."""
+    appends, acked = partition.appends, partition.acked
+    end = appends.first + appends.count
+    foreign = (acked.value < appends.first[acked.by]) | (acked.value + acked.count > end[acked.by])
+    if foreign.any():
+        row = int(acked.by[int(np.argmax(foreign))])
+        yield f"{partition.name}: {appends.tell(row)} was acknowledged with values of others"
+    acknowledged = np.bincount(acked.by, acked.count, len(end)) if len(end) else np.zeros(0)
+    partly = (appends.outcome == OK) & (appends.acks != 0) & (acknowledged != appends.count)
+    if partly.any():
+        row = int(np.argmax(partly))
+        yield f"{partition.name}: {appends.tell(row)} is ok, without offsets for all of it"
+    if (partition.seen.count < 1).any():
+        yield f"{partition.name}: a poll gave less than one record of a run"
+
+
+def _values(partitions: Sequence[Partition]) -> Iterator[str]:
+    """Values are sent once."""
+    if not partitions:
+        return
+    first = np.concatenate([partition.appends.first for partition in partitions])
+    count = np.concatenate([partition.appends.count for partition in partitions])
+    order = np.argsort(first)
+    twice = first[order][1:] < (first + count)[order][:-1]
+    if twice.any():
+        yield f"{int(twice.sum())} appends send values that another append sends, such as " + str(
+            int(first[order][1:][twice][0])
+        )

@@ -1,0 +1,195 @@
+"""The judge: a history in, a verdict out. One pass over the entries, then each check in turn.
+
+The checks are pure and know nothing of each other; docs/operating/chaos.md has the conditions, as
+``verdict.KINDS`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from jepsen_like import history
+from jepsen_like.checker import (
+    appends,
+    availability,
+    honesty,
+    logs,
+    observed,
+    polls,
+    replicas,
+    values,
+    watermarks,
+)
+from jepsen_like.checker.gather import FAIL, INFO, NEVER, OK, SECOND, Gatherer
+from jepsen_like.checker.lifetimes import Lifetimes
+from jepsen_like.checker.partition import Partition, Polls
+from jepsen_like.checker.verdict import EVIDENCE_MAX, Findings, Verdict, judged
+from jepsen_like.history import AnyEntry, DamagedHistoryError
+
+RETENTION: Final = ("retention.ms", "retention.bytes")
+BEYOND: Final = "a fault went beyond what the cluster promises to bear"
+RESTING: Final = {
+    "quiesce": "the cluster did not come to rest",
+    "read": "not all could be read",
+}
+NO_DUMPS: Final = "nobody looked at the files of replicas"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of what is no anomaly yet. Times in ns.
+
+    ``outage_max_ns``: of unexcused unavailability, and how long the recovery from an excused one
+    may take. ``lag_ns``: how long after an acknowledgement, and after a fault, a consumer may be
+    given nothing, or what was deleted with its topic. ``evidence_max``: findings of one kind that
+    are told in full.
+    """
+
+    outage_max_ns: int = 10 * SECOND
+    lag_ns: int = 10 * SECOND
+    evidence_max: int = EVIDENCE_MAX
+
+
+DEFAULT: Final = Limits()
+
+
+def judge_file(path: Path, limits: Limits = DEFAULT) -> Verdict:
+    """Judge a history file. One with a line that cannot be read is judged up to there, and its
+    verdict is unknown at best. Raises ``OSError``."""
+    gathered = Gatherer(limits.lag_ns)
+    try:
+        for entry in history.read(path):
+            gathered.add(entry)
+    except DamagedHistoryError as error:
+        gathered.trouble(str(error))
+    return _judge(gathered, limits)
+
+
+def judge(entries: Iterable[AnyEntry], limits: Limits = DEFAULT) -> Verdict:
+    """Judge a history, given in the order of its lines."""
+    gathered = Gatherer(limits.lag_ns)
+    for entry in entries:
+        gathered.add(entry)
+    return _judge(gathered, limits)
+
+
+def _judge(run: Gatherer, limits: Limits) -> Verdict:
+    beyond_since = min(
+        (f.begun for f in run.faults.values() if f.is_beyond and f.is_harmful),
+        default=NEVER,
+    )
+    findings = Findings(_not_applicable(run, beyond_since), limits.evidence_max)
+    partitions = list(_partitions(run, beyond_since))
+    for partition in partitions:
+        logs.take_log(partition, findings)
+        values.check(partition, findings)
+        appends.check(partition, findings)
+        observed.check(partition, findings)
+        polls.check(partition, findings, lag_ns=limits.lag_ns)
+        watermarks.check(partition, findings)
+        replicas.check(partition, findings)
+    for phase in run.phases:
+        if phase.name in RESTING and phase.type == "fail":
+            findings.add("STUCK", f"when all was healed, {RESTING[phase.name]}", phase=phase.name)
+    outages, unavailability = availability.check(
+        [partition.appends for partition in partitions],
+        list(run.faults.values()),
+        run.phases,
+        findings,
+        outage_max_ns=limits.outage_max_ns,
+    )
+    troubles = tuple(honesty.troubles(run, partitions))
+    return Verdict(
+        valid=judged(findings.counts, troubles),
+        counts=findings.counts,
+        anomalies=tuple(findings.anomalies),
+        stats=_stats(run, partitions) | unavailability | _set_aside(findings),
+        outages=outages,
+        troubles=troubles,
+        not_injected=honesty.not_injected(run.faults),
+        not_applicable=findings.not_applicable,
+    )
+
+
+def _set_aside(findings: Findings) -> dict[str, Any]:
+    return {"found_but_not_judged": findings.set_aside} if findings.set_aside else {}
+
+
+def _not_applicable(run: Gatherer, beyond_since: int) -> dict[str, str]:
+    reasons: dict[str, str] = {}
+    if not any(gathered.dumps for gathered in run.partitions.values()):
+        reasons |= dict.fromkeys(("REPLICA-DIVERGENCE", "DAMAGED-REPLICA"), NO_DUMPS)
+    if beyond_since < NEVER:
+        reasons |= dict.fromkeys(("LOST-tail", "LOST-mid", "OBSERVED-THEN-LOST"), BEYOND)
+    return reasons
+
+
+def _partitions(run: Gatherer, beyond_since: int) -> Iterator[Partition]:
+    columns = run.polls.columns()
+    all_polls = Polls(run.sessions, *columns)
+    shortened = _shortened(run)
+    lives = {
+        topic: Lifetimes(changes, run.faults.values(), run.lag_ns)
+        for topic, changes in run.topics.items()
+    }
+    for gathered in run.partitions.values():
+        yield Partition(
+            gathered,
+            names=run.processes,
+            polls=all_polls,
+            lifetimes=lives.get(gathered.topic) or Lifetimes(),
+            is_shortened=gathered.topic in shortened,
+            beyond_since=beyond_since,
+        )
+
+
+def _shortened(run: Gatherer) -> set[str]:
+    """The topics whose settings let brokers delete records."""
+    plan = run.start.plan if run.start is not None else {}
+    topics = (plan.get("shape") or {}).get("topics") or ()
+    found = {topic["name"] for topic in topics if _deletes(dict(topic.get("config") or ()))}
+    for name, changes in run.topics.items():
+        if any(_deletes(_settings(change.args)) for change in changes if change.outcome != FAIL):
+            found.add(name)
+    return found
+
+
+def _settings(args: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings among a change's arguments, which may be one level deeper."""
+    inner = [value for value in args.values() if isinstance(value, dict)]
+    return {key: value for part in (args, *inner) for key, value in part.items()}
+
+
+def _deletes(settings: Mapping[str, Any]) -> bool:
+    return any(str(settings.get(key) or "-1") != "-1" for key in RETENTION)
+
+
+def _stats(run: Gatherer, partitions: list[Partition]) -> dict[str, Any]:
+    """What there was of each thing."""
+    outcomes = {"ok": OK, "fail": FAIL, "info": INFO}
+    appended = {
+        name: sum(int((p.appends.outcome == outcome).sum()) for p in partitions)
+        for name, outcome in outcomes.items()
+    }
+    injected: dict[str, int] = {}
+    for fault in run.faults.values():
+        if fault.injected:
+            injected[fault.kind] = injected.get(fault.kind, 0) + 1
+    lines = {f"{kind.__name__.lower()} {type_}": n for (kind, type_), n in run.lines.items()}
+    return {
+        "lines": dict(sorted(lines.items())),
+        "appends": appended,
+        "records_sent": sum(int(p.appends.count.sum()) for p in partitions),
+        "records_acknowledged": sum(int(p.acked.count.sum()) for p in partitions),
+        "records_polled": sum(int(p.seen.count.sum()) for p in partitions),
+        "records_final": sum(int(np.sum(p.log.runs.count)) for p in partitions if p.log),
+        "partitions": len(partitions),
+        "replicas_dumped": sum(len(p.gathered.dumps) for p in partitions),
+        "faults_injected": dict(sorted(injected.items())),
+        "seconds": max(0, run.time - run.began) / SECOND if run.line else 0.0,
+    }

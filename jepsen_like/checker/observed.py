@@ -1,0 +1,81 @@
+"""Judges what was observed against what is there at the end, and against what others saw. Pure."""
+
+from __future__ import annotations
+
+from jepsen_like.checker.appends import missing_from_log
+from jepsen_like.checker.gather import NEVER
+from jepsen_like.checker.logs import compare, epoch_order
+from jepsen_like.checker.partition import Partition
+from jepsen_like.checker.runs import NO_RUNS, Runs, agree, distinct
+from jepsen_like.checker.values import evidence
+from jepsen_like.checker.verdict import Findings, Found
+
+
+def check(partition: Partition, findings: Findings) -> None:
+    """OBSERVED-THEN-LOST, INCONSISTENT-OFFSET and EPOCH-ORDER of what polls gave."""
+    odd = partition.odd()
+    log, promised = partition.log, partition.promised
+    if log is not None:
+        _still_there(partition, odd, findings)
+        _same_as_log(partition, odd, findings)
+        odd, promised = odd.outside(log.offsets), promised.outside(log.offsets)
+    _among_themselves(partition, odd, promised, findings)
+    for life in range(partition.lifetimes.last):
+        former = partition.seen.take(partition.seen_life == life)
+        _among_themselves(partition, former, NO_RUNS, findings)
+
+
+def _still_there(partition: Partition, odd: Runs, findings: Findings) -> None:
+    """What a consumer was given stays; if it now is elsewhere, its place must not be empty."""
+    log = partition.log
+    assert log is not None, "there is no final log"
+    missing = missing_from_log(partition, odd)
+    is_empty = log.offsets.count(missing.offset, missing.end) == 0
+    is_away = log.values.count(missing.value, missing.value + missing.count) < missing.count
+    lost = distinct(missing.take(is_empty | is_away))
+
+    def tell(place: int) -> Found:
+        poll = int(lost.by[place])
+        message = (
+            f"{partition.name}: {partition.polls.who(poll)} was given {lost.tell(place)}; the log, "
+            f"from {log.start} to {log.end - 1}, does not have it"
+        )
+        return (
+            message,
+            {"partition": partition.name, "operations": [partition.polls.tell(poll)]}
+            | evidence(lost, place),
+        )
+
+    findings.each("OBSERVED-THEN-LOST", range(len(lost)), tell)
+
+
+def _same_as_log(partition: Partition, odd: Runs, findings: Findings) -> None:
+    log = partition.log
+    assert log is not None, "there is no final log"
+    if partition.beyond_since < NEVER:  # only what was not lost can be compared
+        here = log.values.count(odd.value, odd.value + odd.count) == odd.count
+        odd = odd.take(here)
+
+    def who(poll: int) -> Found:
+        operations = [partition.polls.tell(poll)]
+        return f"{partition.polls.who(poll)} was given", {"operations": operations}
+
+    compare(partition, distinct(odd), findings, "INCONSISTENT-OFFSET", who)
+
+
+def _among_themselves(partition: Partition, polled: Runs, acked: Runs, findings: Findings) -> None:
+    """Of records that are no more (deleted, retained for a while only) all saw the same."""
+    if partition.beyond_since < NEVER:
+        return
+    agreed, conflicts = agree(polled), agree(polled.with_(acked)).conflicts
+    for kind, pairs in (("INCONSISTENT-OFFSET", conflicts), ("EPOCH-ORDER", agreed.epochs)):
+        for one, other in pairs:
+            findings.add(
+                kind,
+                f"{partition.name}: {one.tell(0)} (epoch {int(one.epoch[0])}) and {other.tell(0)} "
+                f"(epoch {int(other.epoch[0])}) were seen or acknowledged",
+                partition=partition.name,
+                seen=[evidence(one, 0), evidence(other, 0)],
+            )
+    if not agreed.conflicts:
+        epoch_order(partition, "what polls gave", agreed.runs, findings)

@@ -1,0 +1,219 @@
+"""What is to be judged of one partition, as columns, with all that the checks ask for. Pure.
+
+Built once from what was gathered; the checks beside this module only read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jepsen_like.checker.gather import FAIL, NEVER, OK, Gathered
+from jepsen_like.checker.lifetimes import Lifetimes
+from jepsen_like.checker.runs import Bools, Cover, Ints, Runs, overlaps
+
+
+@dataclass(frozen=True, slots=True)
+class Appends:
+    """A row for each append. ``life``: of the topic, see ``lifetimes``."""
+
+    names: Sequence[str]
+    process: Ints
+    first: Ints
+    count: Ints
+    acks: Ints
+    idempotent: Ints
+    invoked: Ints
+    completed: Ints
+    outcome: Ints
+    line: Ints
+    last_line: Ints
+    life: Ints
+
+    def tell(self, row: int) -> dict[str, Any]:
+        """For evidence."""
+        return {
+            "f": "append",
+            "process": self.names[int(self.process[row])],
+            "first": int(self.first[row]),
+            "count": int(self.count[row]),
+            "lines": _lines(self.line[row], self.last_line[row]),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Polls:
+    """A row for each completed poll of the whole run."""
+
+    names: Sequence[str]
+    session: Ints
+    invoked: Ints
+    completed: Ints
+    line: Ints
+    last_line: Ints
+
+    def tell(self, row: int) -> dict[str, Any]:
+        """For evidence."""
+        return {
+            "f": "poll",
+            "process": self.names[int(self.session[row])],
+            "lines": _lines(self.line[row], self.last_line[row]),
+        }
+
+    def who(self, row: int) -> str:
+        return self.names[int(self.session[row])]
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The final log: what the reader that got farthest was given. ``runs`` are sorted and disjoint;
+    ``values`` has what is anywhere in them."""
+
+    start: int
+    end: int
+    runs: Runs
+    values: Cover
+    offsets: Cover
+
+    @staticmethod
+    def of(start: int, end: int, runs: Runs) -> Log:
+        values = Cover(runs.value, runs.value + runs.count)
+        return Log(start, end, runs, values, Cover(runs.offset, runs.end))
+
+
+class Partition:
+    """Everything on one partition.
+
+    ``acked``: acknowledged runs, ``by`` is the row of their append. ``seen``: what polls gave, in
+    that order, ``by`` is the row of the poll, ``seen_life`` the topic's life. ``log`` is set by the
+    first of the checks; None if nobody read the partition at the end. ``is_shortened``: the topic's
+    settings let brokers delete. ``beyond_since``: when the first fault began that was more than the
+    cluster promises to bear, in ns.
+    """
+
+    def __init__(
+        self,
+        gathered: Gathered,
+        *,
+        names: Sequence[str],
+        polls: Polls,
+        lifetimes: Lifetimes,
+        is_shortened: bool = False,
+        beyond_since: int = NEVER,
+    ) -> None:
+        self.gathered = gathered
+        self.name = gathered.name
+        self.polls = polls
+        self.lifetimes = lifetimes
+        self.is_shortened = is_shortened
+        self.beyond_since = beyond_since
+        self.log: Log | None = None
+        self._odd: Runs | None = None  # see ``odd``
+        columns = gathered.appends.columns()
+        life = lifetimes.at(columns[5], columns[6])
+        self.appends = Appends(names, *(*columns, life))
+        row, first, count, offset = gathered.acked.columns()
+        self.acked = Runs(offset, count, first, np.full(len(row), -1, np.int64), row)
+        self.acked_life = life[row]
+        self.seen = Runs.of(gathered.seen, gathered.seen_by.columns()[0])
+        by = self.seen.by
+        self.seen_life = lifetimes.seen_at(polls.invoked[by], polls.completed[by])
+        self.sent = Cover(self.appends.first, self.appends.first + self.appends.count)
+        self.failed = self._failed()
+        mine = self.appends.idempotent != 0
+        self.idempotent = Cover(
+            self.appends.first[mine], self.appends.first[mine] + self.appends.count[mine]
+        )
+
+    def _failed(self) -> Cover:
+        """The values that certainly had no effect."""
+        failed = self.appends.outcome == FAIL
+        first = self.appends.first[failed]
+        kept = Cover(self.acked.value, self.acked.value + self.acked.count)
+        holes = Cover(*kept.holes())
+        return Cover(first, first + self.appends.count[failed]).both(holes)
+
+    # -- what may be gone
+
+    @property
+    def deleted_below(self) -> int:
+        """The records below may have been deleted, in the topic's last life, because somebody said
+        so."""
+        return max((c.before for c in self._deletions()), default=0)
+
+    @property
+    def gone_below(self) -> int:
+        """The records below may be gone, in the topic's last life, for whatever good reason."""
+        below = self.deleted_below
+        return max(below, self.log.start) if self.is_shortened and self.log else below
+
+    def deleted_by(self, times: Ints) -> Ints:
+        """Below which offset records may have been deleted at each of these times, in ns."""
+        changes = sorted(self._deletions(), key=lambda change: change.invoked)
+        invoked = np.array([change.invoked for change in changes], np.int64)
+        before = np.array([0, *(change.before for change in changes)], np.int64)
+        return np.maximum.accumulate(before)[np.searchsorted(invoked, times, "right")]
+
+    def _deletions(self) -> list[Any]:
+        return [
+            change
+            for change in self.gathered.deletions
+            if change.outcome != FAIL and change.completed >= self.lifetimes.began
+        ]
+
+    # -- what counts
+
+    @property
+    def promised(self) -> Runs:
+        """What was acknowledged in the topic's last life with the promise that it stays."""
+        is_kept = self.appends.acks[self.acked.by] == -1
+        return self.acked.take(is_kept & (self.acked_life == self.lifetimes.last))
+
+    def odd(self) -> Runs:
+        """What polls gave of the topic in its last life, and is not just so in the final log: the
+        few that need a closer look."""
+        if self._odd is None:
+            polled = self.seen.take(self.seen_life == self.lifetimes.last)
+            self._odd = polled.take(~self._is_there(polled))
+        return self._odd
+
+    def survivors(self, runs: Runs) -> Runs:
+        """Those which are, whole, in the final log where they were said to be."""
+        return runs.take(self._is_there(runs))
+
+    def _is_there(self, runs: Runs) -> Bools:
+        if self.log is None:
+            return np.zeros(len(runs), np.bool_)
+        log = self.log.runs
+        pieces = overlaps(runs.offset, runs.end, log.offset, log.end)
+        mine, final = runs.epoch[pieces.index], log.epoch[pieces.other]
+        same = runs.shift[pieces.index] == log.shift[pieces.other]
+        same &= (mine == final) | (mine < 0) | (final < 0)
+        length = np.where(same, pieces.end - pieces.start, 0)
+        found: Bools = np.bincount(pieces.index, length, len(runs)) == runs.count
+        return found
+
+    def acked_by(self, times: Ints, runs: Runs) -> Ints:
+        """Which end the acknowledgements of ``runs`` that had come before each time imply."""
+        completed = self.appends.completed[runs.by]
+        order = np.argsort(completed, kind="stable")
+        known = np.maximum.accumulate(np.append(0, runs.end[order]))
+        return known[np.searchsorted(completed[order], times, "left")]
+
+    def is_missed(self) -> bool:
+        """Whether something was acknowledged in the last life, and nobody read it at the end."""
+        if self.log is not None:
+            return False
+        acked = self.acked_life == self.lifetimes.last
+        tried = (self.appends.life == self.lifetimes.last) & (self.appends.outcome != FAIL)
+        return bool(acked.any()) or (self.lifetimes.last == 0 and bool(tried.any()))
+
+    def ok_appends(self) -> int:
+        return int((self.appends.outcome == OK).sum())
+
+
+def _lines(first: Any, last: Any) -> list[int]:
+    return [int(first)] if last == 0 else [int(first), int(last)]

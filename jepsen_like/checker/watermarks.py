@@ -1,0 +1,63 @@
+"""Judges high watermarks: an end that somebody knew, all see that ask for it afterwards. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jepsen_like.checker.partition import Partition
+from jepsen_like.checker.runs import Ints
+from jepsen_like.checker.verdict import Findings, Found
+
+
+def check(partition: Partition, findings: Findings) -> None:
+    """HW-REGRESSION, in each life of the topic by itself."""
+    end, invoked, completed, line = partition.gathered.ends.columns()
+    life = partition.lifetimes.seen_at(invoked, completed)
+    for number in range(partition.lifetimes.last + 1):
+        mine = (life == number) & (invoked < partition.beyond_since)
+        if mine.any():
+            _regressions(partition, number, (end[mine], invoked[mine], line[mine]), findings)
+
+
+def _regressions(
+    partition: Partition, life: int, asked: tuple[Ints, Ints, Ints], findings: Findings
+) -> None:
+    times, ends, lines = _known(partition, life)
+    order = np.argsort(times, kind="stable")
+    times, ends, lines = times[order], ends[order], lines[order]
+    known = np.maximum.accumulate(np.append(0, ends))
+    end, invoked, line = asked
+    before = np.searchsorted(times, invoked, "left")
+
+    def tell(place: int) -> Found:
+        number = int(np.argmax(ends[: before[place]]))
+        low, high = int(end[place]), int(ends[number])
+        message = (
+            f"{partition.name} ends at {low} (line {int(line[place])}), after {high} was known "
+            f"(line {int(lines[number])})"
+        )
+        return (
+            message,
+            {
+                "partition": partition.name,
+                "offsets": [low, high],
+                "lines": [int(lines[number]), int(line[place])],
+            },
+        )
+
+    findings.each("HW-REGRESSION", np.flatnonzero(end < known[before]), tell)
+
+
+def _known(partition: Partition, life: int) -> tuple[Ints, Ints, Ints]:
+    """Since when, which end, and from which line of the history."""
+    polls, appends = partition.polls, partition.appends
+    end, invoked, completed, line = partition.gathered.ends.columns()
+    told = partition.lifetimes.seen_at(invoked, completed) == life
+    seen = partition.seen.take(partition.seen_life == life)
+    is_committed = (partition.acked_life == life) & (appends.acks[partition.acked.by] == -1)
+    acked = partition.acked.take(is_committed)
+    return (
+        np.concatenate((completed[told], polls.completed[seen.by], appends.completed[acked.by])),
+        np.concatenate((end[told], seen.end, acked.end)),
+        np.concatenate((line[told], polls.last_line[seen.by], appends.last_line[acked.by])),
+    )

@@ -1,0 +1,31 @@
+"""There is a mutation for every kind, and each changes something, in the same way every time."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from jepsen_like.checker.mutations import MUTATIONS, UNKNOWN, Mutation
+from jepsen_like.checker.synthetic import history
+from jepsen_like.checker.tape import Tape
+from jepsen_like.checker.verdict import KINDS
+
+GOOD = tuple(history(7))
+
+
+def test_every_kind_has_a_mutation() -> None:
+    assert {mutation.kind for mutation in MUTATIONS} == {*KINDS, UNKNOWN}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: f"{m.kind}: {m.name}")
+def test_a_mutation_changes_a_tape_of_its_own(mutation: Mutation) -> None:
+    before = repr(GOOD)
+    one, other = Tape(GOOD, Random(3)), Tape(GOOD, Random(3))
+    mutation.apply(one)
+    mutation.apply(other)
+    assert one.entries == other.entries
+    assert one.entries != list(GOOD)
+    assert repr(GOOD) == before
+    times = [entry.time for entry in one.entries]
+    assert times == sorted(times)
