@@ -1,0 +1,286 @@
+"""The kinds clock-jump, clock-strobe (T1) and clock-bases (T2): wall clocks jump, bases differ.
+
+Records must go on being acknowledged, in order and once, whatever a wall clock says; only their
+timestamps may be off. So topics of such a run keep records for ever (``retention.ms=-1``): else
+losing them to a clock would be what the manual says.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from pathlib import Path
+from random import Random
+from typing import Any, Final, NamedTuple, Protocol
+
+from jepsen_like.control import clocks
+from jepsen_like.control.clocks import FakeClock, Reading
+from jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from jepsen_like.plan import Shape
+from raftlog.clock import SystemClock
+
+DAY_S: Final = 86_400.0
+OFFSETS_S: Final = (0.1, 0.5, 2.0, 10.0, 60.0, 600.0, 3_600.0, 10 * DAY_S)
+STROBE_OFFSETS_S: Final = (0.1, 1.0, 30.0, 3_600.0)
+STROBE_PERIODS_S: Final = (0.01, 0.05, 0.2)
+RESOLUTION_S: Final = 0.002  # our own look at the wall clock is to the millisecond
+JOIN_TIMEOUT_S: Final = 5.0
+LOG_TAIL_BYTES: Final = 4_096
+KINDS: Final[Mapping[str, str]] = {
+    "clock-jump": "The wall clocks of some brokers, or of all, jump: by 0.1 s, or by ten days.",
+    "clock-strobe": "The wall clock of some brokers flips between two times, many times a second.",
+    "clock-bases": "Brokers have different bases of the clock that only grows.",
+}
+
+
+class Process(Protocol):
+    @property
+    def log_path(self) -> Path: ...
+
+
+class Clocked(Protocol):
+    """What is asked of one broker's host."""
+
+    @property
+    def process(self) -> Process: ...
+
+    @property
+    def broker_pid(self) -> int | None: ...
+
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+
+
+class Cluster(Protocol):
+    """What is asked of the cluster. Its brokers were started with ``FakeClock.environment``."""
+
+    @property
+    def directory(self) -> Path: ...
+
+    @property
+    def hosts(self) -> Mapping[int, Clocked]: ...
+
+
+class ClocksNemesis:
+    """Sets the clocks that the cluster's brokers were started with."""
+
+    def __init__(self, cluster: Cluster, _ledger: object = None) -> None:
+        self._cluster = cluster
+        self._clocks = {
+            broker_id: FakeClock(cluster.directory, broker_id) for broker_id in cluster.hosts
+        }
+        self._strobes: dict[int, _Strobe] = {}  # by broker
+        self._log_bytes: dict[int, int] = {}  # of its log when its clock was changed
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        return KINDS
+
+    def why_not(self, kind: str) -> str:
+        if kind not in KINDS:
+            return f"{kind} is not of this nemesis"
+        return "" if kind == "clock-bases" else clocks.why_not()
+
+    # -- what to do
+
+    def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
+        if kind == "clock-bases":
+            return FaultPlan(kind=kind, targets=shape.broker_ids, hold_s=1.0)
+        some = random.sample(shape.broker_ids, random.choice((1, max(1, shape.minority))))
+        targets = random.choice((tuple(sorted(some)), shape.broker_ids))
+        args: dict[str, Any]
+        if kind == "clock-jump":
+            args = {"offsets_s": _offsets(random, targets)}
+        else:
+            size_s = random.choice(STROBE_OFFSETS_S)
+            args = {
+                "from_s": random.choice((0.0, -size_s)),
+                "to_s": size_s,
+                "period_s": random.choice(STROBE_PERIODS_S),
+            }
+        return FaultPlan(kind=kind, targets=targets, args=args, hold_s=random.uniform(2.0, 8.0))
+
+    # -- doing it
+
+    def begin(self, fault: FaultPlan) -> Effect:
+        if fault.kind == "clock-bases":
+            return self._bases(fault.targets)
+        without = [broker for broker in fault.targets if not self._has_clock(broker)]
+        if without:
+            return not_injected(f"brokers {without} do not run with a clock of their own")
+        self._log_bytes |= {broker: self._log_size(broker) for broker in fault.targets}
+        if fault.kind == "clock-jump":
+            for broker, offset_s in zip(fault.targets, fault.args["offsets_s"], strict=True):
+                self._clocks[broker].set(offset_s)
+        else:
+            self._strobe(fault)
+        return self._observed(fault)
+
+    def end(self, fault: FaultPlan) -> Effect:
+        if fault.kind == "clock-bases":
+            return Effect(True, {"nothing": "the bases stay what they are"})
+        seen: dict[str, Any] = {"logged_offset_s": self._logged(fault.targets)}
+        if fault.kind == "clock-strobe":
+            stopped = {b: self._strobes.pop(b) for b in fault.targets if b in self._strobes}
+            for strobe in stopped.values():
+                strobe.stop()
+            seen["flips"] = {str(broker): strobe.flips for broker, strobe in stopped.items()}
+        for broker in fault.targets:
+            self._clocks[broker].set(0.0)
+        looks = self._look(fault.targets)
+        seen["offset_s"] = {broker: found.offset_s for broker, found in looks.items()}
+        return Effect(all(found.may_be(0.0) for found in looks.values()), seen)
+
+    def heal(self) -> None:
+        while self._strobes:
+            self._strobes.popitem()[1].stop()
+        for clock in self._clocks.values():
+            if clock.offset_s:
+                clock.set(0.0)
+
+    def _has_clock(self, broker: int) -> bool:
+        """Of one that is down at the moment: whether it will be started with one."""
+        host, clock = self._cluster.hosts[broker], self._clocks[broker]
+        if host.broker_pid is not None:
+            return clock.is_used_by(host.broker_pid)
+        return clock.environment().items() <= host.environment.items()
+
+    def _strobe(self, fault: FaultPlan) -> None:
+        offsets_s = (fault.args["from_s"], fault.args["to_s"])
+        for broker in fault.targets:
+            if broker in self._strobes:
+                self._strobes.pop(broker).stop()
+            strobe = _Strobe(self._clocks[broker], offsets_s, fault.args["period_s"])
+            self._strobes[broker] = strobe
+            strobe.start()
+
+    # -- what is seen
+
+    def _observed(self, fault: FaultPlan) -> Effect:
+        """By new processes that are started as the brokers were: how far off their clocks are."""
+        looks = self._look(fault.targets)
+        if fault.kind == "clock-jump":
+            wanted: list[tuple[float, ...]] = [(offset_s,) for offset_s in fault.args["offsets_s"]]
+        else:
+            wanted = [(fault.args["from_s"], fault.args["to_s"])] * len(fault.targets)
+        told = {"offset_s": {broker: found.offset_s for broker, found in looks.items()}}
+        if not all(
+            any(found.may_be(offset_s) for offset_s in several)
+            for found, several in zip(looks.values(), wanted, strict=True)
+        ):
+            return Effect(False, {"why": "the wall clocks are not where they were put", **told})
+        if not all(found.is_monotonic_right for found in looks.values()):
+            return Effect(False, {"why": "clocks that only grow have moved as well", **told})
+        return Effect(True, told)
+
+    def _look(self, targets: Collection[int]) -> dict[str, _Look]:
+        seen = {}
+        for broker in targets:
+            before = Reading(SystemClock().wall_ms() / 1_000, time.monotonic())
+            try:
+                found = self._clocks[broker].look()
+            except (ValueError, subprocess.SubprocessError) as error:
+                raise OSError(f"no clock of broker {broker} can be read: {error}") from error
+            after = Reading(SystemClock().wall_ms() / 1_000, time.monotonic())
+            seen[str(broker)] = _Look(before, found, after)
+        return seen
+
+    def _logged(self, targets: Collection[int]) -> dict[str, float]:
+        """By how much the newest time in each broker's log is off the time of its writing.
+
+        The broker's own word, and the file system's; only of those that wrote anything since.
+        """
+        found = {}
+        for broker in targets:
+            if self._log_size(broker) == self._log_bytes.get(broker):
+                continue
+            offset_s = logged_offset_s(self._cluster.hosts[broker].process.log_path)
+            if offset_s is not None:
+                found[str(broker)] = offset_s
+        return found
+
+    def _log_size(self, broker: int) -> int:
+        path = self._cluster.hosts[broker].process.log_path
+        return path.stat().st_size if path.exists() else 0
+
+    def _bases(self, targets: Collection[int]) -> Effect:
+        pids = {broker: self._cluster.hosts[broker].broker_pid for broker in targets}
+        bases = {broker: clocks.base_s(pid) for broker, pid in pids.items() if pid is not None}
+        seen = {"base_s": {str(broker): base for broker, base in bases.items()}}
+        if len({base for base in bases.values() if base is not None}) < 2:
+            return Effect(False, {"why": "no two brokers have different bases", **seen})
+        return Effect(True, seen)
+
+
+class _Look(NamedTuple):
+    """What another process's clocks said, between two looks at our own."""
+
+    before: Reading
+    found: Reading
+    after: Reading
+
+    @property
+    def offset_s(self) -> float:
+        """Of the wall clock, about."""
+        return round(self.found.wall_s - (self.before.wall_s + self.after.wall_s) / 2, 3)
+
+    def may_be(self, offset_s: float) -> bool:
+        """Whether the wall clock may be just so far ahead of ours, or behind it."""
+        wall_s = self.found.wall_s - offset_s
+        return self.before.wall_s - RESOLUTION_S <= wall_s <= self.after.wall_s + RESOLUTION_S
+
+    @property
+    def is_monotonic_right(self) -> bool:
+        return self.before.monotonic_s <= self.found.monotonic_s <= self.after.monotonic_s
+
+
+def _offsets(random: Random, targets: Collection[int]) -> list[float]:
+    """One of its own for each, or the same for all."""
+    offsets = [random.choice(OFFSETS_S) * random.choice((-1, 1)) for _ in targets]
+    return offsets if random.random() < 0.5 else offsets[:1] * len(targets)
+
+
+def logged_offset_s(path: Path) -> float | None:
+    """The time that the last line of a log begins with, less the time at which it was written.
+
+    None where the last line says no time. To the millisecond, and a little more.
+    """
+    try:
+        written_s = path.stat().st_mtime
+        with path.open("rb") as log:
+            log.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+    except OSError:
+        return None
+    last = lines[-1] if lines else ""
+    try:
+        said = datetime.strptime(last[:23], "%Y-%m-%d %H:%M:%S,%f")  # noqa: DTZ007 - local, as logged
+    except ValueError:
+        return None
+    return said.timestamp() - written_s
+
+
+class _Strobe(threading.Thread):
+    """Flips a clock between two offsets until ``stop``."""
+
+    def __init__(self, clock: FakeClock, offsets_s: tuple[float, float], period_s: float) -> None:
+        super().__init__(name=f"strobe-{clock.broker_id}", daemon=True)
+        self.flips = 0
+        self._clock = clock
+        self._offsets_s = offsets_s
+        self._period_s = period_s
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        while True:
+            self._clock.set(self._offsets_s[self.flips % 2])
+            self.flips += 1
+            if self._stopping.wait(self._period_s):
+                return
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.join(JOIN_TIMEOUT_S)

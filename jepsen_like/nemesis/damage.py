@@ -1,0 +1,299 @@
+"""The kinds corrupt, truncate and rollback (D6): bytes on brokers' disks are not what they were.
+
+On one broker or a minority, with the broker down or at work; or, as a *helix*, on all of them: each
+has another partition harmed, so that good copies of every record survive. What has to come of it:
+
+- a segment below what was synced: the copy is set aside and copied again, by the broker itself;
+- a torn end, an index, the epoch cache, a snapshot of producers, a checkpoint: cut, or built again;
+- the journal, the identity, the catalog: the broker refuses to start, in a sentence; or, where the
+  loss cannot be seen in the file, the others refuse to work with it. It gets an empty disk then.
+
+What a broker does not notice, though its own tools tell of it, stays as it is, and is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from jepsen_like.control import files
+from jepsen_like.control.files import Change, Region
+from jepsen_like.nemesis.aftermath import (
+    REFUSED_BY_PEERS,
+    Cluster,
+    Losses,
+    Words,
+    is_back,
+    poll,
+    replace_disk,
+    try_start,
+)
+from jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from jepsen_like.plan import Shape
+
+NOTICE_S: Final = 6.0  # for a broker that runs again to do something about it
+LOOK_S: Final = 0.2
+MORE_S: Final = 3.0  # for it to write more than the copy holds that is put back
+REGIONS: Final[Mapping[str, tuple[Region, ...]]] = {
+    "corrupt": files.REGIONS,
+    "truncate": files.REGIONS,
+    "rollback": ("active", "index", "epochs", "checkpoint", "producers", "journal"),
+}
+# Of which no copy elsewhere is needed: they say nothing that the segments do not say.
+REBUILT: Final[frozenset[Region]] = frozenset({"index", "epochs", "producers"})
+# Harmed twice as often: what is most of a disk.
+OFTEN: Final[tuple[Region, ...]] = ("closed", "active")
+KINDS: Final[Mapping[str, str]] = {
+    "corrupt": "Bits flip in files of some brokers, or chunks are zeros, or another chunk's bytes.",
+    "truncate": "Files of some brokers end early, or in a write that did not end.",
+    "rollback": "A file of one broker is put back as it was before its last start.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Harm:
+    """What was done to one broker, until it is seen to. ``quarantined``: before it was."""
+
+    broker: int
+    fault: FaultPlan
+    change: Change
+    words: Words
+    quarantined: set[Path]
+
+    @property
+    def is_refused_by_peers(self) -> bool:
+        return REFUSED_BY_PEERS in self.words.text()
+
+
+class DamageNemesis:
+    """Changes files behind brokers' backs, and watches what they make of it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        ledger: Losses,
+        *,
+        notice_s: float = NOTICE_S,
+        more_s: float = MORE_S,
+    ) -> None:
+        self._cluster = cluster
+        self._ledger = ledger
+        self._notice_s = notice_s
+        self._more_s = more_s
+        self._harms: list[_Harm] = []
+        self._refusing: set[int] = set()  # down, and the ledger did not allow an empty disk
+        self.unnoticed: list[Mapping[str, Any]] = []  # damage that brokers left as it was
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        return KINDS
+
+    def why_not(self, kind: str) -> str:
+        return "" if kind in KINDS else f"{kind} is not of this nemesis"
+
+    # -- what to do
+
+    def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
+        regions = REGIONS[kind]
+        region = random.choice(regions + tuple(each for each in OFTEN if each in regions))
+        args: dict[str, Any] = {"region": region, "seed": random.randrange(1 << 32)}
+        is_helix = kind == "corrupt" and region in OFTEN and random.random() < 0.25
+        few = max(1, min(shape.minority, shape.losses)) if kind != "rollback" else 1
+        targets = random.sample(shape.broker_ids, random.randint(1, few))
+        if kind == "corrupt":
+            args["mode"] = random.choice(files.MODES)
+            args["bits"] = random.choice((1, 1, 2, 8))
+            args["live"] = is_helix or random.random() < 0.4
+        elif kind == "truncate":
+            args["torn"] = region == "active" and random.random() < 0.5
+        args["helix"] = is_helix
+        return FaultPlan(
+            kind=kind,
+            targets=() if is_helix else tuple(sorted(targets)),
+            args=args,
+            hold_s=random.uniform(1.0, 6.0),
+            lossy=region not in REBUILT and not args.get("torn", False),
+        )
+
+    # -- doing it
+
+    def begin(self, fault: FaultPlan) -> Effect:
+        targets = tuple(self._cluster.hosts) if fault.args["helix"] else fault.targets
+        down = sorted(set(targets) - self._cluster.up())
+        if down:
+            return not_injected(f"brokers {down} do not run")
+        if fault.lossy and (why := self._forbidden(fault, targets)):
+            return not_injected(why)
+        if fault.kind == "rollback":
+            return self._roll_back(fault)
+        if not fault.args.get("live", False):
+            self._cluster.kill(targets)
+            # Others have taken over since: is what they have still enough?
+            if fault.lossy and (why := self._ledger.may_lose(targets)):
+                self._start_again(targets)
+                return not_injected(f"after they were killed: {why}")
+        random = Random(fault.args["seed"])
+        partitions = self._different_partitions(targets, random) if fault.args["helix"] else {}
+        for broker in targets:
+            if not fault.args["helix"] or broker in partitions:
+                self._harm(broker, fault, random, partitions.get(broker))
+        return self._effect(fault, targets)
+
+    def _forbidden(self, fault: FaultPlan, targets: Sequence[int]) -> str:
+        """Why not; of a helix, each may lose its own partition."""
+        asked = [(broker,) for broker in targets] if fault.args["helix"] else [targets]
+        return next(filter(None, (self._ledger.may_lose(each) for each in asked)), "")
+
+    def _start_again(self, targets: Sequence[int]) -> None:
+        for broker in targets:
+            self._cluster.start_broker(broker)
+
+    def _different_partitions(self, targets: Sequence[int], random: Random) -> dict[int, str]:
+        """For each broker a partition that is harmed nowhere else; by its directory's name."""
+        chosen: dict[int, str] = {}
+        for broker in targets:
+            data_dir = self._cluster.hosts[broker].data_dir
+            names = [str(path.relative_to(data_dir)) for path in files.partitions(data_dir)]
+            left = [name for name in names if name not in chosen.values()]
+            if left:
+                chosen[broker] = random.choice(left)
+        return chosen
+
+    def _harm(self, broker: int, fault: FaultPlan, random: Random, partition: str | None) -> None:
+        data_dir = self._cluster.hosts[broker].data_dir
+        chosen = None if partition is None else data_dir / partition
+        found = files.places(data_dir, fault.args["region"], partition=chosen)
+        if not found:
+            return
+        words, quarantined = self._as_it_is(broker)
+        place = random.choice(found)
+        if fault.kind == "corrupt":
+            change = files.corrupt(place, fault.args["mode"], random, bits=fault.args["bits"])
+        elif fault.args["torn"]:
+            change = files.tear(place, random)
+        else:
+            change = files.cut(place, random)
+        self._note(_Harm(broker, fault, change, words, quarantined))
+
+    def _as_it_is(self, broker: int) -> tuple[Words, set[Path]]:
+        host = self._cluster.hosts[broker]
+        return Words(host.process.log_path), files.quarantines(host.data_dir)
+
+    def _note(self, harm: _Harm) -> None:
+        if harm.fault.lossy:
+            self._ledger.lost((harm.broker,))
+        self._harms.append(harm)
+
+    def _effect(self, fault: FaultPlan, targets: Sequence[int]) -> Effect:
+        done = [harm for harm in self._harms if harm.fault is fault]
+        unharmed = set(targets) - {harm.broker for harm in done}
+        self._start_again(sorted(unharmed - self._cluster.up()))
+        if not done:
+            return not_injected(f"no {fault.args['region']} file with bytes to harm")
+        changed = {str(harm.broker): harm.change.told() for harm in done}
+        return Effect(True, {"changed": changed}, tuple(harm.broker for harm in done))
+
+    def _roll_back(self, fault: FaultPlan) -> Effect:
+        """A file as it was before the broker's last start takes the place of what it is now."""
+        (broker,) = fault.targets
+        data_dir = self._cluster.hosts[broker].data_dir
+        random = Random(fault.args["seed"])
+        self._cluster.kill([broker])
+        found = files.places(data_dir, fault.args["region"])
+        place = random.choice(found) if found else None
+        old = b"" if place is None else place.path.read_bytes()
+        self._cluster.start_broker(broker)
+        if place is None:
+            return not_injected(f"no {fault.args['region']} file")
+        # Only what the others have met can be missed by them.
+        poll(lambda: is_back(self._cluster, broker), self._more_s, interval_s=LOOK_S)
+        poll(lambda: _bytes(place.path) not in {old, b""}, self._more_s, interval_s=LOOK_S)
+        self._cluster.kill([broker])
+        why = self._ledger.may_lose((broker,)) if fault.lossy else ""
+        if not why and _bytes(place.path) in {old, b""}:
+            why = f"{place.path} is what it was, or gone"
+        if why:
+            self._cluster.start_broker(broker)
+            return not_injected(why)
+        harm = _Harm(broker, fault, files.put_back(place, old), *self._as_it_is(broker))
+        self._note(harm)
+        return self._effect(fault, (broker,))
+
+    # -- what comes of it
+
+    def end(self, fault: FaultPlan) -> Effect:
+        mine = [harm for harm in self._harms if harm.fault is fault]
+        if not mine:
+            return not_injected("nothing was changed")
+        seen = {}
+        for harm in mine:
+            self._harms.remove(harm)
+            seen[str(harm.broker)] = self._see_to(harm)
+        return Effect(True, seen, tuple(harm.broker for harm in mine))
+
+    def heal(self) -> None:
+        while self._harms:
+            self._see_to(self._harms.pop(0))
+        for broker in sorted(self._refusing):
+            if replace_disk(self._cluster, self._ledger, broker)["disk"] != "kept":
+                self._refusing.discard(broker)
+
+    def _see_to(self, harm: _Harm) -> dict[str, Any]:
+        """Have the broker start on what it has; what it does about it, and what an operator has to.
+
+        One that was at work meanwhile is started anew: a start looks at what nobody has read.
+        """
+        broker = harm.broker
+        seen: dict[str, Any] = {}
+        if broker in self._cluster.up():
+            seen["noticed_at_work"] = harm.words.lines()
+        self._cluster.kill([broker])
+        seen["wrong"] = _trouble(harm.change)
+        start = try_start(self._cluster, broker)
+        seen |= start.told()
+        if start.started:
+            poll(lambda: self._is_seen_to(harm), self._notice_s, interval_s=LOOK_S)
+        seen["said"] = harm.words.lines()
+        if not start.started or harm.is_refused_by_peers:
+            seen |= replace_disk(self._cluster, self._ledger, broker)
+            if seen["disk"] == "kept":
+                self._refusing.add(broker)
+            return seen
+        aside = files.quarantines(self._cluster.hosts[broker].data_dir) - harm.quarantined
+        seen["set_aside"] = sorted(map(str, aside))
+        still = _trouble(harm.change)
+        if still and harm.fault.lossy:
+            seen["unnoticed"] = still
+            self.unnoticed.append({**harm.change.told(), "broker": broker, "wrong": still})
+        elif harm.fault.lossy:
+            self._ledger.returned((broker,))
+        else:
+            seen["wrong_still"] = still  # until it is written the next time
+        seen["is_back"] = poll(
+            lambda: is_back(self._cluster, broker), self._more_s, interval_s=LOOK_S
+        )
+        return seen
+
+    def _is_seen_to(self, harm: _Harm) -> bool:
+        """Nothing is wrong any more, or the others refuse the broker.
+
+        What was put back is not wrong as such, where the broker starts with it: then there is
+        nothing to wait for but the others' word.
+        """
+        if harm.is_refused_by_peers:
+            return True
+        if harm.change.mode == "tear":
+            return bool(harm.words.lines())
+        return harm.fault.kind != "rollback" and not _trouble(harm.change)
+
+
+def _trouble(change: Change) -> str:
+    """What the broker's own tools find wrong in the file that was changed, if it is there still."""
+    return files.trouble(change.place) if change.place.path.exists() else ""
+
+
+def _bytes(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""

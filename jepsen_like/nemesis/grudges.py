@@ -1,0 +1,237 @@
+"""Who shall not hear whom: the shapes of netsplits, as sets of directed pairs. Pure.
+
+After the grudges of jepsen/nemesis.clj, and the cases of partial connectivity in "Raft does not
+Guarantee Liveness in the face of Network Faults" (decentralizedthoughts, 2020-12-12) and in
+OmniPaxos (EuroSys 2023). A pair (a, b): nothing that a sends arrives at b. 0 is the clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import combinations, pairwise
+from random import Random
+from typing import Final, TypeAlias
+
+from jepsen_like.nemesis.base import Expectation
+from jepsen_like.plan import Shape
+
+Pair: TypeAlias = tuple[int, int]
+Pairs: TypeAlias = frozenset[Pair]
+
+CLIENTS: Final = 0
+
+
+def apart(one_side: Collection[int], other_side: Collection[int]) -> Pairs:
+    """Neither side hears the other."""
+    there = deaf(one_side, other_side)
+    return there | frozenset((b, a) for a, b in there)
+
+
+def deaf(senders: Collection[int], receivers: Collection[int]) -> Pairs:
+    """The receivers do not hear the senders; those hear them."""
+    return frozenset((a, b) for a in senders for b in receivers if a != b)
+
+
+def others(brokers: Sequence[int], side: Collection[int]) -> list[int]:
+    return [broker for broker in brokers if broker not in side]
+
+
+# -- shapes of netsplits; ``order``: the brokers in the order of who suffers first -----------------
+
+
+def one(order: Sequence[int]) -> Pairs:
+    """One broker is away from all others; clients reach all."""
+    return apart(order[:1], order[1:])
+
+
+def halves(order: Sequence[int]) -> Pairs:
+    """The largest minority is away from the majority."""
+    minority = (len(order) - 1) // 2
+    return apart(order[:minority], order[minority:])
+
+
+def minority_third(order: Sequence[int]) -> Pairs:
+    """As many as there are below a third, but one at least, are away from the rest."""
+    count = max(1, (len(order) - 1) // 3)
+    return apart(order[:count], order[count:])
+
+
+def splinters(order: Sequence[int]) -> Pairs:
+    """Nobody hears anybody."""
+    return apart(order, order)
+
+
+def majorities_ring(order: Sequence[int]) -> Pairs:
+    """Each hears a majority, its neighbours in a ring, and no two hear the same one.
+
+    With an even number, or with three, some hear those who do not hear them.
+    """
+    count = len(order)
+    majority = count // 2 + 1
+    cut: set[Pair] = set()
+    for at, centre in enumerate(order):
+        first = at - majority // 2
+        heard = {order[(first + step) % count] for step in range(majority)}
+        cut |= deaf(others(order, heard), [centre])
+    return frozenset(cut)
+
+
+def bridge(order: Sequence[int]) -> Pairs:
+    """Two halves that are away from each other, and one broker that hears both, and they it."""
+    half = (len(order) - 1) // 2
+    return apart(order[:half], order[half:-1])
+
+
+def quorum_loss(order: Sequence[int]) -> Pairs:
+    """Only the last reaches a majority: all reach it, and nobody else. The leader may lose its."""
+    return apart(order[:-1], order[:-1])
+
+
+def constrained(order: Sequence[int]) -> Pairs:
+    """The first is away from all; of the others, only the last reaches a majority."""
+    return one(order) | quorum_loss(order[1:])
+
+
+def chained(order: Sequence[int]) -> Pairs:
+    """Each reaches its neighbours in a chain: who leads at one end is a stranger at the other."""
+    near = {frozenset(pair) for pair in pairwise(order)}
+    return frozenset(pair for pair in apart(order, order) if frozenset(pair) not in near)
+
+
+SHAPES: Final[Mapping[str, Callable[[Sequence[int]], Pairs]]] = {
+    "one": one,
+    "halves": halves,
+    "minority-third": minority_third,
+    "splinters": splinters,
+    "majorities-ring": majorities_ring,
+    "bridge": bridge,
+    "quorum-loss": quorum_loss,
+    "constrained": constrained,
+    "chained": chained,
+}
+
+
+# -- shapes of one direction -----------------------------------------------------------------------
+
+
+def mute(order: Sequence[int]) -> Pairs:
+    """Nobody hears the first; it hears all."""
+    return deaf(order[:1], order[1:])
+
+
+def deafened(order: Sequence[int]) -> Pairs:
+    """The first hears nobody; all hear it."""
+    return deaf(order[1:], order[:1])
+
+
+def mute_to_one(order: Sequence[int]) -> Pairs:
+    """One broker does not hear one other."""
+    return deaf(order[:1], order[1:2])
+
+
+def minority_mute(order: Sequence[int]) -> Pairs:
+    """The largest minority is not heard by the majority, and hears it."""
+    minority = (len(order) - 1) // 2
+    return deaf(order[:minority], order[minority:])
+
+
+def circle(order: Sequence[int]) -> Pairs:
+    """Each is not heard by the next of a ring."""
+    return frozenset(pair for pair in zip(order, (*order[1:], order[0]), strict=True)
+                     if len(set(pair)) == 2)  # fmt: skip
+
+
+ONE_WAY: Final[Mapping[str, Callable[[Sequence[int]], Pairs]]] = {
+    "mute": mute,
+    "deaf": deafened,
+    "mute-to-one": mute_to_one,
+    "minority-mute": minority_mute,
+    "circle": circle,
+}
+
+
+# -- who is chosen by what the cluster says --------------------------------------------------------
+
+
+def leader_away(brokers: Sequence[int], leader: int, _isr: Collection[int]) -> Pairs:
+    """The leader of a partition is away from all other brokers."""
+    return apart([leader], others(brokers, [leader]))
+
+
+def isr_only(_brokers: Sequence[int], leader: int, isr: Collection[int]) -> Pairs:
+    """The leader of a partition is away from its in-sync followers; both reach the rest."""
+    return apart([leader], others(sorted(isr), [leader]))
+
+
+def clients_away(_brokers: Sequence[int], leader: int, _isr: Collection[int]) -> Pairs:
+    """Clients are away from the leader of a partition, which all brokers reach."""
+    return apart([leader], [CLIENTS])
+
+
+def leader_mute(brokers: Sequence[int], leader: int, _isr: Collection[int]) -> Pairs:
+    """No broker hears the leader of a partition; it hears all."""
+    return deaf([leader], others(brokers, [leader]))
+
+
+def leader_deaf(brokers: Sequence[int], leader: int, _isr: Collection[int]) -> Pairs:
+    """The leader of a partition hears no broker; all hear it."""
+    return deaf(others(brokers, [leader]), [leader])
+
+
+def answers_lost(_brokers: Sequence[int], leader: int, _isr: Collection[int]) -> Pairs:
+    """Clients do not hear the leader of a partition: what becomes of appends is unknown to them."""
+    return deaf([leader], [CLIENTS])
+
+
+ByLeader: TypeAlias = Callable[[Sequence[int], int, Collection[int]], Pairs]
+LED: Final[Mapping[str, ByLeader]] = {
+    "leader": leader_away,
+    "isr-only": isr_only,
+    "clients": clients_away,
+}
+LED_ONE_WAY: Final[Mapping[str, ByLeader]] = {
+    "leader-mute": leader_mute,
+    "leader-deaf": leader_deaf,
+    "answers-lost": answers_lost,
+}
+
+
+# -- what may be expected --------------------------------------------------------------------------
+
+
+def core(brokers: Collection[int], cut: Collection[Pair]) -> frozenset[int]:
+    """The largest majority whose members and clients all reach each other, both ways; or nobody."""
+    gone = {frozenset(pair) for pair in cut}
+    near = [broker for broker in sorted(brokers) if frozenset((broker, CLIENTS)) not in gone]
+    for size in range(len(near), len(brokers) // 2, -1):
+        for chosen in combinations(near, size):
+            if all(frozenset(pair) not in gone for pair in combinations(chosen, 2)):
+                return frozenset(chosen)
+    return frozenset()
+
+
+def expects(shape: Shape, cut: Collection[Pair]) -> Expectation:
+    """Whether writes should go on: "outage" when no majority is left that clients reach.
+
+    And also where a broker outside of it, which may lead, is alive for some of it: nobody takes
+    its place then, so it has to reach its clients, and enough followers, however replicas lie.
+    """
+    inside = core(shape.broker_ids, cut)
+    if not inside:
+        return "outage"
+    gone = {frozenset(pair) for pair in cut}
+    for outsider in set(shape.broker_ids) - inside:
+        away = {other for other in shape.broker_ids if frozenset((outsider, other)) in gone}
+        if inside <= away:
+            continue
+        if frozenset((outsider, CLIENTS)) in gone:
+            return "outage"
+        for topic in shape.topics:
+            followers = topic.replication_factor - 1
+            if followers - min(followers, len(away)) < topic.min_isr - 1:
+                return "outage"
+    return "available"
+
+
+def shuffled(brokers: Sequence[int], random: Random) -> list[int]:
+    return random.sample(brokers, len(brokers))

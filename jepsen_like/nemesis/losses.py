@@ -1,0 +1,360 @@
+"""The kinds wipe, swap-disks and old-backup (D7): whole disks are lost, mixed up, or put back.
+
+- *wipe*: up to n-1 disks at once, of brokers that were killed at the same moment. Where a majority
+  of the voters goes with them, the survivor is told to go on alone, as an operator would.
+- *swap-disks*: two brokers with each other's disks. They refuse to start, and say why.
+- *old-backup*: a copy of a broker's disk from an earlier start takes its place. The others refuse
+  to work with it; it gets an empty disk.
+
+The ledger is asked right before a disk is emptied, and once more after its broker was killed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from jepsen_like.control import files
+from jepsen_like.nemesis.aftermath import (
+    REFUSED_BY_PEERS,
+    Cluster,
+    Losses,
+    Words,
+    is_back,
+    poll,
+    replace_disk,
+    try_start,
+)
+from jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from jepsen_like.plan import Shape
+from raftlog import Admin
+from raftlog.errors import RaftlogError
+
+RECOVER_TIMEOUT_MS: Final = 10_000
+WHOLE_S: Final = 20.0  # for replicas to be in sync again, before settings are put back
+REFUSAL_S: Final = 6.0  # for the others to say what they think of an old copy
+MORE_S: Final = 3.0  # for a broker to write more than the copy holds that is put back
+LOOK_S: Final = 0.2
+KINDS: Final[Mapping[str, str]] = {
+    "wipe": "Brokers are killed and lose their disks: up to n-1 of n copies at once.",
+    "swap-disks": "Two brokers are started with each other's disk.",
+    "old-backup": "A broker is started on an old copy of its disk.",
+}
+
+
+@dataclass
+class _State:
+    """What is to be undone."""
+
+    wiped: dict[int, str] = field(default_factory=dict)  # directory ids before, by broker
+    to_recover: int | None = None  # the broker that is to go on alone
+    lowered: set[str] = field(default_factory=set)  # topics whose min.insync.replicas may be low
+    swapped: tuple[int, int] | None = None
+    old: dict[int, Words] = field(default_factory=dict)  # brokers on an old copy
+    refusing: set[int] = field(default_factory=set)  # and the ledger allowed no empty disk
+
+
+class LossesNemesis:
+    """Empties, exchanges and puts back data directories."""
+
+    def __init__(
+        self, cluster: Cluster, ledger: Losses, *, patience_s: float | None = None
+    ) -> None:
+        """``patience_s``: instead of what each thing that is waited for usually gets."""
+        self._cluster = cluster
+        self._ledger = ledger
+        self._patience_s = patience_s
+        self._state = _State()
+        self._aside = cluster.directory / "disks-aside"
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        return KINDS
+
+    def why_not(self, kind: str) -> str:
+        if kind not in KINDS:
+            return f"{kind} is not of this nemesis"
+        if kind == "swap-disks" and len(self._cluster.hosts) < 2:
+            return "there is one broker only"
+        return ""
+
+    # -- what to do
+
+    def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
+        hold_s = random.uniform(1.0, 6.0)
+        if kind == "swap-disks":
+            pair = tuple(sorted(random.sample(shape.broker_ids, min(2, shape.brokers))))
+            return FaultPlan(
+                kind=kind,
+                targets=pair,
+                hold_s=hold_s,
+                expects="available" if shape.minority >= 2 else "outage",
+            )
+        if kind == "old-backup":
+            args: dict[str, Any] = {"clean": random.random() < 0.5, "oldest": random.random() < 0.5}
+            targets = (random.choice(shape.broker_ids),)
+            return FaultPlan(kind=kind, targets=targets, args=args, hold_s=hold_s, lossy=True)
+        count = random.randint(1, max(1, shape.losses))
+        is_majority = count > shape.minority
+        # Chosen when it begins: the replicas of one partition, or any. So the driver does not ask
+        # the ledger; ``begin`` does, for what it really needs.
+        args = {
+            "count": count,
+            "of": random.choice(("replicas", "brokers")),
+            "turn": random.randrange(1 << 16),
+            "restart_survivor": is_majority and random.random() < 0.5,
+        }
+        return FaultPlan(
+            kind=kind,
+            args=args,
+            hold_s=hold_s,
+            lossy=True,
+            expects="outage" if is_majority else "available",
+        )
+
+    # -- doing it
+
+    def begin(self, fault: FaultPlan) -> Effect:
+        acts = {"wipe": self._wipe, "swap-disks": self._swap, "old-backup": self._put_back}
+        return acts[fault.kind](fault)
+
+    def end(self, fault: FaultPlan) -> Effect:
+        acts = {"wipe": self._refill, "swap-disks": self._unswap, "old-backup": self._renew}
+        return acts[fault.kind]()
+
+    def heal(self) -> None:
+        state = self._state
+        self._unswap()
+        self._refill()
+        self._renew()
+        for broker in sorted(state.refusing):
+            if replace_disk(self._cluster, self._ledger, broker)["disk"] != "kept":
+                state.refusing.discard(broker)
+        if state.lowered:
+            self._poll(self._is_whole, WHOLE_S)
+            self._put_min_isr_back()
+
+    def _poll(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        patience_s = timeout_s if self._patience_s is None else self._patience_s
+        return poll(condition, patience_s, interval_s=LOOK_S)
+
+    # -- wipe
+
+    def _wipe(self, fault: FaultPlan) -> Effect:
+        targets = self._victims(fault.args)
+        if self._state.wiped or not targets:
+            return not_injected("brokers are down as it is, or there is no partition")
+        left = set(self._cluster.hosts) - targets
+        is_majority = 2 * len(left) <= len(self._cluster.hosts)
+        why = self._ledger.may_lose(targets, recoverable=is_majority)
+        if why:
+            return not_injected(why)
+        self._cluster.kill(targets)
+        survivor, why = min(left), ""
+        if is_majority:
+            survivor, why = self._survivor(targets, left)
+        else:
+            why = self._ledger.may_lose(targets)
+        if why:
+            for broker in targets:
+                self._cluster.start_broker(broker)
+            return not_injected(f"after they were killed: {why}")
+        self._ledger.lost(targets)
+        removed = {}
+        for broker in sorted(targets):
+            data_dir = self._cluster.hosts[broker].data_dir
+            self._state.wiped[broker] = files.directory_id(data_dir)
+            removed[str(broker)] = files.empty(data_dir)
+        if is_majority:
+            self._state.to_recover = survivor
+            if fault.args["restart_survivor"]:
+                self._cluster.kill([survivor])
+                self._cluster.start_broker(survivor)
+        seen = {"files_removed": removed, "majority_lost": is_majority}
+        return Effect(True, seen, tuple(sorted(targets)))
+
+    def _victims(self, args: Mapping[str, Any]) -> set[int]:
+        """``count`` brokers that run: replicas of one partition, or any. By what is there now."""
+        up, random = self._cluster.up(), Random(args["turn"])
+        if len(up) < len(self._cluster.hosts):
+            return set()
+        candidates: Collection[int] = up
+        if args["of"] == "replicas":
+            parts = [part.replicas for _, part in sorted(self._cluster.status().items())]
+            candidates = random.choice(parts) if parts else ()
+        if args["count"] >= len(self._cluster.hosts) or args["count"] > len(candidates):
+            return set()
+        return set(random.sample(sorted(candidates), args["count"]))
+
+    def _survivor(self, targets: Collection[int], left: Collection[int]) -> tuple[int, str]:
+        """Who is left and has all that the dead knew to be committed; why nobody is, or "".
+
+        By the files of all of them: nobody can be asked who leads, when a majority is gone.
+        """
+        dead = [files.log_ends(self._cluster.hosts[broker].data_dir) for broker in targets]
+        why = ""
+        for broker in sorted(left):
+            ends = files.log_ends(self._cluster.hosts[broker].data_dir)
+            lacking = {
+                name
+                for known in dead
+                for name, (committed, _) in known.items()
+                if ends.get(name, (0, 0))[1] < committed
+            }
+            if not lacking:
+                return broker, ""
+            why = f"broker {broker}, which is left, lacks records of {sorted(lacking)}"
+        return -1, why
+
+    def _refill(self) -> Effect:
+        """The empty disks are filled: after a recovery, where a majority of voters is gone."""
+        state = self._state
+        seen: dict[str, Any] = {}
+        if not state.wiped:
+            return not_injected("no disk was emptied")
+        if state.to_recover is not None:
+            seen["recovered"] = self._recover(state.to_recover)
+            state.to_recover = None
+        for broker, old_id in sorted(state.wiped.items()):
+            start = try_start(self._cluster, broker)
+            new_id = files.directory_id(self._cluster.hosts[broker].data_dir)
+            seen[str(broker)] = {**start.told(), "is_new_directory": new_id not in {"", old_id}}
+        targets = tuple(sorted(state.wiped))
+        self._ledger.returned(targets)
+        state.wiped.clear()
+        if state.lowered and self._poll(self._is_whole, WHOLE_S):
+            seen["min_isr_put_back"] = self._put_min_isr_back()
+        return Effect(True, seen, targets)
+
+    def _recover(self, survivor: int) -> dict[str, Any]:
+        """What `raftlog cluster recover` does, asked of the survivor."""
+        address = str(self._cluster.hosts[survivor].address)
+        self._state.lowered = {topic.name for topic in self._cluster.shape.topics}
+        with Admin(address, request_timeout_ms=RECOVER_TIMEOUT_MS) as admin:
+            try:
+                said = admin.recover_cluster(broker=address)
+            except RaftlogError as error:
+                return {"survivor": survivor, "problem": f"{type(error).__name__}: {error}"}
+        return {
+            "survivor": survivor,
+            "cluster": said.cluster_note,
+            "partitions": len(said.partitions),
+            "problems": [part.problem for part in said.partitions if part.problem],
+            "notes": sorted({part.note for part in said.partitions if part.note}),
+        }
+
+    def _is_whole(self) -> bool:
+        status = self._cluster.status()
+        return bool(status) and all(part.is_whole for part in status.values())
+
+    def _put_min_isr_back(self) -> list[str]:
+        """A recovery lowers the setting so that writes go on; the manual says to put it back."""
+        changed = []
+        bootstrap = ",".join(str(host.address) for host in self._cluster.hosts.values())
+        with Admin(bootstrap, request_timeout_ms=RECOVER_TIMEOUT_MS) as admin:
+            for topic in self._cluster.shape.topics:
+                if topic.name in self._state.lowered:
+                    admin.alter_topic(topic.name, {"min.insync.replicas": str(topic.min_isr)})
+                    self._state.lowered.discard(topic.name)
+                    changed.append(topic.name)
+        return changed
+
+    # -- swap-disks
+
+    def _swap(self, fault: FaultPlan) -> Effect:
+        one, other = pair = (fault.targets[0], fault.targets[-1])
+        if self._state.swapped or one == other or not set(pair) <= self._cluster.up():
+            return not_injected(f"brokers {pair} do not both run, or others are swapped already")
+        self._cluster.kill(pair)
+        self._exchange(pair)
+        self._state.swapped = pair
+        starts = {broker: try_start(self._cluster, broker) for broker in pair}
+        seen = {str(broker): start.told() for broker, start in starts.items()}
+        if any(start.started for start in starts.values()):
+            self._cluster.kill(pair)  # before it does harm
+            return Effect(True, {"accepted": "a broker took another's disk for its own", **seen})
+        return Effect(True, seen)
+
+    def _exchange(self, pair: tuple[int, int]) -> None:
+        one, other = (self._cluster.hosts[broker].data_dir for broker in pair)
+        files.exchange(one, other, self._aside)
+
+    def _unswap(self) -> Effect:
+        pair = self._state.swapped
+        if pair is None:
+            return not_injected("no disks were swapped")
+        self._cluster.kill(pair)
+        self._exchange(pair)
+        self._state.swapped = None
+        seen = {str(broker): try_start(self._cluster, broker).told() for broker in pair}
+        return Effect(True, seen, pair)
+
+    # -- old-backup
+
+    def _put_back(self, fault: FaultPlan) -> Effect:
+        (broker,) = fault.targets
+        host = self._cluster.hosts[broker]
+        if broker not in self._cluster.up() or broker in self._state.old:
+            return not_injected(f"broker {broker} does not run as it should")
+        backup = self._backup(broker, fault.args)
+        before = files.log_ends(backup)
+        self._cluster.start_broker(broker)
+        # Only what the others have met can be missed by them.
+        self._poll(lambda: is_back(self._cluster, broker), MORE_S)
+        is_behind = self._poll(lambda: _grown(before, host.data_dir), MORE_S)
+        self._cluster.kill([broker])
+        why = self._ledger.may_lose((broker,))
+        if why:
+            self._cluster.start_broker(broker)
+            return not_injected(f"after it was killed: {why}")
+        self._ledger.lost((broker,))
+        is_same = files.directory_id(host.data_dir) == files.directory_id(backup)
+        files.empty(host.data_dir)
+        shutil.copytree(backup, host.data_dir, symlinks=True, dirs_exist_ok=True)
+        words = self._state.old[broker] = Words(host.process.log_path)
+        start = try_start(self._cluster, broker)
+        if start.started and is_same:  # else it passes for another disk, of which nobody knows
+            self._poll(lambda: REFUSED_BY_PEERS in words.text(), REFUSAL_S)
+        seen = {"copy": str(backup), "is_same_directory": is_same, "lacks_records": is_behind}
+        return Effect(True, {**start.told(), **seen, "said": words.lines()})
+
+    def _backup(self, broker: int, args: Mapping[str, Any]) -> Path:
+        """A copy of the disk as it is, its broker down; or the oldest that was made in the run."""
+        host = self._cluster.hosts[broker]
+        if args["clean"]:
+            host.process.stop()
+        self._cluster.kill([broker])
+        copies = sorted(self._aside.parent.glob(f"backup-{broker}-*"))
+        new = self._aside.with_name(f"backup-{broker}-{len(copies) + 1}")
+        shutil.copytree(host.data_dir, new, symlinks=True)
+        return [*copies, new][0 if args["oldest"] else -1]
+
+    def _renew(self) -> Effect:
+        """Who runs on an old copy gets an empty disk, whether or not the others noticed."""
+        state, seen = self._state, {}
+        targets = tuple(sorted(state.old))
+        for broker in targets:
+            words = state.old.pop(broker)
+            in_isr = [part for part in self._cluster.status().values() if broker in part.isr]
+            seen[str(broker)] = {
+                "refused_by_peers": REFUSED_BY_PEERS in words.text(),
+                "said": words.lines(),
+                "in_isr_of": len(in_isr),
+                **replace_disk(self._cluster, self._ledger, broker),
+            }
+            if seen[str(broker)]["disk"] == "kept":
+                state.refusing.add(broker)
+        return Effect(True, seen, targets) if targets else not_injected("no copy was put back")
+
+
+def _grown(before: Mapping[str, tuple[int, int]], data_dir: Path) -> bool:
+    """Whether a log has got longer."""
+    try:
+        now = files.log_ends(data_dir)
+    except OSError:
+        return False  # a broker at work has removed a file meanwhile
+    return any(end > before.get(name, (0, 0))[1] for name, (_, end) in now.items())

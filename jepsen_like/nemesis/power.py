@@ -1,0 +1,233 @@
+"""The kind power (D1): brokers die and their disks forget what was not synced, all at one moment.
+
+What came of it is seen in two ways: a file that nobody synced has to be gone afterwards, on each
+disk, and the bytes that the file system had not written yet are counted before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import Any, Final, Protocol
+
+from jepsen_like.control.disks import MARK_ROOM, LoopDisk
+from jepsen_like.nemesis.base import Effect, Expectation, FaultPlan, not_injected
+from jepsen_like.plan import Shape
+from raftlog.errors import RaftlogError
+
+HOLD_S: Final = (0.0, 5.0)
+KINDS: Final[Mapping[str, str]] = {
+    "power": "Kill brokers and drop what their disks were not told to sync; start them again."
+}
+WHO: Final = ("all", "all", "one", "minority", "majority")
+JOURNAL: Final = ("lost", "kept")
+NO_DISKS: Final = "the brokers' disks are not on loop devices; that needs root on Linux"
+
+
+class Process(Protocol):
+    """What is asked of a broker's process."""
+
+    @property
+    def running(self) -> bool: ...
+
+
+class Host(Protocol):
+    """One broker and its disk."""
+
+    @property
+    def process(self) -> Process: ...
+
+    @property
+    def disk(self) -> LoopDisk | None: ...
+
+
+class Powered(Protocol):
+    """What is asked of the cluster."""
+
+    @property
+    def hosts(self) -> Mapping[int, Host]: ...
+
+    def kill(self, broker_ids: Collection[int]) -> None: ...
+
+    def start_broker(self, broker_id: int) -> float: ...
+
+
+class Losses(Protocol):
+    """What is told to the ledger."""
+
+    def lost(self, targets: Collection[int]) -> None: ...
+
+    def returned(self, targets: Collection[int]) -> None: ...
+
+
+class PowerNemesis:
+    """Cuts the power of all brokers, one, a minority or a majority.
+
+    ``args["journal"]``: what becomes of the file systems' own journals, see
+    ``LoopDisk.cut_power``.
+    """
+
+    def __init__(self, cluster: Powered, ledger: Losses) -> None:
+        self._cluster = cluster
+        self._ledger = ledger
+        self._down: set[int] = set()  # ran when their power was cut
+        self._lost: set[int] = set()  # the ledger was told so
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        return KINDS
+
+    def why_not(self, kind: str) -> str:
+        if kind not in KINDS:
+            return f"{kind} is not of this nemesis"
+        return NO_DISKS if not has_disks(self._cluster) else ""
+
+    def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
+        who = random.choice(WHO)
+        if is_lossy(shape):  # what is not synced before it is acknowledged, is lost
+            who = "minority"
+        targets = draw_targets(random, shape, who)
+        return FaultPlan(
+            kind=kind,
+            targets=targets,
+            args={"who": who, "journal": random.choice(JOURNAL)},
+            hold_s=random.uniform(*HOLD_S),
+            lossy=is_lossy(shape),
+            expects=expectation(shape, len(targets)),
+        )
+
+    def begin(self, fault: FaultPlan) -> Effect:
+        disks = disks_of(self._cluster, fault.targets)
+        marked = {target for target, disk in disks.items() if _mark(disk)}
+        self._down |= {t for t in disks if self._cluster.hosts[t].process.running}
+        began = time.monotonic()
+        self._cluster.kill(fault.targets)
+        if fault.lossy:
+            self._lost |= disks.keys()
+            self._ledger.lost(fault.targets)
+        dirty = {t: _dirty_bytes(disk, is_marked=t in marked) for t, disk in disks.items()}
+        for disk in disks.values():
+            disk.cut_power(journal=fault.args["journal"])
+        took_s = time.monotonic() - began
+        kept = {target for target in marked if disks[target].marked()}
+        seen: dict[str, Any] = {
+            "unsynced_lost": sorted(marked - kept),
+            "unsynced_kept": sorted(kept),
+            "dirty_bytes": by_name(dirty),
+            "took_s": round(took_s, 3),
+        }
+        if kept:
+            return not_injected_but("something else synced the disks at that moment", seen)
+        if not marked:
+            return not_injected_but("nothing could be written to see whether it is lost", seen)
+        return Effect(True, seen)
+
+    def end(self, fault: FaultPlan) -> Effect:
+        """Start what was running before; says how long each took to answer."""
+        waiting = self._down.intersection(fault.targets)
+        effect = start_again(self._cluster, waiting)
+        self._down -= waiting
+        if self._lost:
+            self._ledger.returned(sorted(self._lost.intersection(fault.targets)))
+            self._lost -= set(fault.targets)
+        return effect
+
+    def heal(self) -> None:
+        """Brokers that are still down run again."""
+        start_again(self._cluster, self._down)
+        if self._lost:
+            self._ledger.returned(sorted(self._lost))
+        self._down, self._lost = set(), set()
+
+
+# -- what this kind shares with others that harm disks
+
+
+def has_disks(cluster: Powered) -> bool:
+    disks = [host.disk for host in cluster.hosts.values()]
+    return bool(disks) and None not in disks
+
+
+def disks_of(cluster: Powered, targets: Collection[int]) -> dict[int, LoopDisk]:
+    """The disks of brokers, which have some: ``why_not`` was asked before."""
+    found = {target: cluster.hosts[target].disk for target in targets}
+    return {target: disk for target, disk in found.items() if disk is not None}
+
+
+def is_lossy(shape: Shape) -> bool:
+    """Whether what is not synced may have been acknowledged."""
+    return shape.flush_policy != "durable"
+
+
+def draw_targets(random: Random, shape: Shape, who: str) -> tuple[int, ...]:
+    """``who``: one, minority, majority (the least one), all. What may be lost is the limit of
+    one and minority: a cluster of one or two has no minority, and then it is one all the same."""
+    minority = max(1, min(shape.minority, shape.losses) if is_lossy(shape) else shape.minority)
+    counts = {
+        "one": 1,
+        "minority": random.randint(1, minority),
+        "majority": shape.brokers // 2 + 1,
+        "all": shape.brokers,
+    }
+    return tuple(sorted(random.sample(shape.broker_ids, counts[who])))
+
+
+def expectation(shape: Shape, down: int) -> Expectation:
+    """Whether writes go on with any so many brokers down: a majority of brokers is up, and every
+    partition has the replicas that an acknowledgement needs."""
+    enough = all(topic.replication_factor - down >= topic.min_isr for topic in shape.topics)
+    return "available" if down <= shape.minority and enough else "outage"
+
+
+def start_again(cluster: Powered, targets: Collection[int]) -> Effect:
+    """Start those that do not run, all at once; how many seconds each took to answer.
+
+    Never on a directory where a disk should be: that would be a new and empty disk to the broker.
+    """
+    starting = sorted(t for t in targets if not cluster.hosts[t].process.running)
+    if not starting:
+        return Effect(True, {"answers_after_s": {}})
+
+    def start(target: int) -> float | str:
+        disk = cluster.hosts[target].disk
+        try:
+            if disk is not None:
+                disk.mount()
+            return round(cluster.start_broker(target), 3)
+        except (OSError, RaftlogError) as error:  # the others start all the same
+            return f"{type(error).__name__}: {error}"
+
+    with ThreadPoolExecutor(len(starting), thread_name_prefix="start") as threads:
+        results = dict(zip(starting, threads.map(start, starting), strict=True))
+    times = {target: result for target, result in results.items() if isinstance(result, float)}
+    seen: dict[str, Any] = {"answers_after_s": by_name(times)}
+    failed = {target: result for target, result in results.items() if target not in times}
+    if failed:
+        return not_injected_but(f"brokers do not start: {by_name(failed)}", seen)
+    return Effect(True, seen)
+
+
+def by_name(values: Mapping[int, Any]) -> dict[str, Any]:
+    """For a history: JSON's names are text."""
+    return {str(target): value for target, value in sorted(values.items())}
+
+
+def not_injected_but(why: str, seen: Mapping[str, Any]) -> Effect:
+    """Not as it should be, and what is known of it."""
+    return Effect(False, {**not_injected(why).seen, **seen})
+
+
+def _mark(disk: LoopDisk) -> bool:
+    """Whether there was room to write what nobody syncs."""
+    try:
+        disk.mark()
+    except OSError:
+        return False
+    return True
+
+
+def _dirty_bytes(disk: LoopDisk, *, is_marked: bool) -> int:
+    """What the broker wrote and did not sync, as far as it is new: not what is ours."""
+    return max(0, disk.dirty_bytes() - MARK_ROOM * is_marked)

@@ -1,0 +1,305 @@
+"""The kinds kill (P1), pause (P2) and storm (P3): processes that die, or stop for a while.
+
+All through ``Control``, which is a local cluster's or a user's own script. What is reported is what
+was seen afterwards: how the processes ended, or that every thread of theirs is stopped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from random import Random
+from typing import Any, Final, Protocol
+
+from jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from jepsen_like.nemesis.power import by_name, expectation
+from jepsen_like.plan import Shape
+from jepsen_like.status import ClusterStatus
+from raftlog.errors import RaftlogError
+from raftlog.types import TopicPartition
+
+KINDS: Final[Mapping[str, str]] = {
+    "kill": "SIGKILL to one broker, to the leader of a partition, or to a minority; start again.",
+    "pause": "SIGSTOP to brokers for 0.1 s to 60 s, some longer than every timeout; SIGCONT.",
+    "storm": "Kill all at once, or all in turn; a leader and at once the next one; one broker "
+    "again and again while it recovers.",
+}
+# Ranges in seconds, one of which is drawn.
+DOWN_S: Final = ((0.0, 0.0), (0.0, 1.0), (1.0, 5.0), (1.0, 5.0), (5.0, 30.0))
+PAUSED_S: Final = ((0.1, 1.0), (1.0, 3.0), (3.0, 8.0), (3.0, 8.0), (8.0, 20.0), (30.0, 60.0))
+STORM_S: Final = (0.0, 5.0)
+ROLLING_GAP_S: Final = (0.1, 1.0)
+RECOVERING_S: Final = (0.0, 0.3)  # from a start to the next kill
+RECOVERIES: Final = (2, 5)
+KILLED: Final = ("one", "one", "leader", "leader", "minority")
+PAUSED: Final = ("one", "leader", "leader", "minority", "majority", "all")
+STORMS: Final = ("all", "rolling", "leader-twice", "recovery")
+SUCCESSOR_S: Final = 0.9  # for a new leader to appear, in a leader-twice storm
+SIGNAL_S: Final = 1.0  # for what a signal does to every thread of a process
+LOOK_S: Final = 0.02
+
+
+class Control(Protocol):
+    """What can be done to brokers. Each raises ``OSError`` or ``RaftlogError`` if it fails."""
+
+    def cannot(self, act: str) -> str:
+        """Why ``kill``, ``pause``... is not to be had here; empty if it may be."""
+        ...
+
+    def up(self) -> set[int]: ...
+
+    def kill(self, broker_ids: Collection[int], /) -> Mapping[int, str]:
+        """How each of those that ran ended, such as "signal 9"."""
+        ...
+
+    def spawn(self, broker_id: int, /) -> None: ...
+
+    def start_broker(self, broker_id: int, /) -> float: ...
+
+    def pause(self, broker_ids: Collection[int], /) -> None: ...
+
+    def resume(self, broker_ids: Collection[int], /) -> None: ...
+
+    def state(self, broker_id: int, /) -> str:
+        """``running``, ``stopped``, ``gone``, or ``unknown`` where nobody can tell."""
+        ...
+
+    def status(self) -> ClusterStatus: ...
+
+
+class ProcessNemesis:
+    """``sleep``: the pauses within a storm."""
+
+    def __init__(
+        self,
+        cluster: Control,
+        _ledger: object = None,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._control = cluster
+        self._sleep = sleep
+        self._hit: list[tuple[FaultPlan, tuple[int, ...]]] = []  # whom the faults that last hit
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        return KINDS
+
+    def why_not(self, kind: str) -> str:
+        if kind not in KINDS:
+            return f"{kind} is not of this nemesis"
+        return self._control.cannot("pause" if kind == "pause" else "kill")
+
+    # -- drawing
+
+    def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
+        if kind == "storm":
+            return _draw_storm(random, shape)
+        who = random.choice(KILLED if kind == "kill" else PAUSED)
+        targets, args = _draw_targets(who, random, shape)
+        return FaultPlan(
+            kind=kind,
+            targets=targets,
+            args={"who": who, **args},
+            hold_s=random.uniform(*random.choice(DOWN_S if kind == "kill" else PAUSED_S)),
+            expects=expectation(shape, len(targets) or 1),
+        )
+
+    # -- doing
+
+    def begin(self, fault: FaultPlan) -> Effect:
+        if fault.args.get("who") in ("leader", "leader-twice"):
+            leader = self._leader(fault.args)
+            if leader is None:
+                return not_injected(f"{_partition(fault.args)} has no leader that is up")
+            targets: tuple[int, ...] = (leader,)
+        else:
+            targets = fault.targets
+        self._hit.append((fault, targets))  # first: what fails half-way is undone too
+        if fault.kind == "pause":
+            return self._pause(targets)
+        storms = {
+            "rolling": self._roll,
+            "leader-twice": self._kill_leaders,
+            "recovery": self._kill_recovering,
+        }
+        return storms.get(fault.args["who"], self._kill)(fault, targets)
+
+    def _kill(self, _fault: FaultPlan, targets: Sequence[int]) -> Effect:
+        ended = self._control.kill(targets)
+        return self._gone(targets, {"ended": by_name(ended)}, is_hit=bool(ended))
+
+    def _kill_leaders(self, fault: FaultPlan, targets: Sequence[int]) -> Effect:
+        """The leader; and the next one, if there is one within a second."""
+        (first,) = targets
+        began = time.monotonic()
+        ended = dict(self._control.kill([first]))
+        second = None
+        while second in (None, first) and time.monotonic() - began < SUCCESSOR_S:
+            self._sleep(LOOK_S)
+            second = self._leader(fault.args)
+        hit: tuple[int, ...] = (first,)
+        if second is not None and second != first:
+            hit = (first, second)
+            self._hit[-1] = (fault, hit)
+            ended |= self._control.kill([second])
+        seen = {"ended": by_name(ended), "took_s": round(time.monotonic() - began, 3)}
+        return self._gone(hit, seen, is_hit=bool(ended))
+
+    def _roll(self, fault: FaultPlan, targets: Sequence[int]) -> Effect:
+        """One after the other dies and is started; nobody waits until it is ready."""
+        ended: dict[int, str] = {}
+        for number, target in enumerate(targets):
+            if number:
+                self._sleep(fault.args["gap_s"])
+            ended |= self._control.kill([target])
+            self._control.spawn(target)
+        return _killed(targets, {"ended": by_name(ended)}, is_hit=bool(ended))
+
+    def _kill_recovering(self, fault: FaultPlan, targets: Sequence[int]) -> Effect:
+        """Die, and die again so many seconds after each start; stay down."""
+        kills = [dict(self._control.kill(targets))]
+        for after_s in fault.args["after_s"]:
+            for target in targets:
+                self._control.spawn(target)
+            self._sleep(after_s)
+            kills.append(dict(self._control.kill(targets)))
+        seen = {"ended": [by_name(ended) for ended in kills]}
+        return self._gone(targets, seen, is_hit=any(kills[1:]))
+
+    def _gone(self, targets: Sequence[int], seen: dict[str, Any], *, is_hit: bool) -> Effect:
+        states = self._wait_for(targets, not_in=("running", "stopped"))
+        alive = [target for target, state in states.items() if state in ("running", "stopped")]
+        seen["state"] = by_name(states)
+        if alive:
+            return Effect(False, {"why": f"still there: {alive}", **seen}, tuple(targets))
+        return _killed(targets, seen, is_hit=is_hit)
+
+    def _pause(self, targets: Sequence[int]) -> Effect:
+        ran = [target for target in targets if target in self._control.up()]
+        self._control.pause(ran)
+        states = self._wait_for(ran, not_in=("running",))
+        seen: dict[str, Any] = {"state": by_name(states)}
+        awake = [target for target, state in states.items() if state not in ("stopped", "unknown")]
+        if awake or not ran:
+            why = f"not stopped: {awake}" if awake else "none of them was at work"
+            return Effect(False, {"why": why, **seen}, tuple(targets))
+        return Effect(True, seen, tuple(targets))
+
+    def _wait_for(self, targets: Sequence[int], *, not_in: tuple[str, ...]) -> dict[int, str]:
+        """What the system says, once nobody is in these states, or after a second."""
+        states: dict[int, str] = {}
+        for look in range(round(SIGNAL_S / LOOK_S)):
+            if look:
+                self._sleep(LOOK_S)
+            states = {target: self._control.state(target) for target in targets}
+            if not set(not_in) & set(states.values()):
+                break
+        return states
+
+    # -- undoing
+
+    def end(self, fault: FaultPlan) -> Effect:
+        """Resume or start whom the fault hit; how many seconds each start took."""
+        place = next((i for i, (plan, _) in enumerate(self._hit) if plan is fault), None)
+        if place is None:
+            return Effect(True, {"nothing": "it had hit nobody"})
+        _, targets = self._hit[place]
+        effect = self._resume(targets) if fault.kind == "pause" else self._start(targets)
+        del self._hit[place]
+        return effect
+
+    def heal(self) -> None:
+        """Whom a fault hit that was not ended runs again."""
+        while self._hit:
+            fault, targets = self._hit.pop()
+            undo = self._resume if fault.kind == "pause" else self._start
+            undo(targets)
+
+    def _resume(self, targets: Sequence[int]) -> Effect:
+        before = {target: self._control.state(target) for target in targets}
+        self._control.resume(targets)
+        after = {target: self._control.state(target) for target in targets}
+        return Effect(True, {"before": by_name(before), "after": by_name(after)}, tuple(targets))
+
+    def _start(self, targets: Sequence[int]) -> Effect:
+        """All at once, and then wait for each."""
+        ready: dict[int, float] = {}
+        failed: dict[int, str] = {}
+
+        def attempt(act: Callable[[int], object]) -> None:
+            for target in targets:
+                if target in failed:
+                    continue
+                try:
+                    act(target)
+                except (OSError, RaftlogError) as error:  # the others start all the same
+                    failed[target] = f"{type(error).__name__}: {error}"
+                else:
+                    ready[target] = round(time.monotonic() - began, 3)
+
+        began = time.monotonic()
+        attempt(self._control.spawn)
+        attempt(self._control.start_broker)
+        seen: dict[str, Any] = {
+            "ready_after_s": by_name({each: ready[each] for each in ready.keys() - failed.keys()})
+        }
+        if failed:
+            seen = {"why": f"not started: {by_name(failed)}", **seen}
+        return Effect(not failed, seen, tuple(targets))
+
+    def _leader(self, args: Mapping[str, Any]) -> int | None:
+        """Who leads the partition, if it is up."""
+        part = self._control.status().get(_partition(args))
+        return part.leader if part is not None and part.leader in self._control.up() else None
+
+
+def _partition(args: Mapping[str, Any]) -> TopicPartition:
+    return TopicPartition(args["topic"], args["partition"])
+
+
+def _killed(targets: Sequence[int], seen: Mapping[str, Any], *, is_hit: bool) -> Effect:
+    if not is_hit:
+        return Effect(False, {"why": "none of them was at work", **seen}, tuple(targets))
+    return Effect(True, seen, tuple(targets))
+
+
+def _draw_targets(who: str, random: Random, shape: Shape) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """Brokers; or none, and the partition whose leader it will be."""
+    if who == "leader":
+        topic = random.choice(shape.topics)
+        return (), {"topic": topic.name, "partition": random.randrange(topic.partitions)}
+    counts = {
+        "one": 1,
+        "minority": random.randint(1, max(1, shape.minority)),
+        "majority": shape.brokers // 2 + 1,
+        "all": shape.brokers,
+    }
+    return tuple(sorted(random.sample(shape.broker_ids, counts[who]))), {}
+
+
+def _draw_storm(random: Random, shape: Shape) -> FaultPlan:
+    who = random.choice(STORMS)
+    args: dict[str, Any] = {"who": who}
+    targets: tuple[int, ...] = ()
+    down = shape.brokers
+    if who == "all":
+        targets = shape.broker_ids
+    elif who == "rolling":
+        targets = tuple(random.sample(shape.broker_ids, shape.brokers))
+        args["gap_s"] = random.uniform(*ROLLING_GAP_S)
+    elif who == "leader-twice":
+        args |= _draw_targets("leader", random, shape)[1]
+        down = 2
+    else:
+        targets, _ = _draw_targets(random.choice(("one", "minority", "all")), random, shape)
+        count = random.randint(*RECOVERIES)
+        args["after_s"] = [random.uniform(*RECOVERING_S) for _ in range(count)]
+        down = len(targets)
+    return FaultPlan(
+        kind="storm",
+        targets=targets,
+        args=args,
+        hold_s=random.uniform(*STORM_S),
+        expects=expectation(shape, down),
+    )

@@ -1,0 +1,99 @@
+"""Which nemesis has which kinds of fault, and what a cluster needs for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from jepsen_like.nemesis.administration import AdministrationNemesis
+from jepsen_like.nemesis.base import Nemesis
+from jepsen_like.nemesis.clocks import ClocksNemesis
+from jepsen_like.nemesis.damage import DamageNemesis
+from jepsen_like.nemesis.disks import DisksNemesis
+from jepsen_like.nemesis.failpoints import FailpointsNemesis
+from jepsen_like.nemesis.links import LinksNemesis
+from jepsen_like.nemesis.losses import LossesNemesis
+from jepsen_like.nemesis.network import NetworkNemesis
+from jepsen_like.nemesis.power import PowerNemesis
+from jepsen_like.nemesis.process import ProcessNemesis
+from jepsen_like.nemesis.resources import ResourcesNemesis
+
+
+class Home(NamedTuple):
+    """A nemesis, made of a cluster and its ledger, and what of its kinds needs what.
+
+    ``needs``: what its cluster is made with, see ``cluster.Needs``.
+    """
+
+    maker: Callable[[Any, Any], Nemesis]
+    kinds: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+
+
+HOMES: Final[tuple[Home, ...]] = (
+    Home(ProcessNemesis, ("kill", "storm", "pause")),
+    Home(NetworkNemesis, ("partition", "one-way"), ("namespaces",)),
+    Home(NetworkNemesis, ("slow-link",), ("namespaces",)),
+    Home(
+        LinksNemesis,
+        ("link-delay", "link-stall", "link-reset", "link-garble", "link-late"),
+        ("relays", "client_relays"),
+    ),
+    Home(PowerNemesis, ("power",), ("loop_disks",)),
+    Home(DisksNemesis, ("disk-full", "read-only", "disk-error"), ("loop_disks",)),
+    Home(
+        FailpointsNemesis,
+        ("crash-at", "slow-disk", "pause-inside", "disk-error-at"),
+        ("failpoints",),
+    ),
+    Home(DamageNemesis, ("corrupt", "truncate", "rollback")),
+    Home(LossesNemesis, ("wipe", "swap-disks", "old-backup")),
+    Home(ClocksNemesis, ("clock-jump", "clock-strobe"), ("fake_time",)),
+    Home(ClocksNemesis, ("clock-bases",), ("time_namespaces",)),
+    Home(ResourcesNemesis, ("fds", "memory", "cpu")),
+    Home(AdministrationNemesis, ("transfer", "topics", "settings")),
+)
+
+KINDS: Final[Mapping[str, Home]] = {kind: home for home in HOMES for kind in home.kinds}
+
+# Names that stand for several kinds.
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "process": ("kill", "storm", "pause"),
+    "network": ("partition", "one-way", "slow-link"),
+    "links": ("link-delay", "link-stall", "link-reset", "link-garble", "link-late"),
+    "disk": ("disk-full", "read-only", "disk-error", "slow-disk", "disk-error-at"),
+    "damage": ("corrupt", "truncate", "rollback"),
+    "losses": ("wipe", "swap-disks", "old-backup"),
+    "clocks": ("clock-jump", "clock-strobe", "clock-bases"),
+    "resources": ("fds", "memory", "cpu"),
+    "admin": ("transfer", "topics", "settings"),
+    "all": tuple(KINDS),
+}
+
+
+def expand(names: Sequence[str]) -> tuple[str, ...]:
+    """The kinds that ``names`` of kinds and groups stand for, each once, in order.
+
+    Raises ``ValueError`` that names what is not known.
+    """
+    kinds: dict[str, None] = {}
+    for name in names:
+        if name not in KINDS and name not in GROUPS:
+            raise ValueError(
+                f"no kind of fault is called {name!r}; there are {', '.join(KINDS)}, and the "
+                f"groups {', '.join(GROUPS)}"
+            )
+        kinds |= dict.fromkeys(GROUPS.get(name, (name,)))
+    return tuple(kinds)
+
+
+def needs_of(kinds: Collection[str]) -> set[str]:
+    """What a cluster has to be made with for these kinds: names of fields of ``cluster.Needs``."""
+    return {need for kind in kinds for need in KINDS[kind].needs}
+
+
+def make(kinds: Collection[str], cluster: Any, ledger: Any) -> dict[str, Nemesis]:
+    """The nemesis of each kind; kinds of one class share one."""
+    makers = {KINDS[kind].maker for kind in kinds}
+    made = {maker: maker(cluster, ledger) for maker in makers}
+    return {kind: made[KINDS[kind].maker] for kind in kinds}

@@ -1,0 +1,270 @@
+"""The kinds fds, memory and cpu (R1, R2): a broker gets too little of the machine for a while.
+
+It may get slow, refuse, or be killed for it; what it acknowledges has to be right all the same, and
+when it has enough again, or is started again, it has to work as before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Final, Protocol
+
+from jepsen_like.control import limits
+from jepsen_like.control.limits import Burners, Controller, Group
+from jepsen_like.nemesis.aftermath import Startable, Words, poll, try_start
+from jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from jepsen_like.plan import Shape
+from raftlog.config.address import Address
+from raftlog.protocol.api import PRODUCE
+from raftlog.protocol.frame import encode_request
+from raftlog.protocol.produce import ProducePartition, ProduceRequest
+from raftlog.testing.probes import answers
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+REQUEST_BYTES: Final = 8 * MIB  # of each request that stays half sent
+NOBODYS_TOPIC: Final = "half-sent"  # which there is not
+CONNECTIONS: Final = 64  # that are opened to take what descriptors there are
+CONNECT_TIMEOUT_S: Final = 0.5
+EFFECT_S: Final = 3.0  # for a limit to show
+LOOK_S: Final = 0.1
+NO_FILES: Final = "Too many open files"
+KINDS: Final[Mapping[str, str]] = {
+    "fds": "A broker gets no new file descriptor: no connection, no segment.",
+    "memory": "A broker gets hardly any more memory, and is killed when it insists.",
+    "cpu": "A broker gets a small part of one CPU.",
+}
+
+
+class Process(Protocol):
+    @property
+    def log_path(self) -> Path: ...
+
+    @property
+    def running(self) -> bool: ...
+
+
+class HostLike(Protocol):
+    """What is asked of one broker's host."""
+
+    @property
+    def process(self) -> Process: ...
+
+    @property
+    def broker_pid(self) -> int | None: ...
+
+    @property
+    def address(self) -> Address: ...
+
+
+class Cluster(Startable, Protocol):
+    """What is asked of the cluster."""
+
+    @property
+    def hosts(self) -> Mapping[int, HostLike]: ...
+
+
+@dataclass
+class _Squeeze:
+    """What one broker lacks, and how it gets it back."""
+
+    fault: FaultPlan
+    broker: int
+    pid: int
+    words: Words
+    undo: ExitStack = field(default_factory=ExitStack)
+    group: Group | None = None
+    waited_ns: int = 0  # for a CPU, until now
+
+
+class ResourcesNemesis:
+    """Limits the live process of a broker."""
+
+    def __init__(self, cluster: Cluster, _ledger: object = None) -> None:
+        self._cluster = cluster
+        self._squeezes: list[_Squeeze] = []
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        return KINDS
+
+    def why_not(self, kind: str) -> str:
+        if kind not in KINDS:
+            return f"{kind} is not of this nemesis"
+        if not Path("/proc/self/fd").exists():
+            return "it needs Linux"
+        return limits.why_not("memory") if kind == "memory" else ""
+
+    # -- what to do
+
+    def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
+        args: dict[str, Any]
+        if kind == "fds":
+            args = {"spare": random.choice((0, 1, 3, 8))}
+        elif kind == "memory":
+            # Little of what it writes fits: it has to wait for the disk. Or clients' requests, that
+            # stay half sent, do not fit: it is killed.
+            args = {"bytes": random.choice((KIB * 256, KIB * 512, MIB)), "requests": 0}
+            if random.random() < 0.5:
+                args = {"bytes": random.choice((2, 8)) * MIB, "requests": random.randint(3, 6)}
+        else:
+            args = {
+                "means": random.choice(("quota", "quota", "neighbours")),
+                "share": random.choice((0.05, 0.1, 0.2)),
+                "neighbours": random.randint(2, 6),
+            }
+        return FaultPlan(
+            kind=kind,
+            targets=(random.choice(shape.broker_ids),),
+            args=args,
+            hold_s=random.uniform(2.0, 8.0),
+            expects="available" if shape.minority else "outage",
+        )
+
+    # -- doing it
+
+    def begin(self, fault: FaultPlan) -> Effect:
+        (broker,) = fault.targets
+        host = self._cluster.hosts[broker]
+        pid = host.broker_pid
+        if pid is None or not host.process.running:
+            return not_injected(f"broker {broker} does not run")
+        squeeze = _Squeeze(fault, broker, pid, Words(host.process.log_path))
+        self._squeezes.append(squeeze)
+        self._cluster.expect_exit([broker])
+        acts = {"fds": self._take_files, "memory": self._take_memory, "cpu": self._take_cpu}
+        return acts[fault.kind](squeeze)
+
+    def end(self, fault: FaultPlan) -> Effect:
+        mine = [squeeze for squeeze in self._squeezes if squeeze.fault is fault]
+        if not mine:
+            return not_injected("nothing was taken away")
+        seen: dict[str, Any] = {}
+        for squeeze in mine:
+            self._squeezes.remove(squeeze)
+            seen = self._give_back(squeeze)
+        return Effect(True, seen)
+
+    def heal(self) -> None:
+        while self._squeezes:
+            self._give_back(self._squeezes.pop())
+
+    def _give_back(self, squeeze: _Squeeze) -> dict[str, Any]:
+        """Start the broker too, if it has ended; not one that another nemesis has killed anew."""
+        host = self._cluster.hosts[squeeze.broker]
+        if self._pressure(squeeze).get("killed"):
+            poll(lambda: not host.process.running, EFFECT_S)  # it dies; it may not be dead
+        seen = self._pressure(squeeze)
+        squeeze.undo.close()
+        start = try_start(self._cluster, squeeze.broker)
+        if not start.started:  # it was about to end
+            start = try_start(self._cluster, squeeze.broker)
+        seen["ended"] = squeeze.words.lines((NO_FILES, "The broker ends"))
+        return {**seen, **start.told()}
+
+    # -- file descriptors
+
+    def _take_files(self, squeeze: _Squeeze) -> Effect:
+        pid, address = squeeze.pid, self._cluster.hosts[squeeze.broker].address
+        count = limits.open_files(pid)
+        before = limits.limit_files(pid, count + squeeze.fault.args["spare"])
+        squeeze.undo.callback(_limit_again, pid, before)
+        for _ in range(CONNECTIONS):
+            with contextlib.suppress(OSError):
+                connection = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
+                squeeze.undo.callback(connection.close)
+        is_shut = not answers(address)
+        seen = {
+            "open": count,
+            "limit": count + squeeze.fault.args["spare"],
+            "new_connection_is_answered": not is_shut,
+            "said": squeeze.words.lines((NO_FILES,)),
+        }
+        if is_shut or seen["said"]:
+            return Effect(True, seen)
+        return Effect(False, {"why": "the broker found descriptors all the same", **seen})
+
+    # -- memory
+
+    def _take_memory(self, squeeze: _Squeeze) -> Effect:
+        group = self._group("memory", squeeze)
+        if group is None:
+            return not_injected("there are no control groups")
+        group.limit_memory(squeeze.fault.args["bytes"])
+        # In version 1 only what is taken from now on counts here.
+        group.add(squeeze.pid)
+        for number in range(squeeze.fault.args["requests"]):
+            with contextlib.suppress(OSError):  # it may be dead by now
+                self._send_half(squeeze, number)
+        is_felt = poll(lambda: any(group.pressure().values()), EFFECT_S, interval_s=LOOK_S)
+        seen = self._pressure(squeeze)
+        # It may come yet: the end says so.
+        return Effect(is_felt, seen if is_felt else {"why": "nothing more was asked for", **seen})
+
+    def _send_half(self, squeeze: _Squeeze, number: int) -> None:
+        """A large request but for its last byte: the broker keeps what has come in its memory."""
+        address = self._cluster.hosts[squeeze.broker].address
+        connection = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
+        squeeze.undo.callback(connection.close)
+        part = ProducePartition(topic=NOBODYS_TOPIC, partition=0, length=REQUEST_BYTES)
+        buffers = encode_request(
+            PRODUCE.number,
+            version=PRODUCE.version_max,
+            correlation_id=number,
+            message=ProduceRequest(acks=1, partitions=[part]),
+            attachment=[bytes(REQUEST_BYTES)],
+        )
+        connection.sendall(b"".join(buffers)[:-1])
+
+    # -- CPU
+
+    def _take_cpu(self, squeeze: _Squeeze) -> Effect:
+        with contextlib.suppress(OSError):
+            squeeze.waited_ns = limits.waited_ns(squeeze.pid)
+        args = squeeze.fault.args
+        group = self._group("cpu", squeeze) if args["means"] == "quota" else None
+        if group is not None:
+            group.limit_cpu(args["share"])
+            group.add(squeeze.pid)
+        else:
+            burners = Burners(squeeze.pid, args["neighbours"])
+            squeeze.undo.callback(burners.close)
+        is_felt = poll(lambda: self._waits(squeeze), EFFECT_S, interval_s=LOOK_S)
+        seen = self._pressure(squeeze)
+        return Effect(is_felt, seen if is_felt else {"why": "it did not have to wait", **seen})
+
+    def _waits(self, squeeze: _Squeeze) -> bool:
+        seen = self._pressure(squeeze)
+        return bool(seen.get("throttled")) or seen.get("waited_ms", 0) >= 10
+
+    # -- both
+
+    def _group(self, controller: Controller, squeeze: _Squeeze) -> Group | None:
+        """A group for this broker alone; None where there can be none."""
+        place = limits.hierarchy(controller)
+        if place is None or limits.why_not(controller):
+            return None
+        squeeze.group = Group(place, f"raftlog-{os.getpid()}-{controller}-{squeeze.broker}")
+        squeeze.undo.callback(squeeze.group.close)
+        return squeeze.group
+
+    def _pressure(self, squeeze: _Squeeze) -> dict[str, Any]:
+        seen: dict[str, Any] = {} if squeeze.group is None else dict(squeeze.group.pressure())
+        if squeeze.fault.kind == "cpu":
+            with contextlib.suppress(OSError):
+                waited_ns = limits.waited_ns(squeeze.pid) - squeeze.waited_ns
+                seen["waited_ms"] = max(0, waited_ns) // 1_000_000
+        seen["runs"] = self._cluster.hosts[squeeze.broker].process.running
+        return seen
+
+
+def _limit_again(pid: int, count: int) -> None:
+    with contextlib.suppress(OSError):  # it has ended
+        limits.limit_files(pid, count)

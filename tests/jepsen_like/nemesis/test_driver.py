@@ -1,0 +1,194 @@
+"""The driver records what came of each fault, ends what it begins, and hides no bug."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from jepsen_like.history import Fault, Note, Recorder, read
+from jepsen_like.nemesis.base import Effect, Expectation, FaultPlan, not_injected
+from jepsen_like.nemesis.driver import Driver
+from jepsen_like.plan import Shape
+from jepsen_like.schedule import Step
+from raftlog.errors import BrokerUnavailableError
+
+
+@dataclass
+class Fake:
+    """Does what its answers say; notes what it was asked for."""
+
+    answer: Effect | Exception = field(default_factory=lambda: Effect(True, {"pid": 7}))
+    why: str = ""
+    calls: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        return {"kill": "x"}
+
+    def why_not(self, kind: str) -> str:
+        del kind
+        return self.why
+
+    def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
+        raise NotImplementedError
+
+    def begin(self, fault: FaultPlan) -> Effect:
+        self.calls.append(("begin", fault.kind))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def end(self, fault: FaultPlan) -> Effect:
+        self.calls.append(("end", fault.kind))
+        return Effect(True, {"started": 0.5})
+
+    def heal(self) -> None:
+        self.calls.append(("heal", ""))
+
+
+@dataclass
+class FakeLedger:
+    refusal: str = ""
+    expects: Expectation = "available"
+
+    def may_lose(self, targets: Sequence[int]) -> str:
+        del targets
+        return self.refusal
+
+    def may_stop(self, targets: Sequence[int]) -> Expectation:
+        del targets
+        return self.expects
+
+
+class Stage:
+    """A driver, its fakes, and the faults that it recorded."""
+
+    def __init__(self, path: Path, nemesis: Fake, ledger: FakeLedger) -> None:
+        self.path = path / "history.jsonl"
+        self.recorder = Recorder(self.path, itertools.count(1).__next__)
+        self.driver = Driver(
+            {"kill": nemesis, "wipe": nemesis}, ledger, self.recorder, clock_s=lambda: 1e9
+        )
+
+    def play(self, *steps: Step, stopping: bool = False) -> list[Fault]:
+        event = threading.Event()
+        if stopping:
+            event.set()
+        self.driver.play(steps, event)
+        self.recorder.close()
+        return [entry for entry in read(self.path) if isinstance(entry, Fault)]
+
+    def notes(self) -> list[Note]:
+        return [entry for entry in read(self.path) if isinstance(entry, Note)]
+
+
+def steps(plan: FaultPlan, number: int = 1) -> tuple[Step, Step]:
+    return Step(0, "begin", number, plan), Step(1, "end", number, plan)
+
+
+KILL = FaultPlan(kind="kill", targets=(2,), args={"role": "leader"})
+WIPE = FaultPlan(kind="wipe", targets=(1, 2), lossy=True)
+
+
+def test_a_fault_is_begun_ended_and_recorded_with_what_was_seen(tmp_path: Path) -> None:
+    nemesis = Fake()
+    faults = Stage(tmp_path, nemesis, FakeLedger()).play(*steps(KILL))
+    assert nemesis.calls == [("begin", "kill"), ("end", "kill")]
+    assert [(fault.type, fault.phase) for fault in faults] == [
+        ("invoke", "begin"),
+        ("info", "begin"),
+        ("invoke", "end"),
+        ("info", "end"),
+    ]
+    assert faults[1].effect == {"pid": 7}
+    assert faults[1].targets == [2]
+    assert faults[1].args == {"role": "leader"}
+    assert all(fault.injected for fault in faults)
+
+
+def test_what_this_machine_cannot_do_is_recorded_and_not_tried(tmp_path: Path) -> None:
+    nemesis = Fake(why="it needs root")
+    faults = Stage(tmp_path, nemesis, FakeLedger()).play(*steps(KILL))
+    assert nemesis.calls == []
+    assert [(fault.injected, fault.effect) for fault in faults if fault.type == "info"] == [
+        (False, {"why": "it needs root"})
+    ]
+
+
+def test_the_ledger_forbids_a_loss_and_nothing_else(tmp_path: Path) -> None:
+    nemesis = Fake()
+    stage = Stage(tmp_path, nemesis, FakeLedger(refusal="2 is the last in the ISR"))
+    faults = stage.play(*steps(WIPE, 1), *steps(KILL, 2))
+    assert nemesis.calls == [("begin", "kill"), ("end", "kill")]
+    assert faults[1].effect == {"why": "2 is the last in the ISR"}
+    assert not faults[1].injected
+
+
+@pytest.mark.parametrize("error", [OSError("no such process"), BrokerUnavailableError("it ended")])
+def test_a_fault_that_fails_half_way_is_ended_too(tmp_path: Path, error: Exception) -> None:
+    nemesis = Fake(answer=error)
+    stage = Stage(tmp_path, nemesis, FakeLedger())
+    faults = stage.play(*steps(KILL))
+    assert nemesis.calls == [("begin", "kill"), ("end", "kill")]
+    assert not faults[1].injected
+    assert str(error) in faults[1].effect["why"]
+    assert stage.notes() == []
+
+
+def test_a_bug_of_a_nemesis_is_a_trouble_of_the_run(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, Fake(answer=KeyError("x")), FakeLedger())
+    faults = stage.play(*steps(KILL))
+    assert not faults[1].injected
+    assert [note.is_trouble for note in stage.notes()] == [True]
+
+
+def test_what_was_begun_is_ended_when_the_run_stops(tmp_path: Path) -> None:
+    nemesis = Fake()
+    stage = Stage(tmp_path, nemesis, FakeLedger())
+    stage.play(steps(KILL)[0])  # its end is not in the schedule
+    assert nemesis.calls == [("begin", "kill"), ("end", "kill")]
+
+
+def test_nothing_begins_once_the_run_stops(tmp_path: Path) -> None:
+    nemesis = Fake()
+    assert Stage(tmp_path, nemesis, FakeLedger()).play(*steps(KILL), stopping=True) == []
+    assert nemesis.calls == []
+
+
+def test_two_faults_at_once_may_stop_writes(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, Fake(), FakeLedger())
+    first, second = steps(KILL, 1), steps(KILL, 2)
+    faults = stage.play(first[0], second[0], first[1], second[1])
+    assert [f.expects for f in faults if (f.type, f.phase) == ("info", "begin")] == [
+        "available",
+        "outage",
+    ]
+
+
+def test_refused_faults_do_not_count_as_injected(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, Fake(answer=not_injected("down already")), FakeLedger())
+    stage.play(*steps(KILL))
+    assert stage.driver.injected == {}
+
+
+def test_heal_goes_on_after_one_that_cannot(tmp_path: Path) -> None:
+    class Stuck(Fake):
+        def heal(self) -> None:
+            raise RuntimeError("stuck")
+
+    well, stuck = Fake(), Stuck()
+    stage = Stage(tmp_path, well, FakeLedger())
+    stage.driver.nemeses = {"kill": stuck, "wipe": well}
+    stage.driver.nemeses = dict(stage.driver.nemeses)
+    try:
+        stage.driver.heal()
+    finally:
+        stage.recorder.close()
+    assert ("heal", "") in well.calls
+    assert [note.is_trouble for note in stage.notes()] == [True]

@@ -1,0 +1,361 @@
+"""Processes die and stop as the plan says, and what is reported is what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from jepsen_like.cluster import ClusterUnderTest, Needs
+from jepsen_like.nemesis.base import FaultPlan
+from jepsen_like.nemesis.process import KINDS, STORMS, ProcessNemesis
+from jepsen_like.plan import Shape, TopicShape
+from jepsen_like.status import ClusterStatus, PartitionStatus
+from raftlog import Admin, NewTopic
+from raftlog.errors import BrokerUnavailableError
+from raftlog.testing import wait_until
+from raftlog.types import TopicPartition
+
+PATIENCE_S = 40.0
+TOPIC = "events"
+LEADER = {"topic": TOPIC, "partition": 0}
+
+
+def shape_of(brokers: int, copies: int = 3, min_isr: int = 2) -> Shape:
+    topics = (
+        TopicShape(name=TOPIC, partitions=2, replication_factor=copies, min_isr=min_isr),
+        TopicShape(name="others", partitions=1, replication_factor=copies, min_isr=min_isr),
+    )
+    return Shape(brokers=brokers, topics=topics)
+
+
+@dataclass
+class FakeControl:
+    """Brokers without processes. ``leaders``: who leads, at each look; the last one stays."""
+
+    states: dict[int, str] = field(default_factory=lambda: dict.fromkeys((1, 2, 3), "running"))
+    leaders: list[int | None] = field(default_factory=lambda: [1])
+    immortal: bool = False
+    stubborn: set[int] = field(default_factory=set)
+    done: list[str] = field(default_factory=list)
+
+    def cannot(self, act: str) -> str:
+        return "its script has no way to" if act == "pause" and self.immortal else ""
+
+    def up(self) -> set[int]:
+        return {broker for broker, state in self.states.items() if state == "running"}
+
+    def kill(self, broker_ids: Collection[int]) -> dict[int, str]:
+        self.done.append(f"kill {sorted(broker_ids)}")
+        ran = [broker for broker in broker_ids if self.states[broker] != "gone"]
+        if not self.immortal:
+            self.states |= dict.fromkeys(ran, "gone")
+        return dict.fromkeys(ran, "signal 9")
+
+    def spawn(self, broker_id: int) -> None:
+        if self.states[broker_id] == "gone":
+            self.done.append(f"spawn {broker_id}")
+            if broker_id in self.stubborn:
+                raise BrokerUnavailableError(f"broker {broker_id} will not")
+            self.states[broker_id] = "running"
+
+    def start_broker(self, broker_id: int) -> float:
+        self.spawn(broker_id)
+        return 0.25
+
+    def pause(self, broker_ids: Collection[int]) -> None:
+        self.done.append(f"pause {sorted(broker_ids)}")
+        if not self.immortal:
+            self.states |= dict.fromkeys(broker_ids, "stopped")
+
+    def resume(self, broker_ids: Collection[int]) -> None:
+        self.done.append(f"resume {sorted(broker_ids)}")
+        stopped = [broker for broker in broker_ids if self.states[broker] == "stopped"]
+        self.states |= dict.fromkeys(stopped, "running")
+
+    def state(self, broker_id: int) -> str:
+        return self.states[broker_id]
+
+    def status(self) -> ClusterStatus:
+        leader = self.leaders.pop(0) if len(self.leaders) > 1 else self.leaders[0]
+        part = PartitionStatus(
+            topic=TOPIC,
+            partition=0,
+            leader=leader,
+            leader_epoch=1,
+            replicas=(1, 2, 3),
+            isr=frozenset((1, 2, 3)),
+        )
+        return {part.name: part}
+
+
+def nemesis_of(**facts: Any) -> tuple[ProcessNemesis, FakeControl]:
+    control = FakeControl(**facts)
+    return ProcessNemesis(control, sleep=lambda s: control.done.append(f"sleep {s}")), control
+
+
+def plan(kind: str, *targets: int, who: str = "one", **args: Any) -> FaultPlan:
+    return FaultPlan(kind=kind, targets=targets, args={"who": who, **args})
+
+
+# -- drawing
+
+
+def draws(kind: str, shape: Shape, count: int = 300) -> list[FaultPlan]:
+    nemesis, random = nemesis_of()[0], Random(3)
+    return [nemesis.draw(kind, random, shape) for _ in range(count)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_chance_draws_the_same_faults(kind: str) -> None:
+    assert draws(kind, shape_of(5)) == draws(kind, shape_of(5))
+    assert {each.kind for each in draws(kind, shape_of(5))} == {kind}
+    assert not any(each.lossy for each in draws(kind, shape_of(5)))
+
+
+def test_a_minority_is_killed_at_most_and_comes_back_soon_or_late() -> None:
+    kills = draws("kill", shape_of(5, min_isr=1))
+    assert {len(each.targets) for each in kills} == {0, 1, 2}
+    for each in kills:
+        assert (each.args["who"] == "leader") == (not each.targets)
+        assert 0 <= each.hold_s <= 30
+        assert each.expects == "available"
+    leaders = {(each.args["topic"], each.args["partition"]) for each in kills if not each.targets}
+    assert leaders == {(TOPIC, 0), (TOPIC, 1), ("others", 0)}
+    assert min(each.hold_s for each in kills) == 0
+    assert max(each.hold_s for each in kills) > 20
+    for each in draws("kill", shape_of(2, copies=2, min_isr=1)):
+        assert each.expects == "outage"  # of two voters, both are needed
+
+
+def test_pauses_are_short_and_longer_than_every_timeout() -> None:
+    pauses = draws("pause", shape_of(5, min_isr=1))
+    assert {len(each.targets) for each in pauses} == {0, 1, 2, 3, 5}
+    for each in pauses:
+        assert 0.1 <= each.hold_s <= 60
+        assert each.expects == ("available" if len(each.targets) <= 2 else "outage")
+    assert min(each.hold_s for each in pauses) < 1
+    assert max(each.hold_s for each in pauses) > 30
+
+
+def test_every_storm_is_drawn() -> None:
+    storms = draws("storm", shape_of(3))
+    assert {each.args["who"] for each in storms} == set(STORMS)
+    for each in storms:
+        if each.args["who"] == "rolling":
+            assert sorted(each.targets) == [1, 2, 3]
+        elif each.args["who"] == "recovery":
+            assert all(0 <= s <= 0.3 for s in each.args["after_s"])
+            assert 2 <= len(each.args["after_s"]) <= 5
+            assert each.expects == ("available" if len(each.targets) == 1 else "outage")
+            continue
+        assert each.expects == "outage"
+    rolling = {each.targets for each in storms if each.args["who"] == "rolling"}
+    assert len(rolling) == 6  # in every order
+
+
+# -- doing
+
+
+def test_whom_the_plan_names_dies_and_is_started() -> None:
+    nemesis, control = nemesis_of()
+    fault = plan("kill", 2, 3)
+    effect = nemesis.begin(fault)
+    assert effect.injected
+    assert effect.targets == (2, 3)
+    assert effect.seen == {
+        "ended": {"2": "signal 9", "3": "signal 9"},
+        "state": {"2": "gone", "3": "gone"},
+    }
+    effect = nemesis.end(fault)
+    assert effect.injected
+    assert effect.seen["ready_after_s"].keys() == {"2", "3"}
+    assert control.up() == {1, 2, 3}
+    assert "it had hit nobody" in nemesis.end(fault).seen.values()
+
+
+def test_a_leader_is_whoever_leads_then() -> None:
+    nemesis, control = nemesis_of(leaders=[2])
+    fault = plan("kill", who="leader", **LEADER)
+    assert nemesis.begin(fault).targets == (2,)
+    assert control.up() == {1, 3}
+    nemesis.end(fault)
+    assert control.up() == {1, 2, 3}
+    control.leaders = [None]
+    effect = nemesis.begin(fault)
+    assert not effect.injected
+    assert effect.seen == {"why": "events:0 has no leader that is up"}
+    control.leaders = [3]
+    control.states[3] = "gone"
+    assert not nemesis.begin(fault).injected
+    assert not nemesis.begin(plan("pause", who="leader", topic="none", partition=0)).injected
+
+
+def test_who_was_down_was_not_killed() -> None:
+    nemesis, control = nemesis_of()
+    control.states[2] = "gone"
+    effect = nemesis.begin(plan("kill", 2))
+    assert not effect.injected
+    assert effect.seen["why"] == "none of them was at work"
+
+
+def test_who_lives_on_was_not_killed() -> None:
+    nemesis, _ = nemesis_of(immortal=True)
+    effect = nemesis.begin(plan("kill", 2))
+    assert not effect.injected
+    assert effect.seen["why"] == "still there: [2]"
+
+
+def test_whom_nobody_can_start_is_named_and_the_others_start() -> None:
+    nemesis, control = nemesis_of(stubborn={1})
+    fault = plan("kill", 1, 2)
+    nemesis.begin(fault)
+    effect = nemesis.end(fault)
+    assert not effect.injected
+    assert "broker 1 will not" in effect.seen["why"]
+    assert effect.seen["ready_after_s"].keys() == {"2"}
+    assert control.up() == {2, 3}
+
+
+def test_who_is_paused_stops_and_goes_on() -> None:
+    nemesis, _ = nemesis_of()
+    fault = plan("pause", 1, 2)
+    effect = nemesis.begin(fault)
+    assert effect.injected
+    assert effect.seen == {"state": {"1": "stopped", "2": "stopped"}}
+    assert nemesis.end(fault).seen == {
+        "before": {"1": "stopped", "2": "stopped"},
+        "after": {"1": "running", "2": "running"},
+    }
+
+
+def test_who_does_not_stop_was_not_paused() -> None:
+    nemesis, control = nemesis_of(immortal=True)
+    effect = nemesis.begin(plan("pause", 1))
+    assert not effect.injected
+    assert effect.seen["why"] == "not stopped: [1]"
+    control.states[1] = "gone"
+    assert nemesis.begin(plan("pause", 1)).seen["why"] == "none of them was at work"
+    assert nemesis.why_not("pause") == "its script has no way to"
+    assert nemesis.why_not("kill") == ""
+    assert nemesis.why_not("power") == "power is not of this nemesis"
+
+
+def test_whose_state_nobody_can_tell_is_taken_for_paused() -> None:
+    nemesis, control = nemesis_of()
+    control.state = lambda broker_id: "unknown"  # type: ignore[method-assign]
+    assert nemesis.begin(plan("pause", 1)).injected
+
+
+def test_a_leader_dies_and_the_next_one_too() -> None:
+    nemesis, control = nemesis_of(leaders=[1, 1, None, 3])
+    fault = plan("storm", who="leader-twice", **LEADER)
+    effect = nemesis.begin(fault)
+    assert effect.injected
+    assert effect.targets == (1, 3)
+    assert effect.seen["ended"] == {"1": "signal 9", "3": "signal 9"}
+    nemesis.end(fault)
+    assert control.up() == {1, 2, 3}
+
+
+def test_all_die_in_turn() -> None:
+    nemesis, control = nemesis_of()
+    effect = nemesis.begin(plan("storm", 3, 1, 2, who="rolling", gap_s=0.5))
+    assert effect.injected
+    assert control.done == [
+        "kill [3]", "spawn 3", "sleep 0.5",
+        "kill [1]", "spawn 1", "sleep 0.5",
+        "kill [2]", "spawn 2",
+    ]  # fmt: skip
+
+
+def test_who_recovers_dies_again() -> None:
+    nemesis, control = nemesis_of()
+    fault = plan("storm", 2, who="recovery", after_s=[0.1, 0.0])
+    effect = nemesis.begin(fault)
+    assert effect.injected
+    assert effect.seen["ended"] == [{"2": "signal 9"}] * 3
+    assert control.done == [
+        "kill [2]", "spawn 2", "sleep 0.1", "kill [2]", "spawn 2", "sleep 0.0", "kill [2]",
+    ]  # fmt: skip
+    assert control.up() == {1, 3}
+    nemesis.end(fault)
+    assert control.up() == {1, 2, 3}
+
+
+def test_healing_undoes_what_was_not_ended() -> None:
+    nemesis, control = nemesis_of()
+    nemesis.begin(plan("kill", 1))
+    nemesis.begin(plan("pause", 2))
+    nemesis.heal()
+    assert control.up() == {1, 2, 3}
+    control.done.clear()
+    nemesis.heal()
+    assert control.done == []
+
+
+# -- real ones
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterUnderTest]:
+    made = ClusterUnderTest(shape_of(3), Needs(), tmp_path_factory.mktemp("processes"))
+    try:
+        made.start()
+        with Admin(made.bootstrap) as admin:
+            admin.create_topics([NewTopic(TOPIC, 2, 3, {"min.insync.replicas": "2"})])
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "fault",
+    [
+        plan("kill", who="leader", **LEADER),
+        plan("storm", who="leader-twice", **LEADER),
+        plan("storm", 2, who="recovery", after_s=[0.3, 0.0, 0.1]),
+        plan("storm", 2, 3, 1, who="rolling", gap_s=0.2),
+    ],
+    ids=lambda fault: f"{fault.kind} {fault.args['who']}",
+)
+def test_real_brokers_die_and_come_back(cluster: ClusterUnderTest, fault: FaultPlan) -> None:
+    assert cluster.wait_quiet(PATIENCE_S) == []
+    nemesis = ProcessNemesis(cluster)
+    pids = {broker: host.broker_pid for broker, host in cluster.hosts.items()}
+    effect = nemesis.begin(fault)
+    assert effect.injected, effect
+    for broker in effect.targets:
+        assert not Path(f"/proc/{pids[broker]}").exists()
+    ended = effect.seen["ended"]
+    for killed in ended if isinstance(ended, list) else [ended]:
+        assert set(killed.values()) <= {"signal 9"}
+    effect = nemesis.end(fault)
+    assert effect.injected, effect
+    assert cluster.up() == {1, 2, 3}
+    assert cluster.unexpected_exits() == []
+
+
+@pytest.mark.integration
+def test_real_brokers_stop_and_go_on(cluster: ClusterUnderTest) -> None:
+    assert cluster.wait_quiet(PATIENCE_S) == []
+    nemesis = ProcessNemesis(cluster)
+    old = cluster.status()[TopicPartition(TOPIC, 0)]
+    fault = plan("pause", who="leader", **LEADER)
+    effect = nemesis.begin(fault)
+    assert effect.injected, effect
+    assert effect.targets == (old.leader,)
+    assert set(effect.seen["state"].values()) == {"stopped"}
+
+    def is_replaced() -> bool:
+        new = cluster.status()[TopicPartition(TOPIC, 0)]
+        return new.leader != old.leader and new.leader_epoch > old.leader_epoch
+
+    wait_until(is_replaced, timeout_s=PATIENCE_S, what="another leader")
+    assert set(nemesis.end(fault).seen["after"].values()) == {"running"}
+    assert cluster.wait_quiet(PATIENCE_S) == []
