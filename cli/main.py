@@ -44,6 +44,9 @@ COMMANDS: Final[dict[str, Entry]] = {
         "cli.bench:bench",
         "Measure this machine's raftlog, next to the floor: the least that the machine could do.",
     ),
+    "chaos": Entry(
+        "cli.chaos:chaos", "Break a cluster on purpose, and judge what its clients saw."
+    ),
     "completion": Entry("cli.completion:completion", "Print the shell's completion script."),
 }
 

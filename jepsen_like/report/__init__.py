@@ -1,0 +1,1 @@
+"""Reports: what a run looked like and how it was judged, for people."""

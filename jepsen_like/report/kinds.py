@@ -1,0 +1,68 @@
+"""The kinds of fault, and which of them this machine can inject: tried on a cluster that is made
+and never started."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from jepsen_like.cluster import ClusterUnderTest, Needs
+from jepsen_like.nemesis import registry
+from jepsen_like.plan import Shape, TopicShape
+
+NEED_ROOT: Final = frozenset({"namespaces", "loop_disks", "time_namespaces"})
+WITHOUT_ROOT: Final = "it needs root on Linux"
+SHAPE: Final = Shape(
+    brokers=3, topics=(TopicShape(name="t", partitions=1, replication_factor=3, min_isr=2),)
+)
+
+
+class Kind(NamedTuple):
+    """One kind of fault. ``told``: a sentence. ``why_not``: empty if it can be injected here."""
+
+    name: str
+    told: str
+    why_not: str
+
+
+def kinds_here(*, without_root: bool) -> list[Kind]:
+    """All kinds. In a sandbox, or ``without_root``, nothing outside of this process is touched."""
+    wanted = registry.needs_of(registry.KINDS)
+    why = dict.fromkeys(NEED_ROOT, WITHOUT_ROOT) if without_root else {}
+    with tempfile.TemporaryDirectory("-raftlog-kinds") as directory:
+        usable = wanted - why.keys()
+        try:
+            cluster = _cluster(usable, directory)
+        except OSError:  # something is missing: which it is has to be tried one by one
+            why |= _unusable(usable, directory)
+            cluster = _cluster(usable - why.keys(), directory)
+        counts = why.keys() - {"namespaces"}  # without them, relays cut: the nemesis knows
+        with closing(cluster):
+            found = registry.make(registry.KINDS, cluster, None)
+            return [
+                Kind(
+                    name,
+                    found[name].kinds[name],
+                    found[name].why_not(name)
+                    or next((why[need] for need in home.needs if need in counts), ""),
+                )
+                for name, home in registry.KINDS.items()
+            ]
+
+
+def _cluster(needs: Iterable[str], directory: str) -> ClusterUnderTest:
+    return ClusterUnderTest(SHAPE, Needs(**dict.fromkeys(needs, True)), Path(directory))
+
+
+def _unusable(needs: Iterable[str], directory: str) -> dict[str, str]:
+    """Those that a cluster cannot be made with here, each with the reason."""
+    why = {}
+    for need in needs:
+        try:
+            _cluster((need,), directory).close()
+        except OSError as error:
+            why[need] = str(error)
+    return why

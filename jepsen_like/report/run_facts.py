@@ -1,0 +1,102 @@
+"""What a run was asked to do and where it ran, from the first entry of its history. Pure.
+
+Histories of others may have no plan, or one that looks different: what is not there is left out.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jepsen_like.report import markup
+from jepsen_like.report.digest import Digest
+
+Row = tuple[str, str]
+
+
+def kinds_of(digest: Digest) -> list[str]:
+    """The kinds of fault that were asked for."""
+    names = _plan(digest).get("nemeses")
+    return [str(name) for name in names] if isinstance(names, list | tuple) else []
+
+
+def rows(digest: Digest) -> list[Row]:
+    """Name and value of each fact, for a table of two columns."""
+    facts = digest.start.facts if digest.start else {}
+    return [*_asked(digest), *((str(name), str(value)) for name, value in facts.items() if value)]
+
+
+def commands(digest: Digest, history: str) -> list[Row]:
+    """The commands that run it again, if the history says how, and that judge it again."""
+    found = [("judge this history again", f"raftlog chaos check {shlex.quote(history)}")]
+    again = again_command(digest)
+    if again:
+        found.insert(0, ("run the same plan again", again))
+    return found
+
+
+def again_command(digest: Digest) -> str:
+    """``raftlog chaos run`` with the options of this run; empty if it is not one of ours."""
+    plan = _plan(digest)
+    if "seed" not in plan:
+        return ""
+    words = ["raftlog", "chaos", "run", "--seed", str(plan["seed"])]
+    name = _mapping(plan.get("workload")).get("name")
+    if name:
+        words += ["--workload", str(name)]
+    kinds = kinds_of(digest)
+    words += ["--nemesis", ",".join(kinds) if kinds else "none"]
+    if isinstance(plan.get("time_s"), int | float):
+        words += ["--time", f"{plan['time_s']:g}"]
+    brokers = _mapping(plan.get("shape")).get("brokers")
+    if brokers:
+        words += ["--brokers", str(brokers)]
+    if plan.get("rate"):
+        words += ["--rate", f"{plan['rate']:g}"]
+    if plan.get("pairs"):
+        words.append("--pairs")
+    return shlex.join(words)
+
+
+def _plan(digest: Digest) -> Mapping[str, Any]:
+    return digest.start.plan if digest.start else {}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _asked(digest: Digest) -> Iterator[Row]:
+    plan = _plan(digest)
+    shape, workload = _mapping(plan.get("shape")), _mapping(plan.get("workload"))
+    if "seed" in plan:
+        yield "seed", str(plan["seed"])
+    if workload.get("name"):
+        yield "workload", str(workload["name"])
+    clients = [
+        markup.counted(len(workload[key]), key.removesuffix("s"))
+        for key in ("producers", "consumers")
+        if isinstance(workload.get(key), list | tuple)
+    ]
+    if clients:
+        yield "clients", ", ".join(clients)
+    if plan:
+        pairs = ", two at a time" if plan.get("pairs") else ""
+        yield "kinds of fault", (", ".join(kinds_of(digest)) or "none") + pairs
+    if shape.get("brokers"):
+        yield "brokers", str(shape["brokers"])
+    topics = shape.get("topics")
+    for one in map(_mapping, topics if isinstance(topics, list | tuple) else ()):
+        if "name" not in one:
+            continue
+        copies = f"replication factor {one.get('replication_factor')}"
+        plural = "" if one.get("partitions") == 1 else "s"
+        parts = f"{one.get('partitions')} partition{plural}"
+        told = f"{parts}, {copies}, min ISR {one.get('min_isr')}"
+        yield f"topic {one['name']}", told
+    if shape.get("flush_policy"):
+        yield "flush policy", str(shape["flush_policy"])
+    if isinstance(plan.get("time_s"), int | float):
+        yield "load", markup.seconds(plan["time_s"])
+    yield "whole run", markup.seconds(digest.length_s)

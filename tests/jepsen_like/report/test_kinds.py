@@ -1,0 +1,39 @@
+"""Every kind of fault with its sentence, and which can be injected here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jepsen_like.cluster import ClusterUnderTest
+from jepsen_like.nemesis import registry
+from jepsen_like.report import kinds
+from jepsen_like.report.kinds import kinds_here
+
+
+def test_every_kind_has_a_sentence() -> None:
+    found = kinds_here(without_root=True)
+    assert [kind.name for kind in found] == list(registry.KINDS)
+    assert all(kind.told[-1] == "." for kind in found)
+
+
+def test_without_root_what_needs_it_is_refused_and_the_rest_is_not() -> None:
+    why = {kind.name: kind.why_not for kind in kinds_here(without_root=True)}
+    assert not any(why[name] for name in ("kill", "storm", "pause", "wipe", "transfer"))
+    assert all("root" in why[name] for name in ("power", "disk-full", "clock-bases"))
+
+
+def test_what_the_machine_lacks_is_found_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = ClusterUnderTest.__init__
+
+    def lacking(self: Any, shape: Any, needs: Any, *others: Any, **named: Any) -> None:
+        if needs.fake_time:
+            raise OSError("no libfaketime")
+        made(self, shape, needs, *others, **named)
+
+    monkeypatch.setattr(kinds, "NEED_ROOT", registry.needs_of(registry.KINDS) - {"fake_time"})
+    monkeypatch.setattr(ClusterUnderTest, "__init__", lacking)
+    why = {kind.name: kind.why_not for kind in kinds_here(without_root=True)}
+    assert "faketime" in why["clock-jump"]
+    assert why["kill"] == ""
