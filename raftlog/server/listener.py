@@ -16,7 +16,7 @@ from raftlog.config import Address, BrokerConfig
 from raftlog.errors import BrokerUnavailableError
 from raftlog.protocol.connection import Request
 from raftlog.server.budgets import RequestBudget, ResponseBudget
-from raftlog.server.connection import Connection
+from raftlog.server.connection import Connection, ConnectionServices
 from raftlog.server.metrics import Counters
 
 logger = logging.getLogger(__name__)
@@ -83,6 +83,7 @@ class Connections:
         counters: Counters,
         on_request: Callable[[Connection, Request], None],
         on_lost: Callable[[Connection], None],
+        make_connection: Callable[[ConnectionServices], Connection] = Connection,
     ) -> None:
         self.loop = loop
         # One for all: between get_buffer and buffer_updated of a connection, nothing else runs.
@@ -93,6 +94,7 @@ class Connections:
         self.counters = counters
         self.handle = on_request
         self._on_lost = on_lost
+        self._make_connection = make_connection
         self._config = config
         self._open: dict[Connection, None] = {}
         self._empty: asyncio.Future[None] | None = None  # while the last connections end
@@ -110,7 +112,7 @@ class Connections:
 
     def make(self) -> Connection:
         """A protocol for a new transport."""
-        return Connection(self)
+        return self._make_connection(self)
 
     def connected(self, connection: Connection) -> bool:
         if self._refusing:

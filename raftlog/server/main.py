@@ -9,14 +9,16 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from raftlog.clock import SystemClock
 from raftlog.config import Address, BrokerConfig
-from raftlog.disk import OsDisk
+from raftlog.disk import Disk, OsDisk
 from raftlog.errors import RaftlogError, StorageFailedError
-from raftlog.server.broker import Broker
+from raftlog.failpoints import VARIABLE, FailpointDisk, Failpoints
+from raftlog.server import failpoints
+from raftlog.server.broker import REAL, Broker, Surroundings
 from raftlog.server.listener import address_of, bind
 
 logger = logging.getLogger("raftlog")
@@ -40,15 +42,17 @@ def run(config: BrokerConfig, *, log_level: int = logging.INFO) -> int:
 async def _serve(config: BrokerConfig) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
+    disk, surroundings = world(os.environ, config)
     listening = bind(config.listen)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, number, stop)
     broker = await Broker.start(
         config,
         clock=SystemClock(),
-        disk=OsDisk(),
+        disk=disk,
         on_fatal=_end_process,
         listening=[listening],
+        surroundings=surroundings,
     )
     gc.freeze()  # what lives as long as the broker need not be looked at again
     address = Address(config.listen.host, address_of(listening).port)
@@ -57,6 +61,24 @@ async def _serve(config: BrokerConfig) -> None:
     logger.info("broker %d stops", config.id)
     await broker.stop()
     logger.info("broker %d stopped: everything is on the disk", config.id)
+
+
+def world(environment: Mapping[str, str], config: BrokerConfig) -> tuple[Disk, Surroundings]:
+    """The disk and the rest of the world: as they are, or with the failpoints that are asked for.
+
+    Raises ``InvalidConfigError`` when they cannot be understood.
+    """
+    points = Failpoints.from_environment(environment)
+    if points is None:
+        return OsDisk(), REAL
+    logger.warning(
+        "failpoints are on (%s): this broker may crash, stall and fail on purpose. Unset %s where "
+        "it is to be relied on",
+        points.described,
+        VARIABLE,
+    )
+    disk = FailpointDisk(OsDisk(), points.hit, config.data_dir)
+    return disk, failpoints.surroundings(points.hit)
 
 
 def _say(line: str) -> None:

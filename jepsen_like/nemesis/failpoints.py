@@ -1,0 +1,370 @@
+"""The kinds crash-at (P1), pause-inside (P2), disk-error-at (D5), slow-disk (D8): failpoints.
+
+Brokers of a cluster with ``Needs.failpoints`` are started with ``environment(failpoint_file(...))``
+and look into that file at every failpoint. What is reported is what the broker noted right before
+it did it, and what the system says of its process. A failpoint that the broker has not come by when
+``begin`` has waited for a moment is reported as not injected; ``end`` tells whether it did later.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from random import Random
+from typing import Any, Final, Protocol
+
+from jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from jepsen_like.nemesis.power import (
+    Losses,
+    Powered,
+    expectation,
+    not_injected_but,
+    start_again,
+)
+from jepsen_like.plan import Shape
+from jepsen_like.status import ClusterStatus
+from raftlog.failpoints import SITES, Hit
+from raftlog.testing.failpoints import FailpointSwitch
+from raftlog.types import TopicPartition
+
+KINDS: Final[Mapping[str, str]] = {
+    "crash-at": "A broker dies right before or after it writes, syncs, renames, removes or sends "
+    "something; or while it recovers, at such a place.",
+    "pause-inside": "A leader stands still between having checked that it leads and the append.",
+    "slow-disk": "Syncs of records or of the consensus journal take 0.1 s to 30 s; or all syncs "
+    "take 50 ms to 500 ms.",
+    "disk-error-at": "One write, sync or read of a broker's fails with EIO.",
+}
+NO_FAILPOINTS: Final = "these brokers were not started with failpoints"
+
+# What a broker comes by all the time while records are coming: patterns of site names.
+BUSY: Final = (
+    "checkpoint.write.*",
+    "peer.peer_ping.*",
+    "peer.replica_fetch.*",
+    "peer.replica_progress.*",
+    "reply.fetch.*",
+    "reply.peer_ping.*",
+    "reply.produce.*",
+    "reply.replica_fetch.*",
+    "segment.read.*",
+    "segment.sync.*",
+    "segment.write.*",
+)
+# What it comes by now and then: when a segment is full, when a leader changes.
+RARE: Final = (
+    "checkpoint.sync.*",
+    "epochs.write.*",
+    "index.[!r]*",
+    "partition-dir.sync.*",
+    "peer.raft.*",
+    "producers.[!r]*",
+    "segment.create.*",
+)
+# What it comes by when it starts after a crash.
+RECOVERING: Final = (
+    "*.read.before",
+    "checkpoint.[sw]*",
+    "data-dir.sync.*",
+    "index.write.*",
+    "journal.sync.*",
+    "journal.write.*",
+    "partition-dir.sync.*",
+    "peer.*",
+    "segment.sync.*",
+)
+NOT_RECOVERING: Final = ("clean.*", "peer.partition_states.*")  # of a clean stop; of some brokers
+FAILING: Final = (
+    "checkpoint.write.*",
+    "segment.read.before",
+    "segment.sync.*",
+    "segment.write.*",
+)
+
+WHEN: Final = ("busy", "busy", "busy", "rare", "recovering", "recovering")  # a crash is to come
+SKIP_MAX: Final = 300  # hits that are passed over
+DOWN_S: Final = ((0.5, 2.0), (1.0, 5.0), (5.0, 20.0))
+RARE_HOLD_S: Final = (5.0, 20.0)
+INSIDE_S: Final = (5.0, 20.0)
+SYNC_S: Final = (0.1, 30.0)
+EVERY_SYNC: Final = "stall(0.05..0.5)"
+EVERY_SYNC_HOLD_S: Final = (3.0, 15.0)
+BEGIN_S: Final = 2.0  # for which ``begin`` waits for a hit
+GONE_S: Final = 2.0  # for a process that has killed itself, or ends by an error, to be gone
+LOOK_S: Final = 0.02
+
+
+def failpoint_file(directory: Path, broker_id: int) -> Path:
+    """Where the failpoints of a broker of the cluster in ``directory`` are switched."""
+    return directory / f"broker-{broker_id}.failpoints"
+
+
+def environment(path: Path) -> dict[str, str]:
+    """What a broker has to be started with to heed the failpoint file ``path``."""
+    return FailpointSwitch(path).environment
+
+
+class Needing(Protocol):
+    @property
+    def failpoints(self) -> bool: ...
+
+
+class Failing(Powered, Protocol):
+    """What is asked of the cluster."""
+
+    @property
+    def directory(self) -> Path: ...
+
+    @property
+    def needs(self) -> Needing: ...
+
+    def up(self) -> set[int]: ...
+
+    def spawn(self, broker_id: int) -> None: ...
+
+    def expect_exit(self, broker_ids: Collection[int]) -> None: ...
+
+    def status(self) -> ClusterStatus: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Armed:
+    """What is in force at one broker because of one fault. ``rule``: unique, by its comment."""
+
+    fault: FaultPlan
+    target: int
+    rule: str
+
+
+class FailpointsNemesis:
+    """``sleep``: between two looks."""
+
+    def __init__(
+        self,
+        cluster: Failing,
+        ledger: Losses,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._cluster = cluster
+        self._ledger = ledger
+        self._sleep = sleep
+        self._armed: list[_Armed] = []
+        self._ended: list[int] = []  # brokers that faults had end and that were not started since
+        self._number = 0
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        return KINDS
+
+    def why_not(self, kind: str) -> str:
+        if kind not in KINDS:
+            return f"{kind} is not of this nemesis"
+        needs = getattr(self._cluster, "needs", None)  # of a cluster elsewhere, there are none
+        return "" if needs is not None and needs.failpoints else NO_FAILPOINTS
+
+    # -- drawing
+
+    def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
+        draws = {
+            "crash-at": _draw_crash,
+            "pause-inside": _draw_pause,
+            "slow-disk": _draw_slow,
+            "disk-error-at": _draw_error,
+        }
+        return draws[kind](random, shape)
+
+    # -- doing
+
+    def begin(self, fault: FaultPlan) -> Effect:
+        target = fault.targets[0] if fault.targets else self._leader(fault.args)
+        if target is None:
+            return not_injected(f"{fault.args['topic']}:{fault.args['partition']} has no leader")
+        self._number += 1
+        armed = _Armed(fault, target, f"{fault.args['rule']} # fault {self._number}")
+        self._armed.append(armed)  # first: what fails half-way is undone too
+        if _is_deadly(fault):
+            self._ended.append(target)
+            self._cluster.expect_exit([target])
+        if fault.lossy:
+            self._ledger.lost([target])
+        if fault.args.get("when") == "recovering":
+            self._cluster.kill([target])
+            self._rearm(target)
+            self._cluster.spawn(target)
+        elif target not in self._cluster.up():
+            return Effect(False, {"why": f"broker {target} is not at work"}, (target,))
+        else:
+            self._rearm(target)
+        return self._look(armed, BEGIN_S)
+
+    def _look(self, armed: _Armed, wait_s: float) -> Effect:
+        """What has come of it, once it is there or ``wait_s`` have passed."""
+        self._wait(lambda: bool(self._hits(armed)), wait_s)
+        hits = self._hits(armed)
+        seen: dict[str, Any] = {"rule": armed.rule, "hits": len(hits)}
+        if hits:
+            seen["sites"] = sorted({hit.site for hit in hits})
+        if not hits:
+            effect = not_injected_but("armed, and not come by yet", seen)
+            return Effect(False, effect.seen, (armed.target,))
+        if _is_deadly(armed.fault):
+            process = self._cluster.hosts[armed.target].process
+            self._wait(lambda: not process.running, GONE_S)
+            seen["ended"] = not process.running
+        if armed.fault.kind == "crash-at" and not seen["ended"]:
+            return Effect(False, {"why": "it was hit, and runs", **seen}, (armed.target,))
+        return Effect(True, seen, (armed.target,))
+
+    def _wait(self, is_there: Callable[[], bool], wait_s: float) -> None:
+        for _ in range(math.ceil(wait_s / LOOK_S)):
+            if is_there():
+                return
+            self._sleep(LOOK_S)
+
+    # -- undoing
+
+    def end(self, fault: FaultPlan) -> Effect:
+        """Switch the failpoint off; who ended is started. ``hits``: in all, since the beginning."""
+        armed = next((each for each in self._armed if each.fault is fault), None)
+        if armed is None:
+            return Effect(True, {"nothing": "it was not armed"})
+        effect = self._look(armed, 0.0)
+        self._armed.remove(armed)
+        self._rearm(armed.target)
+        seen = dict(effect.seen)
+        started = self._start([armed.target])
+        if fault.lossy:
+            self._ledger.returned([armed.target])
+        if "why" in started.seen:
+            return Effect(False, {**seen, **started.seen}, (armed.target,))
+        return Effect(effect.injected, {**seen, **started.seen}, (armed.target,))
+
+    def heal(self) -> None:
+        """All failpoints are off, and who ended by them runs again."""
+        armed, self._armed = self._armed, []
+        targets = {each.target for each in armed}
+        for target in targets:
+            self._rearm(target)
+        self._start(targets | set(self._ended))
+        self._ledger.returned({each.target for each in armed if each.fault.lossy})
+
+    def _start(self, targets: Collection[int]) -> Effect:
+        """Start those that faults of this nemesis may have ended."""
+        mine = [target for target in targets if target in self._ended]
+        effect = start_again(self._cluster, mine)
+        if effect.injected:
+            self._ended = [target for target in self._ended if target not in mine]
+        return effect
+
+    # -- failpoint files
+
+    def _switch(self, target: int) -> FailpointSwitch:
+        return FailpointSwitch(failpoint_file(self._cluster.directory, target))
+
+    def _rearm(self, target: int) -> None:
+        self._switch(target).arm(each.rule for each in self._armed if each.target == target)
+
+    def _hits(self, armed: _Armed) -> list[Hit]:
+        return [hit for hit in self._switch(armed.target).hits if hit.text == armed.rule]
+
+    def _leader(self, args: Mapping[str, Any]) -> int | None:
+        part = self._cluster.status().get(TopicPartition(args["topic"], args["partition"]))
+        return part.leader if part is not None and part.leader in self._cluster.up() else None
+
+
+def _is_deadly(fault: FaultPlan) -> bool:
+    """Whether the broker may end by it: a failed sync ends it by design (S30)."""
+    return fault.kind in ("crash-at", "disk-error-at")
+
+
+# -- drawing ---------------------------------------------------------------------------------------
+
+
+def matching(patterns: Collection[str], *, but: Collection[str] = ()) -> list[str]:
+    """The names of failpoints that one of ``patterns`` stands for, and none of ``but``; sorted."""
+    return [
+        site
+        for site in sorted(SITES)
+        if any(fnmatchcase(site, pattern) for pattern in patterns)
+        and not any(fnmatchcase(site, pattern) for pattern in but)
+    ]
+
+
+def _skip(random: Random) -> int:
+    """How many hits to pass over: none in half of all cases, else as often few as many."""
+    return 0 if random.random() < 0.5 else round(math.exp(random.uniform(0, math.log(SKIP_MAX))))
+
+
+def _one(random: Random, shape: Shape) -> tuple[int, ...]:
+    return (random.choice(shape.broker_ids),)
+
+
+def _draw_crash(random: Random, shape: Shape) -> FaultPlan:
+    when = random.choice(WHEN)
+    sites = {
+        "busy": matching(BUSY),
+        "rare": matching(RARE),
+        "recovering": matching(RECOVERING, but=NOT_RECOVERING),
+    }
+    site = random.choice(sites[when])
+    skip = _skip(random) if when == "busy" else 0
+    return FaultPlan(
+        kind="crash-at",
+        targets=_one(random, shape),
+        args={"when": when, "rule": f"{site}=crash@{skip}"},
+        hold_s=random.uniform(*(RARE_HOLD_S if when == "rare" else random.choice(DOWN_S))),
+        expects=expectation(shape, 1),
+    )
+
+
+def _draw_pause(random: Random, shape: Shape) -> FaultPlan:
+    topic = random.choice(shape.topics)
+    seconds = random.uniform(*INSIDE_S)
+    return FaultPlan(
+        kind="pause-inside",
+        args={
+            "topic": topic.name,
+            "partition": random.randrange(topic.partitions),
+            "rule": f"segment.write.before=stall({seconds:.3f})@{_skip(random)}x1",
+        },
+        hold_s=seconds + BEGIN_S,
+        expects=expectation(shape, 1),
+    )
+
+
+def _draw_slow(random: Random, shape: Shape) -> FaultPlan:
+    """Where a sync takes long, what waits for it does as well: writes may stop for that time."""
+    if random.random() < 0.5:
+        rule, hold_s = f"*.sync.before={EVERY_SYNC}", random.uniform(*EVERY_SYNC_HOLD_S)
+        expects = expectation(shape, 0)
+    else:
+        site = random.choice(("segment.sync.before", "journal.sync.before"))
+        low, high = map(math.log, SYNC_S)
+        seconds = math.exp(random.uniform(low, high))
+        rule, hold_s = f"{site}=stall({seconds:.3f})@{_skip(random)}x1", seconds + BEGIN_S
+        expects = "outage"
+    return FaultPlan(
+        kind="slow-disk",
+        targets=_one(random, shape),
+        args={"rule": rule},
+        hold_s=hold_s,
+        expects=expects,
+    )
+
+
+def _draw_error(random: Random, shape: Shape) -> FaultPlan:
+    """Bytes that cannot be read are damage: that copy may be set aside and made anew."""
+    site = random.choice(matching(FAILING))
+    return FaultPlan(
+        kind="disk-error-at",
+        targets=_one(random, shape),
+        args={"rule": f"{site}=fail(EIO)@{_skip(random)}x1"},
+        hold_s=random.uniform(*random.choice(DOWN_S)),
+        lossy=site.endswith(".read.before"),
+        expects=expectation(shape, 1),
+    )

@@ -1,0 +1,188 @@
+"""A ``Disk`` with failpoints before and after everything that it changes, and before every read.
+
+Their names say what a file is to the broker (``role``), not where it lies.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from raftlog.disk import TEMPORARY_SUFFIX, Disk, File, Lock
+from raftlog.types import Buffer
+
+T = TypeVar("T")
+Hit = Callable[[str], None]
+
+OTHER: Final = "other"
+_STATE_FILES: Final = {
+    "lock": "lock",
+    "identity": "identity",
+    "clean": "clean",
+    "catalog": "catalog",
+    "consensus.journal": "journal",
+}
+_LOG_FILES: Final = {
+    ".log": "segment",
+    ".index": "index",
+    ".producers": "producers",
+}
+_LOG_STATE_FILES: Final = frozenset(("checkpoint", "epochs"))
+_TOPICS: Final = "topics"
+_DIRECTORIES: Final = ("data-dir", "topics-dir", "topic-dir", "topic-dir", "partition-dir")
+
+
+def role(relative: str) -> str:
+    """What a path below the data directory is to the broker.
+
+    A draft (``.tmp``) counts as what it will be, except the journal's: that file is also written in
+    place.
+    """
+    if relative == "..":
+        return "parent-dir"
+    parts = [] if relative in ("", ".") else relative.split("/")
+    if not parts or (parts[0] == _TOPICS and len(parts) < len(_DIRECTORIES)):
+        return _DIRECTORIES[len(parts)]
+    name = parts[-1].removesuffix(TEMPORARY_SUFFIX)
+    if len(parts) == 1:
+        found = _STATE_FILES.get(name, OTHER)
+        return "journal-draft" if found == "journal" and name != parts[-1] else found
+    if parts[0] == _TOPICS and len(parts) == len(_DIRECTORIES):
+        return name if name in _LOG_STATE_FILES else _LOG_FILES.get(_suffix(name), OTHER)
+    return OTHER
+
+
+def _suffix(name: str) -> str:
+    return name[name.rfind(".") :] if "." in name else ""
+
+
+class FailpointFile:
+    """A file with failpoints. It fails as a real one does: what was written before stays."""
+
+    def __init__(self, file: File, what: str, hit: Hit) -> None:
+        self._file = file
+        self._what = what
+        self._hit = hit
+
+    @property
+    def path(self) -> str:
+        return self._file.path
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        self._hit(f"{self._what}.write.before")
+        self._file.append(buffers)
+        self._hit(f"{self._what}.write.after")
+
+    def pread(self, size: int, position: int) -> bytes:
+        self._hit(f"{self._what}.read.before")
+        return self._file.pread(size, position)
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        self._hit(f"{self._what}.write.before")
+        self._file.pwrite(data, position)
+        self._hit(f"{self._what}.write.after")
+
+    def truncate(self, size: int) -> None:
+        self._hit(f"{self._what}.truncate.before")
+        self._file.truncate(size)
+        self._hit(f"{self._what}.truncate.after")
+
+    def sync(self) -> None:
+        self._hit(f"{self._what}.sync.before")
+        self._file.sync()
+        self._hit(f"{self._what}.sync.after")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class FailpointDisk:
+    """A disk with failpoints; ``directory`` is the data directory, from which names are taken."""
+
+    def __init__(self, disk: Disk, hit: Hit, directory: str) -> None:
+        self._disk = disk
+        self._hit = hit
+        self._directory = directory
+
+    def _role(self, path: str) -> str:
+        return role(os.path.relpath(path, self._directory))
+
+    def _around(self, path: str, operation: str, act: Callable[[], T]) -> T:
+        site = f"{self._role(path)}.{operation}"
+        self._hit(f"{site}.before")
+        result = act()
+        self._hit(f"{site}.after")
+        return result
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> File:
+        if create and not self._disk.exists(path):
+            opened = self._around(
+                path, "create", lambda: self._disk.open(path, create=True, write=write)
+            )
+        else:
+            opened = self._disk.open(path, create=create, write=write)
+        return FailpointFile(opened, self._role(path), self._hit)
+
+    def exists(self, path: str) -> bool:
+        return self._disk.exists(path)
+
+    def list_dir(self, path: str) -> list[str]:
+        return self._disk.list_dir(path)
+
+    def make_dirs(self, path: str) -> None:
+        if not self._disk.exists(path):
+            self.make_dirs(os.path.dirname(path) or ".")
+            self._around(path, "create", lambda: self._disk.make_dirs(path))
+
+    def rename(self, source: str, target: str) -> None:
+        self._around(target, "rename", lambda: self._disk.rename(source, target))
+
+    def remove(self, path: str) -> None:
+        self._around(path, "remove", lambda: self._disk.remove(path))
+
+    def remove_tree(self, path: str) -> None:
+        """File by file, as it is done below, with failpoints in between."""
+        for name in self._disk.list_dir(path):
+            below = f"{path}/{name}"
+            if self._disk.list_dir(below):
+                self.remove_tree(below)
+            else:
+                with suppress(
+                    IsADirectoryError, PermissionError
+                ):  # an empty one goes with the rest
+                    self.remove(below)
+        self._around(path, "remove", lambda: self._disk.remove_tree(path))
+
+    def sync_dir(self, path: str) -> None:
+        self._around(path, "sync", lambda: self._disk.sync_dir(path))
+
+    def read_file(self, path: str, *, bytes_max: int) -> bytes:
+        self._hit(f"{self._role(path)}.read.before")
+        return self._disk.read_file(path, bytes_max=bytes_max)
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        """As ``OsDisk`` does it, step by step."""
+        temporary = path + TEMPORARY_SUFFIX
+        file = self.open(temporary, create=True)
+        try:
+            file.truncate(0)
+            file.append([data])
+            file.sync()
+        finally:
+            file.close()
+        self.rename(temporary, path)
+        self.sync_dir(os.path.dirname(path) or ".")
+
+    def lock(self, path: str) -> Lock:
+        return self._disk.lock(path)
+
+    def free_bytes(self, path: str) -> int:
+        return self._disk.free_bytes(path)
+
+    def reserve(self, path: str, size: int) -> None:
+        self._disk.reserve(path, size)

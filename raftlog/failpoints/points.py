@@ -1,0 +1,197 @@
+"""The failpoints of one process: which rules are in force, what a hit does, and telling of it."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from raftlog.errors import InvalidConfigError
+from raftlog.failpoints.rules import Rule, parse
+from raftlog.failpoints.sites import SITES
+
+logger = logging.getLogger(__name__)
+
+VARIABLE: Final = "RAFTLOG_FAILPOINTS"
+FILE_MARK: Final = "@"
+FILE_BYTES_MAX: Final = 1 << 20
+HITS_SUFFIX: Final = ".hits"
+REFUSED: Final = "refused"  # stands in the hits file where an action's name else stands
+
+# What tells one state of a file from another: inode, size, time of change. None: there is no file.
+_Stamp = tuple[int, int, int] | None
+
+
+class Hit(NamedTuple):
+    """One line of a hits file: a failpoint that acted, or is just about to.
+
+    ``action``: the action's name, or ``REFUSED`` where a file's new text is none, with the reason
+    as ``text``; else ``text`` is the rule.
+    """
+
+    pid: int
+    site: str
+    action: str
+    text: str
+
+
+def hits_path(path: Path) -> Path:
+    """Where a broker with ``RAFTLOG_FAILPOINTS=@path`` notes what acted."""
+    return path.with_name(path.name + HITS_SUFFIX)
+
+
+def read_hits(path: Path) -> list[Hit]:
+    """The hits noted for the failpoint file ``path`` so far, in order; none without a file."""
+    try:
+        lines = hits_path(path).read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError:
+        return []
+    fields = (line.split(" ", 3) for line in lines[:-1])  # the last one has no end: not yet whole
+    return [Hit(int(pid), site, action, text) for pid, site, action, text in fields]
+
+
+def _kill_self() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Failpoints:
+    """Any thread may hit. What a stall stops is the thread that hit; a crash ends the process.
+
+    With ``@file`` the file is looked at, at every hit, for whether it has changed; one that is not
+    there has no rules. A rule that stands in the new text word for word, comment and all, goes on
+    counting where it was. A new text that is wrong puts all rules out of force, and is logged.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        sites: Collection[str] = SITES,
+        crash: Callable[[], None] = _kill_self,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """``text``: as the variable has it. Raises ``InvalidConfigError`` if it is wrong."""
+        self._sites = sites
+        self._crash = crash
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self.counts: Counter[str] = Counter()  # hits by site, whether or not anything acted
+        self._rules: dict[str, Rule] = {}
+        self._by_site: dict[str, list[Rule]] = {}
+        self._path: Path | None = None
+        self._stamp: _Stamp = None
+        try:
+            if text.startswith(FILE_MARK):
+                self._path = Path(text.removeprefix(FILE_MARK))
+                self._stamp = self._look()
+                text = self._read()
+            self._take(text)
+        except (InvalidConfigError, OSError, UnicodeDecodeError) as error:
+            raise InvalidConfigError(f"{VARIABLE}: {error}") from error
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Failpoints | None:
+        """What ``RAFTLOG_FAILPOINTS`` asks for; None if it is empty or not there."""
+        text = environment.get(VARIABLE, "").strip()
+        return cls(text) if text else None
+
+    @property
+    def described(self) -> str:
+        """For the log: where rules come from, and how many there are."""
+        return f"{len(self._rules)} rules" + (f", from {self._path}" if self._path else "")
+
+    # -- a hit -------------------------------------------------------------------------------------
+
+    def hit(self, site: str) -> None:
+        """The process is at ``site``. May not return, may take long. Raises ``OSError`` to fail."""
+        with self._lock:
+            self.counts[site] += 1
+            self._renew()
+            rules = self._by_site.get(site)
+            if rules is None:
+                rules = [rule for rule in self._rules.values() if rule.covers(site)]
+                self._by_site[site] = rules
+            striking = [(rule, rule.seconds()) for rule in rules if rule.strikes()]
+        for rule, seconds in striking:
+            self._act(rule, site, seconds)
+
+    def _act(self, rule: Rule, site: str, seconds: float) -> None:
+        if rule.action == "note":
+            with self._lock:
+                is_new = site not in rule.noted
+                rule.noted.add(site)
+            if is_new:
+                self._tell(rule, site)
+            return
+        self._tell(rule, site)
+        if rule.action == "stall":
+            self._sleep(seconds)
+        elif rule.action == "crash":
+            self._crash()
+        else:
+            raise OSError(rule.error, f"{os.strerror(rule.error)} (failpoint {site})")
+
+    def _tell(self, rule: Rule, site: str) -> None:
+        """Before it acts: afterwards there may be nobody to tell."""
+        logger.warning("failpoint %s acts: %s", site, rule.text)
+        self._note(site, rule.action, rule.text)
+
+    def _note(self, site: str, action: str, text: str) -> None:
+        if self._path is None:
+            return
+        line = f"{os.getpid()} {site} {action} {text}".replace("\n", " ") + "\n"
+        fd = os.open(hits_path(self._path), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            os.write(fd, line.encode())
+        finally:
+            os.close(fd)
+
+    # -- the file ----------------------------------------------------------------------------------
+
+    def _renew(self) -> None:
+        """Take the file's new text, if it has one."""
+        if self._path is None or (stamp := self._look()) == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._take(self._read())
+        except (InvalidConfigError, OSError, UnicodeDecodeError) as error:
+            self._put_in_force(())
+            logger.error("%s: no failpoint is on until %s is put right: %s", VARIABLE, self._path,
+                         error)  # fmt: skip
+            self._note("-", REFUSED, str(error))
+        else:
+            logger.warning("%s has changed: %d rules", self._path, len(self._rules))
+
+    def _look(self) -> _Stamp:
+        assert self._path is not None
+        try:
+            status = os.stat(self._path)
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+    def _read(self) -> str:
+        assert self._path is not None
+        try:
+            with self._path.open("rb") as file:
+                data = file.read(FILE_BYTES_MAX + 1)
+        except FileNotFoundError:
+            return ""
+        if len(data) > FILE_BYTES_MAX:
+            raise OSError(errno.EFBIG, f"larger than {FILE_BYTES_MAX} bytes", str(self._path))
+        return data.decode("utf-8")
+
+    def _take(self, text: str) -> None:
+        self._put_in_force(parse(text, sites=self._sites))
+
+    def _put_in_force(self, rules: Iterable[Rule]) -> None:
+        self._rules = {rule.text: self._rules.get(rule.text, rule) for rule in rules}
+        self._by_site = {}

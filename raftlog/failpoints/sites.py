@@ -1,0 +1,59 @@
+"""Every failpoint that there is, by name.
+
+    <what>.<operation>.<before or after>      a file or a directory; see ``disk.role``
+    reply.<api>.<before or after>             an answer to a client or to another broker
+    peer.<api>.<before or after>              a request to another broker
+
+``after`` of an answer or a request: the system has it. Directories are synced, not written; reads
+have no ``after``, for nothing has changed. A test has a cluster do all that clusters do, and holds
+this list equal to what it comes by.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_ON_DISK: Final = {
+    "catalog": "create read write truncate sync rename remove",
+    "checkpoint": "create read write sync remove",
+    "clean": "create read write truncate sync rename remove",
+    "data-dir": "create sync",
+    "epochs": "create read write truncate sync rename remove",
+    "identity": "create read write truncate sync rename remove",
+    "index": "create read write truncate rename remove",
+    "journal": "read write truncate sync rename",
+    "journal-draft": "create write truncate sync remove",
+    "parent-dir": "sync",
+    "partition-dir": "create sync rename remove",
+    "producers": "create read write truncate sync rename remove",
+    "segment": "create read write truncate sync remove",
+    "topic-dir": "create sync remove",
+    "topics-dir": "create sync",
+}
+_ANSWERS: Final = (
+    "add_partitions alter_topics api_versions create_topics delete_records delete_topics "
+    "describe_cluster describe_topics fetch init_producer_id list_offsets metadata peer_hello "
+    "peer_ping peer_prove produce recover_cluster replica_fetch transfer_leader"
+)
+_REQUESTS: Final = (
+    "api_versions partition_states peer_hello peer_ping peer_prove raft replica_fetch "
+    "replica_progress"
+)
+
+READS: Final = frozenset(
+    f"{what}.read.before" for what, operations in _ON_DISK.items() if "read" in operations.split()
+)
+CHANGES: Final = frozenset(  # of the disk
+    f"{what}.{operation}.{moment}"
+    for what, operations in _ON_DISK.items()
+    for operation in operations.split()
+    for moment in ("before", "after")
+    if operation != "read"
+)
+SENDS: Final = frozenset(
+    f"{way}.{api}.{moment}"
+    for way, apis in (("reply", _ANSWERS), ("peer", _REQUESTS))
+    for api in apis.split()
+    for moment in ("before", "after")
+)
+SITES: Final = READS | CHANGES | SENDS
