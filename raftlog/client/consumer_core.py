@@ -8,9 +8,10 @@ is the skins' business.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from raftlog import limits
 from raftlog.client.cluster import Cluster
@@ -39,7 +40,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_TURNS = 1_000  # consumers begin with different replicas
+logger: Final = logging.getLogger(__name__)
+
+_TURNS: Final = 1_000  # consumers begin with different replicas
 
 
 class Run(NamedTuple):
@@ -160,7 +163,8 @@ class ConsumerCore:
                 try:
                     found = self._to_arrow(chunk.part, batches)
                 except CorruptBatchError as error:
-                    raise self._corrupt(chunk, error) from error
+                    self._came_damaged(chunk, error)
+                    continue
             self.subscription.finish_batches(chunk, batches)
             self._fetch_on()
             if found.num_rows:
@@ -210,7 +214,8 @@ class ConsumerCore:
                 check_crc=self.settings.check_crcs,
             )
         except CorruptBatchError as error:
-            raise self._corrupt(chunk, error) from error
+            self._came_damaged(chunk, error)
+            return False
         if not chunk.records:
             self.subscription.finish_batch(chunk)
         return bool(chunk.records)
@@ -224,14 +229,24 @@ class ConsumerCore:
             check_crc=self.settings.check_crcs,
         )
 
-    def _corrupt(self, chunk: Chunk, error: CorruptBatchError) -> CorruptBatchError:
-        """The error to raise. The position stays: asked for again, the batch is fetched again."""
+    def _came_damaged(self, chunk: Chunk, error: CorruptBatchError) -> None:
+        """Fetch the chunk's first batch again; raise if this is not the first time.
+
+        The position stays: asked for again, the batch is fetched again.
+        """
         part, following = chunk.part, chunk.batches[0].next_offset
-        self.subscription.rewind(part)
+        again = self.subscription.came_damaged(part)
         self.look()
-        return CorruptBatchError(
-            f"{part.tp}: the batch with offset {part.position} came damaged ({error}). Asking "
-            f"again fetches it again; to go on past it: seek({part.tp!r}, {following})"
+        if again:
+            raise CorruptBatchError(
+                f"{part.tp}: the batch with offset {part.position} came damaged ({error}). Asking "
+                f"again fetches it again; to go on past it: seek({part.tp!r}, {following})"
+            ) from error
+        logger.warning(
+            "%s: the batch with offset %s came damaged (%s): fetching it again",
+            part.tp,
+            part.position,
+            error,
         )
 
     def _fetch_on(self) -> None:

@@ -30,6 +30,7 @@ from raftlog.client.stand_ins import Source, Sources, replica_offsets
 from raftlog.client.subscription import Batch, Subscription, Wanted
 from raftlog.errors import (
     CorruptBatchError,
+    DamagedLogError,
     InvalidRequestError,
     OffsetOutOfRangeError,
     RaftlogError,
@@ -43,6 +44,8 @@ from raftlog.types import LeaderEpoch, TopicPartition
 
 logger: Final = logging.getLogger(__name__)
 
+# How long a broker with a damaged copy may take to give it up for another's, before it is told.
+DAMAGE_PATIENCE_S: Final = 10.0
 _EMPTY_WAIT_MS_MIN: Final = 20
 _EARLY_PART: Final = 2  # an empty answer before this part of its wait asks for a pause
 
@@ -164,6 +167,7 @@ class Fetcher:
                     offset=want.offset or 0,
                     bytes_max=settings.max_partition_fetch_bytes,
                     leader_epoch=source.leader_epoch,
+                    doubtful=want.doubtful,
                 )
                 for want, source in load.wants
             ],
@@ -226,6 +230,7 @@ class Fetcher:
 
     def _take(self, want: Wanted, source: Source, data: memoryview, *, is_early: bool) -> None:
         part = want.part
+        part.damaged_since = None
         if not source.replica_ok:
             self._sources.settle(part.tp)
         if not data:
@@ -238,7 +243,7 @@ class Fetcher:
         self._check_epochs(want, batches)
         self._subscription.fetched(want, batches, len(data))
         if error is not None:
-            self._subscription.failed(want, error)
+            self._subscription.brought_damaged(want, error)
 
     def _check_epochs(self, want: Wanted, batches: Sequence[Batch]) -> None:
         """Epochs only grow along a log: else its end was cut, and another written in its place."""
@@ -273,9 +278,28 @@ class Fetcher:
                 self._out_of_range(want, error)
         elif may_pass(error, repeatable=True):
             self._delay(want)
+        elif isinstance(error, DamagedLogError) and self._may_heal(want):
+            self._links.refresh()
+            self._delay(want)
         else:
             self._links.refresh()  # the topic may be gone
             self._subscription.failed(want, error)
+
+    def _may_heal(self, want: Wanted) -> bool:
+        """Whether the broker's damaged copy may soon be one that nobody reads from.
+
+        It is given up for another replica's, if there is one that has the records.
+        """
+        part, now = want.part, self._now()
+        try:
+            known = self._cluster.view.partition(*part.tp)
+        except RefusedError:
+            return False
+        if len(known.replicas) == 1:
+            return False
+        if part.damaged_since is None:
+            part.damaged_since = now
+        return now - part.damaged_since < DAMAGE_PATIENCE_S
 
     def _out_of_range(self, want: Wanted, error: RaftlogError) -> None:
         """The offset to fetch from is not there, by the leader's word."""

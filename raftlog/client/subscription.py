@@ -47,6 +47,8 @@ class Part:
     not_before: float = 0.0  # backing off until then
     failures: int = 0  # in a row
     last_epoch: LeaderEpoch = -1  # of the last batch that was fetched, if that was just before
+    doubted: Offset | None = None  # what was to be read from there on came damaged, once at least
+    damaged_since: float | None = None  # since when its broker calls its own copy damaged
 
 
 @dataclass(slots=True, eq=False)
@@ -91,6 +93,7 @@ class Wanted:
     part: Part
     generation: int
     offset: Offset | None
+    doubtful: bool = False  # it came damaged before: the broker is to look at its disk
 
 
 class Subscription:
@@ -145,6 +148,7 @@ class Subscription:
         with self.lock:
             part = self.part(tp)
             self._drop(part)
+            part.doubted = None
             part.position = part.fetch_offset = offset
 
     def reset(self, tp: TopicPartition, how: OffsetReset) -> None:
@@ -162,10 +166,20 @@ class Subscription:
                 self._drop(part)  # another look-up may be under way: it counts no more
                 part.position = part.fetch_offset = offset
 
-    def rewind(self, part: Part) -> None:
-        """Drop what is fetched and not read: fetch it again."""
+    def came_damaged(self, part: Part) -> bool:
+        """Drop what is fetched and not read, and fetch it again: its first batch is damaged.
+
+        Whether it is so for the second time. It may have happened on the way, or be on one
+        broker's disk only: after the first time that is asked for to be looked at.
+        """
         with self.lock:
             self._drop(part)
+            return not self._is_first_doubt(part)
+
+    def _is_first_doubt(self, part: Part) -> bool:
+        is_first = part.doubted != part.fetch_offset
+        part.doubted = part.fetch_offset
+        return is_first
 
     def _drop(self, part: Part) -> None:
         part.generation += 1
@@ -213,7 +227,8 @@ class Subscription:
                 elif is_full or part.buffered_bytes >= self._part_bytes_max:
                     self.starved = True
                 else:
-                    found.append(Wanted(part, part.generation, part.fetch_offset))
+                    doubtful = part.doubted == part.fetch_offset
+                    found.append(Wanted(part, part.generation, part.fetch_offset, doubtful))
         return found, again_at
 
     def room(self) -> int:
@@ -255,6 +270,14 @@ class Subscription:
             part.halted = True
             self._chunks.append(Chunk(part, part.generation, deque(), error=error))
             self._wake()
+
+    def brought_damaged(self, wanted: Wanted, error: RaftlogError) -> None:
+        """What follows the batches of a fetch is damaged: told when it is so a second time."""
+        part = wanted.part
+        with self.lock:
+            if wanted.generation != part.generation or self._is_first_doubt(part):
+                return
+        self.failed(wanted, error)
 
     def lost(self, wanted: Wanted) -> None:
         """The offset to fetch from is out of range: look a position up anew, by the reset policy.

@@ -180,6 +180,15 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "How often segments are looked at for retention, rolling and deletion.",
     ),
     number(
+        "log.scrub.interval.ms",
+        604_800_000,
+        0,
+        INT64_MAX,
+        "ms",
+        "How often, at least, every stored batch is read and checked for damage, at up to 4 MiB a "
+        "second; 0 means never.",
+    ),
+    number(
         "max.connections",
         10_000,
         1,
@@ -286,6 +295,7 @@ class BrokerConfig:
     leader_rebalance_delay_ms: int = 300_000
     log_checkpoint_interval_ms: int = 60_000
     log_retention_check_interval_ms: int = 300_000
+    log_scrub_interval_ms: int = 604_800_000
     max_connections: int = 10_000
     queued_max_request_bytes: int = 64 * limits.MIB
     queued_max_response_bytes: int = 64 * limits.MIB

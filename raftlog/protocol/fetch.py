@@ -30,11 +30,17 @@ from raftlog.protocol.schema import (
 
 
 class FetchPartition(Message):
+    """``doubtful``: what the client got from ``offset`` on was damaged when it came.
+
+    The broker then verifies what it has there before it reads it, for it may be its disk.
+    """
+
     topic: TopicName
     partition: PartitionIndex
     offset: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
     bytes_max: ByteCount = limits.MIB
     leader_epoch: WireEpoch = -1
+    doubtful: bool = False
 
 
 class FetchRequest(Message):

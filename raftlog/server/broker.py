@@ -25,7 +25,7 @@ from raftlog.server.administration import Administration, LocalTopics, quiet
 from raftlog.server.budgets import ResponseBudget
 from raftlog.server.cluster.node import ClusterNode, ClusterServices
 from raftlog.server.cluster.operations import ClusterOperations
-from raftlog.server.connection import Connection
+from raftlog.server.connection import Connection, ConnectionServices
 from raftlog.server.context import BrokerContext
 from raftlog.server.dispatch import dispatch
 from raftlog.server.housekeeping import Housekeeping
@@ -34,8 +34,9 @@ from raftlog.server.metrics import Counters
 from raftlog.server.operations import AloneOperations
 from raftlog.server.peers.channel import PeerConnector, SocketPeerConnector
 from raftlog.server.purgatory import Purgatory
-from raftlog.server.replica_host import HostServices
+from raftlog.server.replica_host import HostServices, PartitionHost
 from raftlog.server.topic_table import TopicTable
+from raftlog.server.verifying import Verifier
 from raftlog.server.workers import Workers
 from raftlog.storage import Store
 
@@ -82,6 +83,7 @@ class Surroundings:
 
     connector: PeerConnector = field(default_factory=SocketPeerConnector)
     make_workers: MakeWorkers = Workers
+    make_connection: Callable[[ConnectionServices], Connection] = Connection
     chance: Callable[[], float] = field(default_factory=lambda: random.Random().random)
     entropy: Callable[[int], bytes] = os.urandom
 
@@ -125,6 +127,7 @@ class Broker:
         topics = TopicTable()
         local = LocalTopics(store, topics, services, workers.admin)
         self._administration = Administration(loop)
+        counters = Counters()
         self.context = BrokerContext(
             config=config,
             clock=clock,
@@ -136,7 +139,8 @@ class Broker:
             operations=AloneOperations(store, topics, loop.time),
             purgatory=Purgatory(loop),
             responses=ResponseBudget(config.queued_max_response_bytes),
-            counters=Counters(),
+            counters=counters,
+            verifier=Verifier(counters, on_damage=self._damage_found),
         )
         self.connections = Connections(
             config,
@@ -145,12 +149,13 @@ class Broker:
             counters=self.context.counters,
             on_request=partial(dispatch, self.context),
             on_lost=self._connection_lost,
+            make_connection=surroundings.make_connection,
         )
         if journal is None:
             local.load()
         else:
             self._join_cluster(journal, services, surroundings)
-        self.housekeeping = Housekeeping(config, loop, topics.hosts)
+        self.housekeeping = Housekeeping(config, loop, topics.hosts, self.context.verifier)
 
     def _join_cluster(
         self, journal: Journal, services: HostServices, surroundings: Surroundings
@@ -178,6 +183,10 @@ class Broker:
         context.cluster = cluster
         context.authority = cluster.topics
         context.operations = ClusterOperations(cluster, context.topics)
+
+    def _damage_found(self, host: PartitionHost) -> None:
+        if self.context.cluster is not None:
+            self.context.cluster.partitions.look_soon(host)
 
     def _connection_lost(self, connection: Connection) -> None:
         self.context.purgatory.cancel(connection)

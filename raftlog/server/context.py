@@ -19,6 +19,7 @@ from raftlog.server.operations import Operations
 from raftlog.server.peers.peering import Peering
 from raftlog.server.purgatory import Purgatory
 from raftlog.server.topic_table import TopicTable
+from raftlog.server.verifying import Verifier
 
 
 @dataclass(slots=True)
@@ -36,6 +37,7 @@ class BrokerContext:
     purgatory: Purgatory
     responses: ResponseBudget
     counters: Counters
+    verifier: Verifier
     address: Address = Address("", 0)  # where clients are told to find this broker
     is_stopping: bool = False  # answer what can be answered, wait for nothing new
     cluster: ClusterNode | None = None  # None: this broker stands alone

@@ -1,4 +1,5 @@
-"""What a broker does now and then: retention, rolling by age, snapshots for a quick next start.
+"""What a broker does now and then: retention, rolling by age, snapshots for a quick next start, and
+a look at what lies on its disk.
 
 Each look at a log is short, and in between the loop goes on; what blocks is in the log's tickets.
 """
@@ -6,29 +7,35 @@ Each look at a log is short, and in between the loop goes on; what blocks is in 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from raftlog.config import BrokerConfig
 from raftlog.server.replica_host import PartitionHost
+from raftlog.server.verifying import STEP_SECONDS, Scrub, Verifier
 
 HOSTS_PER_TURN: Final = 50  # looked at before the loop serves others
 
 
 class Housekeeping:
-    """Two rounds over all partitions, each at its own interval."""
+    """Rounds over all partitions, each at its own interval."""
 
     def __init__(
         self,
         config: BrokerConfig,
         loop: asyncio.AbstractEventLoop,
-        hosts: Callable[[], Iterable[PartitionHost]],
+        hosts: Callable[[], Sequence[PartitionHost]],
+        verifier: Verifier,
     ) -> None:
         self._hosts = hosts
+        self.scrub = Scrub(hosts, verifier, interval_ms=config.log_scrub_interval_ms)
         self._tasks = [
             loop.create_task(self._repeat(config.log_retention_check_interval_ms, self.retire)),
             loop.create_task(self._repeat(config.log_checkpoint_interval_ms, self.save)),
         ]
+        if config.log_scrub_interval_ms:
+            scrubbing = self._repeat(int(STEP_SECONDS * 1_000), self.scrub.step)
+            self._tasks.append(loop.create_task(scrubbing))
 
     async def retire(self) -> None:
         """Apply every topic's retention and segment age."""

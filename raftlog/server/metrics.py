@@ -12,4 +12,5 @@ class Counters:
     connections_accepted: int = 0
     connections_refused: int = 0  # over max.connections
     requests: int = 0
+    damage_found: int = 0  # in logs that were taken for good
     mistakes: int = 0  # of ours, in a handler: each is in the broker's log with its traceback

@@ -10,7 +10,7 @@ def storage_error(doing: str, error: OSError) -> DiskFullError | StorageFailedEr
     """The error for a write that failed while ``doing`` (a phrase such as "writing x")."""
     if error.errno in NO_ROOM:
         return DiskFullError(
-            f"{doing}: no room ({error.strerror}); nothing was changed. Reads go on: make room (free "
-            "space, shorten retention; allow more open files), and writes resume by themselves"
+            f"{doing}: no room ({error.strerror}); nothing was changed. Reads go on: make room "
+            "(free space, shorten retention, allow more open files), then writes resume"
         )
     return StorageFailedError(f"{doing} failed: {error}")

@@ -90,16 +90,32 @@ class LogSyncing(LogReading):
         Up to ``bytes_max`` bytes, one batch at least; returns where to go on, at last the end of
         what is readable. ``read`` checks none of this: a scrub calls it, now and then, and who
         doubts what it has read. What is bad is noted (``note_damage``), and raised as
-        ``DamagedLogError``.
+        ``DamagedLogError``; what is good before it stays readable. Files that were closed are
+        closed again.
         """
-        offset, end = start_offset, self.readable_end_offset
-        self.check_range(offset)
-        if offset >= end:
-            return end
+        self.check_range(start_offset)
+        if start_offset >= self.readable_end_offset:
+            return self.readable_end_offset
+        with self._segments.leaving_closed():
+            offset, reason = self._check_batches(start_offset, bytes_max)
+        if not reason:
+            return offset
+        self.note_damage(reason, offset=offset)
+        raise DamagedLogError(reason)
+
+    def _check_batches(self, start_offset: Offset, bytes_max: int) -> tuple[Offset, str]:
+        """See ``verify``: where it ended, and why it went no further if something is bad."""
+        offset, end, unreadable = start_offset, self.readable_end_offset, ""
         try:
             offset = self._segments.batch_start(start_offset)
             chain = self._chain_below(offset)
-            for part in self.read(start_offset=start_offset, end_offset=end, bytes_max=bytes_max):
+            try:
+                parts = self.read(start_offset=start_offset, end_offset=end, bytes_max=bytes_max)
+            except DamagedLogError as error:
+                unreadable = str(error)
+                end = self._segments.first_unreadable(offset, bytes_max=bytes_max)
+                parts = self.read(start_offset=start_offset, end_offset=end, bytes_max=bytes_max)
+            for part in parts:
                 for batch in split(part):
                     header = check(batch)
                     follows = chain is None or verify_chain(header, previous_chain=chain)
@@ -107,13 +123,10 @@ class LogSyncing(LogReading):
                         raise CorruptBatchError("it does not follow from the batch before it")
                     offset, chain = header.next_offset, header.chain
         except CorruptBatchError as error:
-            reason = f"{self.directory} is damaged at offset {offset}: {error}"
+            return offset, f"{self.directory} is damaged at offset {offset}: {error}"
         except DamagedLogError as error:
-            reason = str(error)
-        else:
-            return offset
-        self.note_damage(reason, offset=offset)
-        raise DamagedLogError(reason)
+            return offset, str(error)
+        return offset, unreadable
 
     # -- segments ----------------------------------------------------------------------------------
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from raftlog import limits
+from raftlog.errors import DamagedLogError
 from raftlog.record import BatchHeader
 from raftlog.storage.segment import Segment
 from raftlog.types import Offset
@@ -93,10 +95,36 @@ class SegmentList:
         return segment.find(offset)
 
     def _end_position(self, segment: Segment, end_offset: Offset) -> int:
-        """Where ``end_offset`` (a batch's first, or past the segment) lies in the segment."""
+        """Where ``end_offset`` (a batch's first, or past the segment) lies in the segment.
+
+        What lies there is not looked at: it may be damaged, and what is below it is good.
+        """
         if end_offset >= segment.next_offset:
             return segment.size_bytes
-        return self._locate(segment, end_offset)[0]
+        known = self._positions.get(end_offset)
+        if known is not None:
+            return known
+        position, header = self._locate(segment, end_offset - 1)
+        return position + header.length if header.next_offset <= end_offset else position
+
+    def first_unreadable(self, start_offset: Offset, *, bytes_max: int) -> Offset:
+        """The first offset, from a batch's on, where no header can be read.
+
+        Looked for in ``bytes_max`` bytes, one batch at least, and the header after them;
+        ``start_offset`` when there is none such.
+        """
+        offset, bytes_left = start_offset, bytes_max
+        try:
+            while offset < self._segments[-1].next_offset:
+                segment = self._segment_of(offset)
+                for _position, header in segment.headers(segment.find(offset)[0]):
+                    if bytes_left < 0:
+                        return start_offset
+                    bytes_left -= header.length
+                    offset = header.next_offset
+        except DamagedLogError:
+            return offset
+        return start_offset
 
     def remember(self, offset: Offset, position: int) -> None:
         """Note where the batch that starts at ``offset`` lies (or will lie) in its segment."""
@@ -109,6 +137,17 @@ class SegmentList:
         self._positions.clear()
 
     # -- open files --------------------------------------------------------------------------------
+
+    @contextmanager
+    def leaving_closed(self) -> Iterator[None]:
+        """Close what is opened meanwhile: who walks through all logs would leave all files open."""
+        were_open = {segment for segment in self._segments if segment.is_open}
+        try:
+            yield
+        finally:
+            for segment in self._segments:
+                if segment not in were_open:
+                    segment.close()
 
     def close_surplus(self, *, keep: Container[Segment]) -> None:
         """Close the oldest open sealed segments beyond the limit, none that is yet to be synced."""

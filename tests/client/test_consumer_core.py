@@ -17,7 +17,7 @@ from raftlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from raftlog.protocol.fetch import ListOffsetsRequest
+from raftlog.protocol.fetch import FetchRequest, ListOffsetsRequest
 from raftlog.types import OffsetAndTimestamp, TopicPartition
 from tests.client.samples import consumer_settings, stored_batch
 from tests.client.test_fetcher import fill
@@ -145,6 +145,9 @@ def test_damage_is_told_with_its_place_and_never_stepped_over(how: str) -> None:
                 first.part.position = record.offset + 1
         assert await core.position(A) == 2
         await asyncio.sleep(0.1)
+        if how != "take":  # which has come that far with the good records
+            assert not read(core), "it is asked for once more before it is told"
+            await asyncio.sleep(0.1)
         for _ in range(2):
             with pytest.raises(CorruptBatchError, match=r"t:0: .* offset 2 .*seek\(.*, 5\)"):
                 read(core)
@@ -154,6 +157,72 @@ def test_damage_is_told_with_its_place_and_never_stepped_over(how: str) -> None:
         core.look()
         await asyncio.sleep(0.1)
         assert taken(core, 9) == [5]
+        await core.close()
+
+    run(test)
+
+
+def doubts(fake: FakeCluster) -> list[int]:
+    """The offsets that a broker was asked to look at."""
+    parts = [part for request in fake.asked(FetchRequest) for part in request.partitions]
+    return [part.offset for part in parts if part.doubtful]
+
+
+@pytest.mark.parametrize("how", ["take", "run", "arrow"])
+def test_what_came_damaged_once_is_asked_for_again_and_nobody_is_told(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("pyarrow")
+
+    def count(core: ConsumerCore) -> int:
+        if how == "take":
+            return len(core.take(9))
+        if how == "arrow":
+            found = core.take_arrow()
+            return 0 if found is None else found.num_rows
+        run_ = core.next_run()
+        if run_ is None:
+            return 0
+        records = list(run_.records)
+        run_.part.position = records[-1].offset + 1
+        return len(records)
+
+    async def test(fake: FakeCluster) -> None:
+        core = await filled(fake, 2)
+        fill(fake, 3, 1)
+        log = fake.topics["t"].logs[0]
+        good = list(log.batches)
+        damage(fake, 1)
+        await asyncio.sleep(0.6)
+        found = count(core)
+        log.batches[:] = good
+        while found < 6:
+            found += count(core)
+            await asyncio.sleep(0.1)
+        assert found == 6
+        assert await core.position(A) == 6
+        assert doubts(fake) == [2]
+        await core.close()
+
+    run(test)
+    assert "offset 2 came damaged" in caplog.text
+
+
+def test_after_a_seek_a_damaged_batch_is_met_for_the_first_time() -> None:
+    async def test(fake: FakeCluster) -> None:
+        core = await filled(fake, 2)
+        damage(fake, 0)
+        core.subscription.seek(A, 0)
+        core.look()
+        await asyncio.sleep(0.1)
+        assert core.take(9) == []
+        core.subscription.seek(A, 0)
+        core.look()
+        await asyncio.sleep(0.1)
+        assert core.take(9) == []
+        await asyncio.sleep(0.1)
+        with pytest.raises(CorruptBatchError):
+            core.take(9)
         await core.close()
 
     run(test)

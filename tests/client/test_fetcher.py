@@ -11,7 +11,6 @@ from raftlog import limits
 from raftlog.client.fetcher import Fetcher
 from raftlog.client.subscription import Subscription
 from raftlog.errors import (
-    CorruptBatchError,
     DamagedLogError,
     InvalidRequestError,
     NotLeaderError,
@@ -352,35 +351,6 @@ def test_a_topic_that_is_deleted_is_told_of() -> None:
             await asyncio.sleep(2)
             with pytest.raises(UnknownTopicError):
                 rig.subscription.next_chunk()
-
-    run(test)
-
-
-@pytest.mark.parametrize("damage", ["header", "cut", "length"])
-def test_good_batches_before_a_bad_one_are_read_first(damage: str) -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.create("t")
-        fill(fake, 2, 2)
-        log = fake.topics["t"].logs[0]
-        good, bad = log.batches
-        broken = {
-            "header": bad[:8] + b"\xff" + bad[9:],
-            "cut": bad[:-5],
-            "length": bad[:4] + b"\xff" + bad[5:],
-        }[damage]
-
-        def answer(peer: Peer, request: Request) -> None:
-            part = FetchedPartition(topic="t", partition=0, length=len(good) + len(broken))
-            message = FetchResponse(partitions=[part])
-            peer.write(peer.state.reply(request, message, [good, broken]))
-
-        fake.next(apis.FETCH, answer)
-        async with Rig(fake) as rig:
-            assert await rig.read(2) == [0, 1]
-            with pytest.raises(CorruptBatchError, match="t:0"):
-                rig.subscription.next_chunk()
-            rig.fetcher.look()
-            assert await rig.read(2) == [2, 3], "it was damaged on its way only"
 
     run(test)
 

@@ -433,7 +433,7 @@ class SubscriptionModel(RuleBasedStateMachine):
 
     @rule()
     def rewind(self) -> None:
-        self.made.rewind(self.made.part(A))
+        self.made.came_damaged(self.made.part(A))
 
     @invariant()
     def the_position_is_what_was_read(self) -> None:

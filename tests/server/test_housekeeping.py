@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from pathlib import Path
 
+import pytest
+
+from raftlog.config import BrokerConfig
 from raftlog.limits import SEGMENT_BYTES_MIN
+from raftlog.server.housekeeping import Housekeeping
+from raftlog.server.metrics import Counters
+from raftlog.server.replica_host import PartitionHost
+from raftlog.server.verifying import STEP_SECONDS, Verifier
+from raftlog.testing.disk import SimDisk
+from tests.server.cluster.paper import Scene, play, write
 from tests.server.harness import Client, FakeClock, FaultyDisk, RunningBroker, batch_of, running
 
 FULL = batch_of(b"x" * (SEGMENT_BYTES_MIN // 2))  # two of them need two segments
@@ -43,6 +54,34 @@ def test_rounds_come_by_themselves(tmp_path: Path, clock: FakeClock) -> None:
         client.create("kept")
         client.produce("kept", FULL)
         broker.wait_until(lambda: any(tmp_path.rglob("topics/kept/**/*.index")))
+
+
+@pytest.mark.parametrize("interval_ms", ["1", "0"])
+def test_damage_is_looked_for_unless_that_is_off(
+    interval_ms: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def harm(host: PartitionHost, disk: SimDisk) -> None:
+        disk.flip_bit(f"{host.log.directory}/{0:020d}.log", 8 * 100)
+
+    async def test(s: Scene) -> None:
+        hosts = [s.host(partition=number) for number in range(3)]
+        for host in hosts:
+            write(host.log, b"x" * 200)
+        config = BrokerConfig.from_text({"log.scrub.interval.ms": interval_ms})
+        told: list[PartitionHost] = []
+        verifier = Verifier(Counters(), on_damage=told.append)
+        housekeeping = Housekeeping(config, s.loop, lambda: hosts, verifier)
+        await asyncio.sleep(5)
+        harm(hosts[1], s.disk)
+        await asyncio.sleep(2 * STEP_SECONDS)
+        assert told == ([hosts[1]] if interval_ms == "1" else [])
+        await housekeeping.stop()
+        harm(hosts[2], s.disk)
+        await asyncio.sleep(5)
+        assert len(told) <= 1
+
+    with caplog.at_level(logging.ERROR):
+        play(test)
 
 
 def test_an_old_segment_is_rolled_even_if_nothing_is_written(

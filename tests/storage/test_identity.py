@@ -80,6 +80,15 @@ def test_the_journal_lies_in_the_directory() -> None:
     assert open_store(sim_disk()).journal_path == f"{DATA}/consensus.journal"
 
 
+def test_room_is_kept_for_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = sim_disk()
+    store = open_store(disk)
+    kept: list[tuple[str, int]] = []
+    monkeypatch.setattr(disk, "reserve", lambda path, size: kept.append((path, size)))
+    store.reserve_for_journal(1 << 20)
+    assert kept == [(f"{DATA}/consensus.journal", 1 << 20)]
+
+
 def test_a_new_file_is_told_from_an_old_one() -> None:
     disk = sim_disk()
     disk.make_dirs(DATA)

@@ -99,6 +99,51 @@ def test_a_disk_that_cannot_be_read_is_damage() -> None:
     assert log.readable_end_offset == 5
 
 
+@pytest.mark.parametrize("byte", [3, 20, 100], ids=lambda byte: f"byte {byte}")
+@pytest.mark.parametrize("offset", [1, 4, 5, 9])
+@pytest.mark.parametrize("bytes_max", [1, 900, limits.MIB])
+def test_what_is_good_before_the_damage_stays_readable(
+    offset: int, byte: int, bytes_max: int
+) -> None:
+    """Also of a header: neither a reader nor the log's own looking-up has to read it."""
+    disk = sim_disk()
+    log = closed_log(disk)
+    harm(disk, log, offset, byte=byte)
+
+    def verify_all() -> None:
+        following = 0
+        while following < log.log_end_offset:
+            following = log.verify(following, bytes_max=bytes_max)
+
+    with pytest.raises(DamagedLogError):
+        verify_all()
+    assert log.readable_end_offset == offset
+    for start in range(offset):
+        parts = log.read(start_offset=start, end_offset=10, bytes_max=limits.MIB)
+        assert len(b"".join(parts)) > 300 * (offset - start)
+        assert len(log.read(start_offset=start, end_offset=10, bytes_max=1)) == 1
+
+
+def test_a_bad_batch_before_a_bad_header_is_found_first() -> None:
+    disk = sim_disk()
+    log = closed_log(disk)
+    harm(disk, log, 1)
+    harm(disk, log, 2, byte=3)
+    with pytest.raises(DamagedLogError, match="offset 1: "):
+        log.verify(0, bytes_max=limits.MIB)
+    assert log.readable_end_offset == 1
+
+
+def test_no_file_stays_open_that_was_not() -> None:
+    log = closed_log(sim_disk())
+    for segment in log._segments:
+        segment.close()
+    open_one = log._segments[1]
+    assert open_one.file
+    assert log.verify(0, bytes_max=limits.MIB) == 10
+    assert [segment for segment in log._segments if segment.is_open] == [open_one]
+
+
 def test_a_log_that_begins_inside_a_batch_can_be_verified() -> None:
     log = open_log(sim_disk())
     append(log, b"a", b"b", b"c")

@@ -440,6 +440,12 @@ class Partitions:
         host.log.note_damage(reason, offset=host.high_watermark)
         self.roles.look(member)
 
+    def look_soon(self, host: PartitionHost) -> None:
+        """Something that its role depends on has changed: damage was found in its log."""
+        member = self.member(host.topic_id, host.topic_partition.partition)
+        if member is not None and member.host is host:
+            self._state_changed(member)
+
     def review_all(self) -> None:
         """Look at every partition's role, and at its ISR where this broker leads."""
         for member in self.members.values():

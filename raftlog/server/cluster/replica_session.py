@@ -7,9 +7,9 @@ looked at only when it has news: something was appended, or the follower moved.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 
 from raftlog.errors import (
     DamagedLogError,
@@ -34,6 +34,8 @@ from raftlog.replication.following import Diverged, OutOfRange, divergence
 from raftlog.server.cluster.member import Member
 from raftlog.server.replica_host import PartitionHost
 from raftlog.server.reply import Reply
+
+logger = logging.getLogger(__name__)
 
 
 class _Copied:
@@ -75,7 +77,7 @@ class ReplicaSession:
         find: Callable[[str, int], Member | None],
         on_progress: Callable[[Member], None],
     ) -> None:
-        """``on_progress``: told when a follower outside the ISR has moved."""
+        """``on_progress``: told when a follower outside the ISR has moved, and of damage."""
         self.follower = follower
         self._directory_id = directory_id
         self._loop = loop
@@ -182,8 +184,15 @@ class ReplicaSession:
         host, at = copied.host, copied.at
         if host is None or host.leadership is None or host.log.damage:
             return
-        with suppress(RaftlogError):
+        try:
             host.log.verify(at.fetch_offset, bytes_max=at.bytes_max)
+        except DamagedLogError as error:
+            logger.error("%s is damaged: %s", host.topic_partition, error)
+            member = self._find(*copied.key)
+            if member is not None:
+                self._on_progress(member)
+        except OffsetOutOfRangeError:
+            pass  # it is told so
 
     def _count(self, member: Member, copied: _Copied, durable_offset: int) -> None:
         """A fetch in the leader's own epoch is the acknowledgement of what lies below it."""
@@ -275,6 +284,8 @@ class ReplicaSession:
                 raise OffsetOutOfRangeError(f"there is nothing to read at {at.fetch_offset}")
         except RaftlogError as error:
             copied.is_prefix = False
+            if isinstance(error, DamagedLogError):
+                self._doubt(copied)  # it may have been an error of the moment
             return self._answer(copied, failure=Failure.of(error)), []
         except OSError as error:
             copied.is_prefix = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from raftlog.errors import RaftlogError
+from raftlog.errors import DamagedLogError, RaftlogError
 from raftlog.protocol.connection import Request
 from raftlog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from raftlog.protocol.schema import Failure
@@ -51,7 +51,7 @@ class _Fetch:
             try:
                 host = context.topics.host(part.topic, part.partition)
                 host.check_epoch(part.leader_epoch)
-                host.check_readable(replica_ok=request.replica_ok)
+                host.check_readable(replica_ok=self._may_be_any(host))
                 self._hosts.append((part, host))
             except RaftlogError as error:
                 self._failures.append(_failed(part, error))
@@ -99,9 +99,14 @@ class _Fetch:
         new_bytes = committed - self._committed_bytes
         return closed or self._found_bytes + new_bytes >= self._request.bytes_min
 
+    def _may_be_any(self, host: PartitionHost) -> bool:
+        """Whether the host need not lead. A damaged one does not, and may be all there is: what is
+        good of it is read until another one leads."""
+        return self._request.replica_ok or bool(host.log.damage)
+
     def _is_over(self, host: PartitionHost) -> bool:
         """No more can be read here: the host is closed, or another broker leads."""
-        return host.closed is not None or (host.leadership is None and not self._request.replica_ok)
+        return host.closed is not None or (host.leadership is None and not self._may_be_any(host))
 
     def _read(self) -> tuple[list[FetchedPartition], list[bytes]]:
         """What is there, within the limits: whole batches, at least one if there is any."""
@@ -114,8 +119,8 @@ class _Fetch:
             if bytes_left <= 0 and batches:
                 break
             try:
-                host.check_readable(replica_ok=self._request.replica_ok)
-                found = _read_one(part, host, bytes_left=bytes_left)
+                host.check_readable(replica_ok=self._may_be_any(host))
+                found = self._read_one(part, host, bytes_left)
             except RaftlogError as error:
                 answers.append(_failed(part, error))
                 continue
@@ -136,17 +141,27 @@ class _Fetch:
             )
         return answers, batches
 
+    def _read_one(self, part: FetchPartition, host: PartitionHost, bytes_left: int) -> list[bytes]:
+        """Batches of one partition; whether they are whole is looked at only where that is in
+        doubt. Up to damage, reading goes on."""
+        if part.offset == host.high_watermark and host.closed is None:
+            return []
+        verifier, bytes_max = self._context.verifier, min(part.bytes_max, bytes_left)
+        if part.doubtful:
+            verifier.doubt(host, part.offset, bytes_max=bytes_max)
+        try:
+            return host.read(start_offset=part.offset, bytes_max=bytes_max)
+        except DamagedLogError:
+            if host.log.damage:
+                raise
+            verifier.doubt(host, part.offset, bytes_max=bytes_max)
+        return host.read(start_offset=part.offset, bytes_max=bytes_max)
+
     def _in_turn(self) -> list[tuple[FetchPartition, PartitionHost]]:
         """The partitions, from another one on each time: under a limit, none is always the last."""
         hosts = self._hosts
         start = self._context.next_turn() % len(hosts) if hosts else 0
         return hosts[start:] + hosts[:start] if start else hosts
-
-
-def _read_one(part: FetchPartition, host: PartitionHost, *, bytes_left: int) -> list[bytes]:
-    if part.offset == host.high_watermark and host.closed is None:
-        return []
-    return host.read(start_offset=part.offset, bytes_max=min(part.bytes_max, bytes_left))
 
 
 def _failed(part: FetchPartition, error: RaftlogError) -> FetchedPartition:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from raftlog.errors import (
+    DamagedLogError,
+    NotLeaderError,
     OffsetOutOfRangeError,
     UnknownPartitionError,
     UnknownTopicError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.fetch import FetchPartition, FetchRequest, FetchResponse
+from raftlog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from raftlog.protocol.topics import DeleteTopicsRequest
+from raftlog.storage import Log
 from tests.server.harness import (
     Client,
     FaultyDisk,
@@ -176,3 +181,90 @@ def test_the_brokers_own_limit_holds(tmp_path, bytes_max: int) -> None:  # type:
             client.produce("t", batch_of(b"x" * 900))
         _, values = client.fetch("t", bytes_max=1 << 20)
         assert len(values) == max(1, bytes_max // len(batch_of(b"x" * 900)))
+
+
+# -- damage ----------------------------------------------------------------------------------------
+
+
+def doubtful(client: Client, offset: int, *, doubt: bool = True) -> FetchedPartition | None:
+    """A fetch by a client that has got damaged bytes from there on before, whole or not."""
+    part = FetchPartition(topic="t", partition=0, offset=offset, doubtful=doubt)
+    message = client.ask(apis.FETCH, FetchRequest(partitions=[part], wait_ms_max=0))
+    assert isinstance(message, FetchResponse)
+    return only(message.partitions) if message.partitions else None
+
+
+def harm(broker: RunningBroker, client: Client, *, byte: int, batch: int = 2) -> Log:
+    """Four batches of a record; a bit of one of them flips on the disk."""
+    client.create("t")
+    sizes = [len(batch_of(b"x" * 200)) for _ in range(4)]
+    for _ in sizes:
+        client.produce("t", batch_of(b"x" * 200))
+    log = broker.broker.context.topics.host("t", 0).log
+    path = Path(log.directory) / f"{0:020d}.log"
+    stored = bytearray(path.read_bytes())
+    stored[sum(sizes[:batch]) + byte] ^= 4
+    with path.open("r+b") as file:
+        file.write(stored)
+    return log
+
+
+PAYLOAD, HEADER = 150, 3
+
+
+def test_who_got_damaged_bytes_has_the_broker_look_at_its_disk(
+    broker: RunningBroker, client: Client
+) -> None:
+    log = harm(broker, client, byte=PAYLOAD)
+    answer = doubtful(client, 2, doubt=False)
+    assert answer is not None
+    assert answer.length > 0, "bytes are sent as they are"
+    assert not log.damage
+    answer = doubtful(client, 0)
+    assert answer is not None
+    assert answer.length == 2 * len(batch_of(b"x" * 200)), "up to the damage"
+    assert "offset 2" in log.damage
+    for offset in (2, 3):
+        answer = doubtful(client, offset)
+        assert answer is not None
+        assert isinstance(error_of(answer), DamagedLogError)
+    assert len(client.fetch("t", 1)[1]) == 1, "what is good is still read"
+    assert broker.broker.context.counters.damage_found == 1
+
+
+def test_a_doubt_without_reason_changes_nothing(broker: RunningBroker, client: Client) -> None:
+    client.create("t")
+    client.produce("t", batch_of(b"a"))
+    answer = doubtful(client, 0)
+    assert answer is not None
+    assert answer.length > 0
+    assert doubtful(client, 1) is None
+    answer = doubtful(client, 9)
+    assert answer is not None
+    assert isinstance(error_of(answer), OffsetOutOfRangeError)
+    assert broker.broker.context.counters.damage_found == 0
+    client.produce("t", batch_of(b"b"))
+
+
+def test_a_broker_that_cannot_read_its_log_notes_it(broker: RunningBroker, client: Client) -> None:
+    log = harm(broker, client, byte=HEADER)
+    parts, values = client.fetch("t", 0, bytes_max=2 * len(batch_of(b"x" * 200)) + 1)
+    assert len(values) == 2, "up to the damage"
+    assert log.damage
+    assert log.readable_end_offset == 2
+    parts, _ = client.fetch("t", 2)
+    assert isinstance(error_of(only(parts)), DamagedLogError)
+    refused = client.produce("t", batch_of(b"e"))
+    assert isinstance(error_of(refused), DamagedLogError)
+
+
+def test_what_is_good_of_a_copy_that_leads_no_more_is_read(
+    broker: RunningBroker, client: Client
+) -> None:
+    log = harm(broker, client, byte=PAYLOAD)
+    host = broker.broker.context.topics.host("t", 0)
+    broker.call(lambda: host.follow(None, host.leader_epoch))
+    assert isinstance(error_of(only(client.fetch("t", 0)[0])), NotLeaderError)
+    broker.call(lambda: log.note_damage("found by a test", offset=2))
+    assert len(client.fetch("t", 0)[1]) == 2
+    assert isinstance(error_of(only(client.fetch("t", 2)[0])), DamagedLogError)

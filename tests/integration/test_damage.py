@@ -1,0 +1,91 @@
+"""A bit that flips under a running broker, in one copy of several: it is found, and made good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raftlog import TopicPartition
+from raftlog.errors import CorruptBatchError
+from raftlog.record import parse_header
+from raftlog.testing import Cluster, cluster, wait_until
+from tests.integration.load import (
+    PATIENCE_S,
+    TOPIC,
+    Load,
+    create,
+    leader_of,
+    read_all,
+    same_everywhere,
+    until_in_sync,
+)
+
+pytestmark = pytest.mark.integration
+
+HEADER, PAYLOAD = 5, -5  # bytes of a batch; from its end, if negative
+
+
+def copy_of(running: Cluster, broker_id: int) -> Path:
+    """Where a broker stores the partition."""
+    (directory,) = running.broker(broker_id).data_dir.glob(f"topics/{TOPIC}/*/0")
+    return directory
+
+
+def flip(running: Cluster, broker_id: int, byte: int) -> None:
+    """Flip a bit in the middle of the active segment, which the broker has open and writes to."""
+    path = max(copy_of(running, broker_id).glob("*.log"))
+    stored, starts = path.read_bytes(), [0]
+    while starts[-1] < len(stored):
+        try:
+            starts.append(starts[-1] + parse_header(stored, starts[-1]).length)
+        except CorruptBatchError:
+            break  # it is being written
+    middle = len(starts) // 2
+    position = starts[middle] + byte if byte >= 0 else starts[middle + 1] + byte
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(bytes([stored[position] ^ 0x10]))
+
+
+def until_made_anew(running: Cluster, broker_id: int) -> None:
+    """The damaged files are kept beside the copy, and the copy is in sync again."""
+    directory = copy_of(running, broker_id)
+    wait_until(
+        lambda: any(directory.parent.glob("0.quarantine-*")),
+        timeout_s=PATIENCE_S,
+        what=f"broker {broker_id} sets its damaged copy aside",
+    )
+    until_in_sync(running)
+
+
+@pytest.mark.parametrize("byte", [HEADER, PAYLOAD], ids=["header", "payload"])
+def test_a_consumer_reads_on_though_the_leaders_copy_is_damaged(tmp_path: Path, byte: int) -> None:
+    with cluster(brokers=3, directory=tmp_path, with_relays=False) as running:
+        create(running, copies=3)
+        with Load(running.bootstrap) as load:
+            load.goes_on(count=200)
+            leader = leader_of(running)
+            flip(running, leader, byte)
+            assert len(read_all(running.bootstrap, TopicPartition(TOPIC, 0))) >= 200
+            until_made_anew(running, leader)
+            load.goes_on(count=100)
+        load.check(running.bootstrap)
+        same_everywhere(running)
+    assert "is damaged" in running.broker(leader).log_path.read_text(encoding="utf-8")
+
+
+def test_a_scrub_finds_damage_that_nobody_reads(tmp_path: Path) -> None:
+    settings = {"log.scrub.interval.ms": "1000"}
+    with cluster(brokers=3, directory=tmp_path, settings=settings, with_relays=False) as running:
+        create(running, copies=3)
+        with Load(running.bootstrap) as load:
+            load.goes_on(count=200)
+            leader = leader_of(running)
+            follower = leader % 3 + 1
+            flip(running, follower, PAYLOAD)
+            until_made_anew(running, follower)
+            assert leader_of(running) == leader
+            load.goes_on(count=100)
+        load.check(running.bootstrap)
+        same_everywhere(running)
