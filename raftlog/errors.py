@@ -37,7 +37,7 @@
     │   ├── AccessDeniedError        no authenticated peer, or another cluster secret
     │   ├── BrokerIdInUseError       another live broker has this broker id
     │   ├── WrongClusterError        the peer belongs to another cluster
-    │   ├── StaleBrokerError         an older boot of a data directory: a copy that was put back
+    │   ├── StaleBrokerError         a data directory that has gone back: a copy, or a cut journal
     │   └── ChainMismatchError       a replica's batch does not continue the chain of its log
     └── StorageError                 this process's own disk: an operator has to look
         ├── DataDirectoryError       in use, another broker's, unreadable or unwritable
@@ -278,10 +278,11 @@ class WrongClusterError(RefusedError):
 
 
 class StaleBrokerError(RefusedError):
-    """An older boot of a data directory that was seen since: a copy put back from a backup.
+    """A data directory that has gone back: a copy from a backup, or a journal without its end.
 
-    Votes and acknowledgements that it gave after the copy was made are missing from it, so it may
-    not take part under the same directory id.
+    The others have seen a later boot of it, or have heard of more than its journal holds. Votes and
+    acknowledgements that it gave are missing from it, so it may not take part under the same
+    directory id. Start the broker with an empty directory.
     """
 
     code = 221

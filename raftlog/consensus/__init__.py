@@ -8,6 +8,7 @@ from raftlog.consensus.journal import Journal, JournalTicket, PeerSeen
 from raftlog.consensus.machine import StateMachine
 from raftlog.consensus.node import ConsensusNode
 from raftlog.consensus.outcome import Applied, CommandFailed, NotProposed, Outcome, Unknown
+from raftlog.consensus.peer_transport import Heard
 from raftlog.consensus.settings import ConsensusSettings
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "ConsensusNode",
     "ConsensusSettings",
     "GroupStatus",
+    "Heard",
     "Journal",
     "JournalTicket",
     "NotProposed",

@@ -1,11 +1,12 @@
 """What brokers say to each other about raft groups: the messages, and the envelope around them.
 
-    envelope = [boot, link, sequence, directory id, [message, ...]]
+    envelope = [boot, link, sequence, directory id, journal sequence, [message, ...]]
     message  = [group id, generation, term, type, field, ...]
 
-``boot`` and ``link`` are the sender's session: it begins a new one with every link. Everything here
-is msgpack and comes from outside: ``decode`` checks every type, length and number, so that what is
-behind it needs no checks but those of meaning. Values only; no state.
+``boot`` and ``link`` are the sender's session: it begins a new one with every link. ``journal
+sequence`` is of the last block of its journal, and durable: who starts with less has forgotten what
+it said. Everything here is msgpack and comes from outside: ``decode`` checks every type, length and
+number, so that what is behind it needs no checks but those of meaning. Values only; no state.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Envelope(NamedTuple):
     link: int
     sequence: int
     directory_id: str
+    journal_sequence: int
     messages: list[Message]
 
 
@@ -82,15 +84,15 @@ def decode(data: bytes) -> Envelope:
         raise EnvelopeError(f"not msgpack: {error!r}") from None
     if type(fields) is not list or len(fields) != len(Envelope._fields):
         raise EnvelopeError("not an envelope")
-    boot, link, sequence, directory_id, messages = fields
-    if not (_number(boot) and _number(link) and _number(sequence) and _directory(directory_id)):
+    *numbers, directory_id, journaled, messages = fields
+    if not (all(map(_number, [*numbers, journaled])) and _directory(directory_id)):
         raise EnvelopeError("not an envelope's fields")
     if type(messages) is not list or len(messages) > MESSAGES_PER_ENVELOPE_MAX:
         raise EnvelopeError("not an envelope's messages")
     for message in messages:
         if not is_message(message):
             raise EnvelopeError(f"not a message: {message!r:.200}")
-    return Envelope(boot, link, sequence, directory_id, messages)
+    return Envelope(*fields)
 
 
 def is_message(message: object) -> bool:

@@ -99,6 +99,9 @@ class Journal:
     def __init__(self, disk: Disk, file: File, *, rewrite_bytes: int) -> None:
         self.path = file.path
         self.boot = 0  # grows by one at every open
+        self.opened_sequence = (
+            0  # of the last block that this open found; the boot is in a later one
+        )
         self.peers: dict[BrokerId, PeerSeen] = {}
         self.notes: list[str] = []  # what opening found, for the operator's log
         self._disk = disk
@@ -167,6 +170,13 @@ class Journal:
         return bool(self._pending) or self._ticket is not None
 
     @property
+    def sequence(self) -> int:
+        """Of the last block that is durable. It grows by one with each, also when the file is
+        rewritten, for as long as the journal lives.
+        """
+        return self._sequence
+
+    @property
     def size_bytes(self) -> int:
         """Of the file."""
         return self._file.size()
@@ -221,7 +231,7 @@ class Journal:
             )
         for payload in found.payloads:
             self._replay(payload)
-        self._sequence = found.sequence
+        self._sequence = self.opened_sequence = found.sequence
         self._make_durable(found)
 
     def _make_durable(self, found: Found) -> None:

@@ -27,7 +27,7 @@ from raftlog.consensus.journal import Journal, JournalTicket
 from raftlog.consensus.library import Timing
 from raftlog.consensus.machine import StateMachine
 from raftlog.consensus.outcome import NotProposed, Outcome
-from raftlog.consensus.peer_transport import Link
+from raftlog.consensus.peer_transport import Heard, Link
 from raftlog.consensus.proposals import Done, Proposal
 from raftlog.consensus.settings import (
     INPUT_BYTES_MAX,
@@ -242,6 +242,11 @@ class ConsensusNode:
         """The connection to ``peer`` is gone."""
         self._inputs.append(lambda now: self._peer_down(peer, now))
         self._work(now)
+
+    def heard(self, peer: BrokerId) -> Heard | None:
+        """What ``peer`` has told of its journal; None when its link was never up."""
+        link = self._links.get(peer)
+        return None if link is None else Heard(link.directory_id, link.boot, link.journal_sequence)
 
     def receive(self, peer: BrokerId, data: bytes, now: float) -> None:
         """Take an envelope. Raises nothing, whatever the bytes: bad ones are counted."""
@@ -472,7 +477,7 @@ class ConsensusNode:
             (peer, data)
             for peer, link in sorted(self._links.items())
             if link.has_mail
-            for data in link.collect(self._journal.boot, self._directory_id)
+            for data in link.collect(self._journal.boot, self._directory_id, self._journal.sequence)
         ]
         for peer, data in mail:
             self._send(peer, data)

@@ -7,13 +7,21 @@ messages to a peer collect there. No sockets: bytes go in and come out.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from pysyncobj.transport import Transport
 
 from raftlog.consensus import envelope
 from raftlog.consensus.envelope import Envelope, Message
 from raftlog.consensus.settings import OUTBOX_BYTES_MAX, SEQUENCE_JUMP_MAX
+
+
+class Heard(NamedTuple):
+    """What was heard of a peer's journal. In memory only, so since this broker started."""
+
+    directory_id: str
+    boot: int  # the newest whose link was up
+    sequence: int  # of the last block that it has told of, in this boot or an older one
 
 
 class Link:
@@ -28,12 +36,14 @@ class Link:
         "boot",
         "directory_id",
         "is_up",
+        "journal_sequence",
     )
 
     def __init__(self) -> None:
         self.is_up = False
         self.directory_id = ""  # the peer's, as it proved when the link came up
         self.boot = 0  # the peer's
+        self.journal_sequence = 0  # of its directory's journal: the last block that it told of
         self._number = 0  # of our session
         self._sequence = 0  # of our newest envelope in it
         self._arrived = (0, 0)  # the peer's newest session and envelope
@@ -44,6 +54,8 @@ class Link:
         """A new connection, also when the old one is not known to be gone."""
         if (directory_id, boot) != (self.directory_id, self.boot):
             self._arrived = (0, 0)
+        if directory_id != self.directory_id:
+            self.journal_sequence = 0
         self.directory_id = directory_id
         self.boot = boot
         self.is_up = True
@@ -73,16 +85,15 @@ class Link:
         self._outbox_bytes += envelope.size_of(message)
         return True
 
-    def collect(self, boot: int, directory_id: str) -> list[bytes]:
-        """The envelopes of all that was posted; ``boot`` and ``directory_id`` are our own."""
+    def collect(self, boot: int, directory_id: str, journal_sequence: int) -> list[bytes]:
+        """The envelopes of all that was posted; the arguments are our own, and durable."""
         parts = envelope.in_parts(self._outbox, self._outbox_bytes)
         self._empty()
         sealed = []
         for part in parts:
             self._sequence += 1
-            sealed.append(
-                envelope.encode(Envelope(boot, self._number, self._sequence, directory_id, part))
-            )
+            session = boot, self._number, self._sequence
+            sealed.append(envelope.encode(Envelope(*session, directory_id, journal_sequence, part)))
         return sealed
 
     # -- in ----------------------------------------------------------------------------------------
@@ -102,6 +113,7 @@ class Link:
         elif not link < arrived.link <= link + SEQUENCE_JUMP_MAX:
             return False
         self._arrived = (arrived.link, arrived.sequence)
+        self.journal_sequence = max(self.journal_sequence, arrived.journal_sequence)
         return True
 
 

@@ -41,7 +41,8 @@ class PeerIdentity(Message):
     ``directory_id`` is of its data directory and ``boot`` counts how often that was opened;
     ``run`` is random at each start, and tells two starts with the same boot apart, which a copy of
     the directory makes; ``host`` and ``port`` are where it listens; ``cluster_id`` is empty while
-    it has yet to learn it; ``protocol_version`` is the highest of the peer protocol that it speaks.
+    it has yet to learn it; ``protocol_version`` is the highest of the peer protocol that it speaks;
+    ``journal_sequence`` is of the last block of its consensus journal that this boot found.
     """
 
     broker_id: NodeId
@@ -52,6 +53,7 @@ class PeerIdentity(Message):
     protocol_version: _ProtocolVersion
     cluster_id: ClusterId = ""
     run: Annotated[str, Meta(max_length=limits.ID_CHARS_MAX)] = ""
+    journal_sequence: Counter = 0
 
 
 class PeerHelloRequest(Message):

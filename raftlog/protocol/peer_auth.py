@@ -164,6 +164,25 @@ def check_boot(
         )
 
 
+def check_journal(
+    peer: PeerIdentity, *, heard_directory_id: str, heard_boot: int, heard_sequence: int
+) -> None:
+    """Raises ``StaleBrokerError`` if the peer's journal ends before what it has told of.
+
+    ``heard_*`` is what was heard of this broker id: the last block of its journal that it has told
+    of, and its newest boot. That boot found less than it told of later, by right; only a boot after
+    it has to find all. Only durable blocks are told of, so no crash makes a journal so short.
+    """
+    is_short = peer.boot > heard_boot and peer.journal_sequence < heard_sequence
+    if peer.directory_id == heard_directory_id and is_short:
+        raise StaleBrokerError(
+            f"the consensus journal of broker {peer.broker_id} has lost what it had acknowledged: "
+            f"boot {peer.boot} of data directory {peer.directory_id} found it to end with block "
+            f"{peer.journal_sequence}, and the broker has told of block {heard_sequence} before. "
+            "Start the broker with an empty data directory instead; it will catch up"
+        )
+
+
 # -- proofs and claims -----------------------------------------------------------------------------
 
 
@@ -188,6 +207,7 @@ def _fields(identity: PeerIdentity) -> Iterator[bytes]:
         identity.protocol_version,
         identity.cluster_id,
         identity.run,
+        identity.journal_sequence,
     ):
         yield str(value).encode("utf-8")
 

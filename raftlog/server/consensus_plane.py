@@ -24,6 +24,7 @@ from raftlog.consensus import (
     Applied,
     ConsensusNode,
     GroupStatus,
+    Heard,
     JournalTicket,
     NotProposed,
     Outcome,
@@ -155,6 +156,10 @@ class ConsensusPlane:
     def status(self, group_id: str) -> GroupStatus:
         """``ConsensusNode.status``."""
         return self._node.status(group_id)
+
+    def heard(self, peer: int) -> Heard | None:
+        """``ConsensusNode.heard``."""
+        return self._node.heard(peer)
 
     def leads(self, group_id: str) -> bool:
         """Whether this broker takes itself for the group's Raft leader; False if it is not open.

@@ -80,6 +80,7 @@ def forge(data: bytes, *, sequence: int = 0, messages: list[Any] | None = None) 
             arrived.link,
             arrived.sequence + sequence,
             arrived.directory_id,
+            arrived.journal_sequence,
             arrived.messages if messages is None else messages,
         )
     )

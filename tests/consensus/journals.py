@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any, Final
 
+from raftlog.consensus import journal_file
 from raftlog.consensus.journal import Journal, JournalTicket
 from raftlog.consensus.raft_journal import RaftJournal
 from raftlog.testing.disk import SimDisk
@@ -63,3 +64,12 @@ def ticket_of(journal: Journal) -> JournalTicket:
     if ticket is None:
         raise LookupError("nothing to sync, or a ticket is out")
     return ticket
+
+
+def block_ends(data: bytes) -> list[int]:
+    """Where the blocks of a journal end, in bytes."""
+    ends, end = [], 0
+    while (header := journal_file.decode_header(data, end)) is not None:
+        end += journal_file.HEADER_BYTES + header.length
+        ends.append(end)
+    return ends

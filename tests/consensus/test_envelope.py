@@ -44,11 +44,11 @@ GOOD: list[Message] = [
 
 
 def wrap(*messages: Any) -> bytes:
-    return encode(Envelope(1, 2, 3, "disk", list(messages)))
+    return encode(Envelope(1, 2, 3, "disk", 4, list(messages)))
 
 
 def test_what_is_encoded_is_decoded() -> None:
-    sent = Envelope(1, 2, 3, "disk", GOOD)
+    sent = Envelope(1, 2, 3, "disk", 4, GOOD)
     assert decode(encode(sent)) == sent
 
 
@@ -127,9 +127,9 @@ def test_an_envelope_over_its_limits_is_refused() -> None:
         decode(wrap(*[GOOD[0]] * (MESSAGES_PER_ENVELOPE_MAX + 1)))
 
 
-@pytest.mark.parametrize("place", range(5))
+@pytest.mark.parametrize("place", range(6))
 def test_an_envelopes_own_fields_are_checked(place: int) -> None:
-    fields: list[Any] = [1, 2, 3, "disk", []]
+    fields: list[Any] = [1, 2, 3, "disk", 4, []]
     decode(msgpack.packb(fields))
     for wrong in (-1, 1.5, None, True, NUMBER_MAX + 1, b"disk", {}):
         with pytest.raises(EnvelopeError):
@@ -155,7 +155,7 @@ ANYTHING = st.recursive(
 )  # fmt: skip
 
 
-@given(st.lists(ANYTHING, min_size=5, max_size=5) | ANYTHING)
+@given(st.lists(ANYTHING, min_size=6, max_size=6) | ANYTHING)
 def test_arbitrary_msgpack_is_refused_in_one_way(value: Any) -> None:
     with suppress(EnvelopeError):
         decode(msgpack.packb(value))

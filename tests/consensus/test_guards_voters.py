@@ -78,7 +78,7 @@ def test_the_answer_of_a_broker_that_has_no_vote_counts_for_nothing() -> None:
     assert network[1].status().role == "candidate"
     node, journal = network[1].node, network[4].journal
     answer = [GROUP, 0, network[1].status().term, envelope.VOTE_ANSWER, True]
-    forged = envelope.Envelope(journal.boot, 1, 1_000, network[4].directory_id, [answer])
+    forged = envelope.Envelope(journal.boot, 1, 1_000, network[4].directory_id, 0, [answer])
     node.receive(4, envelope.encode(forged), network.now)
     network[1].sync()
     assert network[1].status().role == "candidate"

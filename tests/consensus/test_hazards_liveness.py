@@ -221,11 +221,11 @@ def test_h20_pickle_is_never_read(flavour: int, tmp_path: Path, no_pickle: None)
     network = cluster()
     victim = network[1]
     for sequence, message in enumerate(messages_with(poison), start=1_000):
-        data = msgpack.packb([network[2].journal.boot, 1, sequence, "disk-2", [message]])
+        data = msgpack.packb([network[2].journal.boot, 1, sequence, "disk-2", 0, [message]])
         victim.node.receive(2, data, network.now)
         victim.sync()
     assert victim.status().term == 9, "those that could be a peer's were listened to"
-    for data in (poison, msgpack.packb(poison), msgpack.packb([poison] * 5)):
+    for data in (poison, msgpack.packb(poison), msgpack.packb([poison] * 6)):
         victim.node.receive(2, data, network.now)
     for broker in network.brokers.values():
         broker.restart(power_cut=True)

@@ -26,7 +26,7 @@ def inject(network: Network, sender: int, receiver: int, *messages: Message) -> 
     network.sent += 1
     broker = network[sender]
     session = broker.journal.boot, broker.node._links[receiver]._number, 1_000 + network.sent
-    data = envelope.encode(Envelope(*session, broker.directory_id, [*messages]))
+    data = envelope.encode(Envelope(*session, broker.directory_id, 0, [*messages]))
     network[receiver].node.receive(sender, data, network.now)
     network[receiver].sync()
 

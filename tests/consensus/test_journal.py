@@ -16,7 +16,7 @@ import pytest
 from raftlog.consensus import journal_file
 from raftlog.consensus.journal import Journal, PeerSeen
 from raftlog.disk import NO_ROOM, TEMPORARY_SUFFIX, OsDisk
-from raftlog.errors import DamagedJournalError, StorageFailedError
+from raftlog.errors import DamagedJournalError, DiskFullError, StorageFailedError
 from raftlog.testing.disk import FOREVER, Fault
 from tests.consensus.journals import (
     PATH,
@@ -87,6 +87,52 @@ def test_the_boot_number_is_durable_before_open_returns() -> None:
     disk = disk_of()
     assert not open_journal(disk).is_dirty
     assert after_power_cut(disk).boot == 2
+
+
+def test_the_sequence_is_of_what_is_durable_and_goes_on_over_boots_and_rewrites() -> None:
+    disk = disk_of()
+    journal = open_journal(disk, rewrite_bytes=SMALL_REWRITE)
+    assert (journal.opened_sequence, journal.sequence) == (1, 2)
+    journal.note_peer(2, "two", 5)
+    ticket = ticket_of(journal)
+    ticket.run()
+    assert journal.sequence == 2, "the caller has not heard yet that it is durable"
+    journal.complete_sync(ticket)
+    assert journal.sequence == 3
+    churn(journal, 100)
+    assert journal.size_bytes < 2 * SMALL_REWRITE, "it was rewritten"
+    told = journal.sequence
+    assert told == 3 + 2 * 100
+    journal.note_peer(2, "two", 6)  # and never synced
+    journal = after_power_cut(disk)
+    assert (journal.opened_sequence, journal.sequence) == (told, told + 1)
+
+
+def test_a_journal_cut_between_two_blocks_opens_and_is_known_by_its_sequence() -> None:
+    disk = disk_of()
+    journal = open_journal(disk)
+    ends = []
+    for number in range(5):
+        journal.note_peer(2, "two", number)
+        journal.sync()
+        ends.append(journal.size_bytes)
+    told = journal.sequence
+    disk.cut_off(PATH, ends[1])
+    journal = after_power_cut(disk)
+    assert journal.notes == []
+    assert journal.opened_sequence == told - 3
+
+
+def test_a_block_that_was_refused_is_not_counted() -> None:
+    disk = disk_of()
+    journal = open_journal(disk)
+    journal.note_peer(2, "two", 1)
+    disk.faults.append(Fault({"write"}, errno.ENOSPC))
+    with pytest.raises(DiskFullError):
+        journal.sync()
+    assert journal.sequence == 2
+    journal.sync()
+    assert journal.sequence == 3
 
 
 def test_peers_are_remembered_as_last_noted() -> None:

@@ -396,3 +396,49 @@ def test_time_that_goes_back_is_no_time() -> None:
 
 def test_without_groups_nothing_is_ever_due() -> None:
     assert Network(1)[1].node.next_tick(5.0) == float("inf")
+
+
+# -- what is told of the journal -------------------------------------------------------------------
+
+
+def test_envelopes_tell_what_is_durable_of_the_journal_and_no_more() -> None:
+    network = Network(3)
+    network.open()
+    assert network[1].node.heard(9) is None
+    leader = network.leader()
+    network.agree(b"x")
+    network.run(2)
+    assert leader.node.heard(leader.id) is None
+    followers = [broker for broker in network.brokers.values() if broker is not leader]
+    for one, other in [(leader, each) for each in followers] + [
+        (each, leader) for each in followers
+    ]:
+        heard = one.node.heard(other.id)
+        assert heard == (other.directory_id, other.journal.boot, other.journal.sequence)
+    follower = followers[0]
+    follower.hold_disk()
+    durable = follower.journal.sequence
+    leader.propose(b"y")
+    network.deliver_all()
+    assert follower.journal.sequence == durable
+    follower.free_disk()
+    network.deliver_all()
+    heard = leader.node.heard(follower.id)
+    assert heard is not None
+    assert heard.sequence == durable + 1, "the acknowledgement told of the block that it is in"
+
+
+def test_no_power_cut_makes_a_journal_shorter_than_was_told_of_it() -> None:
+    network = Network(3)
+    network.open()
+    for number in range(5):
+        network.agree(b"%d" % number)
+        other = network[number % 3 + 1]
+        told = [
+            heard.sequence
+            for broker in network.brokers.values()
+            if (heard := broker.node.heard(other.id)) is not None
+        ]
+        other.restart(power_cut=True)
+        assert other.journal.opened_sequence >= max(told) > 0
+        network.connect_all()

@@ -57,7 +57,7 @@ def test_a_peer_whose_disk_was_set_back_is_not_listened_to() -> None:
     peer = network[2]
     network.cut(1, 2)
     network[1].node.peer_up(2, peer.directory_id, peer.journal.boot - 1, network.now)
-    data = envelope.encode(Envelope(peer.journal.boot - 1, 9, 1, peer.directory_id, []))
+    data = envelope.encode(Envelope(peer.journal.boot - 1, 9, 1, peer.directory_id, 0, []))
     network[1].node.receive(2, data, network.now)
     assert not network[1].node._links[2].is_up
     assert network[1].node.refused_messages == 1
@@ -149,7 +149,7 @@ def test_whatever_a_peer_says_nothing_is_raised_and_nothing_committed_is_lost(
     network.run(2)
     for sequence, messages in parts:
         assert all(envelope.is_message(message) for message in messages)
-        data = envelope.encode(Envelope(1, 1, sequence + 100, "disk-2", messages))
+        data = envelope.encode(Envelope(1, 1, sequence + 100, "disk-2", 0, messages))
         network[1].node.receive(2, data, network.now)
         network[1].sync()
     if network[1].status().generation == 0:  # an offer of another is adopted, as it should be

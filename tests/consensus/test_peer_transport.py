@@ -19,21 +19,23 @@ def link_up(directory_id: str = "peer's", boot: int = 5) -> Link:
     return link
 
 
-def arriving(link: int, sequence: int, *, boot: int = 5, directory_id: str = "peer's") -> Envelope:
-    return Envelope(boot, link, sequence, directory_id, [])
+def arriving(
+    link: int, sequence: int, *, boot: int = 5, directory_id: str = "peer's", journal: int = 0
+) -> Envelope:
+    return Envelope(boot, link, sequence, directory_id, journal, [])
 
 
 def test_envelopes_carry_session_and_sequence() -> None:
     link = link_up()
     for _ in range(2):
         link.post(HELLO)
-    (first,) = link.collect(9, "ours")
+    (first,) = link.collect(9, "ours", 70)
     link.post(HELLO)
-    (second,) = link.collect(9, "ours")
+    (second,) = link.collect(9, "ours", 70)
     link.up("peer's", 5)
     link.post(HELLO)
-    (third,) = link.collect(9, "ours")
-    assert decode(first) == Envelope(9, 1, 1, "ours", [HELLO, HELLO])
+    (third,) = link.collect(9, "ours", 70)
+    assert decode(first) == Envelope(9, 1, 1, "ours", 70, [HELLO, HELLO])
     assert decode(second)[1:3] == (1, 2)
     assert decode(third)[1:3] == (2, 1), "a new connection is a new session"
 
@@ -55,7 +57,7 @@ def test_an_outbox_is_bounded() -> None:
     large = ["t/0", 0, 1, envelope.PROPOSE, 1, bytes(OUTBOX_BYTES_MAX)]
     assert link.post(large)
     assert not link.post(HELLO)
-    link.collect(9, "ours")
+    link.collect(9, "ours", 70)
     assert link.post(HELLO)
 
 
@@ -109,12 +111,26 @@ def test_nothing_is_admitted_while_the_link_is_down() -> None:
     assert not Link().admits(arriving(1, 1))
 
 
+def test_what_was_told_of_a_journal_is_kept_for_as_long_as_the_directory_is_the_same() -> None:
+    link = link_up()
+    assert link.admits(arriving(1, 1, journal=7))
+    assert link.admits(arriving(1, 2, journal=6))
+    assert not link.admits(arriving(1, 2, journal=9))
+    assert not link.admits(arriving(1, 3, journal=9, boot=6))
+    assert link.journal_sequence == 7, "of envelopes that count, the highest"
+    link.down()
+    link.up("peer's", 6)
+    assert link.journal_sequence == 7, "a later boot has to find all of it"
+    link.up("another", 1)
+    assert link.journal_sequence == 0
+
+
 def test_a_groups_messages_get_its_name_and_generation() -> None:
     links = {2: link_up()}
     transport = PeerTransport(links, "t/0", 7)
     assert transport.send(PeerNode(2), (3, envelope.REFUSED, 12))
     assert not transport.send(PeerNode(4), (3, envelope.REFUSED, 12)), "there is no such link"
-    (data,) = links[2].collect(1, "ours")
+    (data,) = links[2].collect(1, "ours", 1)
     assert decode(data).messages == [["t/0", 7, 3, envelope.REFUSED, 12]]
 
 

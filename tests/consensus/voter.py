@@ -63,7 +63,7 @@ class Voter:
         self.group.send_appends(self.now)
         heard = {}
         for peer, link in self.links.items():
-            parts = link.collect(1, "") if link.has_mail else []
+            parts = link.collect(1, "", 0) if link.has_mail else []
             messages = [message for part in parts for message in envelope.decode(part).messages]
             if messages:
                 heard[peer] = [message[2:] for message in messages]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
-from typing import Any
+from typing import Any, Final
 
 import msgspec.structs
 import pytest
@@ -35,6 +35,7 @@ from raftlog.protocol.peer_auth import (
     Dialling,
     agreed_version,
     check_boot,
+    check_journal,
 )
 from tests.protocol import strategies
 
@@ -190,7 +191,7 @@ def test_a_proof_is_what_the_page_says() -> None:
     response = other.answer(one.hello())
     assert response == forged(one, TWO)
     assert one.check(response).proof == proof("dialling", one.hello(), TWO)
-    golden = "0f3fe5502721e07cf3222be454a4d99317090368709bbb3934502467ceceade4"
+    golden = "745a7ff7c6cd9d3ef04030a0080cc9a406e5515fff69ae8914f3bbb95f3c615c"
     assert response.proof.hex() == golden
 
 
@@ -262,6 +263,7 @@ FIELDS = [
     "protocol_version",
     "cluster_id",
     "run",
+    "journal_sequence",
 ]
 
 
@@ -382,3 +384,28 @@ def test_the_same_boot_in_another_run_is_an_old_copy_too() -> None:
 
 def test_another_directory_begins_to_count_anew() -> None:
     check_boot(identity(1, boot=1), seen_directory_id="gone", seen_boot=7)
+
+
+# -- journals that have lost their end -------------------------------------------------------------
+
+HEARD: Final[dict[str, Any]] = {"heard_directory_id": "d1", "heard_boot": 7, "heard_sequence": 40}
+
+
+def test_a_later_boot_has_to_find_all_that_its_journal_told_of() -> None:
+    check_journal(identity(1, boot=8, journal_sequence=40), **HEARD)
+    check_journal(identity(1, boot=9, journal_sequence=41), **HEARD)
+    with pytest.raises(StaleBrokerError) as caught:
+        check_journal(identity(1, boot=8, journal_sequence=39), **HEARD)
+    assert str(caught.value) == (
+        "the consensus journal of broker 1 has lost what it had acknowledged: boot 8 of data "
+        "directory d1 found it to end with block 39, and the broker has told of block 40 before. "
+        "Start the broker with an empty data directory instead; it will catch up"
+    )
+
+
+def test_the_boot_that_told_of_it_found_less_by_right() -> None:
+    check_journal(identity(1, boot=7, journal_sequence=12), **HEARD)
+
+
+def test_the_journal_of_another_directory_has_lost_nothing() -> None:
+    check_journal(identity(1, boot=8, directory_id="new", journal_sequence=1), **HEARD)

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from raftlog.errors import BrokerIdInUseError
+from raftlog.errors import BrokerIdInUseError, StaleBrokerError
 from raftlog.protocol.peer import PeerIdentity
-from raftlog.protocol.peer_auth import check_boot
+from raftlog.protocol.peer_auth import check_boot, check_journal
 
 
 class SeenPeer(Protocol):
@@ -25,6 +25,17 @@ class SeenPeer(Protocol):
     def boot(self) -> int: ...
     @property
     def run(self) -> str: ...
+
+
+class HeardOfPeer(Protocol):
+    """What a peer has told of its journal since this broker started (``ConsensusNode.heard``)."""
+
+    @property
+    def directory_id(self) -> str: ...
+    @property
+    def boot(self) -> int: ...
+    @property
+    def sequence(self) -> int: ...
 
 
 class IncomingConnection(Protocol):
@@ -49,6 +60,7 @@ class PeerRegistry:
 
     Args:
         seen: What is durably known of a peer, or None.
+        heard: What is known in memory of a peer's journal, or None.
         time: Seconds, monotonic.
         session_timeout_s: An incoming connection that was silent for so long is not live.
     """
@@ -57,13 +69,16 @@ class PeerRegistry:
         self,
         *,
         seen: Callable[[int], SeenPeer | None],
+        heard: Callable[[int], HeardOfPeer | None],
         time: Callable[[], float],
         session_timeout_s: float,
     ) -> None:
         self._seen = seen
+        self._heard = heard
         self._time = time
         self._session_timeout_s = session_timeout_s
         self._latest: dict[int, PeerIdentity] = {}  # admitted last, in this run
+        self._forgetful: dict[int, tuple[str, str]] = {}  # directories with short journals, and why
         self._incoming: dict[int, _Incoming] = {}
         self._outgoing: dict[int, PeerIdentity] = {}  # links that are up
         # Told of every peer that has come in: it can be dialled, and its older runs are over.
@@ -83,7 +98,8 @@ class PeerRegistry:
         ``BrokerIdInUseError``: another live data directory has its broker id, or it is a copy of
         a directory that is live elsewhere in the same boot.
         ``StaleBrokerError``: its data directory was seen in a later boot, so this is an old copy
-        that has forgotten votes and acknowledgements.
+        that has forgotten votes and acknowledgements; or its journal has lost its end, which is
+        the same.
         """
         for live in self._live(peer.broker_id):
             if live.directory_id != peer.directory_id:
@@ -108,6 +124,28 @@ class PeerRegistry:
                     seen_boot=seen.boot,
                     seen_run=seen.run,
                 )
+        self._check_journal(peer)
+
+    def _check_journal(self, peer: PeerIdentity) -> None:
+        """A directory that was refused once stays so: each boot adds blocks to its journal, and
+        with enough of them it would look whole again.
+        """
+        directory_id, why = self._forgetful.get(peer.broker_id, ("", ""))
+        if directory_id == peer.directory_id:
+            raise StaleBrokerError(why)
+        heard = self._heard(peer.broker_id)
+        if heard is None:
+            return
+        try:
+            check_journal(
+                peer,
+                heard_directory_id=heard.directory_id,
+                heard_boot=heard.boot,
+                heard_sequence=heard.sequence,
+            )
+        except StaleBrokerError as error:
+            self._forgetful[peer.broker_id] = peer.directory_id, str(error)
+            raise
 
     def admit_incoming(self, peer: PeerIdentity, connection: IncomingConnection) -> None:
         """``peer`` has proved itself on ``connection``, which supersedes its older ones.

@@ -167,8 +167,21 @@ class World:
     def _up(self, process: Process, peer: Process, number: int) -> None:
         broker = peer.broker
         if self.link(process.broker.broker_id, broker.broker_id).number == number:
+            self._look_at_journal(process, peer)
             process.node.peer_up(
                 broker.broker_id, broker.directory_id, peer.journal.boot, process.now
+            )
+
+    def _look_at_journal(self, process: Process, peer: Process) -> None:
+        """A journal is never shorter than was told of it, whatever happened to its machine."""
+        broker, journal = peer.broker, peer.journal
+        heard = process.node.heard(broker.broker_id)
+        if heard is None or heard.directory_id != broker.directory_id:
+            return
+        if journal.boot > heard.boot and journal.opened_sequence < heard.sequence:
+            self.checker.violated(
+                f"boot {journal.boot} of {broker.directory_id} found its journal to end with block "
+                f"{journal.opened_sequence}, and {heard.sequence} was told of"
             )
 
     def connect_all(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from raftlog.config import Address
+from raftlog.consensus import Heard
 from raftlog.errors import (
     AccessDeniedError,
     BrokerIdInUseError,
@@ -50,7 +51,7 @@ from raftlog.types import Buffer
 from tests.server.peers.world import HANDLERS, SECRET, FakeBroker
 
 TIMEOUT_S = 20.0
-TARGET, BYSTANDER, STRANGER = 1, 2, 3
+TARGET, BYSTANDER, STRANGER, CUT = 1, 2, 3, 4
 PING = PeerPingRequest(sent=0, broker_epoch=9)
 
 
@@ -166,7 +167,8 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Play], None]:
 
     async def whole(test: Play) -> None:
         loop = asyncio.get_running_loop()
-        target = FakeBroker(loop, SocketPeerConnector(), TARGET)
+        heard = {CUT: Heard("strange disk", boot=3, sequence=30)}.get
+        target = FakeBroker(loop, SocketPeerConnector(), TARGET, heard=heard)
         bystander = FakeBroker(loop, SocketPeerConnector(), BYSTANDER)
         server = await loop.create_server(target.make, "127.0.0.1", 0)
         address = Address(*server.sockets[0].getsockname()[:2])
@@ -395,8 +397,9 @@ def test_a_hello_in_our_own_name_is_refused(
         ({"protocol_version": 0}, UnsupportedVersionError, "version"),
         ({"broker_id": BYSTANDER}, BrokerIdInUseError, "strange disk"),
         ({"broker_id": BYSTANDER, "directory_id": "disk-2", "boot": 0}, StaleBrokerError, "boot"),
+        ({"broker_id": CUT, "boot": 4, "journal_sequence": 29}, StaleBrokerError, "has lost what"),
     ],
-    ids=["cluster", "version", "id in use", "stale"],
+    ids=["cluster", "version", "id in use", "stale", "journal"],
 )
 def test_a_proved_peer_that_may_not_take_part_is_told_why(
     play: Callable[[Play], None], claims: dict[str, Any], error: type[RaftlogError], says: str

@@ -30,7 +30,9 @@ def test_each_handshake_is_with_a_nonce_of_its_own_and_who_we_are_now() -> None:
         secret=b"sesame",
         me=lambda: identity(1, known.pop(0)),
         nonce=lambda: next(nonces),
-        registry=PeerRegistry(seen=lambda _id: None, time=lambda: 0.0, session_timeout_s=1.0),
+        registry=PeerRegistry(
+            seen=lambda _id: None, heard=lambda _id: None, time=lambda: 0.0, session_timeout_s=1.0
+        ),
         receive=lambda _peer, _envelope: None,
     )
     dialling = Dialling(b"sesame", identity(2), bytes(32), expected=1)

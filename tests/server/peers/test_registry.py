@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from raftlog.consensus.journal import PeerSeen
+from raftlog.consensus.peer_transport import Heard
 from raftlog.errors import BrokerIdInUseError, StaleBrokerError
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.server.peers.registry import PeerRegistry
@@ -14,7 +15,9 @@ from raftlog.server.peers.registry import PeerRegistry
 TIMEOUT_S = 3.0
 
 
-def peer(directory: str = "disk", boot: int = 1, broker_id: int = 2, port: int = 2) -> PeerIdentity:
+def peer(
+    directory: str = "disk", boot: int = 1, broker_id: int = 2, port: int = 2, journal: int = 0
+) -> PeerIdentity:
     return PeerIdentity(
         broker_id=broker_id,
         directory_id=directory,
@@ -22,6 +25,7 @@ def peer(directory: str = "disk", boot: int = 1, broker_id: int = 2, port: int =
         host="broker",
         port=port,
         protocol_version=1,
+        journal_sequence=journal,
     )
 
 
@@ -41,9 +45,13 @@ class Scene:
     def __init__(self) -> None:
         self.now = 0.0
         self.seen: dict[int, PeerSeen] = {}
+        self.heard: dict[int, Heard] = {}
         self.came: list[PeerIdentity] = []
         self.registry = PeerRegistry(
-            seen=self.seen.get, time=lambda: self.now, session_timeout_s=TIMEOUT_S
+            seen=self.seen.get,
+            heard=self.heard.get,
+            time=lambda: self.now,
+            session_timeout_s=TIMEOUT_S,
         )
         self.registry.on_incoming = self.came.append
 
@@ -89,6 +97,35 @@ def test_an_older_boot_of_a_directory_is_stale(
     else:
         admit()
         assert scene.registry.is_live(2)
+
+
+@pytest.mark.parametrize("way", ["incoming", "outgoing"])
+def test_a_journal_that_has_lost_its_end_is_refused_for_good(way: str) -> None:
+    scene = Scene()
+    scene.heard[2] = Heard("disk", boot=3, sequence=20)
+
+    def admit(now: PeerIdentity) -> None:
+        if way == "incoming":
+            scene.registry.admit_incoming(now, Incoming())
+        else:
+            scene.registry.admit_outgoing(now)
+
+    with pytest.raises(StaleBrokerError, match="has lost what it had acknowledged") as first:
+        admit(peer(boot=4, journal=19))
+    assert not scene.registry.is_live(2)
+    with pytest.raises(StaleBrokerError) as later:  # boots alone have added as many blocks again
+        admit(peer(boot=9, journal=25))
+    assert str(later.value) == str(first.value)
+    admit(peer("new disk", boot=1, journal=1))
+    assert scene.registry.is_live(2)
+
+
+def test_a_journal_that_holds_all_it_told_of_is_no_matter() -> None:
+    scene = Scene()
+    scene.heard[2] = Heard("disk", boot=3, sequence=20)
+    scene.registry.admit_incoming(peer(boot=3, journal=8), Incoming())  # told of it since
+    scene.registry.admit_incoming(peer(boot=4, journal=20), Incoming())
+    assert scene.came == [peer(boot=3, journal=8), peer(boot=4, journal=20)]
 
 
 def test_a_boot_seen_in_this_run_counts_before_it_is_durable() -> None:

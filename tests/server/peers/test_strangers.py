@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.consensus import PeerSeen
+from raftlog.consensus import Heard, PeerSeen
 from raftlog.errors import (
     AccessDeniedError,
     BrokerIdInUseError,
@@ -158,6 +158,29 @@ def test_an_old_copy_of_a_data_directory_is_refused(run: Run) -> None:
         assert one.events == copy.events == []
         assert one.refusals == []  # it is not this broker that has to be wiped
         assert "put back" in one.links.status()[0].problem
+
+    run(test)
+
+
+def test_a_broker_whose_journal_has_lost_its_end_is_refused(run: Run) -> None:
+    async def test(world: World) -> None:
+        one = world.broker(1, heard={2: Heard("disk-2", 7, 90)}.get)
+        cut = world.broker(2, boot=8, journal_sequence=60)
+        one.links.set_addresses(at(2))
+        cut.links.set_addresses(at(1))
+        await world.until(lambda: cut.refusals)
+        ((_peer, error),) = cut.refusals
+        assert isinstance(error, StaleBrokerError)
+        assert "the consensus journal of broker 2 has lost" in str(error)
+        await world.pass_seconds(10)
+        assert one.events == cut.events == []
+        assert len(cut.refusals) == 1
+        assert one.refusals == []  # it is not this broker that has to be wiped
+        assert "has lost what it had acknowledged" in one.links.status()[0].problem
+        await world.stop(cut)
+        wiped = world.broker(2, directory="new disk", journal_sequence=1)
+        wiped.links.set_addresses(at(1))
+        await world.until(lambda: one.links.is_up(2) and wiped.links.is_up(1))
 
     run(test)
 

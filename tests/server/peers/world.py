@@ -70,6 +70,8 @@ class FakeBroker:
         secret: bytes = SECRET,
         cluster: str = "c1",
         seen: dict[int, Any] | None = None,
+        heard: Callable[[int], Any] = lambda _peer: None,
+        journal_sequence: int = 0,
         queue_bytes_max: int = 1 << 20,
         chance: Callable[[], float] | None = None,
         receive: Callable[[int, bytes], None] | None = None,
@@ -82,6 +84,7 @@ class FakeBroker:
             port=port or broker_id,
             protocol_version=1,
             cluster_id=cluster,
+            journal_sequence=journal_sequence,
         )
         self.events: list[tuple[str, int]] = []
         self.reasons: list[str] = []
@@ -90,7 +93,7 @@ class FakeBroker:
         self.received: list[tuple[int, bytes]] = []
         dice = random.Random(broker_id)
         self.registry = PeerRegistry(
-            seen=(seen or {}).get, time=loop.time, session_timeout_s=SESSION_MS / 1_000
+            seen=(seen or {}).get, heard=heard, time=loop.time, session_timeout_s=SESSION_MS / 1_000
         )
         self.peering = Peering(
             secret=secret,

@@ -190,7 +190,8 @@ def send_at_once(patch: pytest.MonkeyPatch) -> None:
         work(self, now)
         for peer, link in self._links.items():
             if link.has_mail:
-                for data in link.collect(self._journal.boot, self._directory_id):
+                journal = self._journal
+                for data in link.collect(journal.boot, self._directory_id, journal.sequence):
                     self._send(peer, data)
 
     patch.setattr(ConsensusNode, "_work", work_and_send)
