@@ -1,7 +1,8 @@
 """How a host's log loses its old end: what users delete, what retention no longer keeps.
 
-The log's start moves at once; the files go in a thread, and never while the log is being synced.
-Which offset to drop up to is decided by who calls.
+Whole segments go, so this is also where one ends by its age. The log's start moves at once; the
+files go in a thread, and never while the log is being synced. Which offset to drop up to is decided
+by who calls.
 """
 
 from __future__ import annotations
@@ -58,6 +59,16 @@ class Drops:
             lambda: self._log.apply_retention(now_ms=now_ms, high_watermark=high_watermark),
             _ignore,
         )
+
+    def roll_if_due(self, *, now_ms: int) -> bool:
+        """Start a segment if the last one is old enough, and say so. Called between syncs."""
+        try:
+            return self._log.roll_if_due(now_ms=now_ms)
+        except DiskFullError:
+            return False  # a full disk is told to producers; rolling can wait
+        except StorageFailedError as error:
+            self._on_failed(error)
+            return False
 
     def when_quiet(self, done: Callable[[], None]) -> None:
         """Call ``done``, after the close, once no thread works on the log's files any more."""

@@ -31,6 +31,7 @@ from raftlog.replication.leadership import Leadership
 from raftlog.replication.partition_state import PartitionState, state_alone
 from raftlog.server.drops import Drops
 from raftlog.server.flusher import GroupCommit
+from raftlog.server.room import Room
 from raftlog.server.waiters import Acknowledge, Waiters, Watcher
 from raftlog.server.workers import Workers
 from raftlog.storage import Appended, Log
@@ -73,6 +74,7 @@ class PartitionHost:
         "log",
         "obstacle",
         "on_durable",
+        "room",
         "topic_id",
         "topic_partition",
     )
@@ -93,6 +95,7 @@ class PartitionHost:
         self._following: LeaderEpoch | None = None  # the epoch of the leader that is followed
         self.on_durable: Callable[[PartitionHost], None] | None = None  # a follower's fsync
         self.obstacle = ""  # why nothing can be committed for now though this broker leads
+        self.room = Room(services.loop.time)
         self.closed: RaftlogError | None = None  # why, once nothing may be appended or read here
         self.committed_bytes = 0  # ever, by this host: tells a waiting fetch how much is new
         self._appended_bytes = 0
@@ -176,6 +179,7 @@ class PartitionHost:
 
     def _leave_role(self) -> None:
         """What waits for a commit by this leader may be kept by the next, or not."""
+        self.room.begin_role()
         if self.leadership is None:
             self._following = None
             return
@@ -247,7 +251,12 @@ class PartitionHost:
         except StorageFailedError as error:
             self._services.on_failed(error)
             raise
+        except DiskFullError:
+            self.room.refused()
+            raise
         if not appended.duplicate:
+            if self.room.is_short:
+                self.room.found()
             self._appended_bytes += len(batch)
             self._uncommitted.append((appended.last_offset + 1, self._appended_bytes))
             self._appended()
@@ -264,8 +273,11 @@ class PartitionHost:
             self._services.on_failed(error)
             raise
         except DiskFullError:
+            self.room.refused()
             self._commit.request()  # whole batches of a prefix may have found room
             raise
+        if self.room.is_short:
+            self.room.found()
         self._appended_bytes += len(batches)
         self._uncommitted.append((appended.next_offset, self._appended_bytes))
         self._appended()
@@ -298,11 +310,12 @@ class PartitionHost:
             self._services.on_failed(error)
             return
         except (DamagedLogError, DiskFullError) as error:
+            if isinstance(error, DiskFullError):
+                self.room.refused()
             logger.warning("%s: nothing was cut: %s", self.topic_partition, error)
             return  # the leader says the same again
-        uncommitted = self._uncommitted
-        while uncommitted and uncommitted[-1][0] > offset:
-            uncommitted.pop()
+        while self._uncommitted and self._uncommitted[-1][0] > offset:
+            self._uncommitted.pop()
         self._high_watermark = max(
             self.log.log_start_offset, min(self._high_watermark, self.log.log_end_offset)
         )
@@ -318,11 +331,8 @@ class PartitionHost:
     def _appended(self) -> None:
         if self.log.config.flush_policy == "fsync":
             self._commit.request()
-        else:
-            self._appended_unsynced()
-
-    def _appended_unsynced(self) -> None:
-        """``flush.policy=os``: committed at once; synced when a segment ends, and now and then."""
+            return
+        # Committed at once; synced when a segment ends, and now and then.
         if self.log.segment_count != self._segment_count:
             self._segment_count = self.log.segment_count
             self._commit.request()
@@ -391,7 +401,6 @@ class PartitionHost:
                 f"{self.topic_partition} has committed records up to offset "
                 f"{self._high_watermark}; those before {before_offset} cannot be deleted"
             )
-
         self.advance_log_start(before_offset, done)
 
     def advance_log_start(self, before_offset: Offset, done: Acknowledge) -> None:
@@ -410,14 +419,7 @@ class PartitionHost:
             now_ms = self._services.clock.wall_ms()
             if self.leadership is not None:
                 self._drops.apply_retention(now_ms=now_ms, high_watermark=self._high_watermark)
-            try:
-                rolled = self.log.roll_if_due(now_ms=now_ms)
-            except DiskFullError:
-                return  # a full disk is told to producers; rolling can wait
-            except StorageFailedError as error:
-                self._services.on_failed(error)
-                return
-            if rolled:
+            if self._drops.roll_if_due(now_ms=now_ms):
                 self._commit.request()
 
         self._commit.between_syncs(retire)

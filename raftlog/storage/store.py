@@ -136,6 +136,13 @@ class Store:
         """Where the consensus journal of this directory lies."""
         return f"{self.directory}/{JOURNAL_NAME}"
 
+    def reserve_for_journal(self, size: int) -> None:
+        """Take room for ``size`` more bytes of the journal, as far as there is so much.
+
+        Any thread may call. Raises ``OSError``.
+        """
+        self._disk.reserve(self.journal_path, size)
+
     def adopt_cluster_id(self, cluster_id: str) -> None:
         """Make this directory that cluster's, durably, if it is nobody's yet: a broker joins.
 

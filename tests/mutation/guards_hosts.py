@@ -312,4 +312,47 @@ CONFIRMING: Final = [
     ),
 ]
 
-GUARDS: Final = [*HOSTS, *CONFIRMING]
+FINDING_DAMAGE: Final = [
+    Guard(
+        name="a consumer's doubt has the broker look at its disk",
+        why="bytes that rotted are sent to consumers for ever, while other brokers have good ones",
+        module="raftlog/server/handlers/fetch.py",
+        old="        if part.doubtful:\n",
+        new="        if part.doubtful and host.closed is not None:\n",
+        tests=(
+            (
+                "tests/server/handlers/test_fetch.py"
+                "::test_who_got_damaged_bytes_has_the_broker_look_at_its_disk"
+            ),
+        ),
+    ),
+    Guard(
+        name="a consumer says that what it got is damaged",
+        why="the broker never learns of it",
+        module="raftlog/client/fetcher.py",
+        old="                    doubtful=want.doubtful,\n",
+        new="                    doubtful=False,\n",
+        tests=(
+            (
+                "tests/client/test_consumer_core.py"
+                "::test_what_came_damaged_once_is_asked_for_again_and_nobody_is_told"
+            ),
+        ),
+    ),
+    Guard(
+        name="a scrub finds damage",
+        why="a copy rots that nobody reads, until the good ones are lost",
+        module="raftlog/server/verifying.py",
+        old="            reached = self._verifier.verify("
+        "host, place.offset, bytes_max=bytes_max)\n",
+        new="            reached = place.end_offset\n",
+        tests=(
+            (
+                "tests/server/test_verifying.py"
+                "::test_what_is_found_is_noted_told_and_not_looked_at_again"
+            ),
+        ),
+    ),
+]
+
+GUARDS: Final = [*HOSTS, *CONFIRMING, *FINDING_DAMAGE]

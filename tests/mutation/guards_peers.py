@@ -130,6 +130,32 @@ PEERS: Final = [
         ),
     ),
     Guard(
+        name="a peer's journal that has lost its end",
+        why="a broker that has forgotten votes and entries takes part, or is stuck without a word",
+        module="raftlog/protocol/peer_auth.py",
+        old="    is_short = peer.boot > heard_boot and peer.journal_sequence < heard_sequence\n",
+        new="    is_short = peer.boot > heard_boot and peer.journal_sequence < 0\n",
+        tests=(
+            (
+                "tests/protocol/test_peer_auth.py"
+                "::test_a_later_boot_has_to_find_all_that_its_journal_told_of"
+            ),
+        ),
+    ),
+    Guard(
+        name="a journal that has lost its end stays refused",
+        why="with a few starts more it has as many blocks again, and is believed",
+        module="raftlog/server/peers/registry.py",
+        old="        if directory_id == peer.directory_id:\n",
+        new="        if directory_id == peer.directory_id and peer.boot < 0:\n",
+        tests=(
+            (
+                "tests/server/peers/test_registry.py"
+                "::test_a_journal_that_has_lost_its_end_is_refused_for_good"
+            ),
+        ),
+    ),
+    Guard(
         name="another live directory with a peer's id",
         why="two brokers with one id take turns (S22)",
         module="raftlog/server/peers/registry.py",

@@ -51,6 +51,44 @@ ROLES: Final = [
         tests=("tests/server/cluster/test_roles.py::test_a_damaged_copy_neither_leads_nor_copies",),
     ),
     Guard(
+        name="a leader without room hands over",
+        why="nothing is acknowledged for as long as one disk is full (S31)",
+        module="raftlog/server/cluster/roles.py",
+        old="            if host.room.is_short:\n"
+        "                self._give_way(member, host)\n"
+        "            self.review(member)\n",
+        new="            self.review(member)\n",
+        tests=(
+            "tests/server/cluster/test_giving_way.py::test_a_leader_without_room_hands_over_in_a_while",
+        ),
+    ),
+    Guard(
+        name="a follower without room leaves the ISR",
+        why="the new leader commits nothing until the full one has lagged for long enough (S31)",
+        module="raftlog/server/cluster/roles.py",
+        old="        elif host.room.is_short:\n            self._give_way(member, host)\n",
+        new="",
+        tests=(
+            (
+                "tests/server/cluster/test_giving_way.py"
+                "::test_a_follower_without_room_leaves_before_it_lags_for_long"
+            ),
+        ),
+    ),
+    Guard(
+        name="giving way in vain is ever rarer",
+        why="where all disks are full, leadership goes round and round",
+        module="raftlog/server/room.py",
+        old="        self._in_vain[leads] += 1\n",
+        new="",
+        tests=(
+            (
+                "tests/server/cluster/test_giving_way.py"
+                "::test_where_all_are_full_leadership_moves_ever_more_seldom"
+            ),
+        ),
+    ),
+    Guard(
         name="a role never goes back an epoch",
         why="a broker takes an old role while its journal is replayed",
         module="raftlog/server/cluster/roles.py",

@@ -17,6 +17,7 @@ AREAS: Final[Mapping[str, str]] = {
     "Replication": "raftlog/replication/",
     "Protocol": "raftlog/protocol/",
     "Brokers": "raftlog/server/",
+    "Clients": "raftlog/client/",
 }
 
 INTRODUCTION: Final = """\

@@ -15,6 +15,7 @@ BROKER: Final = "tests/scenarios/test_s_one_broker.py"
 CLUSTER: Final = "tests/scenarios/test_s_clusters.py"
 PAUSE: Final = "tests/integration/test_promises_pause.py"
 ALL: Final = "tests/integration/test_promises_all.py"
+FULL: Final = "tests/integration/test_full_disks.py"
 
 
 class Scenario(NamedTuple):
@@ -232,8 +233,12 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     ),
     "S31": Scenario(
         "disk_full",
-        "Writes are refused, reads go on, and writes resume when there is room.",
-        _named(BROKER, "test_s31_disk_full"),
+        "Writes are refused, reads go on, and writes resume when there is room. With replicas that "
+        "have room, they go on without that broker.",
+        (
+            *_named(BROKER, "test_s31_disk_full"),
+            *_named(FULL, "test_s31_the_leaders_disk_is_full"),
+        ),
     ),
     "S32": Scenario(
         "read_only",

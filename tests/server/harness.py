@@ -110,6 +110,7 @@ class FaultyDisk(OsDisk):
     """The machine's disk, until it is told to fail."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.faults = Faults()
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> OsFile:

@@ -162,6 +162,24 @@ def test_an_error_that_is_none_of_the_disks_is_not_to_be_trusted_either() -> Non
     play(test)
 
 
+def test_a_segment_that_is_old_enough_ends_and_on_a_full_disk_it_waits() -> None:
+    async def test(s: Scene) -> None:
+        d = Dropping(s)
+        later = 1_700_000_000_000 + 8 * 24 * 3_600_000
+        s.disk.faults.append(Fault(error=errno.ENOSPC))
+        assert not d.drops.roll_if_due(now_ms=later)
+        assert d.failures == []
+        assert d.drops.roll_if_due(now_ms=later)
+        assert len(d.segments()) == 5
+        assert not d.drops.roll_if_due(now_ms=later), "there is nothing in it yet"
+        write(d.log, b"e")
+        s.disk.faults.append(Fault(error=errno.EIO))
+        assert not d.drops.roll_if_due(now_ms=2 * later)
+        assert [type(error) for error in d.failures] == [StorageFailedError]
+
+    play(test)
+
+
 def test_after_the_close_nothing_is_dropped_and_that_is_said() -> None:
     async def test(s: Scene) -> None:
         d = Dropping(s)

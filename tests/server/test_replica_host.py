@@ -12,6 +12,7 @@ import pytest
 
 from raftlog.config import TopicConfig
 from raftlog.errors import (
+    DiskFullError,
     OffsetOutOfRangeError,
     RaftlogError,
     StorageFailedError,
@@ -186,6 +187,25 @@ def test_only_what_is_committed_can_be_deleted(scene: Callable[..., None]) -> No
         await s.until(lambda: bool(s.told))
         assert s.told == [("deletion", None)]
         assert s.host.log.log_start_offset == 1
+
+    scene(test)
+
+
+def test_that_there_is_no_room_is_noted_until_something_is_appended(
+    scene: Callable[..., None],
+) -> None:
+    async def test(s: Scene) -> None:
+        first = batch_of(b"a", producer_id=1, producer_epoch=0, base_sequence=0)
+        s.host.append(first, validate(first))
+        s.disk.faults.no_room = True
+        with pytest.raises(DiskFullError):
+            s.append(b"b")
+        assert s.host.room.is_short
+        assert s.host.append(first, validate(first)).duplicate
+        assert s.host.room.is_short, "nothing was written"
+        s.disk.faults.no_room = False
+        s.append(b"b")
+        assert not s.host.room.is_short
 
     scene(test)
 

@@ -29,7 +29,7 @@ class Member:
     asking: bool = False  # a proposal that shows whether it is
     deciding: bool = False  # a proposal of the arbiter's is under way
     misled_since: float | None = None  # the preferred leader could lead, and another does
-    giving_up: bool = False  # a proposal to leave the ISR with a damaged log is under way
+    giving_up: bool = False  # a proposal to lead no more, or to leave the ISR, is under way
     fenced_in: LeaderEpoch | None = None  # nothing was said of the damaged log from this epoch on
 
     @property

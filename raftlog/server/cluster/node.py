@@ -27,6 +27,7 @@ from raftlog.server.cluster.confirmation import confirm
 from raftlog.server.cluster.fetcher import ReplicaFetcher, ReplicaFetchers
 from raftlog.server.cluster.gossip import Gossip
 from raftlog.server.cluster.handover import Handover
+from raftlog.server.cluster.journal_room import JournalRoom
 from raftlog.server.cluster.liveness import GRACE_SECONDS, Incarnation, Liveness
 from raftlog.server.cluster.member import Member
 from raftlog.server.cluster.membership import CLUSTER_GROUP, Membership
@@ -85,6 +86,7 @@ class ClusterNode:
         self._journal = journal
         self._services = services
         self._loop = loop = services.host.loop
+        self._journal_room = self._make_journal_room()
         identity = store.identity
         self.broker_id = identity.broker_id
         self.me = Incarnation(identity.directory_id, journal.boot)
@@ -92,11 +94,7 @@ class ClusterNode:
         self.machine = ClusterMachine(self._cluster_changed)
         self.plane = self._make_plane()
         self.liveness = Liveness(self.broker_id, self.me, now=loop.time, is_fenced=self._is_fenced)
-        self._registry = PeerRegistry(
-            seen=journal.peers.get,
-            time=loop.time,
-            session_timeout_s=config.broker_session_timeout_ms / 1_000,
-        )
+        self._registry = self._make_registry()
         self.links: PeerLinks = self._make_links(secret)
         self.peering = Peering(
             secret=secret,
@@ -152,6 +150,22 @@ class ClusterNode:
         )
         return ConsensusPlane(
             node, self._loop, services.journal_worker, on_failed=services.host.on_failed
+        )
+
+    def _make_registry(self) -> PeerRegistry:
+        return PeerRegistry(
+            seen=self._journal.peers.get,
+            heard=self.plane.heard,
+            time=self._loop.time,
+            session_timeout_s=self._config.broker_session_timeout_ms / 1_000,
+        )
+
+    def _make_journal_room(self) -> JournalRoom:
+        return JournalRoom(
+            self._store.reserve_for_journal,
+            size=lambda: self._journal.size_bytes,
+            worker=self._services.journal_worker,
+            now=self._loop.time,
         )
 
     def _make_links(self, secret: bytes) -> PeerLinks:
@@ -367,6 +381,7 @@ class ClusterNode:
     def _look(self) -> None:
         self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
         self._looks += 1
+        self._journal_room.look()
         self.membership.look()
         if not self._is_current and self.membership.is_registered:
             self._is_current = True  # what was agreed on up to this run's registration is here
@@ -408,6 +423,7 @@ class ClusterNode:
             protocol_version=PEER_PROTOCOL_VERSION,
             cluster_id=self.machine.cluster_id or self._store.identity.cluster_id,
             run=self._run,
+            journal_sequence=self._journal.opened_sequence,
         )
 
     def _broker_epoch(self) -> int:

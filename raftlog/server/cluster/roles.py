@@ -15,7 +15,7 @@ from raftlog.errors import StorageFailedError
 from raftlog.replication.cluster_state import ClusterMachine
 from raftlog.replication.commands import ChangeIsr, Elect
 from raftlog.replication.partition_state import Accepted
-from raftlog.server.cluster import damage
+from raftlog.server.cluster import damage, giving_way
 from raftlog.server.cluster.liveness import Incarnation, Liveness
 from raftlog.server.cluster.member import Member
 from raftlog.server.consensus_plane import ConsensusPlane
@@ -102,11 +102,15 @@ class Roles:
                 self._change_copy(member)
         elif host.log.damage:
             self._give_up(member)
+        elif host.room.is_short:
+            self._give_way(member, host)
 
     def _lead(self, member: Member, host: PartitionHost) -> None:
         state = member.state
         if host.leadership is not None and host.leader_epoch == state.leader_epoch:
             host.on_state(state)
+            if host.room.is_short:
+                self._give_way(member, host)
             self.review(member)
             return
         host.lead(
@@ -177,11 +181,43 @@ class Roles:
             boot_of=self._liveness.boot_of,
         )
 
+    # -- full disks
+
+    def _give_way(self, member: Member, host: PartitionHost) -> None:
+        """Let others do what this broker has found no room for, if that has lasted."""
+        leads = host.leadership is not None
+        if member.giving_up or not host.room.is_overdue(leads=leads):
+            return
+        command = giving_way.next_step(
+            member.state,
+            self._broker_id,
+            is_live=self._liveness.is_live,
+            directory_of=self._liveness.directory_of,
+            boot_of=self._liveness.boot_of,
+        )
+        if command is None:
+            return
+        member.giving_up = True
+
+        def done(outcome: Outcome) -> None:
+            member.giving_up = False
+            if isinstance(outcome, Applied) and isinstance(outcome.result, Accepted):
+                what = "leads it no more" if leads else "is not in sync any more"
+                logger.warning("%s: no room on the disk: this broker %s", member, what)
+                host.room.gave_way(leads=leads)  # else it is tried again at the next review
+
+        self._plane.propose_bytes(member.group_id, command.encode(), done)
+
+    # -- the in-sync replicas
+
     def review(self, member: Member) -> None:
         """Propose the change that the ISR needs, if it needs one and none is under way."""
         host = member.host
         leadership = None if host is None else host.leadership
         if host is None or leadership is None:
+            return
+        if host.log.damage:
+            self._look_soon(member)  # it was found just now: this broker is not to lead any more
             return
         host.obstacle = self._obstacle(member)
         change = leadership.isr_change(

@@ -241,6 +241,22 @@ def test_a_damaged_leader_hands_over_first() -> None:
     hosting(test)
 
 
+def test_damage_that_was_found_is_acted_on_at_once() -> None:
+    async def test(h: Hosting) -> None:
+        await h.create()
+        await h.elect(1)
+        host, stranger = h.host(), h.s.host()
+        for each in (host, stranger):
+            each.log.note_damage("found by a read", offset=0)
+            h.partitions.look_soon(each)
+        await h.s.settle()
+        assert host.leadership is None
+        (elect,) = h.s.plane.commands()
+        assert isinstance(elect, Elect)
+
+    hosting(test)
+
+
 def test_a_copy_that_was_elected_by_an_operator_meanwhile_is_kept() -> None:
     async def test(h: Hosting) -> None:
         await h.create()

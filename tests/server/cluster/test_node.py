@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from raftlog.server.cluster.node import LOOK_SECONDS
+from raftlog.testing.simulator.process import DATA_DIRECTORY
 from raftlog.testing.simulator.world import World
+from tests.consensus.journals import block_ends
 from tests.server.cluster.simulated import Cluster
 
 
@@ -174,3 +176,54 @@ def test_a_broker_alone_does_not_stop_for_ever(cluster: Cluster) -> None:
     begun = cluster.world.time.now
     cluster.stop(1)
     assert cluster.world.time.now - begun < 3.0
+
+
+def test_a_broker_whose_journal_has_lost_its_end_is_refused_until_its_disk_is_empty(
+    cluster: Cluster,
+) -> None:
+    """Cut between two blocks of its last boot, the journal looks whole. The others know better."""
+    cluster.create(partitions=3)
+    cluster.send(b"a")
+    leader = cluster.leader(1)
+    other = leader % 3 + 1
+    cluster.in_sync(leader, {1, 2, 3})
+    machine = cluster.world.brokers[other - 1]
+    machine.is_kept_down = True
+    machine.kill()
+    path = f"{DATA_DIRECTORY}/consensus.journal"
+    ends = block_ends(machine.disk.read_file(path, bytes_max=1 << 24))
+    machine.disk.cut_off(path, ends[len(ends) // 2])
+    cluster.start(other)
+    refused = cluster.node(other)
+    cluster.until(lambda: len([s for s in refused.links.status() if s.refusal]) == 2)
+    assert "has lost what it had acknowledged" in refused.membership.refusal
+    assert "Start the broker with an empty data directory" in refused.membership.refusal
+    for _ in range(3):  # each boot adds blocks, and nothing comes of that
+        machine.is_kept_down = True
+        machine.kill()
+        cluster.start(other)
+    cluster.world.run_for(20)
+    assert not any(status.identity for status in cluster.node(other).links.status())
+    assert other not in cluster.state(leader).isr
+    cluster.send(b"b")
+    cluster.lose(other)
+    cluster.start(other)
+    cluster.in_sync(leader, {1, 2, 3})
+    assert cluster.read(2) == [b"a", b"b"]
+
+
+def test_a_broker_that_stopped_or_lost_its_power_has_lost_nothing(cluster: Cluster) -> None:
+    cluster.create(partitions=3)
+    for number in (1, 2, 3):
+        cluster.send(b"%d" % number)
+        machine = cluster.world.brokers[number - 1]
+        machine.is_kept_down = True
+        machine.power_cut()
+        machine.power_on()
+        cluster.start(number)
+        cluster.in_sync(number, {1, 2, 3})
+        heard = cluster.node(number % 3 + 1).plane.heard(number)
+        assert heard is not None
+        assert heard.boot == 2
+        assert heard.sequence > 0
+        assert not any(status.refusal for status in cluster.node(number).links.status())

@@ -176,6 +176,22 @@ def test_who_asks_for_the_same_again_has_the_leader_look_at_its_disk() -> None:
     damaged_leader(check)
 
 
+def test_a_leader_that_cannot_read_its_own_log_notes_it() -> None:
+    async def test(s: Scene) -> None:
+        lead = Leading(s)
+        log = s.log()
+        write(log, b"a" * 100, b"b" * 100, epoch=5)
+        host = lead.leader(log)
+        s.disk.flip_bit(f"{log.directory}/{0:020d}.log", 8 * 3)
+        reply = lead.fetch(at(0), full=True)
+        assert isinstance(error_of(only(reply)), DamagedLogError)
+        assert host.log.damage
+        assert host.log.readable_end_offset == 0
+        assert lead.progress == [lead.members[TOPIC_ID, 0]], "it is to stop leading at once"
+
+    play(test)
+
+
 def test_who_goes_on_does_not() -> None:
     def check(_s: Scene, lead: Leading, host: PartitionHost) -> None:
         lead.fetch(at(1, last_epoch=5))

@@ -11,47 +11,17 @@ from raftlog.errors import CommitUnknownError, RaftlogError
 from raftlog.replication.cluster_commands import CreateTopic, InitCluster, SetReplicas
 from raftlog.replication.commands import ChangeIsr, Elect
 from raftlog.replication.partition_state import PartitionState
-from raftlog.server.cluster.member import Member
-from raftlog.server.cluster.roles import NOTHING, Roles
+from raftlog.server.cluster.roles import NOTHING
 from raftlog.server.replica_host import PartitionHost
-from tests.server.cluster.paper import DISKS, TOPIC_ID, Scene, append, play, state_of
-
-
-class Acting:
-    """This broker is 1, in its first run on disk 1."""
-
-    def __init__(
-        self, s: Scene, state: PartitionState, *, current: bool = True, stores: bool = True
-    ) -> None:
-        self.s = s
-        s.see(2, 3)
-        self.told: list[Any] = []
-        self.soon: list[Member] = []
-        self.copies: list[Member] = []
-        self.host = s.host()
-        self.member = s.member(state, self.host if stores else None)
-        self.member.is_current = current
-        self.roles = Roles(
-            1,
-            s.me,
-            lag_max_seconds=10,
-            machine=s.machine,
-            plane=s.plane.as_plane,
-            liveness=s.liveness,
-            services=s.services,
-            on_role=lambda m: self.told.append(m.host and (m.host.leader, m.host.leader_epoch)),
-            look_soon=self.soon.append,
-            change_copy=self.copies.append,
-        )
-
-    def look(self, **facts: Any) -> PartitionHost:
-        """With a state that differs in ``facts``, and a version that is newer."""
-        if facts:
-            state = self.member.state
-            facts.setdefault("version", state.version + 1)
-            self.member.machine.restore(replace(state, **facts).encode())
-        self.roles.look(self.member)
-        return self.host
+from tests.server.cluster.acting import Acting, leading
+from tests.server.cluster.paper import (
+    DISKS,
+    TOPIC_ID,
+    Scene,
+    append,
+    play,
+    state_of,
+)
 
 
 def test_it_leads_when_it_was_elected_in_this_very_run_on_this_very_disk() -> None:
@@ -260,6 +230,19 @@ def test_a_damaged_copy_neither_leads_nor_copies() -> None:
     play(test)
 
 
+def test_a_leader_whose_damage_was_found_is_looked_at_soon_and_decides_nothing() -> None:
+    async def test(s: Scene) -> None:
+        a = leading(s)
+        s.fenced.add(3)
+        a.host.log.note_damage("bad", offset=0)
+        del a.soon[:]
+        a.roles.review(a.member)
+        assert a.soon == [a.member]
+        assert s.plane.commands() == [], "nobody leaves the ISR by the word of a damaged copy"
+
+    play(test)
+
+
 def test_a_damaged_follower_leaves_before_its_copy_is_set_aside() -> None:
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(2, 1, 3, epoch=4, min_isr=2))
@@ -354,12 +337,6 @@ def test_a_closed_host_has_no_role_any_more() -> None:
 
 
 # -- the in-sync replicas
-
-
-def leading(s: Scene, **facts: Any) -> Acting:
-    a = Acting(s, state_of(1, 2, 3, min_isr=2, **facts))
-    a.look()
-    return a
 
 
 def test_a_member_that_is_gone_leaves() -> None:

@@ -1,0 +1,176 @@
+"""The kinds disk-full (D3), read-only (D4) and disk-error (D5): disks that refuse.
+
+All are done to the file system on the broker's loop device, and seen by a write of the harness's
+own. What a broker does then is written down, not judged: it refuses writes and makes way for
+others, or ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final, Protocol
+
+from jepsen_like.control.disks import LoopDisk
+from jepsen_like.nemesis.base import Effect, FaultPlan
+from jepsen_like.nemesis.power import (
+    NO_DISKS,
+    Losses,
+    Powered,
+    by_name,
+    disks_of,
+    draw_targets,
+    expectation,
+    has_disks,
+    is_lossy,
+    not_injected_but,
+    start_again,
+)
+from jepsen_like.plan import Shape
+
+HOLD_S: Final = (1.0, 10.0)
+WHO: Final = ("one", "one", "minority")
+LEAVE_BYTES: Final = (0, 4096, 16384, 65536)
+PROBE_BYTES: Final = 1 << 20  # more than is ever left
+
+
+class Harmable(Powered, Protocol):
+    """What is asked of the cluster."""
+
+    def expect_exit(self, broker_ids: Collection[int]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """``error``: what a write gets then. ``is_fatal``: it takes a repair, with the broker down."""
+
+    summary: str
+    error: str
+    is_fatal: bool
+
+
+KINDS: Final[Mapping[str, _Kind]] = {
+    "disk-full": _Kind(
+        "Leave no room on disks in use, or a few KiB; give it back.", "ENOSPC", False
+    ),
+    "read-only": _Kind("Have file systems in use find an error: nobody writes.", "EROFS", True),
+    "disk-error": _Kind("Have all reads and writes of disks in use fail.", "EIO", True),
+}
+
+
+class DisksNemesis:
+    """Disks of one broker or of a minority that are full, read-only or broken for a while.
+
+    A full disk keeps the broker alive, and others lead in its place (raftlog's S31); the others
+    are expected to end it: a failed write or sync is fatal (S30). Then the disk is repaired and the
+    broker started.
+    """
+
+    def __init__(self, cluster: Harmable, ledger: Losses) -> None:
+        self._cluster = cluster
+        self._ledger = ledger
+        self._harmed: dict[int, set[str]] = {}  # the kinds of what lasts, by broker
+        self._ran: set[int] = set()  # when harm was done to its disk
+        self._lost: set[int] = set()  # the ledger was told so
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        return {kind: about.summary for kind, about in KINDS.items()}
+
+    def why_not(self, kind: str) -> str:
+        if kind not in KINDS:
+            return f"{kind} is not of this nemesis"
+        return NO_DISKS if not has_disks(self._cluster) else ""
+
+    def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
+        who = random.choice(WHO)
+        targets = draw_targets(random, shape, who)
+        args: dict[str, Any] = {"who": who}
+        if kind == "disk-full":
+            args["leave_bytes"] = random.choice(LEAVE_BYTES)
+        is_fatal = KINDS[kind].is_fatal
+        return FaultPlan(
+            kind=kind,
+            targets=targets,
+            args=args,
+            hold_s=random.uniform(*HOLD_S),
+            lossy=is_fatal and is_lossy(shape),
+            expects=expectation(shape, len(targets)),
+        )
+
+    def begin(self, fault: FaultPlan) -> Effect:
+        disks = disks_of(self._cluster, fault.targets)
+        about = KINDS[fault.kind]
+        for target, disk in disks.items():
+            self._harmed.setdefault(target, set()).add(fault.kind)
+            if self._cluster.hosts[target].process.running:
+                self._ran.add(target)
+                if about.is_fatal:
+                    self._cluster.expect_exit((target,))
+            if fault.lossy:
+                self._lost.add(target)
+                self._ledger.lost((target,))
+            _harm(fault, disk)
+        found = {target: disk.probe(PROBE_BYTES) for target, disk in disks.items()}
+        seen = {"writes_get": by_name(found)}
+        if any(error != about.error for error in found.values()):
+            return not_injected_but(f"a write does not get {about.error}", seen)
+        return Effect(True, seen)
+
+    def end(self, fault: FaultPlan) -> Effect:
+        """Give the room back, or repair; brokers that ended, or had to be ended, are started."""
+        return self._restore(fault.targets, {fault.kind})
+
+    def heal(self) -> None:
+        """All disks work, and the brokers that a broken disk ended run again."""
+        self._restore(tuple(self._harmed), set(KINDS))
+
+    def _restore(self, targets: Collection[int], kinds: set[str]) -> Effect:
+        """Undo these kinds; with two on one disk, what the other did may last."""
+        disks = disks_of(self._cluster, [t for t in targets if t in self._harmed])
+        seen: dict[str, Any] = {
+            "ended": [t for t in disks if not self._cluster.hosts[t].process.running]
+        }
+        problems = {}
+        for target, disk in disks.items():
+            try:
+                self._repair(target, disk, kinds)
+                if target not in self._harmed and (error := disk.probe()):
+                    problems[target] = f"a write gets {error}"
+            except OSError as error:  # the others are repaired all the same
+                problems[target] = str(error)
+        well = {target for target in disks if target not in self._harmed and target not in problems}
+        starting = self._ran & well
+        self._ran -= starting
+        effect = start_again(self._cluster, starting)
+        returning = self._lost & well
+        self._lost -= returning
+        if returning:
+            self._ledger.returned(sorted(returning))
+        seen |= effect.seen
+        if problems:
+            return not_injected_but(f"disks are not well again: {by_name(problems)}", seen)
+        return Effect(effect.injected, seen)
+
+    def _repair(self, target: int, disk: LoopDisk, kinds: set[str]) -> None:
+        before = self._harmed[target]
+        after = before - kinds
+        was_broken, is_broken = (any(KINDS[k].is_fatal for k in each) for each in (before, after))
+        if was_broken and not is_broken:
+            self._cluster.kill((target,))  # what it has open is of no use any more
+            disk.remount()
+        if not is_broken and "disk-full" not in after:
+            disk.free()
+        self._harmed[target] = after
+        if not after:
+            del self._harmed[target]
+
+
+def _harm(fault: FaultPlan, disk: LoopDisk) -> None:
+    if fault.kind == "disk-full":
+        disk.fill(fault.args["leave_bytes"])
+    elif fault.kind == "read-only":
+        disk.trigger_error()
+    else:
+        disk.shutdown()

@@ -1,0 +1,43 @@
+"""How a broker whose disk is full makes way for others: what it has to propose.
+
+A leader hands its leadership to a member of the ISR, and a follower leaves the ISR: nothing that is
+committed is given up by either. Decides only; how long a disk has to be full is ``server.room``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raftlog.replication.commands import ChangeIsr, Elect
+from raftlog.replication.election import transfer
+from raftlog.replication.partition_state import PartitionState
+
+
+def next_step(
+    state: PartitionState,
+    broker_id: int,
+    *,
+    is_live: Callable[[int], bool],
+    directory_of: Callable[[int], str | None],
+    boot_of: Callable[[int], int | None],
+) -> Elect | ChangeIsr | None:
+    """What to propose; None while nobody else could do more.
+
+    The leader asks the replicas after it, in a ring: with several full disks, all get their turn.
+    A follower stays where ``min.insync.replicas`` could not be met without it: it is left to lag.
+    """
+    if broker_id not in state.isr or broker_id not in state.replicas:
+        return None
+    if state.leader == broker_id:
+        place = state.replicas.index(broker_id)
+        for other in state.replicas[place + 1 :] + state.replicas[:place]:
+            elect = transfer(
+                state, other, is_live=is_live, directory_of=directory_of, boot_of=boot_of
+            )
+            if isinstance(elect, Elect):
+                return elect
+        return None
+    if state.leader is None or len(state.isr) <= state.min_isr:
+        return None
+    isr = {broker: directory for broker, directory in state.isr.items() if broker != broker_id}
+    return ChangeIsr(state.version, state.leader_epoch, isr, state.min_isr)

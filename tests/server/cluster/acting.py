@@ -1,0 +1,55 @@
+"""The roles of one copy, on paper: its host, its partition's state, and what is told of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from raftlog.replication.partition_state import PartitionState
+from raftlog.server.cluster.member import Member
+from raftlog.server.cluster.roles import Roles
+from raftlog.server.replica_host import PartitionHost
+from tests.server.cluster.paper import Scene, state_of
+
+
+class Acting:
+    """This broker is 1, in its first run on disk 1."""
+
+    def __init__(
+        self, s: Scene, state: PartitionState, *, current: bool = True, stores: bool = True
+    ) -> None:
+        self.s = s
+        s.see(2, 3)
+        self.told: list[Any] = []
+        self.soon: list[Member] = []
+        self.copies: list[Member] = []
+        self.host = s.host()
+        self.member = s.member(state, self.host if stores else None)
+        self.member.is_current = current
+        self.roles = Roles(
+            1,
+            s.me,
+            lag_max_seconds=10,
+            machine=s.machine,
+            plane=s.plane.as_plane,
+            liveness=s.liveness,
+            services=s.services,
+            on_role=lambda m: self.told.append(m.host and (m.host.leader, m.host.leader_epoch)),
+            look_soon=self.soon.append,
+            change_copy=self.copies.append,
+        )
+
+    def look(self, **facts: Any) -> PartitionHost:
+        """With a state that differs in ``facts``, and a version that is newer."""
+        if facts:
+            state = self.member.state
+            facts.setdefault("version", state.version + 1)
+            self.member.machine.restore(replace(state, **facts).encode())
+        self.roles.look(self.member)
+        return self.host
+
+
+def leading(s: Scene, **facts: Any) -> Acting:
+    a = Acting(s, state_of(1, 2, 3, min_isr=2, **facts))
+    a.look()
+    return a
