@@ -8,7 +8,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	$$p -c '$(IS_USABLE)' 2>/dev/null && { command -v $$p; break; }; done)
 PYTEST := $(BIN)/python -m pytest -n 2
 
-.PHONY: help demo test check seeds nightly mutation bench docs clean
+.PHONY: help demo test check seeds nightly mutation chaos bench docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -29,8 +29,11 @@ check: $(VENV)/.dev ## ruff, mypy, import-linter, the tidy tests
 seeds: $(VENV)/.dev ## randomised tests with more examples (about 20 minutes at most)
 	HYPOTHESIS_PROFILE=ci $(PYTEST) --timeout=1200 -m "hypothesis or seeds" $(ARGS)
 
-nightly: $(VENV)/.dev ## randomised tests with very many examples (hours)
+nightly: chaos $(VENV)/.dev ## an hour of chaos, and randomised tests with very many examples (hours)
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout=0 -m "hypothesis or seeds or nightly" $(ARGS)
+
+chaos: $(VENV)/.core ## an hour of faults of all kinds on real clusters, and a table of what came (best as root)
+	$(BIN)/raftlog chaos campaign --time 3600 --jobs 2 $(ARGS)
 
 mutation: $(VENV)/.dev ## take each guard out of the code in turn: the tests have to notice (about 5 minutes)
 	$(BIN)/python -m tests.mutation.run $(ARGS)

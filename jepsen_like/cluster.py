@@ -55,6 +55,7 @@ TIME_BASE_S: Final = 100_000  # times the broker's id: how far its monotonic clo
 SETTINGS: Final[Mapping[str, str]] = {
     "log.checkpoint.interval.ms": "2000",
     "log.retention.check.interval.ms": "2000",
+    "log.scrub.interval.ms": "5000",
     "replica.lag.time.max.ms": "5000",
     "controlled.shutdown.timeout.ms": "5000",
 }

@@ -209,6 +209,20 @@ def test_there_is_room(place: Place) -> None:
     assert disk.free_bytes(directory) > 0
 
 
+def test_room_is_kept_behind_a_file_and_the_file_stays_as_it_is(place: Place) -> None:
+    disk, directory = place
+    path = f"{directory}/file"
+    file = disk.open(path, create=True)
+    file.append([b"abc"])
+    disk.reserve(path, 1 << 20)
+    assert disk.open(path).size() == 3
+    file.append([b"def"])
+    file.sync()
+    assert disk.read_file(path, bytes_max=10) == b"abcdef"
+    with pytest.raises(FileNotFoundError):
+        disk.reserve(f"{directory}/none", 1)
+
+
 # -- the machine's own disk alone ------------------------------------------------------------------
 
 

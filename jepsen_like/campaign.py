@@ -1,0 +1,236 @@
+"""Many runs: mixes of workloads, faults and clusters in turn, for hours, and a table of what came.
+
+Each run is a process of its own (``raftlog chaos run``), in its own sandbox, so several go on at
+the same time and none can spoil another. A run that fails is kept whole, and never repeated (h3,
+h5).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+STATUS: Final = {0: "valid", 1: "invalid", 3: "unknown"}
+USAGE: Final = 2  # the command line was refused: so would be all others
+OVERHEAD_S: Final = 600.0  # beyond its load, no run takes longer: it hangs
+SUMMARY: Final = "summary.json"
+KEPT: Final = ("report.html", "verdict.json", SUMMARY)  # of a run that was right
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """What one run of a campaign is made of. ``weight``: how often, beside the others."""
+
+    name: str
+    nemeses: tuple[str, ...]
+    workload: str = "append"
+    brokers: int = 3
+    rate: float | None = None
+    pairs: bool = False
+    weight: int = 1
+
+    def arguments(self) -> list[str]:
+        """Of ``raftlog chaos run``."""
+        words = ["--workload", self.workload, "--nemesis", ",".join(self.nemeses)]
+        words += ["--brokers", str(self.brokers)]
+        if self.rate is not None:
+            words += ["--rate", f"{self.rate:g}"]
+        return [*words, "--pairs"] if self.pairs else words
+
+
+MIXES: Final[tuple[Mix, ...]] = (
+    Mix(name="kill", nemeses=("kill", "storm"), weight=2),
+    Mix(name="power", nemeses=("power",), weight=2),
+    Mix(name="losses of 5", nemeses=("wipe",), brokers=5, weight=2),
+    Mix(name="losses of 3", nemeses=("wipe", "kill")),
+    Mix(name="pause", nemeses=("pause", "kill", "pause-inside"), workload="replay"),
+    Mix(name="netsplits", nemeses=("partition", "one-way", "slow-link"), weight=2),
+    Mix(name="netsplits of 5", nemeses=("partition", "kill"), brokers=5, pairs=True),
+    Mix(name="links", nemeses=("link-delay", "link-stall", "link-reset", "link-late")),
+    Mix(name="garbled links", nemeses=("link-garble", "link-late")),
+    Mix(name="kill and netsplit", nemeses=("kill", "partition", "pause"), pairs=True, weight=2),
+    Mix(name="power and pause", nemeses=("power", "pause"), pairs=True),
+    Mix(name="disks", nemeses=("disk-full", "read-only", "disk-error", "slow-disk")),
+    Mix(name="damage", nemeses=("corrupt", "truncate", "rollback", "kill")),
+    Mix(name="old disks", nemeses=("swap-disks", "old-backup", "kill")),
+    Mix(name="clocks", nemeses=("clock-jump", "clock-strobe", "clock-bases", "kill")),
+    Mix(name="resources", nemeses=("fds", "memory", "cpu")),
+    Mix(name="failpoints", nemeses=("crash-at", "slow-disk", "pause-inside"), weight=2),
+    Mix(name="admin", nemeses=("kill", "transfer", "settings"), workload="admin", weight=2),
+    Mix(name="admin and netsplit", nemeses=("partition", "kill"), workload="admin"),
+    Mix(name="replay", nemeses=("kill", "partition"), workload="replay"),
+    Mix(name="everything", nemeses=("all",), brokers=5, weight=2),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run. ``verdict``: valid, invalid, unknown, or why there is none. ``summary``: as
+    ``jepsen_like.summary`` has it; empty if the run did not come so far."""
+
+    mix: Mix
+    seed: int
+    verdict: str
+    seconds: float
+    summary: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_good(self) -> bool:
+        return self.verdict == "valid"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON. What the run's summary says of the verdict gives way to what it came to."""
+        run = {"mix": self.mix.name, "arguments": self.mix.arguments(), "seed": self.seed}
+        return {**self.summary, **run, "verdict": self.verdict, "seconds": round(self.seconds, 1)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignOptions:
+    """``time_s``: runs begin for so long. ``run_s``: the load of one run. ``jobs``: at once."""
+
+    directory: Path
+    time_s: float
+    run_s: float = 180.0
+    jobs: int = 1
+    seed: int = 1
+    mixes: Sequence[Mix] = MIXES
+    say: Callable[[str], None] = lambda _text: None
+
+
+def campaign(options: CampaignOptions) -> list[Row]:
+    """Make runs until the time is over; the table is in ``campaign.md``, and grows with each."""
+    options.directory.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + options.time_s
+    turns = [mix for mix in options.mixes for _ in range(mix.weight)]
+    rows: list[Row] = []
+    lock = threading.Lock()
+    numbers = iter(range(options.seed, sys.maxsize))
+
+    def work() -> None:
+        while time.monotonic() < deadline:
+            with lock:
+                seed = next(numbers)
+            row = run(turns[seed % len(turns)], seed, options)
+            with lock:
+                rows.append(row)
+                (options.directory / "campaign.md").write_text(table(rows))
+            options.say(_line(row))
+
+    with ThreadPoolExecutor(options.jobs, thread_name_prefix="campaign") as pool:
+        futures: list[Future[None]] = [pool.submit(work) for _ in range(options.jobs)]
+    for future in futures:
+        future.result()
+    return rows
+
+
+def run(mix: Mix, seed: int, options: CampaignOptions) -> Row:
+    """One run, in a process of its own. Raises ``ValueError`` if its options make no sense."""
+    directory = options.directory / f"{seed:05d}-{mix.name.replace(' ', '-')}"
+    command = [sys.executable, "-m", "raftlog", "chaos", "run", *mix.arguments()]
+    command += ["--time", f"{options.run_s:g}", "--seed", str(seed), "--report", str(directory)]
+    began = time.monotonic()
+    said = directory.with_suffix(".txt")
+    with said.open("wb") as output:
+        try:
+            status: int | None = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=options.run_s + OVERHEAD_S,
+                check=False,
+                env={**os.environ, "PYTHONFAULTHANDLER": "1"},  # of brokers, too
+            ).returncode
+        except subprocess.TimeoutExpired:
+            status = None
+    seconds = time.monotonic() - began
+    verdict = "it hung" if status is None else STATUS.get(status, f"exit status {status}")
+    found = directory / SUMMARY
+    row = Row(mix, seed, verdict, seconds, json.loads(found.read_bytes()) if found.exists() else {})
+    if status == USAGE:
+        raise ValueError(f"{' '.join(command)}: {said.read_text(errors='replace')}")
+    if row.is_good:
+        _keep_little(directory)
+        said.unlink()
+    return row
+
+
+def _keep_little(directory: Path) -> None:
+    """A run that was right needs no evidence: gigabytes of logs would fill the disk."""
+    for path in directory.iterdir():
+        if path.name in KEPT:
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+
+
+def table(rows: Iterable[Row]) -> str:
+    """The runs as a table in Markdown, in the order of their seeds, with sums below."""
+    rows = sorted(rows, key=lambda row: row.seed)
+    lines = [
+        "| seed | mix | command | faults injected | acknowledged | longest outage | verdict |",
+        "|---:|---|---|---|---:|---:|---|",
+    ]
+    lines += [
+        f"| {row.seed} | {row.mix.name} | `{' '.join(row.mix.arguments())}` | {_faults(row)} | "
+        f"{row.summary.get('acknowledged', 0):,} | {_outage(row)} | {_verdict(row)} |"
+        for row in rows
+    ]
+    return "\n".join([*lines, "", *_sums(rows), ""])
+
+
+def _sums(rows: Sequence[Row]) -> list[str]:
+    faults: dict[str, int] = {}
+    effects: dict[str, int] = {}
+    for row in rows:
+        for kind, count in row.summary.get("injected", {}).items():
+            faults[kind] = faults.get(kind, 0) + count
+        for what, count in row.summary.get("effects", {}).items():
+            effects[what] = effects.get(what, 0) + count
+    load_s = sum(row.summary.get("load_s", 0.0) for row in rows)
+    whole = (
+        f"{len(rows)} runs, {sum(row.is_good for row in rows)} valid; {load_s / 3600:.2f} hours of "
+        f"load ({sum(row.seconds for row in rows) / 3600:.2f} hours of runs); "
+        f"{sum(row.summary.get('acknowledged', 0) for row in rows):,} records acknowledged."
+    )
+    return [
+        whole,
+        "",
+        "Faults injected: " + (_counts(faults) or "none") + ".",
+        "",
+        "Effects seen: " + (_counts(effects) or "none") + ".",
+    ]
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))
+
+
+def _faults(row: Row) -> str:
+    return _counts(row.summary.get("injected", {}))
+
+
+def _outage(row: Row) -> str:
+    longest = row.summary.get("longest_outage_s")
+    return "" if longest is None else f"{longest:.1f} s"
+
+
+def _verdict(row: Row) -> str:
+    anomalies = row.summary.get("anomalies")
+    return f"{row.verdict}: {_counts(anomalies)}" if anomalies else row.verdict
+
+
+def _line(row: Row) -> str:
+    return f"{row.seed} {row.mix.name}: {_verdict(row)} after {row.seconds:.0f} s; {_faults(row)}"

@@ -1,0 +1,366 @@
+"""One run, from an empty directory to a verdict: cluster, clients, faults, healing, judging.
+
+Clients live on an event loop in one thread, the nemesis in another; the caller's thread waits for
+them and shows how far they are. All that happens goes into one history, and the verdict comes from
+that history alone (``checker``), so that anybody can judge it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import platform
+import threading
+import time
+import traceback
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from random import Random
+from typing import Any, Final, Literal
+
+import raftlog
+from jepsen_like import schedule
+from jepsen_like.checker.judge import judge_file
+from jepsen_like.checker.verdict import Verdict
+from jepsen_like.cluster import ClusterUnderTest, Needs
+from jepsen_like.control import sandbox
+from jepsen_like.drawing import RunOptions, draw_plan
+from jepsen_like.external import ExternalCluster
+from jepsen_like.final import dump_replicas, final_reads
+from jepsen_like.history import Note, Phase, Recorder, Start, read
+from jepsen_like.nemesis.driver import Driver
+from jepsen_like.nemesis.ledger import Ledger
+from jepsen_like.nemesis.registry import make, needs_of
+from jepsen_like.plan import RunPlan, WorkloadName
+from jepsen_like.report.digest import digest
+from jepsen_like.report.html import write_report
+from jepsen_like.summary import KILLS, summarise
+from jepsen_like.workload.admin import AdminWorkload
+from jepsen_like.workload.append import AppendWorkload
+from jepsen_like.workload.base import Workload, WorkloadContext, existing_partitions
+from jepsen_like.workload.replay import ReplayWorkload
+
+HISTORY: Final = "history.jsonl"
+VERDICT: Final = "verdict.json"
+SUMMARY: Final = "summary.json"
+QUIESCE_S: Final = 60.0
+LOOK_S: Final = 0.5  # between two looks at how far the run is
+CLIENTS_END_S: Final = 90.0  # for clients to flush and close after the load
+PROCESS: Final = "runner"
+OF_ROOT: Final = frozenset(("namespaces", "loop_disks", "time_namespaces"))
+MAKERS: Final[Mapping[WorkloadName, Callable[[], Workload]]] = {
+    "append": AppendWorkload,
+    "replay": ReplayWorkload,
+    "admin": AdminWorkload,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is, for people who look on. Times in seconds since the load began."""
+
+    phase: str
+    elapsed_s: float
+    time_s: float
+    acknowledged: int  # records
+    unknown: int  # records
+    faults: tuple[str, ...]  # the kinds that last at the moment
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run."""
+
+    plan: RunPlan
+    verdict: Verdict
+    directory: Path
+    report: Path
+
+
+class ChaosError(Exception):
+    """The run could not be made; says why."""
+
+
+def run(options: RunOptions) -> Outcome:
+    """Make a run as ``options`` ask for.
+
+    Raises ``ChaosError`` when the cluster or its topics cannot be made, ``ValueError`` for options
+    that make no sense. What goes wrong later is in the verdict.
+    """
+    plan = draw_plan(options)
+    directory = options.directory
+    directory.mkdir(parents=True, exist_ok=True)
+    recorder = Recorder(directory / HISTORY, time.monotonic_ns)
+    try:
+        _Run(options, plan, recorder).go()
+    finally:
+        recorder.close()
+    options.say("judging the history")
+    verdict = judge_file(recorder.path)
+    report = write_report(directory, recorder.path, verdict)
+    summary = summarise(digest(read(recorder.path)), verdict)
+    for name, content in ((VERDICT, verdict.to_dict()), (SUMMARY, summary)):
+        (directory / name).write_text(json.dumps(content, indent=2) + "\n")
+    return Outcome(plan, verdict, directory, report)
+
+
+def facts() -> dict[str, str]:
+    """Where the run is made: what a reader needs to make sense of its figures."""
+    return {
+        "raftlog": raftlog.__version__,
+        "pysyncobj": version("pysyncobj"),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processors": str(len(os.sched_getaffinity(0))),
+    }
+
+
+def needs(kinds: Collection[str], *, with_root: bool) -> Needs:
+    """What a cluster is made with for these kinds of fault.
+
+    Without root there are no name spaces and no disks in files: the network is cut in relays then,
+    and kinds that need the others say that they cannot be injected.
+    """
+    names = needs_of(kinds)
+    if not with_root:
+        if "namespaces" in names:
+            names |= {"relays"}
+        names -= OF_ROOT
+    return Needs(**dict.fromkeys(names, True))
+
+
+class _Run:
+    """The state of one run."""
+
+    def __init__(self, options: RunOptions, plan: RunPlan, recorder: Recorder) -> None:
+        self.options = options
+        self.plan = plan
+        self.recorder = recorder
+        self.clients = _LoopThread()
+        self.stopping = threading.Event()
+        self.began_s = 0.0
+
+    def go(self) -> None:
+        """Every phase in turn; what was started is ended, whatever happens."""
+        with contextlib.ExitStack() as stack:
+            cluster = stack.enter_context(self._cluster())
+            stack.callback(self.clients.close)
+            context, workload = self._workload(cluster)
+            ledger = Ledger(cluster)
+            nemeses = make(self.plan.nemeses, cluster, ledger)
+            driver = Driver(nemeses, ledger, self.recorder, self._elapsed_s)
+            self._load(context, workload, driver)
+            self._phase("heal")
+            driver.heal()
+            cluster.net.heal()
+            for text in cluster.ensure_all_up():
+                self._note(text)
+            self._phase("quiesce")
+            missing = cluster.wait_quiet(QUIESCE_S)
+            for each in missing:
+                self._note(f"not quiet after {QUIESCE_S:g} s: {each}")
+            if missing:
+                self._phase("quiesce", type_="fail")
+            for text in cluster.unexpected_exits():
+                self._note(text, is_trouble=True)
+            self._note_kills(cluster)
+            self._phase("read")
+            self.clients.wait(self._read(context))
+            self._dump(cluster)
+            self._phase("end")
+
+    # -- the phases
+
+    @contextlib.contextmanager
+    def _cluster(self) -> Iterator[Any]:
+        options = self.options
+        if options.bootstrap is not None:
+            made: Any = ExternalCluster(options.bootstrap, options.control, shape=self.plan.shape)
+        else:
+            made = ClusterUnderTest(
+                self.plan.shape,
+                needs(self.plan.nemeses, with_root=sandbox.is_inside()),
+                options.directory,
+                settings=dict(self.plan.settings),
+                source=options.source,
+            )
+        try:
+            self._start_entry(made)
+            self._phase("setup")
+            try:
+                made.start()
+            except Exception as error:
+                raise ChaosError(f"the cluster does not start: {error}") from error
+            yield made
+        finally:
+            made.close()
+
+    def _start_entry(self, cluster: Any) -> None:
+        where = facts() | {"network": cluster.net.backend}
+        self.recorder.record(
+            Start(
+                time=0,
+                process=PROCESS,
+                type="info",
+                plan=dataclasses.asdict(self.plan),
+                facts=where,
+            )
+        )
+
+    def _workload(self, cluster: Any) -> tuple[WorkloadContext, Workload]:
+        async def prepare() -> tuple[WorkloadContext, Workload]:
+            context = WorkloadContext(
+                plan=self.plan,
+                bootstrap=cluster.bootstrap,
+                brokers={number: str(where) for number, where in cluster.addresses().items()},
+                recorder=self.recorder,
+                random=Random(f"{self.plan.seed}/clients"),
+                stopping=asyncio.Event(),
+            )
+            workload: Workload = MAKERS[self.plan.workload.name]()
+            await workload.prepare(context)
+            return context, workload
+
+        try:
+            prepared: tuple[WorkloadContext, Workload] = self.clients.wait(prepare())
+            return prepared
+        except Exception as error:
+            raise ChaosError(f"the topics cannot be made: {error}") from error
+
+    def _load(self, context: WorkloadContext, workload: Workload, driver: Driver) -> None:
+        plan = self.plan
+        steps = schedule.draw(
+            plan.nemeses,
+            lambda kind, random: driver.nemeses[kind].draw(kind, random, plan.shape),
+            Random(f"{plan.seed}/faults"),
+            time_s=plan.time_s,
+            pairs=plan.pairs,
+        )
+        self._phase("load")
+        self.began_s = time.monotonic()
+        load = self.clients.start(workload.run(context))
+        nemesis = threading.Thread(
+            target=driver.play, args=(steps, self.stopping), name="nemesis", daemon=True
+        )
+        nemesis.start()
+        try:
+            while not load.done() and self._elapsed_s() < plan.time_s:
+                self._show(driver)
+                self.stopping.wait(LOOK_S)
+        finally:
+            self.stopping.set()
+            nemesis.join()
+            self.clients.call(context.stopping.set)
+        self._show(driver)
+        try:
+            load.result(CLIENTS_END_S)
+        except TimeoutError:
+            where = "; ".join(self.clients.whereabouts())
+            self._note(f"clients did not end within {CLIENTS_END_S:g} s: {where}", is_trouble=True)
+            load.cancel()
+        except Exception:  # noqa: BLE001 - a bug of the clients spoils the run, not the record of it
+            self._note(f"clients failed: {traceback.format_exc(limit=-6)}", is_trouble=True)
+
+    def _note_kills(self, cluster: Any) -> None:
+        kills = cluster.kills()
+        if any(kills.values()):
+            each = ", ".join(f"broker {broker} {count}" for broker, count in kills.items())
+            self._note(f"{KILLS}: {sum(kills.values())} ({each})")
+
+    async def _read(self, context: WorkloadContext) -> None:
+        try:
+            await final_reads(context, await existing_partitions(context))
+        except TimeoutError as error:
+            self._note(f"nothing could be read: {error}", is_trouble=True)
+            self._phase("read", type_="fail")
+
+    def _dump(self, cluster: Any) -> None:
+        directories = cluster.data_directories()
+        if not directories:  # a cluster that is not ours
+            self._note("no replica's files were looked at: they are out of reach")
+            return
+        self._phase("dump")
+        # All is healed: every replica has to be whole, whoever is in the ISR.
+        replicas = {name: part.replicas for name, part in cluster.status().items()}
+        cluster.stop()
+        dump_replicas(self.recorder, directories, replicas)
+
+    # -- small things
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self.began_s
+
+    def _phase(self, name: str, *, type_: Literal["info", "fail"] = "info") -> None:
+        """``fail``: what has begun came to nothing; the judge will say what that means."""
+        if type_ == "info":
+            self.options.say(name)
+        self.recorder.record(Phase(time=0, process=PROCESS, type=type_, name=name))
+
+    def _note(self, text: str, *, is_trouble: bool = False) -> None:
+        self.options.say(text)
+        self.recorder.record(
+            Note(time=0, process=PROCESS, type="info", text=text, is_trouble=is_trouble)
+        )
+
+    def _show(self, driver: Driver) -> None:
+        if self.options.progress is not None:
+            kinds = tuple(plan.kind for plan in list(driver.active.values()))
+            self.options.progress(
+                Progress(
+                    "load",
+                    self._elapsed_s(),
+                    self.plan.time_s,
+                    self.recorder.acknowledged,
+                    self.recorder.unknown,
+                    kinds,
+                )
+            )
+
+
+class _LoopThread:
+    """The clients' event loop, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="clients", daemon=True)
+        self._thread.start()
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self.start(work).result()
+
+    def whereabouts(self) -> list[str]:
+        """Where each task waits: the innermost line of it."""
+
+        async def look() -> list[str]:
+            found = []
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                frames = task.get_stack()
+                at = f"{frames[-1].f_code.co_filename}:{frames[-1].f_lineno}" if frames else "?"
+                found.append(f"{task.get_coro()!r:.120} at {at}")
+            return sorted(found)
+
+        told: list[str] = self.wait(look())
+        return told
+
+    def call(self, act: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(act)
+
+    def close(self) -> None:
+        async def end() -> None:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        self.wait(end())
+        self.call(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -1,0 +1,63 @@
+"""A smoke of the harness: a few kinds of fault, a few seconds each, against real clusters.
+
+Each run is a process, as a user would make it. ``make chaos`` makes them for an hour.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jepsen_like.control import sandbox
+
+RUN_SECONDS_MAX = 240
+# Kinds, and other words of the command line. Together about two minutes of load.
+WITHOUT_ROOT = (
+    ("kill,storm", "--seed", "11"),
+    ("pause,crash-at", "--seed", "12", "--workload", "replay"),
+    ("wipe", "--seed", "13", "--brokers", "5"),
+    ("kill,transfer", "--seed", "14", "--workload", "admin"),
+)
+WITH_ROOT = (
+    ("power", "--seed", "21"),
+    ("partition,one-way", "--seed", "22", "--pairs"),
+)
+
+
+def made(directory: Path, kinds: str, *words: str) -> dict[str, object]:
+    """The summary of a run, which has to be a valid one."""
+    command = [sys.executable, "-m", "raftlog", "chaos", "run", "--nemesis", kinds, *words]
+    done = subprocess.run(
+        [*command, "--time", "20", "--report", str(directory)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS_MAX,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n(the reports: {directory})"
+    summary: dict[str, object] = json.loads((directory / "summary.json").read_bytes())
+    return summary
+
+
+@pytest.mark.parametrize("words", WITHOUT_ROOT, ids=lambda words: words[0])
+def test_nothing_is_lost(tmp_path: Path, words: tuple[str, ...]) -> None:
+    kinds, *others = words
+    summary = made(tmp_path / "run", kinds, *others)
+    assert summary["injected"], summary
+    assert summary["acknowledged"]
+
+
+@pytest.mark.parametrize("words", WITH_ROOT, ids=lambda words: words[0])
+def test_nothing_is_lost_to_what_takes_root(tmp_path: Path, words: tuple[str, ...]) -> None:
+    why_not = sandbox.why_not()
+    if why_not:
+        pytest.skip(f"not injected: {why_not}")
+    kinds, *others = words
+    summary = made(tmp_path / "run", kinds, *others)
+    assert summary["injected"], summary
+    assert summary["acknowledged"]
