@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from jepsen_like.control import sandbox
+from jepsen_like.control.disks import LoopDisk, why_not
 from raftlog.testing import wait_until
 
 ENTER = "import sys; from jepsen_like.control import sandbox; sandbox.enter(sys.argv[1:])"
@@ -144,3 +145,23 @@ def test_a_machine_without_the_means_says_so(monkeypatch: pytest.MonkeyPatch) ->
     assert why_not() == "it needs root, to make namespaces"
     monkeypatch.setattr(sys, "platform", "plan9")
     assert why_not() == "it needs Linux"
+
+
+def test_a_sandbox_does_not_keep_the_disks_of_others_mounted(tmp_path: Path) -> None:
+    """Its table of mounts began as a copy: a power cut outside would wait for it to end."""
+    if why_not():
+        pytest.skip(f"not injected: {why_not()}")
+    with LoopDisk(tmp_path, "disk", 16 << 20) as disk:
+        inside = popen("sh", "-c", "cat /proc/self/mounts; read -r wait")
+        try:
+            assert inside.stdout is not None
+            seen = ""
+            while "raftlog-netns" not in seen:  # mounted after the others were let go of
+                seen += inside.stdout.readline()
+            assert str(disk.mount_point) not in seen
+            disk.mark()
+            disk.cut_power()
+            assert not disk.marked()
+        finally:
+            end(inside)
+            inside.communicate()

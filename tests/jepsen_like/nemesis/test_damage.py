@@ -86,7 +86,7 @@ def test_a_journal_is_refused_and_the_disk_replaced(tmp_path: Path) -> None:
     assert ledger.failed == {2}
     seen = nemesis.end(fault).seen["2"]
     assert "damaged" in seen["wrong"]
-    assert "wipe this broker's data directory" in seen["refused"]
+    assert "This broker may have forgotten votes" in seen["refused"]
     assert seen["in_a_sentence"]
     assert seen["disk"].startswith("replaced")
     assert cluster.up() == {1, 2, 3}
