@@ -58,6 +58,7 @@ class Accumulator:
     ) -> None:
         self.lock = allocate_lock()
         self.topics: dict[str, TopicQueues] = {}
+        self._gone: dict[str, TopicQueues] = {}  # topics that may come back under their names
         self.active: dict[PartitionQueue, None] = {}  # those with something to take, oldest first
         self.unresolved: dict[Delivery, None] = {}  # of batches closed or open, until they are done
         self.bytes_free = settings.buffer_memory
@@ -80,15 +81,16 @@ class Accumulator:
     def learn(self, view: TopicView) -> TopicQueues:
         """Take what the cluster says of a topic: its partitions, and how large a batch may be."""
         with self.lock:
-            topic = self.topics.get(view.name)
+            topic = self.topics.get(view.name) or self._gone.pop(view.name, None)
             if topic is None:
-                topic = self.topics[view.name] = TopicQueues(
+                topic = TopicQueues(
                     view,
                     batch_bytes_max=self._settings.batch_bytes_max,
                     start=self._choose(view.partition_count),
                 )
             else:
                 topic.update(view, batch_bytes_max=self._settings.batch_bytes_max)
+            self.topics[view.name] = topic
             return topic
 
     # -- appending
@@ -322,8 +324,14 @@ class Accumulator:
             self.active.pop(queue, None)
 
     def forget(self, topic: str) -> None:
-        """The topic is gone: the next send asks for it anew."""
-        self.topics.pop(topic, None)
+        """The topic is gone: the next send asks for it anew.
+
+        Batches of it may be on their way still. Should it come back, its queues are the same.
+        """
+        with self.lock:
+            gone = self.topics.pop(topic, None)
+            if gone is not None:
+                self._gone[topic] = gone
 
     def shut(self) -> None:
         """Nothing more can be appended: no topic is found, and no batch begins."""

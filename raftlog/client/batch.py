@@ -200,15 +200,20 @@ class PendingBatch:
 
 
 class PartitionQueue:
-    """The batches of one partition that wait, in order: ``closed`` ones, then the ``open`` one."""
+    """The batches of one partition that wait, in order: ``closed`` ones, then the ``open`` one.
 
-    __slots__ = ("closed", "open", "partition", "topic")
+    There is one for a partition, as long as the producer lives: two would give out the same
+    sequence numbers. ``is_anew``: the topic is another one of that name since the last send.
+    """
+
+    __slots__ = ("closed", "is_anew", "open", "partition", "topic")
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
         self.partition = partition
         self.open: PendingBatch | None = None
         self.closed: deque[PendingBatch] = deque()
+        self.is_anew = False
 
 
 class TopicQueues:
@@ -228,13 +233,17 @@ class TopicQueues:
 
     def __init__(self, view: TopicView, *, batch_bytes_max: int, start: int) -> None:
         self.name = view.name
+        self.id = ""
         self.queues: list[PartitionQueue] = []
         self._turn = start
         self.update(view, batch_bytes_max=batch_bytes_max)
         self.sticky = self.rotate()
 
     def update(self, view: TopicView, *, batch_bytes_max: int) -> None:
-        """Take news of the topic. Partitions are only ever added."""
+        """Take news of the topic. One that was made anew may have fewer partitions."""
+        if self.id not in {"", view.id}:
+            for queue in self.queues:
+                queue.is_anew = True
         self.id = view.id
         self.count = view.partition_count
         for partition in range(len(self.queues), view.partition_count):

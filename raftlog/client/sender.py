@@ -143,6 +143,9 @@ class Sender:
     ) -> float:
         """Load the next batch of ``queue`` if it can go; when to look at the queue again."""
         flight = self._flight(queue)
+        if queue.is_anew:
+            queue.is_anew = False
+            flight.begin_anew()
         if head.expires_at <= now and not flight.in_flight:
             self._expire(queue, flight, now)
             return now
@@ -405,12 +408,8 @@ class Sender:
         """Take the cluster's news: partitions added, topics made anew, leaders that moved."""
         for topic in list(self._accumulator.topics.values()):
             news = view.topics.get(topic.name)
-            if news is None:
-                continue
-            if news.id != topic.id:  # another topic of that name: its log knows no sequence of ours
-                for queue in topic.queues:
-                    self._flight(queue).begin_anew()
-            self._accumulator.learn(news)
+            if news is not None:
+                self._accumulator.learn(news)
         if self._settings.idempotent and self._producer is None:
             self._ask_identity()
         self._on_links()

@@ -306,6 +306,43 @@ def test_a_topic_made_anew_is_written_from_its_beginning() -> None:
     run(test)
 
 
+def test_a_topic_that_was_given_up_and_came_back_has_one_sequence() -> None:
+    """Of what was on its way then, and of what is sent from now on: else one is taken for the
+    other, and acknowledged though it is nowhere."""
+
+    async def test(fake: FakeCluster) -> None:
+        log = fake.create("t").logs[0]
+        async with Rig(fake) as rig:
+            before = rig.send(b"a")
+            rig.accumulator.forget("t")  # as for another partition of it that is gone
+            await rig.topic("t")
+            after = rig.send(b"b")
+            assert await offsets([before, after]) == [0, 1]
+            assert log.values() == [b"a", b"b"]
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_forgotten", [True, False])
+def test_a_topic_made_anew_begins_a_new_sequence(is_forgotten: bool) -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", 2)
+        async with Rig(fake) as rig:
+            assert await offsets([rig.send(b"a"), rig.send(b"b", partition=1)]) == [0, 0]
+            log = fake.create("t").logs[0]
+            fake.topics["t"].id = "another"
+            if is_forgotten:
+                rig.accumulator.forget("t")
+            await rig.cluster.refresh()
+            await rig.topic("t")
+            futures = await rig.send_batches(b"c", b"d")
+            assert await offsets(futures) == [0, 1]
+            assert log.values() == [b"c", b"d"]
+            assert {parse_header(batch).producer_epoch for batch in log.batches} == {1}
+
+    run(test)
+
+
 def test_a_batch_over_the_topics_limit_is_refused_before_it_is_sent() -> None:
     async def test(fake: FakeCluster) -> None:
         fake.create("t", max_message_bytes=1_100)
