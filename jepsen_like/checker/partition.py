@@ -55,6 +55,15 @@ class Polls:
     line: Ints
     last_line: Ints
 
+    def session_began(self) -> Ints:
+        """For each poll, when its consumer polled first, in ns.
+
+        What a consumer gives now, it may have fetched any time since then.
+        """
+        began = np.full(int(self.session.max(initial=-1)) + 1, NEVER, np.int64)
+        np.minimum.at(began, self.session, self.invoked)
+        return began[self.session]
+
     def tell(self, row: int) -> dict[str, Any]:
         """For evidence."""
         return {
@@ -120,7 +129,11 @@ class Partition:
         self.acked_life = life[row]
         self.seen = Runs.of(gathered.seen, gathered.seen_by.columns()[0])
         by = self.seen.by
-        self.seen_life = lifetimes.seen_at(polls.invoked[by], polls.completed[by])
+        self.seen_life = (
+            lifetimes.seen_at(polls.session_began()[by], polls.completed[by])
+            if lifetimes.last
+            else np.zeros(len(by), np.int64)
+        )
         self.sent = Cover(self.appends.first, self.appends.first + self.appends.count)
         self.failed = self._failed()
         mine = self.appends.idempotent != 0

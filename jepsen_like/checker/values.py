@@ -112,12 +112,14 @@ def _resurrected(partition: Partition, findings: Findings) -> None:
     """Only what was acknowledged before a deletion was asked for must not come back after it."""
     lifetimes = partition.lifetimes
     acked = partition.appends.completed[partition.acked.by]
+    # A consumer that was there before gives what it had fetched by then, whenever it likes.
+    began = partition.polls.session_began() if lifetimes.last else partition.polls.invoked
     since = 0
     for invoked, settled in zip(
         lifetimes.invoked.tolist(), lifetimes.settled.tolist(), strict=True
     ):
         dead = partition.acked.take((acked >= since) & (acked < invoked))
-        seen = partition.seen.take(partition.polls.invoked[partition.seen.by] > settled)
+        seen = partition.seen.take(began[partition.seen.by] > settled)
         if partition.log is not None and lifetimes.is_clear:
             seen = partition.log.runs.with_(seen)
         _seen_again(partition, dead, distinct(seen), invoked, findings)

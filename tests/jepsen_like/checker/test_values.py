@@ -106,6 +106,19 @@ def test_what_was_acknowledged_before_a_deletion_comes_back() -> None:
     assert small.found() == {"RESURRECTED": 1}
 
 
+def test_a_consumer_may_still_have_what_it_fetched_before_the_deletion() -> None:
+    small = good()
+    small.poll((0, 1, 1, 1), process="slow")
+    small.admin("delete")
+    small.log.clear()
+    small.admin("create")
+    small.append(11, process="p2")
+    small.pass_s(60)
+    small.poll((1, 1, 2, 1), process="slow")
+    small.finish()
+    assert small.found() == {}
+
+
 def test_it_is_seen_in_a_poll() -> None:
     small = _recreated()
     small.pass_s(60)
