@@ -15,7 +15,7 @@ import pytest
 from jepsen_like.control import sandbox
 
 RUN_SECONDS_MAX = 240
-# Kinds, and other words of the command line. Together about two minutes of load.
+# Kinds, and other words of the command line. Together they take about two minutes.
 WITHOUT_ROOT = (
     ("kill,storm", "--seed", "11"),
     ("pause,crash-at", "--seed", "12", "--workload", "replay"),
@@ -32,7 +32,7 @@ def made(directory: Path, kinds: str, *words: str) -> dict[str, object]:
     """The summary of a run, which has to be a valid one."""
     command = [sys.executable, "-m", "raftlog", "chaos", "run", "--nemesis", kinds, *words]
     done = subprocess.run(
-        [*command, "--time", "20", "--report", str(directory)],
+        [*command, "--time", "14", "--report", str(directory)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

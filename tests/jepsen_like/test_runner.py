@@ -19,7 +19,7 @@ def options(directory: Path, **others: Any) -> RunOptions:
     given = {
         "workload": "append",
         "nemeses": ("kill",),
-        "time_s": 9.0,
+        "time_s": 7.0,
         "seed": 4,
         "rate": 200.0,
         "without_root": True,

@@ -175,9 +175,10 @@ def test_a_reset_of_what_is_open_is_over_at_once(nemesis: LinksNemesis, links: R
     plan = fault("link-reset", {"toxic": "Reset", "after_bytes": 0})
     with contextlib.closing(Traffic(links)):
         effect = nemesis.begin(plan)
-        assert effect.seen["resets"] == 1
+        resets = effect.seen["resets"]
+        assert resets in {1, 2}, "of what was open then, which may be an old and a new connection"
         asks(links)
-        assert nemesis.end(plan).seen["resets"] == 1
+        assert nemesis.end(plan).seen["resets"] == resets
 
 
 def test_healing_takes_all_toxics_away_but_no_netsplit(
