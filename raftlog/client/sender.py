@@ -143,9 +143,6 @@ class Sender:
     ) -> float:
         """Load the next batch of ``queue`` if it can go; when to look at the queue again."""
         flight = self._flight(queue)
-        if queue.is_anew:
-            queue.is_anew = False
-            flight.begin_anew()
         if head.expires_at <= now and not flight.in_flight:
             self._expire(queue, flight, now)
             return now
@@ -396,6 +393,9 @@ class Sender:
         flight = self._flights.get(queue)
         if flight is None:
             flight = self._flights[queue] = Flight(self._settings.idempotent)
+        if queue.is_anew:
+            queue.is_anew = False
+            flight.begin_anew()
         return flight
 
     def _on_links(self) -> None:

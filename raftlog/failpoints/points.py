@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
@@ -61,6 +60,11 @@ def _kill_self() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def stand_still(seconds: float) -> None:
+    """Not ``time.sleep``: under libfaketime, which sets wall clocks, that fails with EINVAL."""
+    threading.Event().wait(seconds)
+
+
 class Failpoints:
     """Any thread may hit. What a stall stops is the thread that hit; a crash ends the process.
 
@@ -75,7 +79,7 @@ class Failpoints:
         *,
         sites: Collection[str] = SITES,
         crash: Callable[[], None] = _kill_self,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = stand_still,
     ) -> None:
         """``text``: as the variable has it. Raises ``InvalidConfigError`` if it is wrong."""
         self._sites = sites
