@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -315,6 +317,16 @@ def exchange(one: Path, other: Path, aside: Path) -> None:
     move_contents(other, one)
     move_contents(aside, other)
     aside.rmdir()
+    for directory in (one, other):
+        make_durable(directory)
+
+
+def make_durable(directory: Path) -> None:
+    """Sync the file system that holds a directory: what is put there by hand is there to stay, and
+    no power cut later may take it back."""
+    if sys.platform == "linux":  # nowhere else can power be cut
+        command = ["sync", "--file-system", str(directory)]
+        subprocess.run(command, check=True, capture_output=True)
 
 
 def directory_id(data_dir: Path) -> str:

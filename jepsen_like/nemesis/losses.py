@@ -315,6 +315,7 @@ class LossesNemesis:
         is_same = files.directory_id(host.data_dir) == files.directory_id(backup)
         files.empty(host.data_dir)
         shutil.copytree(backup, host.data_dir, symlinks=True, dirs_exist_ok=True)
+        files.make_durable(host.data_dir)
         words = self._state.old[broker] = Words(host.process.log_path)
         start = try_start(self._cluster, broker)
         if start.started and is_same:  # else it passes for another disk, of which nobody knows
