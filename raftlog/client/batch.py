@@ -233,17 +233,21 @@ class TopicQueues:
 
     def __init__(self, view: TopicView, *, batch_bytes_max: int, start: int) -> None:
         self.name = view.name
-        self.id = ""
         self.queues: list[PartitionQueue] = []
         self._turn = start
-        self.update(view, batch_bytes_max=batch_bytes_max)
+        self._take(view, batch_bytes_max)
         self.sticky = self.rotate()
 
     def update(self, view: TopicView, *, batch_bytes_max: int) -> None:
         """Take news of the topic. One that was made anew may have fewer partitions."""
-        if self.id not in {"", view.id}:
+        if self.id != view.id:
             for queue in self.queues:
                 queue.is_anew = True
+        self._take(view, batch_bytes_max)
+        if self.sticky.partition >= self.count:
+            self.rotate()
+
+    def _take(self, view: TopicView, batch_bytes_max: int) -> None:
         self.id = view.id
         self.count = view.partition_count
         for partition in range(len(self.queues), view.partition_count):

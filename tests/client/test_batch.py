@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -143,6 +145,13 @@ def test_a_topic_grows_and_keeps_its_queues() -> None:
     topic.update(topic_view(partitions=3), batch_bytes_max=1_000)
     assert topic.count == 3
     assert topic.queues[0] is first
+
+
+def test_keyless_records_leave_a_partition_that_the_topic_made_anew_does_not_have() -> None:
+    topic = TopicQueues(topic_view(partitions=3), batch_bytes_max=1_000, start=1)
+    assert topic.sticky.partition == 2
+    topic.update(replace(topic_view(partitions=2), id="another"), batch_bytes_max=1_000)
+    assert topic.sticky.partition < 2
 
 
 @pytest.mark.parametrize(
