@@ -10,7 +10,10 @@
     │   ├── UnknownLeaderEpochError  a newer leader epoch than this broker knows: wait for it
     │   ├── NotEnoughReplicasError   fewer in-sync replicas than min.insync.replicas
     │   ├── LeaderNotAvailableError  the partition has no live leader at the moment
-    │   └── ClusterNotReadyError     the cluster group has no leader yet
+    │   ├── ClusterNotReadyError     the cluster group has no leader yet
+    │   ├── NotCoordinatorError      another broker coordinates the consumer group
+    │   ├── CoordinatorLoadingError  the coordinator is still reading the group's state
+    │   └── StaleMemberEpochError    the group has gone on: repeat with the newest member epoch
     ├── OutcomeUnknownError          maybe done, maybe not: safe to repeat only with a sequence
     │   ├── ConnectionLostError      the connection closed before the answer came
     │   ├── RequestTimedOutError     no answer within the request timeout
@@ -38,7 +41,15 @@
     │   ├── BrokerIdInUseError       another live broker has this broker id
     │   ├── WrongClusterError        the peer belongs to another cluster
     │   ├── StaleBrokerError         a data directory that has gone back: a copy, or a cut journal
-    │   └── ChainMismatchError       a replica's batch does not continue the chain of its log
+    │   ├── ChainMismatchError       a replica's batch does not continue the chain of its log
+    │   ├── InvalidGroupError        not a legal name of a group, or of one of its instances
+    │   ├── UnknownGroupError        no group of that name
+    │   ├── UnknownMemberError       the group has no such member: it left, or its session ended
+    │   ├── FencedMemberError        the member's epoch is not one that the group gave to it
+    │   ├── InstanceFencedError      a newer member has the same group.instance.id
+    │   ├── PartitionNotOwnedError   another member of the group has the partition
+    │   ├── GroupNotEmptyError       the group has members: stop them first
+    │   └── UnknownAssignorError     the coordinator has no assignor of that name
     └── StorageError                 this process's own disk: an operator has to look
         ├── DataDirectoryError       in use, another broker's, unreadable or unwritable
         ├── DamagedLogError          stored bytes below the durable point are bad
@@ -119,6 +130,24 @@ class ClusterNotReadyError(RetriableError):
     """The cluster group has no leader yet: too few of its voters have met."""
 
     code = 10
+
+
+class NotCoordinatorError(RetriableError):
+    """The broker asked does not coordinate the group. Find the coordinator again."""
+
+    code = 11
+
+
+class CoordinatorLoadingError(RetriableError):
+    """The broker has just become the group's coordinator, and is still reading its state."""
+
+    code = 12
+
+
+class StaleMemberEpochError(RetriableError):
+    """The member's epoch has grown since the request was made: repeat it with the newest one."""
+
+    code = 13
 
 
 class OutcomeUnknownError(RaftlogError):
@@ -292,6 +321,54 @@ class ChainMismatchError(RefusedError):
     """A replica's batch does not continue the chain of its log: the two logs differ below it."""
 
     code = 222
+
+
+class InvalidGroupError(RefusedError):
+    """Not a legal name of a consumer group, or of an instance. The message says what is allowed."""
+
+    code = 223
+
+
+class UnknownGroupError(RefusedError):
+    """There is no consumer group of that name."""
+
+    code = 224
+
+
+class UnknownMemberError(RefusedError):
+    """The group has no such member: it has left, or was not heard of for its session timeout."""
+
+    code = 225
+
+
+class FencedMemberError(RefusedError):
+    """The member's epoch is not one that the group has given to it: it has to join again."""
+
+    code = 226
+
+
+class InstanceFencedError(RefusedError):
+    """A newer member has the same ``group.instance.id``: this one may not go on."""
+
+    code = 227
+
+
+class PartitionNotOwnedError(RefusedError):
+    """Another member of the group has the partition, so this one may not commit for it."""
+
+    code = 228
+
+
+class GroupNotEmptyError(RefusedError):
+    """The group has members, and this needs one without: stop its consumers first."""
+
+    code = 229
+
+
+class UnknownAssignorError(RefusedError):
+    """The coordinator has no assignor of that name. The message names those that it has."""
+
+    code = 230
 
 
 class StorageError(RaftlogError):

@@ -37,6 +37,22 @@ CLUSTER_SECRET_CHARS_MAX: Final = 4_096
 assert PARTITIONS_PER_CLUSTER_MAX <= PARTITIONS_PER_BROKER_MAX
 assert BROKERS_PER_CLUSTER_MAX >= 2 * REPLICATION_FACTOR_MAX - 1, "as many vote on a partition"
 
+# -- consumer groups -------------------------------------------------------------------------------
+GROUP_ID_CHARS_MAX: Final = 255
+INSTANCE_ID_CHARS_MAX: Final = 255
+ASSIGNOR_CHARS_MAX: Final = 64
+OFFSET_METADATA_CHARS_MAX: Final = 4_096  # Kafka's offset.metadata.max.bytes
+MEMBERS_PER_GROUP_MAX: Final = 1_000
+TOPICS_PER_MEMBER_MAX: Final = 1_000
+GROUPS_PER_REQUEST_MAX: Final = 1_000
+GROUPS_PER_COORDINATOR_MAX: Final = 100_000  # of one partition of __consumer_offsets
+OFFSETS_PER_GROUP_MAX: Final = 100_000
+SESSION_TIMEOUT_MS_MIN: Final = 100
+SESSION_TIMEOUT_MS_MAX: Final = 1_800_000  # Kafka's group.max.session.timeout.ms
+HEARTBEAT_WAIT_MS_MAX: Final = 60_000
+GROUP_ANSWERS_WAITING_MAX: Final = 10_000  # for one partition's log, besides parked heartbeats
+COORDINATOR_LOOKUPS_MAX: Final = 10_000  # that wait for __consumer_offsets to be made
+
 # -- record batches --------------------------------------------------------------------------------
 BATCH_BYTES_MAX: Final = 64 * MIB  # the highest max.message.bytes that a topic may have
 BATCH_UNCOMPRESSED_BYTES_MAX: Final = 64 * MIB  # what a payload may decompress to
@@ -65,6 +81,7 @@ ADMIN_REQUESTS_PENDING_MAX: Final = 1_000  # changes to topics that wait for the
 SYNC_THREADS: Final = 4  # per broker: fdatasyncs under way at a time
 
 assert BATCH_BYTES_MAX < FRAME_BYTES_MAX, "the largest batch must fit a frame"
+assert BATCH_BYTES_MAX <= BATCH_UNCOMPRESSED_BYTES_MAX, "storage.admission goes by the smaller"
 assert FETCH_BYTES_MAX <= FRAME_BYTES_MAX, "the largest fetch answer must fit a frame"
 assert FRAME_SMALL_BYTES_MAX <= RECEIVE_BYTES, "a small frame must fit the scratch"
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from raftlog import limits
-from raftlog.errors import InvalidTopicError
+from raftlog.errors import InvalidGroupError, InvalidTopicError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Offset: TypeAlias = int  # of a record in its partition, from 0
@@ -20,6 +20,9 @@ Headers: TypeAlias = tuple[Header, ...]
 NO_TIMESTAMP: Final[TimestampMs] = -1
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1
+OFFSETS_TOPIC: Final = "__consumer_offsets"  # in which the brokers keep the consumer groups
+
+INTERNAL_TOPIC_PREFIX: Final = "__"  # of topics that only the brokers make, write and drop
 
 _TOPIC_NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{limits.TOPIC_NAME_CHARS_MAX}}}")
 
@@ -72,6 +75,32 @@ class OffsetAndTimestamp(NamedTuple):
     timestamp_ms: TimestampMs
 
 
+class OffsetAndMetadata(NamedTuple):
+    """What a consumer group has committed for a partition: the offset to go on from, and a note.
+
+    ``metadata``: up to 4,096 characters, for the application. ``leader_epoch``: of the last record
+    that was read; -1 where it is not known.
+    """
+
+    offset: Offset
+    metadata: str = ""
+    leader_epoch: LeaderEpoch = -1
+
+
+class GroupMetadata(NamedTuple):
+    """A consumer as a member of its group. ``member_epoch`` is 0 while it is none."""
+
+    group: str
+    member_id: str
+    member_epoch: int
+    instance_id: str | None
+
+
+# Called with the partitions that a consumer has got, or has to give up. A coroutine function will
+# do with ``raftlog.aio``.
+RebalanceListener: TypeAlias = Callable[[list[TopicPartition]], object]
+
+
 @dataclass(frozen=True, slots=True)
 class NewTopic:
     """A topic to create. ``config`` holds Kafka-named keys as text, such as ``retention.ms``.
@@ -94,3 +123,38 @@ def check_topic_name(name: str) -> str:
             "characters a-z A-Z 0-9 . _ - (and not '.' or '..' alone)"
         )
     return name
+
+
+def is_internal_topic(name: str) -> bool:
+    """Whether only the brokers make, write and drop the topic. Clients may read it."""
+    return name.startswith(INTERNAL_TOPIC_PREFIX)
+
+
+def check_group_id(name: str) -> str:
+    """``name`` if it is a legal name of a consumer group, else raise ``InvalidGroupError``."""
+    return _check_name(name, "a consumer group", limits.GROUP_ID_CHARS_MAX)
+
+
+def check_instance_id(name: str) -> str:
+    """``name`` if it is a legal ``group.instance.id``, else raise ``InvalidGroupError``."""
+    return _check_name(name, "a group instance", limits.INSTANCE_ID_CHARS_MAX)
+
+
+def _check_name(name: str, whose: str, chars_max: int) -> str:
+    """Any text of a sane length that prints; no spaces at its ends, which nobody sees."""
+    if not (0 < len(name) <= chars_max and name.isprintable() and name.strip() == name):
+        shown = repr(name) if len(name) <= chars_max else f"{name[:60]!r}... ({len(name)})"
+        raise InvalidGroupError(
+            f"{shown} is not a name of {whose}: use 1 to {chars_max} printable characters, without "
+            "spaces at either end"
+        )
+    return name
+
+
+def check_not_internal(name: str) -> None:
+    """Raise ``InvalidTopicError`` for a topic that is not a client's to make, write or change."""
+    if is_internal_topic(name):
+        raise InvalidTopicError(
+            f"{name[:300]!r} is internal: only the brokers make, write and drop topics whose names "
+            f"begin with {INTERNAL_TOPIC_PREFIX!r}. Choose another name"
+        )

@@ -4,7 +4,8 @@ Nothing here reads a file: the caller hands over what it read.
 """
 
 from raftlog.config.address import Address, parse_address
-from raftlog.config.broker import BROKER_KEYS, BrokerConfig
+from raftlog.config.broker import BrokerConfig
+from raftlog.config.broker_keys import BROKER_KEYS
 from raftlog.config.keys import ConfigKey, parse
 from raftlog.config.topic import TOPIC_KEYS, TopicConfig
 from raftlog.config.voters import Voter, parse_voters

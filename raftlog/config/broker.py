@@ -1,7 +1,8 @@
 """The settings of a broker: Kafka's names where Kafka has the setting, short ones where it has not.
 
 They come as text from a TOML file (dotted keys, so ``data.dir = "x"`` and ``[data] dir = "x"`` are
-the same) or from the command line. The walls that no setting can move are in ``raftlog.limits``.
+the same) or from the command line. What each is for: ``broker_keys``. The walls that no setting can
+move are in ``raftlog.limits``.
 """
 
 from __future__ import annotations
@@ -12,266 +13,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from raftlog import limits
-from raftlog.config.address import Address, parse_address
-from raftlog.config.keys import HIDDEN, INT64_MAX, ConfigKey, hidden, number, parse
-from raftlog.config.voters import BROKER_ID_MAX, Voter, parse_voters, show_voters
+from raftlog.config.address import Address
+from raftlog.config.broker_keys import BROKER_KEYS
+from raftlog.config.keys import HIDDEN, parse
+from raftlog.config.voters import Voter, show_voters
 from raftlog.errors import InvalidConfigError
-
-
-def _optional_address(text: str) -> Address | None:
-    return parse_address(text) if text else None
-
-
-def _text(chars_max: int) -> Any:
-    def parse_text(text: str) -> str:
-        if len(text) > chars_max:
-            raise ValueError(f"{len(text)} characters")
-        return text
-
-    return parse_text
-
-
-def _directory(text: str) -> str:
-    if not text or "\0" in text:
-        raise ValueError("not a path")
-    return text
-
-
-def _optional_path(text: str) -> str:
-    return _directory(text) if text else ""
-
-
-def _secret(text: str) -> str:
-    if len(text) > limits.CLUSTER_SECRET_CHARS_MAX:
-        raise ValueError(f"{len(text)} characters")
-    if text == HIDDEN:
-        raise ValueError("that is what a dump of the settings shows in place of the secret")
-    return text
-
-
-BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
-    number("id", 1, 0, BROKER_ID_MAX, "", "The broker's number, unique in its cluster."),
-    ConfigKey(
-        "listen",
-        Address("127.0.0.1", 9100),
-        parse_address,
-        "HOST:PORT",
-        "Where to accept connections; port 0 picks a free one, which the ready line shows.",
-    ),
-    ConfigKey(
-        "advertised.listen",
-        None,
-        _optional_address,
-        "HOST:PORT, or nothing",
-        "The address that clients are told to connect to; by default, that of `listen`.",
-    ),
-    ConfigKey(
-        "data.dir",
-        "raftlog-data",
-        _directory,
-        "a directory",
-        "Where everything is stored. One broker at a time can use it.",
-    ),
-    ConfigKey(
-        "rack",
-        "",
-        _text(limits.RACK_CHARS_MAX),
-        "text",
-        "Where the broker stands; shown in metadata. Replicas of a partition are put in different "
-        "racks.",
-    ),
-    ConfigKey(
-        "voters",
-        (),
-        parse_voters,
-        "ID@HOST:PORT,ID@HOST:PORT,... or nothing",
-        "The brokers that hold the cluster's own state, this one among them: the same list on "
-        "each, best three or five. Nothing: a cluster of this one broker.",
-        show=show_voters,
-    ),
-    ConfigKey(
-        "cluster.secret",
-        "",
-        _secret,
-        f"text, at most {limits.CLUSTER_SECRET_CHARS_MAX} characters",
-        "What brokers prove to each other that they know; the same on each. Long and random: "
-        "whoever knows it may act as a broker.",
-        show=hidden,
-    ),
-    ConfigKey(
-        "cluster.secret.file",
-        "",
-        _optional_path,
-        "a file, or nothing",
-        "The file that holds the secret, in place of `cluster.secret`.",
-    ),
-    number(
-        "broker.heartbeat.interval.ms",
-        500,
-        1,
-        3_600_000,
-        "ms",
-        "How often brokers show each other that they are alive; less than "
-        "`broker.session.timeout.ms`.",
-    ),
-    number(
-        "broker.session.timeout.ms",
-        3_000,
-        10,
-        3_600_000,
-        "ms",
-        "A broker that was not heard of for so long leads nothing and leaves every ISR.",
-    ),
-    number(
-        "connections.max.idle.ms",
-        600_000,
-        1,
-        INT64_MAX,
-        "ms",
-        "Close a connection that was silent for so long.",
-    ),
-    number(
-        "controlled.shutdown.timeout.ms",
-        10_000,
-        0,
-        INT64_MAX,
-        "ms",
-        "How long a shutdown waits for requests in flight to be answered.",
-    ),
-    number(
-        "default.replication.factor",
-        0,
-        0,
-        limits.REPLICATION_FACTOR_MAX,
-        "replicas",
-        "Of topics made without one; 0 means "
-        f"{limits.REPLICATION_FACTOR_DEFAULT}, or all brokers where there are fewer.",
-    ),
-    number(
-        "fetch.max.bytes",
-        16 * limits.MIB,
-        1_024,
-        limits.FETCH_BYTES_MAX,
-        "bytes",
-        "The largest fetch answer, whatever the consumer asks for (one batch is always sent).",
-    ),
-    number(
-        "leader.rebalance.delay.ms",
-        300_000,
-        0,
-        INT64_MAX,
-        "ms",
-        "Give a partition back to its preferred leader once that has been in sync for so long.",
-    ),
-    number(
-        "log.checkpoint.interval.ms",
-        60_000,
-        1,
-        INT64_MAX,
-        "ms",
-        "How often each partition's checkpoint is written, which bounds recovery's work.",
-    ),
-    number(
-        "log.retention.check.interval.ms",
-        300_000,
-        1,
-        INT64_MAX,
-        "ms",
-        "How often segments are looked at for retention, rolling and deletion.",
-    ),
-    number(
-        "log.scrub.interval.ms",
-        604_800_000,
-        0,
-        INT64_MAX,
-        "ms",
-        "How often, at least, every stored batch is read and checked for damage, at up to 4 MiB a "
-        "second; 0 means never.",
-    ),
-    number(
-        "max.connections",
-        10_000,
-        1,
-        1_000_000,
-        "connections",
-        "Connections beyond this number are closed as soon as they are accepted.",
-    ),
-    number(
-        "queued.max.request.bytes",
-        64 * limits.MIB,
-        limits.MIB,
-        INT64_MAX,
-        "bytes",
-        "Memory for requests that have arrived in part, over all connections; above it, reading "
-        "waits on all but the oldest of them.",
-    ),
-    number(
-        "queued.max.response.bytes",
-        64 * limits.MIB,
-        limits.MIB,
-        INT64_MAX,
-        "bytes",
-        "Memory for fetch answers that clients have not taken yet, over all connections; above "
-        "it, fetches wait.",
-    ),
-    number(
-        "queued.max.wait.ms",
-        10_000,
-        1,
-        INT64_MAX,
-        "ms",
-        "While others wait for memory: close a connection that has held some for so long, by not "
-        "ending its request or by not taking its answer.",
-    ),
-    number(
-        "replica.fetch.max.bytes",
-        8 * limits.MIB,
-        1_024,
-        limits.FETCH_BYTES_MAX,
-        "bytes",
-        "The most that a follower takes in one answer (one batch is always sent).",
-    ),
-    number(
-        "replica.fetch.wait.max.ms",
-        500,
-        0,
-        limits.FETCH_WAIT_MS_MAX,
-        "ms",
-        "How long a follower's fetch waits for new records; less than `replica.lag.time.max.ms`.",
-    ),
-    number(
-        "replica.lag.time.max.ms",
-        10_000,
-        1,
-        INT64_MAX,
-        "ms",
-        "A follower that was not caught up for so long leaves the ISR.",
-    ),
-    number(
-        "replica.replacement.delay.ms",
-        600_000,
-        0,
-        INT64_MAX,
-        "ms",
-        "Copy a replica to a witness when its broker was gone for so long.",
-    ),
-    number(
-        "request.receive.timeout.ms",
-        60_000,
-        1,
-        INT64_MAX,
-        "ms",
-        "Close a connection whose request is not complete so long after its first byte.",
-    ),
-    number(
-        "socket.request.max.bytes",
-        limits.FRAME_BYTES_MAX,
-        limits.MIB,
-        limits.FRAME_BYTES_MAX,
-        "bytes",
-        "The largest request.",
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,11 +38,22 @@ class BrokerConfig:
     controlled_shutdown_timeout_ms: int = 10_000
     default_replication_factor: int = 0
     fetch_max_bytes: int = 16 * limits.MIB
+    group_assignors: tuple[str, ...] = ("uniform", "range")
+    group_max_session_timeout_ms: int = limits.SESSION_TIMEOUT_MS_MAX
+    group_max_size: int = limits.MEMBERS_PER_GROUP_MAX
+    group_min_session_timeout_ms: int = limits.SESSION_TIMEOUT_MS_MIN
     leader_rebalance_delay_ms: int = 300_000
     log_checkpoint_interval_ms: int = 60_000
+    log_cleaner_dedupe_buffer_size: int = 128 * limits.MIB
+    log_cleaner_interval_ms: int = 15_000
+    log_cleaner_io_max_bytes_per_second: int = 0
     log_retention_check_interval_ms: int = 300_000
     log_scrub_interval_ms: int = 604_800_000
     max_connections: int = 10_000
+    offsets_retention_minutes: int = 10_080
+    offsets_topic_num_partitions: int = 16
+    offsets_topic_replication_factor: int = 0
+    offsets_topic_segment_bytes: int = 16 * limits.MIB
     queued_max_request_bytes: int = 64 * limits.MIB
     queued_max_response_bytes: int = 64 * limits.MIB
     queued_max_wait_ms: int = 10_000
@@ -351,6 +108,12 @@ def _check_times(config: BrokerConfig) -> None:
         raise InvalidConfigError(
             f"broker.heartbeat.interval.ms={heartbeat} has to be less than "
             f"broker.session.timeout.ms={session}: a third of it is a good choice"
+        )
+    shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+    if shortest > longest:
+        raise InvalidConfigError(
+            f"group.min.session.timeout.ms={shortest} is more than "
+            f"group.max.session.timeout.ms={longest}: no consumer could join a group"
         )
     wait, lag = config.replica_fetch_wait_max_ms, config.replica_lag_time_max_ms
     if wait >= lag:

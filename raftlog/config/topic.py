@@ -13,13 +13,47 @@ from typing import Any, Final
 from raftlog import limits
 from raftlog.config.keys import DAY_MS, INT64_MAX, ConfigKey, number, parse, word
 
+_POLICIES: Final = ("delete", "compact", "compact,delete")
+
+
+def _cleanup_policy(text: str) -> str:
+    """One of ``_POLICIES``; the order of two is no matter."""
+    policy = ",".join(sorted(part.strip() for part in text.split(",")))
+    if policy not in _POLICIES:
+        raise ValueError(f"{text[:100]!r} is not one of {'; '.join(_POLICIES)}")
+    return policy
+
+
+def _ratio(text: str) -> float:
+    value = float(text)
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"{value} is not between 0 and 1")
+    return value
+
+
 TOPIC_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
-    word("cleanup.policy", "delete", ("delete",), "How old data goes: by age and size (`delete`)."),
+    ConfigKey(
+        "cleanup.policy",
+        "delete",
+        _cleanup_policy,
+        "delete, compact or compact,delete",
+        "How old data goes: by age and size (`delete`); all but the last record of each key "
+        "(`compact`); or both.",
+    ),
     word(
         "compression.type",
         "producer",
         ("producer",),
         "Brokers store batches as the producer compressed them.",
+    ),
+    number(
+        "delete.retention.ms",
+        DAY_MS,
+        0,
+        INT64_MAX,
+        "ms",
+        "With compaction: how long a tombstone (a record without a value) stays once the records "
+        "that it deletes are gone, so that readers on their way still meet it.",
     ),
     word(
         "flush.policy",
@@ -35,6 +69,14 @@ TOPIC_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         limits.SEGMENT_BYTES_MAX,
         "bytes",
         "At most one index entry per so many bytes of log.",
+    ),
+    number(
+        "max.compaction.lag.ms",
+        INT64_MAX,
+        1,
+        INT64_MAX,
+        "ms",
+        "With compaction: a record older than this is compacted, however little there is to gain.",
     ),
     number(
         "max.message.bytes",
@@ -65,6 +107,21 @@ TOPIC_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "CreateTime",
         ("CreateTime", "LogAppendTime"),
         "Whose clock stamps records: the producer's or the leader's.",
+    ),
+    ConfigKey(
+        "min.cleanable.dirty.ratio",
+        0.5,
+        _ratio,
+        "a number from 0 to 1",
+        "With compaction: begin when so much of the log was never compacted.",
+    ),
+    number(
+        "min.compaction.lag.ms",
+        0,
+        0,
+        INT64_MAX,
+        "ms",
+        "With compaction: a record younger than this stays, even if its key has a newer one.",
     ),
     number(
         "min.insync.replicas",
@@ -116,12 +173,16 @@ class TopicConfig:
 
     cleanup_policy: str = "delete"
     compression_type: str = "producer"
+    delete_retention_ms: int = DAY_MS
     flush_policy: str = "fsync"
     index_interval_bytes: int = 4_096
+    max_compaction_lag_ms: int = INT64_MAX
     max_message_bytes: int = limits.MIB + 12
     message_timestamp_after_max_ms: int = INT64_MAX
     message_timestamp_before_max_ms: int = INT64_MAX
     message_timestamp_type: str = "CreateTime"
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
     min_insync_replicas: int = 0
     retention_bytes: int = -1
     retention_ms: int = 7 * DAY_MS
@@ -132,6 +193,16 @@ class TopicConfig:
     def from_text(cls, overrides: Mapping[str, str]) -> TopicConfig:
         """Settings with ``overrides``; raises ``InvalidConfigError`` that names the bad one."""
         return cls(**parse(TOPIC_KEYS, overrides, what="topic"))
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether only the last record of each key is to be kept. Then every record needs a key."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def is_deleted_by_age(self) -> bool:
+        """Whether ``retention.ms`` and ``retention.bytes`` apply."""
+        return "delete" in self.cleanup_policy
 
     def effective_min_isr(self, replication_factor: int) -> int:
         """``min.insync.replicas`` as a number from 1 on: what 0 means depends on the replicas."""

@@ -12,6 +12,7 @@ from raftlog.errors import UnsupportedApiError, UnsupportedVersionError
 from raftlog.protocol import (
     cluster,
     fetch,
+    groups,
     handshake,
     metadata,
     peer,
@@ -137,6 +138,44 @@ RECOVER_CLUSTER: Final = Api(
     21, "recover_cluster", cluster.RecoverClusterRequest, cluster.RecoverClusterResponse
 )
 
+# -- consumer groups -------------------------------------------------------------------------------
+FIND_COORDINATORS: Final = Api(
+    22,
+    "find_coordinators",
+    groups.FindCoordinatorsRequest,
+    groups.FindCoordinatorsResponse,
+    idempotent=True,
+)
+GROUP_HEARTBEAT: Final = Api(
+    23,
+    "group_heartbeat",
+    groups.GroupHeartbeatRequest,
+    groups.GroupHeartbeatResponse,
+    idempotent=True,
+)
+OFFSET_COMMIT: Final = Api(
+    24, "offset_commit", groups.OffsetCommitRequest, groups.OffsetCommitResponse
+)
+OFFSET_FETCH: Final = Api(
+    25, "offset_fetch", groups.OffsetFetchRequest, groups.OffsetFetchResponse, idempotent=True
+)
+LIST_GROUPS: Final = Api(
+    26, "list_groups", groups.ListGroupsRequest, groups.ListGroupsResponse, idempotent=True
+)
+DESCRIBE_GROUPS: Final = Api(
+    27,
+    "describe_groups",
+    groups.DescribeGroupsRequest,
+    groups.DescribeGroupsResponse,
+    idempotent=True,
+)
+DELETE_GROUPS: Final = Api(
+    28, "delete_groups", groups.DeleteGroupsRequest, groups.DeleteGroupsResponse
+)
+DELETE_OFFSETS: Final = Api(
+    29, "delete_offsets", groups.DeleteOffsetsRequest, groups.DeleteOffsetsResponse
+)
+
 APIS: Final[dict[int, Api]] = {
     api.number: api
     for api in (
@@ -162,6 +201,14 @@ APIS: Final[dict[int, Api]] = {
         DESCRIBE_CLUSTER,
         TRANSFER_LEADER,
         RECOVER_CLUSTER,
+        FIND_COORDINATORS,
+        GROUP_HEARTBEAT,
+        OFFSET_COMMIT,
+        OFFSET_FETCH,
+        LIST_GROUPS,
+        DESCRIBE_GROUPS,
+        DELETE_GROUPS,
+        DELETE_OFFSETS,
     )
 }
 

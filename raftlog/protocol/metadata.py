@@ -49,6 +49,7 @@ class TopicInfo(Message):
     max_message_bytes: ByteCount = 0  # lets a client cut its batches to fit
     timestamp_type: str = "CreateTime"
     partitions: list[PartitionInfo] = []
+    is_internal: bool = False  # made, written and dropped by brokers only
 
 
 class MetadataResponse(Message):

@@ -105,6 +105,7 @@ class TopicDescription(Message):
     config: dict[str, str] = {}
     config_overrides: list[str] = []
     partitions: list[PartitionDescription] = []
+    is_internal: bool = False  # made, written and dropped by brokers only
 
 
 class DescribeTopicsResponse(Message):

@@ -62,11 +62,21 @@ def test_defaults_survive_a_round_trip_through_text() -> None:
         ("broker.heartbeat.interval.ms = 3000", "less than broker.session.timeout.ms=3000"),
         ("replica.fetch.wait.max.ms = 10000", "less than replica.lag.time.max.ms=10000"),
         ("default.replication.factor = 16", "0 to 15"),
+        ('group.assignors = "uniform,,range"', "group.assignors=uniform,,range is refused"),
+        ('group.assignors = "range,range"', "each of them once"),
+        ("group.max.size = 1001", "1 to 1000"),
+        ("group = {min.session.timeout.ms = 3000, max.session.timeout.ms = 2000}", "could join"),
     ],
 )
 def test_a_bad_document_is_refused_with_the_reason(document: str, words: str) -> None:
     with pytest.raises(InvalidConfigError, match=words):
         BrokerConfig.from_toml(document)
+
+
+def test_assignors_are_names_in_order() -> None:
+    config = BrokerConfig.from_toml('group.assignors = "range, my.module:sticky"')
+    assert config.group_assignors == ("range", "my.module:sticky")
+    assert config.to_text()["group.assignors"] == "range,my.module:sticky"
 
 
 VOTERS = "2@b:2,1@a:1"

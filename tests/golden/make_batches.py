@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from raftlog.record import LEADER_BYTES, Codec, encode, parse_header, seal, stamp
+from raftlog.record.compaction import Rewriter, open_original
 from raftlog.types import Headers
 
 FOLDER: Final = Path(__file__).parent
@@ -78,6 +81,26 @@ class Case:
         return self.timestamps_ms
 
 
+@dataclass(frozen=True)
+class CompactedCase:
+    """What a broker leaves of a batch: the records of the rows ``kept``, and its producer."""
+
+    original: Case
+    kept: tuple[int, ...]
+
+    def encoded(self) -> bytes:
+        """The batch as it is stored."""
+        mask = np.zeros(len(self.original.values), np.bool_)
+        mask[list(self.kept)] = True
+        rewriter = Rewriter(bytes_target=1)
+        original = open_original(self.original.encoded())
+        (batch,) = rewriter.add(original, mask, keeps_producer=True)
+        return b"".join(map(bytes, batch.buffers))
+
+    def of_kept(self, column: list[Any]) -> list[Any]:
+        return [column[row] for row in self.kept]
+
+
 RICH: Final[dict[str, Any]] = {
     "values": [b"one", None, b"", bytes(range(256)), *[b"page view %d" % n for n in range(40)]],
     "keys": [b"user-1", b"user-2", None, b"", *[b"user-%d" % (n % 7) for n in range(40)]],
@@ -107,12 +130,19 @@ CASES: Final = {
 }
 
 
+COMPACTED: Final = {
+    "compacted": CompactedCase(CASES["none"], (1, 2, 3, 7, 40)),
+    "compacted-empty": CompactedCase(CASES["none"], ()),
+    "compacted-zstd": CompactedCase(CASES["zstd"], tuple(range(0, 44, 2))),
+}
+
+
 def path_of(name: str) -> Path:
     return FOLDER / f"batch-{name}.bin"
 
 
 def main() -> None:
-    for name, case in CASES.items():
+    for name, case in (CASES | COMPACTED).items():
         if not path_of(name).exists():
             path_of(name).write_bytes(case.encoded())
 

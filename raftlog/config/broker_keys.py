@@ -1,0 +1,370 @@
+"""Every setting of a broker: its name, its default, what is allowed, and what it is for.
+
+``raftlog.config.broker`` makes a ``BrokerConfig`` of them, which has a field for each key.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from raftlog import limits
+from raftlog.config.address import Address, parse_address
+from raftlog.config.keys import HIDDEN, INT64_MAX, ConfigKey, hidden, number
+from raftlog.config.voters import BROKER_ID_MAX, parse_voters, show_voters
+
+
+def _optional_address(text: str) -> Address | None:
+    return parse_address(text) if text else None
+
+
+def _text(chars_max: int) -> Any:
+    def parse_text(text: str) -> str:
+        if len(text) > chars_max:
+            raise ValueError(f"{len(text)} characters")
+        return text
+
+    return parse_text
+
+
+def _directory(text: str) -> str:
+    if not text or "\0" in text:
+        raise ValueError("not a path")
+    return text
+
+
+def _optional_path(text: str) -> str:
+    return _directory(text) if text else ""
+
+
+def _secret(text: str) -> str:
+    if len(text) > limits.CLUSTER_SECRET_CHARS_MAX:
+        raise ValueError(f"{len(text)} characters")
+    if text == HIDDEN:
+        raise ValueError("that is what a dump of the settings shows in place of the secret")
+    return text
+
+
+def _assignors(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError("names, each of them once")
+    if len(text) > limits.CONFIG_VALUE_CHARS_MAX:
+        raise ValueError(f"{len(text)} characters")
+    return names
+
+
+BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
+    number("id", 1, 0, BROKER_ID_MAX, "", "The broker's number, unique in its cluster."),
+    ConfigKey(
+        "listen",
+        Address("127.0.0.1", 9100),
+        parse_address,
+        "HOST:PORT",
+        "Where to accept connections; port 0 picks a free one, which the ready line shows.",
+    ),
+    ConfigKey(
+        "advertised.listen",
+        None,
+        _optional_address,
+        "HOST:PORT, or nothing",
+        "The address that clients are told to connect to; by default, that of `listen`.",
+    ),
+    ConfigKey(
+        "data.dir",
+        "raftlog-data",
+        _directory,
+        "a directory",
+        "Where everything is stored. One broker at a time can use it.",
+    ),
+    ConfigKey(
+        "rack",
+        "",
+        _text(limits.RACK_CHARS_MAX),
+        "text",
+        "Where the broker stands; shown in metadata. Replicas of a partition are put in different "
+        "racks.",
+    ),
+    ConfigKey(
+        "voters",
+        (),
+        parse_voters,
+        "ID@HOST:PORT,ID@HOST:PORT,... or nothing",
+        "The brokers that hold the cluster's own state, this one among them: the same list on "
+        "each, best three or five. Nothing: a cluster of this one broker.",
+        show=show_voters,
+    ),
+    ConfigKey(
+        "cluster.secret",
+        "",
+        _secret,
+        f"text, at most {limits.CLUSTER_SECRET_CHARS_MAX} characters",
+        "What brokers prove to each other that they know; the same on each. Long and random: "
+        "whoever knows it may act as a broker.",
+        show=hidden,
+    ),
+    ConfigKey(
+        "cluster.secret.file",
+        "",
+        _optional_path,
+        "a file, or nothing",
+        "The file that holds the secret, in place of `cluster.secret`.",
+    ),
+    number(
+        "broker.heartbeat.interval.ms",
+        500,
+        1,
+        3_600_000,
+        "ms",
+        "How often brokers show each other that they are alive; less than "
+        "`broker.session.timeout.ms`.",
+    ),
+    number(
+        "broker.session.timeout.ms",
+        3_000,
+        10,
+        3_600_000,
+        "ms",
+        "A broker that was not heard of for so long leads nothing and leaves every ISR.",
+    ),
+    number(
+        "connections.max.idle.ms",
+        600_000,
+        1,
+        INT64_MAX,
+        "ms",
+        "Close a connection that was silent for so long.",
+    ),
+    number(
+        "controlled.shutdown.timeout.ms",
+        10_000,
+        0,
+        INT64_MAX,
+        "ms",
+        "How long a shutdown waits for requests in flight to be answered.",
+    ),
+    number(
+        "default.replication.factor",
+        0,
+        0,
+        limits.REPLICATION_FACTOR_MAX,
+        "replicas",
+        "Of topics made without one; 0 means "
+        f"{limits.REPLICATION_FACTOR_DEFAULT}, or all brokers where there are fewer.",
+    ),
+    number(
+        "fetch.max.bytes",
+        16 * limits.MIB,
+        1_024,
+        limits.FETCH_BYTES_MAX,
+        "bytes",
+        "The largest fetch answer, whatever the consumer asks for (one batch is always sent).",
+    ),
+    ConfigKey(
+        "group.assignors",
+        ("uniform", "range"),
+        _assignors,
+        "NAME,NAME,...",
+        "How partitions are shared out in consumer groups: `uniform`, `range`, and those of your "
+        "own as module:attribute. The first one is the default.",
+        show=",".join,
+    ),
+    number(
+        "group.max.session.timeout.ms",
+        limits.SESSION_TIMEOUT_MS_MAX,
+        limits.SESSION_TIMEOUT_MS_MIN,
+        limits.SESSION_TIMEOUT_MS_MAX,
+        "ms",
+        "The longest session timeout that a member of a consumer group may ask for.",
+    ),
+    number(
+        "group.max.size",
+        limits.MEMBERS_PER_GROUP_MAX,
+        1,
+        limits.MEMBERS_PER_GROUP_MAX,
+        "members",
+        "The most members that a consumer group may have.",
+    ),
+    number(
+        "group.min.session.timeout.ms",
+        limits.SESSION_TIMEOUT_MS_MIN,
+        limits.SESSION_TIMEOUT_MS_MIN,
+        limits.SESSION_TIMEOUT_MS_MAX,
+        "ms",
+        "The shortest session timeout that a member of a consumer group may ask for.",
+    ),
+    number(
+        "leader.rebalance.delay.ms",
+        300_000,
+        0,
+        INT64_MAX,
+        "ms",
+        "Give a partition back to its preferred leader once that has been in sync for so long.",
+    ),
+    number(
+        "log.checkpoint.interval.ms",
+        60_000,
+        1,
+        INT64_MAX,
+        "ms",
+        "How often each partition's checkpoint is written, which bounds recovery's work.",
+    ),
+    number(
+        "log.cleaner.dedupe.buffer.size",
+        128 * limits.MIB,
+        limits.MIB,
+        INT64_MAX,
+        "bytes",
+        "Memory for compaction: 32 bytes for each key of what is to be compacted. Where there are "
+        "more keys, a log is compacted in several passes.",
+    ),
+    number(
+        "log.cleaner.interval.ms",
+        15_000,
+        1,
+        INT64_MAX,
+        "ms",
+        "How often logs of compacted topics are looked at for something to gain.",
+    ),
+    number(
+        "log.cleaner.io.max.bytes.per.second",
+        0,
+        0,
+        INT64_MAX,
+        "bytes",
+        "The most that compaction reads and writes, together, in a second; 0 is no limit.",
+    ),
+    number(
+        "log.retention.check.interval.ms",
+        300_000,
+        1,
+        INT64_MAX,
+        "ms",
+        "How often segments are looked at for retention, rolling and deletion.",
+    ),
+    number(
+        "log.scrub.interval.ms",
+        604_800_000,
+        0,
+        INT64_MAX,
+        "ms",
+        "How often, at least, every stored batch is read and checked for damage, at up to 4 MiB a "
+        "second; 0 means never.",
+    ),
+    number(
+        "max.connections",
+        10_000,
+        1,
+        1_000_000,
+        "connections",
+        "Connections beyond this number are closed as soon as they are accepted.",
+    ),
+    number(
+        "offsets.retention.minutes",
+        10_080,
+        1,
+        INT64_MAX // 60_000,
+        "minutes",
+        "How long a consumer group's offsets are kept once it has no members, or since the "
+        "partition's last commit where it never had any.",
+    ),
+    number(
+        "offsets.topic.num.partitions",
+        16,
+        1,
+        limits.PARTITIONS_PER_TOPIC_MAX,
+        "partitions",
+        "Of the topic that keeps the consumer groups, when it is made.",
+    ),
+    number(
+        "offsets.topic.replication.factor",
+        0,
+        0,
+        limits.REPLICATION_FACTOR_MAX,
+        "replicas",
+        "Of the topic that keeps the consumer groups, when it is made; 0 means "
+        "`default.replication.factor`.",
+    ),
+    number(
+        "offsets.topic.segment.bytes",
+        16 * limits.MIB,
+        limits.SEGMENT_BYTES_MIN,
+        limits.SEGMENT_BYTES_MAX,
+        "bytes",
+        "Of the topic that keeps the consumer groups, when it is made.",
+    ),
+    number(
+        "queued.max.request.bytes",
+        64 * limits.MIB,
+        limits.MIB,
+        INT64_MAX,
+        "bytes",
+        "Memory for requests that have arrived in part, over all connections; above it, reading "
+        "waits on all but the oldest of them.",
+    ),
+    number(
+        "queued.max.response.bytes",
+        64 * limits.MIB,
+        limits.MIB,
+        INT64_MAX,
+        "bytes",
+        "Memory for fetch answers that clients have not taken yet, over all connections; above "
+        "it, fetches wait.",
+    ),
+    number(
+        "queued.max.wait.ms",
+        10_000,
+        1,
+        INT64_MAX,
+        "ms",
+        "While others wait for memory: close a connection that has held some for so long, by not "
+        "ending its request or by not taking its answer.",
+    ),
+    number(
+        "replica.fetch.max.bytes",
+        8 * limits.MIB,
+        1_024,
+        limits.FETCH_BYTES_MAX,
+        "bytes",
+        "The most that a follower takes in one answer (one batch is always sent).",
+    ),
+    number(
+        "replica.fetch.wait.max.ms",
+        500,
+        0,
+        limits.FETCH_WAIT_MS_MAX,
+        "ms",
+        "How long a follower's fetch waits for new records; less than `replica.lag.time.max.ms`.",
+    ),
+    number(
+        "replica.lag.time.max.ms",
+        10_000,
+        1,
+        INT64_MAX,
+        "ms",
+        "A follower that was not caught up for so long leaves the ISR.",
+    ),
+    number(
+        "replica.replacement.delay.ms",
+        600_000,
+        0,
+        INT64_MAX,
+        "ms",
+        "Copy a replica to a witness when its broker was gone for so long.",
+    ),
+    number(
+        "request.receive.timeout.ms",
+        60_000,
+        1,
+        INT64_MAX,
+        "ms",
+        "Close a connection whose request is not complete so long after its first byte.",
+    ),
+    number(
+        "socket.request.max.bytes",
+        limits.FRAME_BYTES_MAX,
+        limits.MIB,
+        limits.FRAME_BYTES_MAX,
+        "bytes",
+        "The largest request.",
+    ),
+)
