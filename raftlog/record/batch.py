@@ -17,15 +17,22 @@ A batch is the unit of compression, replication, checksum and I/O. Its header, l
     88 | the payload: see raftlog.record.payload
 
     leader_flags  bit 0: LogAppendTime: every record's timestamp is append_timestamp
+                  bit 1: compacted: what a broker has left of one batch or of several
     attributes    bits 0-2: codec (0 none, 1 gzip, 3 lz4, 4 zstd)
                   bit 4: transactional; bit 5: control
     chain         xxh3_64(chain of the batch before, u64 ‖ bytes 0 to 16 ‖ append_timestamp ‖
-                  leader_epoch ‖ crc32c); before the first batch of a log it is 0
+                  leader_epoch ‖ crc32c); before the first batch of a log it is 0. Of a compacted
+                  batch: the chain value of the last of the batches that it stands for
 
 A producer sends base_offset 0, chain 0, append_timestamp -1, leader_epoch -1, leader_flags 0. A bit
 that is not named is 0: a batch with another bit set, another magic or another layout is refused.
 What the producer sealed is never changed: a broker writes the first 40 bytes anew and passes the
 rest on. Sequences count records modulo 2^31, as in Kafka: the one after 2147483647 is 0.
+
+A compacted batch is sealed by the broker that made it (``raftlog.record.compaction``). It covers
+the offsets of all the batches it stands for, so that a log has no gaps, and holds those of their
+records that were kept: maybe none, then record_count, first_timestamp and max_timestamp are 0. What
+it says of a producer counts offsets in place of records, which are as many in all other batches.
 """
 
 from __future__ import annotations
@@ -43,7 +50,8 @@ from raftlog.types import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, Buffer
 
 MAGIC: Final = 1
 LAYOUT: Final = 1
-LOG_APPEND_TIME: Final = 1 << 0  # the one bit of leader_flags
+LOG_APPEND_TIME: Final = 1 << 0  # the bits of leader_flags
+COMPACTED: Final = 1 << 1
 CODEC_MASK: Final = 0b111
 TRANSACTIONAL: Final = 1 << 4
 CONTROL: Final = 1 << 5
@@ -56,6 +64,8 @@ _HEADER: Final = struct.Struct("<" + _LEADER_FIELDS + _SUMS + _SEALED_FIELDS)
 _LEADER: Final = struct.Struct("<" + _LEADER_FIELDS)  # what leader_crc covers
 _SEALED: Final = struct.Struct("<" + _SEALED_FIELDS)  # what crc32c covers, before the payload
 _CRC: Final = struct.Struct("<I")
+_LENGTH: Final = struct.Struct("<I")
+_LENGTH_POSITION: Final = 4
 _LINK: Final = struct.Struct("<BBHIqqiI")  # what chain covers, after the chain before
 
 HEADER_BYTES: Final = 88
@@ -112,8 +122,13 @@ class BatchHeader(NamedTuple):
         return bool(self.leader_flags & LOG_APPEND_TIME)
 
     @property
+    def is_compacted(self) -> bool:
+        """Whether a broker has written it in place of one batch or of several, to save room."""
+        return bool(self.leader_flags & COMPACTED)
+
+    @property
     def newest_timestamp_ms(self) -> int:
-        """The highest timestamp that any of its records has for a reader."""
+        """The highest timestamp that any of its records has for a reader; 0 without records."""
         return self.append_timestamp if self.log_append_time else self.max_timestamp
 
     @property
@@ -184,13 +199,14 @@ def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
 
 def _fault_of_leader(header: BatchHeader) -> str:
     """What is out of bounds in the leader's section, or nothing."""
-    if header.leader_flags & ~LOG_APPEND_TIME:
+    if header.leader_flags & ~(LOG_APPEND_TIME | COMPACTED):
         return f"unknown leader flags {header.leader_flags:#06x}"
     if not HEADER_BYTES < header.length <= limits.BATCH_BYTES_MAX:
         return f"length {header.length}, not {HEADER_BYTES + 1} to {limits.BATCH_BYTES_MAX}"
     if not 0 <= header.base_offset <= _OFFSET_MAX - header.last_offset_delta:
         return f"offsets from {header.base_offset} on leave the range of offsets"
-    if not header.leader_flags - 1 <= header.append_timestamp <= limits.TIMESTAMP_MS_MAX:
+    earliest_ms = 0 if header.leader_flags else NO_TIMESTAMP
+    if not earliest_ms <= header.append_timestamp <= limits.TIMESTAMP_MS_MAX:
         return f"append timestamp {header.append_timestamp} is not a time"
     if header.leader_epoch < NO_EPOCH:
         return f"leader epoch {header.leader_epoch} is negative"
@@ -202,8 +218,10 @@ def _fault_of_producer(header: BatchHeader) -> str:
     count, size = header.record_count, header.uncompressed_length
     if header.attributes not in _ATTRIBUTES:
         return f"unknown attributes {header.attributes:#06x}"
-    if not 0 < count <= limits.RECORDS_PER_BATCH_MAX:
+    if not (0 if header.is_compacted else 1) <= count <= limits.RECORDS_PER_BATCH_MAX:
         return f"{count} records; a batch has 1 to {limits.RECORDS_PER_BATCH_MAX}"
+    if not count and header.max_timestamp:
+        return f"timestamp {header.max_timestamp} without a record"
     if header.last_offset_delta < count - 1:
         return f"{count} records do not fit {header.last_offset_delta + 1} offsets"
     if not 0 <= header.first_timestamp <= header.max_timestamp <= limits.TIMESTAMP_MS_MAX:
@@ -216,6 +234,11 @@ def _fault_of_producer(header: BatchHeader) -> str:
     if min(producer) < 0 and producer != (NO_PRODUCER_ID, NO_EPOCH, NO_SEQUENCE):
         return f"producer id, epoch and sequence {producer}: all must be given, or none (-1)"
     return ""
+
+
+def length_at(data: Buffer, position: int) -> int:
+    """What the batch at ``position`` says of its length. Nothing is checked: it may be anything."""
+    return int(_LENGTH.unpack_from(data, position + _LENGTH_POSITION)[0])
 
 
 def check_length(data: Buffer) -> BatchHeader:
@@ -343,8 +366,32 @@ def stamp(
     return leader + _CRC.pack(checksum.crc32c(leader)), chain
 
 
+def stamp_compacted(
+    sealed: bytes,
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    append_timestamp_ms: int,
+    chain: int,
+) -> bytes:
+    """The header of a compacted batch: ``seal``'s, and what it takes over from the last of the
+    batches that it stands for. The batch is this and then its payload.
+    """
+    length = length_at(sealed, 0)
+    leader = _LEADER.pack(
+        MAGIC, LAYOUT, COMPACTED, length, base_offset, chain, append_timestamp_ms, leader_epoch
+    )
+    return leader + _CRC.pack(checksum.crc32c(leader)) + sealed[LEADER_BYTES:]
+
+
 def verify_chain(header: BatchHeader, *, previous_chain: int) -> bool:
-    """Whether the batch is the one that was appended after the batch with ``previous_chain``."""
+    """Whether the batch is the one that was appended after the batch with ``previous_chain``.
+
+    Of a compacted one this cannot be told: it may stand for more batches than one, and those are
+    gone. True, then; its own value is good all the same, and the batch after it tells.
+    """
+    if header.is_compacted:
+        return True
     link = _LINK.pack(
         header.magic,
         header.layout,

@@ -13,7 +13,7 @@ from io import BytesIO
 from itertools import islice, repeat
 from typing import Final, NamedTuple, cast
 
-from raftlog.errors import CorruptBatchError
+from raftlog.errors import CorruptBatchError, InvalidRequestError
 from raftlog.record import columns, payload
 from raftlog.record.batch import HEADER_BYTES, BatchHeader, check, check_length
 from raftlog.record.columns import U32_BYTES, U64_BYTES
@@ -43,12 +43,20 @@ def open_batch(batch: Buffer, *, check_crc: bool) -> tuple[BatchHeader, Payload]
     return header, payload.read(body, header)
 
 
-def validate(data: Buffer) -> BatchHeader:
+def validate(data: Buffer, *, keys_required: bool = False) -> BatchHeader:
     """The header of exactly one batch that every reader will be able to decode.
 
     For a broker, on what producers send: sums, counts, sizes and columns, at no cost per record.
+    With ``keys_required``, raises ``InvalidRequestError`` where a record has no key.
     """
-    header, _ = open_batch(data, check_crc=True)
+    header, rows = open_batch(data, check_crc=True)
+    if keys_required and (rows.key_lengths is None or rows.key_nulls is not None):
+        row = 0 if rows.key_nulls is None else columns.u32(rows.key_nulls[:U32_BYTES])[0]
+        raise InvalidRequestError(
+            f"record {row} of the batch has no key, and the topic is compacted: it keeps the last "
+            'record of each key. Send every record with a key (b"" is one), or set the topic\'s '
+            "cleanup.policy to delete"
+        )
     return header
 
 
@@ -102,7 +110,7 @@ def decode_records(
 def find_timestamp(batch: Buffer, timestamp_ms: int) -> OffsetAndTimestamp | None:
     """The first record at or after ``timestamp_ms``, in the order of offsets."""
     header, rows = open_batch(batch, check_crc=True)
-    if timestamp_ms > header.newest_timestamp_ms:
+    if timestamp_ms > header.newest_timestamp_ms or not header.record_count:
         return None
     if header.log_append_time:
         return OffsetAndTimestamp(_offsets(header, rows, 0)[0], header.append_timestamp)
@@ -116,7 +124,7 @@ def first_row(header: BatchHeader, rows: Payload, from_offset: int) -> int:
     delta = from_offset - header.base_offset
     if delta <= 0:
         return 0
-    if delta > header.last_offset_delta:
+    if delta > header.last_offset_delta or not header.record_count:
         return header.record_count
     return delta if rows.offsets is None else columns.first_at_least(rows.offsets, delta)
 

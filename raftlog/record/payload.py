@@ -7,8 +7,9 @@ Compressed as a whole by the batch's codec, and little-endian inside:
 
     n            uint, the batch's record_count
     timestamps   bin, n × u64, ms, at most limits.TIMESTAMP_MS_MAX
-    offsets      nil when dense (base_offset, base_offset + 1, …), else bin, n × u32, ascending:
-                 deltas to base_offset, at most last_offset_delta (the last record may be gone)
+    offsets      nil when dense (base_offset, base_offset + 1, …) or when there is no record, else
+                 bin, n × u32, ascending: deltas to base_offset, at most last_offset_delta (the
+                 last record may be gone)
     *_lens       bin, n × u32: the length of each entry; nil when every entry is null
     *_blob       bin: the entries, joined
     *_null       nil when none is null (or all are), else bin, m × u32, ascending: the rows that
@@ -102,6 +103,8 @@ def _fault_of_rows(payload: Payload, header: BatchHeader) -> str:
     count, timestamps, offsets = header.record_count, payload.timestamps, payload.offsets
     if payload.record_count != count:
         return f"{payload.record_count} records where the header says {count}"
+    if not count:
+        return "" if offsets is None and not len(timestamps) else "rows where there are none"
     if len(timestamps) != count * U64_BYTES:
         return f"{len(timestamps)} bytes of timestamps for {count} records"
     (first,), highest = columns.u64(timestamps[:U64_BYTES]), columns.highest(timestamps)

@@ -1,13 +1,20 @@
 """One broker's bytes on one disk: logs, their recovery, the catalog of topics. No roles."""
 
+from typing import TYPE_CHECKING
+
 from raftlog.storage.catalog import Topic
 from raftlog.storage.identity import Identity
 from raftlog.storage.log import Appended, Log, ReplicatedAppend
+from raftlog.storage.log_compacting import CompactionStatus
 from raftlog.storage.store import Store
 from raftlog.storage.tickets import DropTicket, SyncTicket
 
+if TYPE_CHECKING:  # numpy is loaded by the first compaction
+    from raftlog.storage.cleaner import CompactionTicket as CompactionTicket
+
 __all__ = [
     "Appended",
+    "CompactionStatus",
     "DropTicket",
     "Identity",
     "Log",

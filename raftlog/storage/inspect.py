@@ -23,6 +23,7 @@ from raftlog.record import (
     verify_chain,
 )
 from raftlog.storage.checkpoint import CheckpointFile
+from raftlog.storage.compaction_files import segment_paths
 from raftlog.storage.index import SparseIndex
 from raftlog.storage.quarantine import is_quarantine
 from raftlog.storage.recovery import live_bases, read_index
@@ -86,6 +87,7 @@ class BatchRow:
                 "records": header.record_count,
                 "bytes": header.length,
                 "codec": header.codec.name.lower(),
+                "compacted": header.is_compacted,
                 "leader_epoch": header.leader_epoch,
                 "append_timestamp_ms": header.append_timestamp,
                 "first_timestamp_ms": header.first_timestamp,
@@ -138,8 +140,8 @@ def dump(disk: Disk, path: str) -> Iterator[BatchRow]:
         yield from scan(disk, path)
         return
     for directory in partition_directories(disk, path):
-        for base in base_offsets(disk.list_dir(directory), LOG_SUFFIX):
-            yield from scan(disk, f"{directory}/{file_name(base, LOG_SUFFIX)}")
+        for segment_path in segment_paths(disk, directory).values():
+            yield from scan(disk, segment_path)
 
 
 def scan(disk: Disk, path: str) -> Iterator[BatchRow]:
@@ -185,17 +187,18 @@ class _Verifier:
         self._chain: int | None = None
         self._expected: Offset | None = None
         self._indexes: dict[Offset, SparseIndex] = {}
+        self._paths = segment_paths(disk, directory)
 
     def run(self) -> PartitionReport:
         report = self.report
         names = self._disk.list_dir(report.directory)
         # Segments below the log start are what a crash has left of a deletion.
-        bases = live_bases(base_offsets(names, LOG_SUFFIX), report.log_start_offset)
+        bases = live_bases(list(self._paths), report.log_start_offset)
         self._take_indexes(names)
         if bases and bases[0] > report.log_start_offset:
             self._problem(
                 DAMAGE,
-                f"{report.directory}/{file_name(bases[0], LOG_SUFFIX)}",
+                self._paths[bases[0]],
                 0,
                 report.log_start_offset,
                 f"the first segment starts at offset {bases[0]}, but the log start is "
@@ -231,7 +234,10 @@ class _Verifier:
 
     def _segment(self, base: Offset, next_base: Offset | None) -> None:
         report = self.report
-        path = f"{report.directory}/{file_name(base, LOG_SUFFIX)}"
+        path = self._paths[base]
+        if not self._disk.exists(path):  # a broker at work has dropped or compacted it just now
+            self._chain = self._expected = None
+            return
         report.segments += 1
         if self._expected is not None and base != self._expected:
             self._problem(
@@ -257,7 +263,7 @@ class _Verifier:
                     break
                 starts[row.position] = row.header.base_offset
                 self._batch(path, row.position, row.header)
-        except FileNotFoundError:  # a broker at work has dropped it just now
+        except FileNotFoundError:  # the same
             self._chain = self._expected = None
             return
         if base in self._indexes:

@@ -2,8 +2,9 @@
 
 One owner thread; only a ticket's ``run`` may be elsewhere (``tickets``). No replication roles, no
 sockets: who may append and what is committed is decided above. Time is an argument. Here stands
-what makes a log grow; what it holds, how it becomes durable and how it shrinks stand in
-``log_reading``, ``log_syncing`` and ``log_cutting``, each built on the one before.
+what makes a log grow; what it holds, how it becomes durable, and how it shrinks by compaction and
+by deletion stand in ``log_reading``, ``log_syncing``, ``log_compacting`` and ``log_cutting``, each
+built on the one before.
 
     log start ≤ high watermark ≤ durable end ≤ log end           (flush.policy=fsync)
 
@@ -212,7 +213,7 @@ class Log(LogCutting):
         for number in range(first + 1, len(headers)):
             size += headers[number].length
             age_ms = headers[number].append_timestamp - first_append_ms
-            if size > self.config.segment_bytes or age_ms >= self.config.segment_ms:
+            if size > self.config.segment_bytes or age_ms >= self._segment_ms:
                 return number
         return len(headers)
 

@@ -1,20 +1,19 @@
 """Taking records away from a log: deleting old ones, cutting a tail, beginning anew.
 
-The upper middle part of ``Log``, above ``log_syncing``. Old records go by ``DropTicket``, while the
-log goes on. A tail goes, or everything, only where a replica's leader has other records: that is
-done at once, and durable on return. Which records may go is decided above.
+The upper middle part of ``Log``, above ``log_compacting``. Old records go by ``DropTicket``, while
+the log goes on. A tail goes, or everything, only where a replica's leader has other records: that
+is done at once, and durable on return. Which records may go is decided above.
 """
 
 from __future__ import annotations
 
-from raftlog.config import TopicConfig
-from raftlog.disk import NO_ROOM, Disk
+from raftlog.disk import NO_ROOM
 from raftlog.errors import DamagedLogError
 from raftlog.storage import retention
 from raftlog.storage.checkpoint import Anchor
 from raftlog.storage.epoch_cache import EpochCache
-from raftlog.storage.log_syncing import LogSyncing
-from raftlog.storage.opening import Opened, rebuild_producers
+from raftlog.storage.log_compacting import LogCompacting
+from raftlog.storage.opening import rebuild_producers
 from raftlog.storage.producer_state import ProducerTable
 from raftlog.storage.retention import SegmentInfo
 from raftlog.storage.segment import Segment
@@ -22,17 +21,14 @@ from raftlog.storage.tickets import DropTicket
 from raftlog.types import Offset, TimestampMs
 
 
-class LogCutting(LogSyncing):
+class LogCutting(LogCompacting):
     """A log that takes no records yet, and can lose those that it has."""
-
-    def __init__(self, disk: Disk, directory: str, config: TopicConfig, opened: Opened) -> None:
-        super().__init__(disk, directory, config, opened)
-        self._drops: list[DropTicket] = []  # handed out, perhaps not done yet
 
     # -- old records -------------------------------------------------------------------------------
 
     def apply_retention(self, *, now_ms: TimestampMs, high_watermark: Offset) -> DropTicket | None:
-        """Drop what retention.ms and retention.bytes no longer keep; run the ticket, if any."""
+        """Drop what retention.ms and retention.bytes no longer keep, if cleanup.policy has them
+        apply, and what lies below the log start; run the ticket, if any."""
         self.producers.expire(now_ms=now_ms)
         if self._ticket is not None or not self._is_writable:
             return None
@@ -43,8 +39,8 @@ class LogCutting(LogSyncing):
                 if s.size_bytes
             ],
             now_ms=now_ms,
-            retention_ms=self.config.retention_ms,
-            retention_bytes=self.config.retention_bytes,
+            retention_ms=self.config.retention_ms if self.config.is_deleted_by_age else -1,
+            retention_bytes=self.config.retention_bytes if self.config.is_deleted_by_age else -1,
             log_start_offset=self.log_start_offset,
             high_watermark=high_watermark,
         )
@@ -73,6 +69,7 @@ class LogCutting(LogSyncing):
                 self._roll_if_all_is_deleted()
             dropped = self._segments.drop_below(min(offset, saved_offset))
         if dropped:
+            self._end_compaction()
             self._anchor = dropped[-1].anchor
         self._unsynced = [s for s in self._unsynced if s not in dropped]
         self._sealed = [s for s in self._sealed if s not in dropped]
@@ -126,6 +123,7 @@ class LogCutting(LogSyncing):
         try:
             self._finish_drops()
             end = self._segments.batch_start(offset)
+            self._lower_clean_end(end)
             self._cut_producers(end)
             self._truncate(end)
         except (OSError, DamagedLogError) as error:
@@ -215,6 +213,7 @@ class LogCutting(LogSyncing):
         self._prepare_checkpoint()
         try:
             self._finish_drops()
+            self._lower_clean_end(0)
             self._remove_everything()
             self._begin_at(offset)
         except OSError as error:

@@ -90,14 +90,18 @@ class LogReading:
     def chain_at(self, offset: Offset) -> int | None:
         """The chain value of the last batch that ends at or below ``offset``; None when unknown.
 
-        Two replicas with the same value there hold the same log up to there. ``offset`` lies
-        between log start and log end. Reads a few headers. Raises ``OffsetOutOfRangeError`` and
-        ``DamagedLogError``.
+        Two replicas with the same value there hold the same log up to there, whatever each of them
+        has compacted. Inside a compacted batch it is not known: batches that ended there are gone.
+        ``offset`` lies between log start and log end. Reads a few headers. Raises
+        ``OffsetOutOfRangeError`` and ``DamagedLogError``.
         """
         self.check_range(offset)
         if offset == self.log_end_offset:
             return self._known_chain
-        return self._chain_below(self._segments.batch_start(offset))
+        header = self._segments.batch_of(offset)
+        if header.is_compacted and header.base_offset < offset:
+            return None
+        return self._chain_below(header.base_offset)
 
     def _chain_below(self, base: Offset) -> int | None:
         """The chain value that the batch at ``base`` has to follow from; None when unknown."""

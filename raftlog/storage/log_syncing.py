@@ -130,14 +130,21 @@ class LogSyncing(LogReading):
 
     # -- segments ----------------------------------------------------------------------------------
 
+    @property
+    def _segment_ms(self) -> int:
+        """A compacted log must seal what is to be compacted, in time for max.compaction.lag.ms."""
+        config = self.config
+        return (
+            min(config.segment_ms, config.max_compaction_lag_ms)
+            if (config.is_compacted)
+            else config.segment_ms
+        )
+
     def _must_roll(self, active: Segment, length: int, now_ms: TimestampMs) -> bool:
         if active.size_bytes == 0:
             return False
         age_ms = now_ms - active.summary.first_append_ms
-        return (
-            active.size_bytes + length > self.config.segment_bytes
-            or age_ms >= self.config.segment_ms
-        )
+        return active.size_bytes + length > self.config.segment_bytes or age_ms >= self._segment_ms
 
     def _roll(self) -> Segment:
         """Start a new active segment at the log end. On ``OSError`` nothing has changed."""

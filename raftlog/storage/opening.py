@@ -14,10 +14,12 @@ from raftlog.disk import Disk
 from raftlog.errors import DamagedLogError
 from raftlog.record import BatchHeader
 from raftlog.storage.checkpoint import CheckpointFile
+from raftlog.storage.compaction import CompactionState
+from raftlog.storage.compaction_files import CompactionFiles
 from raftlog.storage.epoch_cache import EpochCache
 from raftlog.storage.log_files import LogFiles
 from raftlog.storage.producer_state import ProducerTable
-from raftlog.storage.recovery import Recovered, live_bases, load_leftovers, recover
+from raftlog.storage.recovery import Recovered, load_leftovers, recover
 from raftlog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, base_offsets, file_name
 from raftlog.storage.tickets import DropTicket
 from raftlog.types import Offset
@@ -38,6 +40,8 @@ class Opened:
     log_end_offset: Offset
     readable_end_offset: Offset
     unindexed: list[Segment]  # sealed segments whose index file is missing or wrong
+    compaction_files: CompactionFiles
+    compaction_state: CompactionState
     damage: str = ""
     notes: list[str] = field(default_factory=list)
 
@@ -56,6 +60,8 @@ class _Opening:
         self._directory = directory
         self._index_interval_bytes = index_interval_bytes
         self._files = LogFiles(disk, directory)
+        self._compaction_files = CompactionFiles(disk, directory)
+        self._compaction_state, self._damage = self._compaction_files.recover(self._files.notes)
         self._checkpoint = CheckpointFile(disk, f"{directory}/checkpoint")
         self._trouble = self._checkpoint.load()
         self._start = self._checkpoint.latest.log_start_offset
@@ -68,14 +74,7 @@ class _Opening:
 
     def run(self) -> Opened:
         files, start = self._files, self._start
-        recovered = recover(
-            self._disk,
-            self._directory,
-            log_start_offset=start,
-            durable_offset=self._checkpoint.latest.durable_end_offset,
-            anchor=self._checkpoint.latest.anchor,
-            index_interval_bytes=self._index_interval_bytes,
-        )
+        recovered = self._recover()
         segments = recovered.segments
         end = segments[-1].next_offset if segments else start
         if not recovered.damage:
@@ -83,6 +82,7 @@ class _Opening:
             _start_anew_at(recovered, start)
             _make_durable(self._disk, self._directory, recovered)
             files.cut_snapshots(end)
+            self._compaction_state = self._compaction_files.keep_up_to(self._compaction_state, end)
             if self._trouble:
                 self._checkpoint.update(log_start_offset=start, durable_end_offset=end, sync=True)
         # Both may find damage that the scan had no reason to look for.
@@ -98,8 +98,25 @@ class _Opening:
             log_end_offset=max(end, recovered.durable_offset) if recovered.damage else end,
             readable_end_offset=recovered.damage_offset,
             unindexed=[segment for segment in recovered.scanned if segment is not segments[-1]],
+            compaction_files=self._compaction_files,
+            compaction_state=self._compaction_state,
             damage=recovered.damage,
             notes=[*files.notes, *recovered.notes],
+        )
+
+    def _recover(self) -> Recovered:
+        latest = self._checkpoint.latest
+        if self._damage:  # which files make up the log cannot be told: nothing is touched
+            return Recovered(
+                [], latest.durable_end_offset, damage=self._damage, damage_offset=self._start
+            )
+        return recover(
+            self._disk,
+            self._directory,
+            log_start_offset=self._start,
+            durable_offset=latest.durable_end_offset,
+            anchor=latest.anchor,
+            index_interval_bytes=self._index_interval_bytes,
         )
 
     def _epochs(self, end: Offset, recovered: Recovered) -> EpochCache:
@@ -127,7 +144,7 @@ class _Opening:
         leftovers = load_leftovers(
             self._disk,
             self._directory,
-            log_start_offset=self._start,
+            live_offset=_live_offset(recovered, self._start),
             from_offset=from_offset,
             index_interval_bytes=self._index_interval_bytes,
         )
@@ -136,23 +153,25 @@ class _Opening:
         headers = _readable_headers(recovered, from_offset, self._index_interval_bytes)
         _replay(producers, headers)
         if not recovered.damage:
-            self._finish_deletion((end, producers.snapshot()) if leftovers else None)
+            unsaved = (end, producers.snapshot()) if leftovers else None
+            self._finish_deletion(unsaved, _live_offset(recovered, self._start))
         return producers
 
-    def _finish_deletion(self, unsaved: tuple[Offset, dict[str, Any]] | None) -> None:
-        """Remove what lies below the log start: a crash cut its deletion short.
+    def _finish_deletion(
+        self, unsaved: tuple[Offset, dict[str, Any]] | None, live_offset: Offset
+    ) -> None:
+        """Remove what lies below the log's segments: a crash cut its deletion short.
 
         The start is made durable first (the process that was killed may not have got so far), and
         also where no segment's name says the same: so it is with a log that was begun anew.
         """
         names = self._disk.list_dir(self._directory)
         bases = base_offsets(names, LOG_SUFFIX)
-        kept = set(live_bases(bases, self._start))
         paths = [
             f"{self._directory}/{file_name(base, suffix)}"
             for suffix in (INDEX_SUFFIX, LOG_SUFFIX)
             for base in base_offsets(names, suffix)
-            if base < self._start and base not in kept
+            if base < self._start and base != live_offset
         ]
         is_unsure = bases[0] < self._start if bases else self._checkpoint.is_written
         if paths or is_unsure:
@@ -165,6 +184,12 @@ class _Opening:
                 paths=paths,
                 snapshot=unsaved,
             ).run()
+
+
+def _live_offset(recovered: Recovered, log_start_offset: Offset) -> Offset:
+    """Where the segments begin that make up the log. Not what the names say: a start may just have
+    removed one that held nothing, and then the file before it holds nothing of the log either."""
+    return recovered.segments[0].base_offset if recovered.segments else log_start_offset
 
 
 def _start_anew_at(recovered: Recovered, log_start_offset: Offset) -> None:

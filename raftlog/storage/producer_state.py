@@ -43,8 +43,10 @@ class _Producer:
     )
 
 
-def last_sequence(base_sequence: int, record_count: int) -> int:
-    return (base_sequence + record_count - 1) % SEQUENCES
+def last_sequence(base_sequence: int, offset_count: int) -> int:
+    """``offset_count``: of the batch, as many as it was sent with records. Compaction may have left
+    fewer of those, and keeps the offsets."""
+    return (base_sequence + offset_count - 1) % SEQUENCES
 
 
 class ProducerTable:
@@ -69,7 +71,7 @@ class ProducerTable:
             )
         expected = 0
         if known is not None and header.producer_epoch == known.epoch:
-            last = last_sequence(header.base_sequence, header.record_count)
+            last = last_sequence(header.base_sequence, header.last_offset_delta + 1)
             for batch in known.batches:
                 if (batch.base_sequence, batch.last_sequence) == (header.base_sequence, last):
                     return batch
@@ -83,6 +85,10 @@ class ProducerTable:
             )
         return None
 
+    def newest_base_offsets(self) -> list[Offset]:
+        """Where the newest batch of each producer begins: what compaction has to leave of it."""
+        return [producer.batches[-1].base_offset for producer in self._producers.values()]
+
     def note(self, header: BatchHeader) -> None:
         """Take in a batch that is in the log (and so was checked when it was appended)."""
         producer = self._producers.pop(header.producer_id, None)
@@ -91,7 +97,7 @@ class ProducerTable:
         producer.batches.append(
             WrittenBatch(
                 header.base_sequence,
-                last_sequence(header.base_sequence, header.record_count),
+                last_sequence(header.base_sequence, header.last_offset_delta + 1),
                 header.base_offset,
                 header.next_offset - 1,
                 header.append_timestamp,

@@ -110,18 +110,19 @@ def load_leftovers(
     disk: Disk,
     directory: str,
     *,
-    log_start_offset: Offset,
+    live_offset: Offset,
     from_offset: Offset,
     index_interval_bytes: int,
 ) -> list[Segment]:
-    """Segments below the log start that have batches from ``from_offset`` on, as far as readable.
+    """Segments below the log's own (which begin at ``live_offset``) that have batches from
+    ``from_offset`` on, as far as readable.
 
     A crash has left them: their deletion was decided, and perhaps not finished.
     """
     bases = base_offsets(disk.list_dir(directory), LOG_SUFFIX)
-    live = live_bases(bases, log_start_offset)
+    gone = [base for base in bases if base < live_offset]
     found = []
-    for base, next_base in pairwise([*bases[: len(bases) - len(live)], *live[:1]]):
+    for base, next_base in pairwise([*gone, live_offset]):
         if next_base > from_offset:
             segment = Segment(disk, directory, base)
             _take_index(disk, directory, base, segment)
@@ -141,6 +142,8 @@ def _load(
                 f"offset {expected} comes next where {segment.path} starts: segment files are "
                 "missing, or not whole"
             )
+        if result.segments and segment.base_offset < expected:
+            return f"offset {expected} comes next, and is in {segment.path} once more"
         trouble = _load_segment(segment, index_interval_bytes, result)
         if trouble:
             if following is None or not _follows(following, segment):
@@ -200,7 +203,9 @@ def _follows(following: Segment, segment: Segment) -> bool:
         return False
     finally:
         following.close()
-    return verify_chain(header, previous_chain=segment.summary.chain)
+    # A compacted batch proves nothing, and needs not: compaction waits for a sync, after which no
+    # such bytes come back.
+    return not header.is_compacted and verify_chain(header, previous_chain=segment.summary.chain)
 
 
 def _load_segment(segment: Segment, index_interval_bytes: int, result: Recovered) -> str:

@@ -7,9 +7,9 @@ readers are expected next. Nothing here writes.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, overload
 
 from raftlog import limits
 from raftlog.errors import DamagedLogError
@@ -34,7 +34,13 @@ class SegmentList:
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments)
 
-    def __getitem__(self, index: int) -> Segment:
+    @overload
+    def __getitem__(self, index: int) -> Segment: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Segment]: ...
+
+    def __getitem__(self, index: int | slice) -> Segment | list[Segment]:
         return self._segments[index]
 
     def append(self, segment: Segment) -> None:
@@ -47,6 +53,19 @@ class SegmentList:
             dropped.append(self._segments.pop(0))
             dropped[-1].close()
         return dropped
+
+    def swap(self, replaced: Sequence[Offset], segment: Segment) -> None:
+        """Put ``segment`` in the place of neighbours, which start at ``replaced``."""
+        first = next(
+            number for number, s in enumerate(self._segments) if s.base_offset == replaced[0]
+        )
+        gone = self._segments[first : first + len(replaced)]
+        assert [s.base_offset for s in gone] == list(replaced)
+        assert segment.next_offset == gone[-1].next_offset
+        self._segments[first : first + len(replaced)] = [segment]
+        for old in gone:
+            old.close()
+        self.forget_positions()
 
     def pop_last(self) -> Segment:
         return self._segments.pop()
@@ -74,9 +93,13 @@ class SegmentList:
             self.remember(start_offset, stop)
         return parts
 
+    def batch_of(self, offset: Offset) -> BatchHeader:
+        """The batch that holds ``offset``."""
+        return self._locate(self._segment_of(offset), offset)[1]
+
     def batch_start(self, offset: Offset) -> Offset:
         """The first offset of the batch that holds ``offset``."""
-        return self._locate(self._segment_of(offset), offset)[1].base_offset
+        return self.batch_of(offset).base_offset
 
     def batch_before(self, offset: Offset) -> BatchHeader:
         """The last batch that ends at or below ``offset``, where a batch starts; not the first."""

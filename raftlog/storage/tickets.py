@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,7 +96,8 @@ class DropTicket:
         self.disk.sync_dir(self.directory)
         for path in self.paths:
             if self.disk.exists(path):
-                self.disk.remove(path)
+                with suppress(FileNotFoundError):  # a compaction removes indexes, too
+                    self.disk.remove(path)
         if not saved and self.snapshot is not None:
             self.files.try_write_snapshot(*self.snapshot)
 

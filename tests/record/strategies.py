@@ -93,7 +93,7 @@ lying_fields = st.fixed_dictionaries(
         "max_timestamp": timestamps,
         "uncompressed_length": st.integers(0, 3_000),
         "attributes": st.integers(0, 70),
-        "leader_flags": st.integers(0, 2),
+        "leader_flags": st.integers(0, 4),
     },
 )
 

@@ -113,7 +113,7 @@ def test_check_finds_every_flipped_bit(codec: Codec, log_append_time: bool) -> N
     [
         ({"magic": 2}, "magic 2"),
         ({"layout": 9}, "layout 9"),
-        ({"leader_flags": 2}, "leader flags 0x0002"),
+        ({"leader_flags": 4}, "leader flags 0x0004"),
         ({"length": HEADER_BYTES}, "length 88"),
         ({"length": limits.BATCH_BYTES_MAX + 1}, "length"),
         ({"base_offset": -1}, "offset"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.errors import CorruptBatchError
+from raftlog.errors import CorruptBatchError, InvalidRequestError
 from raftlog.record import Codec, decode_lists, decode_records, find_timestamp, split, validate
 from raftlog.types import ConsumerRecord
 from tests.record.batches import ALL_CODECS, NOW_MS, batch_of, forged, numpy_from, stamped
@@ -99,6 +99,15 @@ def test_every_reader_refuses_a_flipped_payload(codec: Codec) -> None:
     ):
         with pytest.raises(CorruptBatchError, match="CRC"):
             reader(data)
+
+
+def test_keys_may_be_required_of_every_record() -> None:
+    assert validate(batch_of([b"v"] * 2, keys=[b"", b"k"]), keys_required=True).record_count == 2
+    for keys, row in (([None, b"k"], 0), ([b"k", b"", None], 2), (None, 0)):
+        batch = batch_of([b"v"] * (len(keys) if keys else 1), keys=keys)
+        assert validate(batch).record_count
+        with pytest.raises(InvalidRequestError, match=f"record {row} of the batch has no key"):
+            validate(batch, keys_required=True)
 
 
 def test_the_crc_is_left_out_on_request_but_not_the_rest() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raftlog.record import Codec, check, decode_arrow, decode_lists, decode_records, verify_chain
-from tests.golden.make_batches import CASES, FOLDER, Case, path_of
+from tests.golden.make_batches import CASES, COMPACTED, FOLDER, Case, CompactedCase, path_of
 
 CHANGED = (
     "the batch format changed: logs on disk and other clients have the old one; "
@@ -16,7 +16,7 @@ cases = pytest.mark.parametrize(("name", "case"), CASES.items(), ids=list(CASES)
 
 def test_every_golden_batch_has_its_case() -> None:
     assert {path.name for path in FOLDER.glob("batch-*.bin")} == {
-        path_of(name).name for name in CASES
+        path_of(name).name for name in (*CASES, *COMPACTED)
     }
 
 
@@ -60,3 +60,30 @@ def test_every_reader_agrees_on_a_golden_batch(name: str, case: Case) -> None:
 )
 def test_an_uncompressed_golden_batch_is_made_again_byte_for_byte(name: str, case: Case) -> None:
     assert case.encoded() == path_of(name).read_bytes(), CHANGED
+
+
+compacted = pytest.mark.parametrize(("name", "case"), COMPACTED.items(), ids=list(COMPACTED))
+
+
+@compacted
+def test_a_compacted_golden_batch_decodes_to_what_was_kept(name: str, case: CompactedCase) -> None:
+    data, original = path_of(name).read_bytes(), case.original
+    lists = decode_lists(data)
+    assert list(lists.offsets) == case.of_kept(original.offsets), CHANGED
+    assert list(lists.timestamps_ms) == case.of_kept(original.read_timestamps_ms), CHANGED
+    assert lists.keys == case.of_kept(original.keys or []), CHANGED
+    assert lists.values == case.of_kept(original.values), CHANGED
+    assert lists.headers == case.of_kept(original.headers or []), CHANGED
+    header, before = check(data), check(original.encoded())
+    assert header.is_compacted, CHANGED
+    assert (header.base_offset, header.next_offset) == (before.base_offset, before.next_offset)
+    assert (header.chain, header.leader_epoch) == (before.chain, before.leader_epoch), CHANGED
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == original.producer
+
+
+@compacted
+def test_an_uncompressed_compacted_golden_batch_is_made_again(
+    name: str, case: CompactedCase
+) -> None:
+    if case.original.codec is Codec.NONE:
+        assert case.encoded() == path_of(name).read_bytes(), CHANGED

@@ -28,11 +28,12 @@ def sim_disk(seed: int = 1, *, capacity_bytes: int | None = None) -> SimDisk:
 def batch_of(
     values: Sequence[bytes | None],
     *,
+    keys: Sequence[bytes | None] | None = None,
     timestamps_ms: int | Sequence[int] = NOW_MS,
     producer: tuple[int, int, int] = NO_PRODUCER,
 ) -> bytes:
     """A batch as a producer sends it; ``producer`` is (id, epoch, base sequence)."""
-    body = encode(values, timestamps_ms=timestamps_ms)
+    body = encode(values, keys=keys, timestamps_ms=timestamps_ms)
     producer_id, producer_epoch, base_sequence = producer
     header = seal(
         body,
@@ -49,7 +50,7 @@ def open_log(disk: Disk, config: TopicConfig = SMALL, directory: str = DIRECTORY
 
 def append(
     log: Log,
-    *values: bytes,
+    *values: bytes | None,
     now_ms: int = NOW_MS,
     leader_epoch: int | None = None,
     **options: Any,

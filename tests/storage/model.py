@@ -48,6 +48,8 @@ class LogModel:
     """``batches`` are all that were appended, also below the log start, but for those cut off."""
 
     batches: list[StoredBatch] = field(default_factory=list)
+    # Of the same batches, as they were appended: compaction has no hand in that.
+    history: list[BatchHeader] = field(default_factory=list)
     base: int = 0  # where ``batches`` start, and the chain value that the first follows from
     base_chain: int = 0
     start: int = 0
@@ -80,19 +82,24 @@ class LogModel:
         )
         data = section + batch[len(section) :]
         self.batches.append(StoredBatch(data, parse_header(data)))
+        self.history.append(self.batches[-1].header)
         return self.batches[-1]
 
     def cut(self, offset: int) -> None:
         """Drop the batch that holds ``offset`` and all after it."""
-        self.batches = [batch for batch in self.batches if batch.end <= offset]
+        self.keep_up_to(offset)
         self.start = min(self.start, self.end)
         self.durable_start = min(self.durable_start, self.end)
         self.durable_end = min(self.durable_end, self.end)
 
+    def keep_up_to(self, offset: int) -> None:
+        self.batches = [batch for batch in self.batches if batch.end <= offset]
+        self.history = [header for header in self.history if header.next_offset <= self.end]
+
     def forget_batches(self, *, chain: int, producers: dict[int, Producer]) -> None:
         """All are deleted; the log goes on from its start, with what it still knows."""
         assert not self.live()
-        self.batches, self.base, self.base_chain = [], self.start, chain
+        self.batches, self.history, self.base, self.base_chain = [], [], self.start, chain
         self.producers_before, self.producers_from = producers, self.base
 
     # -- what should be there ----------------------------------------------------------------------
@@ -133,7 +140,7 @@ class LogModel:
             producer_id: Producer(producer.epoch, list(producer.sent))
             for producer_id, producer in self.producers_before.items()
         }
-        for _, header in self.batches:
+        for header in self.history:
             if header.producer_id < 0 or header.base_offset < self.producers_from:
                 continue
             producer = table.get(header.producer_id)

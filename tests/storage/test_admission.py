@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.errors import InvalidRequestError, RecordTooLargeError
-from raftlog.record import BatchHeader, parse_header
+from raftlog.record import HEADER_BYTES, BatchHeader, parse_header
+from raftlog.record.batch import COMPACTED
 from raftlog.storage import admission
 from tests.storage.logs import NOW_MS, batch_of
 
@@ -75,3 +77,23 @@ def test_where_the_broker_sets_timestamps_a_batch_can_still_be_too_large() -> No
 
 def test_a_topic_takes_any_timestamp_unless_told_otherwise() -> None:
     admission.check(header_at(-NOW_MS, NOW_MS), TopicConfig(), now_ms=NOW_MS)
+
+
+def test_a_compacted_batch_is_not_a_producers() -> None:
+    header = header_at(0)._replace(leader_flags=COMPACTED, append_timestamp=NOW_MS)
+    with pytest.raises(InvalidRequestError, match="marked as compacted"):
+        admission.check(header, TopicConfig(), now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize(("spare_bytes", "is_taken"), [(0, True), (-1, False)])
+def test_there_is_room_for_the_offsets_that_compaction_may_add(
+    spare_bytes: int, is_taken: bool
+) -> None:
+    count = 1_000
+    size = limits.BATCH_BYTES_MAX - HEADER_BYTES - 4 * count - spare_bytes
+    header = header_at(0)._replace(record_count=count, uncompressed_length=size)
+    if is_taken:
+        admission.check(header, TopicConfig(), now_ms=NOW_MS)
+        return
+    with pytest.raises(RecordTooLargeError, match="1000 records take"):
+        admission.check(header, TopicConfig(), now_ms=NOW_MS)

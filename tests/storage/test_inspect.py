@@ -71,6 +71,7 @@ def test_a_row_tells_all_about_a_batch_and_its_records_when_asked() -> None:
         "records": 2,
         "bytes": row.header.length,
         "codec": "none",
+        "compacted": False,
         "leader_epoch": 3,
         "append_timestamp_ms": NOW_MS,
         "first_timestamp_ms": NOW_MS,

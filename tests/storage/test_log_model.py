@@ -15,13 +15,14 @@ from raftlog import limits
 from raftlog.disk import OsDisk
 from raftlog.errors import DiskFullError, StorageFailedError
 from raftlog.testing.disk import CHANGES, Fault, SimDisk
-from tests.storage.log_machine import LogMachine, fractions
+from tests.storage.compacting_machine import CompactingMachine, CompactingOnSimDisk
+from tests.storage.log_machine import fractions
 from tests.storage.logs import batch_of, stored
 
 pytestmark = pytest.mark.timeout(1_800)  # `make seeds` runs many more examples
 
 
-class LogOnOsDisk(LogMachine):
+class LogOnOsDisk(CompactingMachine):
     """The machine's own file system: processes may be killed, nothing else happens."""
 
     def make_disk(self, seed: int) -> None:
@@ -34,7 +35,7 @@ class LogOnOsDisk(LogMachine):
         self.temporary.cleanup()
 
 
-class LogOnSimDisk(LogMachine):
+class LogOnSimDisk(CompactingOnSimDisk):
     """Power cuts, a disk that is full now and then, and operations that fail."""
 
     disk: SimDisk

@@ -7,6 +7,7 @@ from raftlog.config import TopicConfig
 from raftlog.storage.opening import open_log as open_parts
 from raftlog.storage.opening import rebuild_producers
 from raftlog.testing.disk import Fault, SimDisk
+from tests.storage.harm import overwrite, problems
 from tests.storage.logs import (
     DIRECTORY,
     ONE_SEGMENT,
@@ -21,6 +22,8 @@ from tests.storage.logs import (
     values,
 )
 from tests.storage.model import as_model
+
+UNSYNCED = TopicConfig(flush_policy="os", segment_bytes=500, retention_ms=-1)
 
 
 def test_a_new_directory_is_an_empty_log_and_takes_no_room() -> None:
@@ -134,6 +137,36 @@ def test_producers_of_leftovers_are_saved_before_those_go() -> None:
         assert (log.log_start_offset, len(files(disk, ".log"))) == (1, 1)
         assert append(log, b"x", producer=(7, 0, 0)).duplicate
         assert len(files(disk, ".producers")) == 1
+
+
+def deleted_and_never_synced(disk: SimDisk) -> None:
+    """Three segments of one batch each, all deleted; then power fails before any was synced."""
+    log = open_log(disk, UNSYNCED)
+    for number in range(3):
+        append(log, b"x" * 400, producer=(7, 0, number))
+    log.advance_log_start(3).run()
+    # Chance may keep the data of one and not of the others: here, of the second.
+    second = disk.open(files(disk, ".log")[1])
+    second.sync()
+    disk.crash()
+    for path in (files(disk, ".log")[0], files(disk, ".log")[2]):
+        disk.cut_off(path, 0)
+
+
+def test_what_lies_below_an_empty_log_goes_even_where_its_last_segment_held_nothing() -> None:
+    """The start removes the last one, which ends below the log start. The one before it is not the
+    log's either: it was left, and called torn, until a later start."""
+    for damage in (False, True):
+        disk = sim_disk()
+        deleted_and_never_synced(disk)
+        second = files(disk, ".log")[1]
+        if damage:
+            overwrite(disk, second, bytes(500))
+        log = open_log(disk, UNSYNCED)
+        assert (log.log_start_offset, log.log_end_offset, log.damage) == (3, 3, "")
+        assert files(disk, ".log") == []
+        assert problems(disk) == set()
+        assert (7 in as_model(log.producers)) is not damage
 
 
 def test_a_stray_file_is_left_alone() -> None:

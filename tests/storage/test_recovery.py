@@ -8,11 +8,13 @@ from __future__ import annotations
 import pytest
 
 from raftlog import limits
+from raftlog.record import check_batches
 from raftlog.storage import recovery
 from raftlog.storage.checkpoint import Anchor
 from raftlog.storage.recovery import live_bases, load_leftovers, read_index, recover
 from raftlog.storage.segment import Segment
 from raftlog.testing.disk import SimDisk
+from tests.storage.compactions import COMPACT, compact, put, seal
 from tests.storage.logs import DIRECTORY, append, count_reads, files, fill, open_log, sim_disk
 
 
@@ -124,11 +126,11 @@ def test_temporary_files_are_removed() -> None:
     assert [name for name in disk.list_dir(DIRECTORY) if name.endswith(".tmp")] == []
 
 
-def leftovers(disk: SimDisk, *, start: int, from_offset: int = 0) -> list[Segment]:
+def leftovers(disk: SimDisk, *, live: int, from_offset: int = 0) -> list[Segment]:
     return load_leftovers(
         disk,
         DIRECTORY,
-        log_start_offset=start,
+        live_offset=live,
         from_offset=from_offset,
         index_interval_bytes=300,
     )
@@ -140,12 +142,12 @@ def test_leftovers_are_what_lies_below_the_start_and_is_asked_for() -> None:
     fill(log, 30)
     disk.crash()
     bases = [segment.base_offset for segment in log._segments]
-    assert leftovers(disk, start=0) == []
-    assert [s.base_offset for s in leftovers(disk, start=bases[3])] == bases[:3]
-    assert [s.base_offset for s in leftovers(disk, start=bases[3], from_offset=bases[2])] == [
+    assert leftovers(disk, live=0) == []
+    assert [s.base_offset for s in leftovers(disk, live=bases[3])] == bases[:3]
+    assert [s.base_offset for s in leftovers(disk, live=bases[3], from_offset=bases[2])] == [
         bases[2]
     ]
-    assert leftovers(disk, start=bases[3], from_offset=bases[3]) == []
+    assert leftovers(disk, live=bases[3], from_offset=bases[3]) == []
 
 
 def test_leftovers_are_taken_as_far_as_they_are_good() -> None:
@@ -158,7 +160,7 @@ def test_leftovers_are_taken_as_far_as_they_are_good() -> None:
     disk.flip_bit(third, 0)
     for path in files(disk, ".index"):
         disk.remove(path)
-    found = leftovers(disk, start=30)
+    found = leftovers(disk, live=30)
     whole = log._segments[0]
     assert (found[0].path, found[0].next_offset) == (first, whole.next_offset)
     assert found[1].size_bytes == 0
@@ -171,3 +173,42 @@ def test_an_index_that_cannot_be_read_is_none() -> None:
     assert read_index(disk, DIRECTORY, 0) is not None
     assert read_index(disk, DIRECTORY, 1) is None
     assert recovery._INDEX_FILE_BYTES_MAX > limits.MIB
+
+
+def compacted_segments(disk: SimDisk) -> list[str]:
+    """Paths of segments that begin with compacted batches. Nothing but the checkpoint vouches."""
+    log = open_log(disk, COMPACT)
+    for number in range(20):
+        keys = [b"%d" % (n % 15) for n in range(3 * number, 3 * number + 3)]
+        put(log, *((key, b"x" * 90) for key in keys), producer=(number, 0, 0))
+    seal(log)
+    compact(log)
+    disk.crash()
+    for path in files(disk, ".index"):
+        disk.remove(path)
+    return files(disk, ".log")[:2]
+
+
+def test_a_compacted_batch_does_not_prove_a_torn_tail() -> None:
+    """A batch that does, by its chain value, makes what is before it bytes of no concern."""
+    disk = sim_disk()
+    first, _second = compacted_segments(disk)
+    disk.open(first).append([b"x" * 50])
+    log = open_log(disk, COMPACT)
+    assert f"{first} is bad at byte" in log.damage
+
+
+def test_segments_that_overlap_are_damage() -> None:
+    """As a compaction leaves them whose file says nothing of it any more."""
+    disk = sim_disk()
+    first, second = compacted_segments(disk)
+    data = disk.read_file(first, bytes_max=10_000)
+    header, *_rest = check_batches(data)
+    assert header.next_offset < int(second[-24:-4])
+    name = first.replace("0" * 20, f"{header.next_offset:020d}")
+    overlapping = disk.open(name, create=True)
+    overlapping.append([data[header.length :]])
+    overlapping.sync()
+    disk.sync_dir(DIRECTORY)
+    log = open_log(disk, COMPACT)
+    assert "once more" in log.damage

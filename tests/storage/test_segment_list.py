@@ -6,7 +6,8 @@ import pytest
 
 from raftlog import limits
 from raftlog.storage import segment_list
-from tests.storage.logs import fill, open_log, sim_disk, stored, values
+from raftlog.storage.segment import Segment
+from tests.storage.logs import DIRECTORY, fill, open_log, sim_disk, stored, values
 
 
 def test_a_read_goes_on_in_the_next_segment() -> None:
@@ -74,3 +75,19 @@ def test_dropping_never_takes_the_last_segment() -> None:
     assert log._segments.drop_below(segments[2].base_offset) == segments[:2]
     assert log._segments.drop_below(1_000) == segments[2:-1]
     assert list(log._segments) == segments[-1:]
+
+
+def test_neighbours_are_swapped_for_one_and_where_readers_are_is_forgotten() -> None:
+    log = open_log(sim_disk())
+    fill(log, 30)
+    segments = log._segments
+    log.read(start_offset=4, end_offset=30, bytes_max=1)
+    before = list(segments)
+    one = Segment(log._disk, DIRECTORY, before[1].base_offset)
+    one.summary.next_offset = before[2].next_offset
+    segments.swap([before[1].base_offset, before[2].base_offset], one)
+    assert list(segments) == [before[0], one, *before[3:]]
+    assert not any(segment.is_open for segment in before[1:3])
+    assert segments._positions == {}
+    with pytest.raises(AssertionError):
+        segments.swap([before[0].base_offset, before[3].base_offset], one)

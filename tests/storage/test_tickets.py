@@ -132,3 +132,23 @@ def test_an_unsynced_write_without_room_holds_none_of_it() -> None:
         write_unsynced(disk, "d/a", b"a longer second")
     assert disk.read_file("d/a", bytes_max=limits.KIB) == b"first"
     assert disk.free_bytes("d") == 5
+
+
+def test_a_drop_that_finds_an_index_gone_already_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compaction, which a drop makes useless, may be about to remove the same one."""
+    disk = sim_disk()
+    log = open_log(disk)
+    fill(log, 20)
+    ticket = log.advance_log_start(15)
+    gone = next(path for path in ticket.paths if path.endswith(".index"))
+    exists = disk.exists
+
+    def exists_until_now(path: str) -> bool:
+        found = exists(path)
+        if path == gone and found:
+            disk.remove(path)
+        return found
+
+    monkeypatch.setattr(disk, "exists", exists_until_now)
+    ticket.run()
+    assert not any(map(exists, ticket.paths))

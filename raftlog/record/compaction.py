@@ -1,0 +1,409 @@
+"""Compaction of batches: rows that are kept move to new batches, which cover the offsets of all.
+
+Which rows are kept is decided above. ``Rewriter`` takes batches in the order of their offsets and
+gives the ones to store in their place, which cover the same offsets without a gap:
+
+    before   [0 1 2 3] [4 5] [6 7 8] [9]        each with its own chain value: a, b, c, d
+    kept       1         5      7
+    after    [. 1 . . . 5 . 7 . .]              chain value d: the next batch follows from it
+
+- Batches of one leader epoch are joined while there is room; a batch never spans two epochs.
+- A batch that loses nothing, and is not small, is passed on as it is.
+- The batch that tells what a producer wrote last stays a batch of its own, maybe without records:
+  its header is what a replica without a snapshot learns its sequence from.
+- Transactional and control batches are passed on whole.
+
+Columns are moved with numpy and the interpreter's own iterators: no Python code runs per record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from itertools import compress as pick
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from raftlog import limits
+from raftlog.record import columns, compression, payload
+from raftlog.record.batch import (
+    HEADER_BYTES,
+    BatchBody,
+    BatchHeader,
+    parse_header,
+    seal,
+    stamp_compacted,
+)
+from raftlog.record.compression import Codec
+from raftlog.record.decoder import open_batch
+from raftlog.record.payload import NULL_COLUMN, Column, HeaderColumns, HeaderRows, Payload
+from raftlog.types import NO_PRODUCER_ID, NO_SEQUENCE, Buffer
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+# A batch that loses nothing is passed on from this size on; smaller ones are joined.
+COPIED_BYTES_MIN: Final = 64 * limits.KIB
+_OFFSET_DELTA_MAX: Final = (1 << 32) - 1
+_NO_INTEGERS: Final = np.zeros(0, np.uint32)
+
+
+# -- what is there ---------------------------------------------------------------------------------
+
+
+class Original(NamedTuple):
+    """A batch that is to be compacted: checked, and its columns unpacked. ``offsets``: of each
+    record."""
+
+    header: BatchHeader
+    data: Buffer
+    rows: Payload
+    offsets: npt.NDArray[np.int64]
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether any record has one."""
+        return self.rows.key_lengths is not None
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all of it has to stay: its records are not a producer's own."""
+        return self.header.is_transactional or self.header.is_control
+
+    def keys(self) -> list[bytes]:
+        """The key of each record; ``b""`` where there is none. Only if ``has_keys``."""
+        assert self.rows.key_lengths is not None
+        read = BytesIO(self.rows.key_blob).read
+        return list(map(read, columns.u32(self.rows.key_lengths)))
+
+    def keyed(self) -> Mask:
+        """Which records have a key."""
+        return ~_nulls(self.header.record_count, self.rows.key_lengths, self.rows.key_nulls)
+
+    def tombstones(self) -> Mask:
+        """Which records have no value."""
+        return _nulls(self.header.record_count, self.rows.value_lengths, self.rows.value_nulls)
+
+
+def open_original(data: Buffer) -> Original:
+    """Exactly one whole batch, as it is stored. Raises ``CorruptBatchError``."""
+    header, rows = open_batch(data, check_crc=True)
+    base = header.base_offset
+    if rows.offsets is None:
+        offsets = np.arange(base, base + header.record_count, dtype=np.int64)
+    else:
+        offsets = columns.u32_array(rows.offsets) + np.int64(base)
+    return Original(header, data, rows, offsets)
+
+
+def _nulls(count: int, lengths: Buffer | None, nulls: Buffer | None) -> Mask:
+    found = np.full(count, lengths is None)
+    if nulls is not None:
+        found[columns.u32_array(nulls)] = True
+    return found
+
+
+# -- what is kept of it ----------------------------------------------------------------------------
+
+
+class _Entries(NamedTuple):
+    """What is kept of a column. ``lengths`` None: every entry is null."""
+
+    entry_count: int
+    lengths: npt.NDArray[np.uint32] | None
+    blob: Buffer
+    nulls: npt.NDArray[np.uint32]  # rows
+
+
+class _Part(NamedTuple):
+    """The records that are kept of one batch."""
+
+    timestamps: npt.NDArray[np.uint64]
+    offsets: npt.NDArray[np.int64]
+    keys: _Entries
+    values: _Entries
+    header_counts: npt.NDArray[np.uint32] | None
+    header_names: _Entries
+    header_values: _Entries
+    size_bytes: int
+
+
+_NO_ENTRIES: Final = _Entries(0, None, b"", _NO_INTEGERS)
+
+
+def _part(original: Original, kept: Mask | None, count: int) -> _Part:
+    """The ``count`` records that ``kept`` marks; None marks all."""
+    header, rows = original.header, original.rows
+    offsets = original.offsets if kept is None else original.offsets[kept]
+    if header.log_append_time:
+        timestamps = np.full(count, header.append_timestamp, np.uint64)
+    else:
+        timestamps = columns.u64_array(rows.timestamps)
+        timestamps = timestamps if kept is None else timestamps[kept]
+    keys = _entries(rows.key_lengths, rows.key_blob, rows.key_nulls, kept, count)
+    values = _entries(rows.value_lengths, rows.value_blob, rows.value_nulls, kept, count)
+    counts, names, header_values = _header_entries(rows.headers, kept)
+    fixed = count * (columns.U64_BYTES + 3 * columns.U32_BYTES)  # time, offset, two lengths
+    heads = len(names.blob) + len(header_values.blob) + 2 * columns.U32_BYTES * names.entry_count
+    size = fixed + len(keys.blob) + len(values.blob) + heads
+    return _Part(timestamps, offsets, keys, values, counts, names, header_values, size)
+
+
+def _entries(
+    lengths: memoryview | None,
+    blob: memoryview,
+    nulls: memoryview | None,
+    kept: Mask | None,
+    count: int,
+) -> _Entries:
+    if lengths is None:
+        return _Entries(count, None, b"", _NO_INTEGERS)
+    all_lengths = columns.u32_array(lengths)
+    rows = _NO_INTEGERS if nulls is None else columns.u32_array(nulls)
+    if kept is None:
+        return _Entries(count, all_lengths, blob, rows)
+    read = BytesIO(blob).read
+    taken = b"".join(pick(map(read, columns.u32(lengths)), kept.tobytes()))
+    if nulls is not None:
+        new_rows = np.cumsum(kept, dtype=np.uint32) - np.uint32(1)
+        rows = new_rows[rows[kept[rows]]]
+    return _Entries(count, all_lengths[kept], taken, rows)
+
+
+def _header_entries(
+    headers: HeaderColumns | None, kept: Mask | None
+) -> tuple[npt.NDArray[np.uint32] | None, _Entries, _Entries]:
+    """How many headers each record has, their names, their values."""
+    if headers is None:
+        return None, _NO_ENTRIES, _NO_ENTRIES
+    counts = columns.u32_array(headers.counts)
+    mask = None if kept is None else np.repeat(kept, counts)
+    counts = counts if kept is None else counts[kept]
+    held = int(counts.sum())
+    names = _entries(headers.name_lengths, headers.name_blob, None, mask, held)
+    values = _entries(headers.value_lengths, headers.value_blob, headers.value_nulls, mask, held)
+    return counts, names, values
+
+
+# -- batches to store ------------------------------------------------------------------------------
+
+
+class Rewritten(NamedTuple):
+    """A batch to store: ``buffers`` in a row, of which ``header`` is the start."""
+
+    header: BatchHeader
+    buffers: tuple[Buffer, ...]
+
+
+@dataclass(slots=True)
+class _Run:
+    """Batches of one epoch that become one. ``last`` is the header of the last of them.
+
+    ``only``: the one that it is made of, while it is one, and loses nothing: it may stay as it is.
+    """
+
+    base_offset: int
+    last: BatchHeader
+    only: Original | None = None
+    parts: list[_Part] = field(default_factory=list)
+    record_count: int = 0
+    header_count: int = 0
+    size_bytes: int = 0
+
+    def add(self, last: BatchHeader, part: _Part | None) -> None:
+        self.last = last
+        if part is not None:
+            self.parts.append(part)
+            self.record_count += len(part.offsets)
+            self.header_count += part.header_names.entry_count
+            self.size_bytes += part.size_bytes
+
+
+class Rewriter:
+    """Takes batches that follow on each other, gives those to store in their place, in order.
+
+    Holds what it has not given yet: about ``bytes_target``, and one batch more.
+    """
+
+    def __init__(self, *, bytes_target: int) -> None:
+        """``bytes_target``: batches are not joined to more than that, before compression."""
+        self._bytes_target = bytes_target
+        self._run: _Run | None = None
+
+    def add(
+        self, original: Original, kept: Mask, *, keeps_producer: bool = False
+    ) -> list[Rewritten]:
+        """Take the next batch, of which the records that ``kept`` marks stay.
+
+        ``keeps_producer``: it stays a batch of its own, which tells its producer's sequence.
+        """
+        header = original.header
+        count = int(np.count_nonzero(kept))
+        is_whole = count == header.record_count
+        assert is_whole or not original.is_fixed, "all of it has to stay"
+        if keeps_producer or original.is_fixed:
+            alone = _as_it_is(original) if is_whole else _alone(original, kept, count)
+            return [*self.finish(), alone]
+        run = self._run
+        is_large = is_whole and header.length >= COPIED_BYTES_MIN
+        if is_large and (run is None or run.parts or run.last.leader_epoch != header.leader_epoch):
+            return [*self.finish(), _as_it_is(original)]
+        part = _part(original, None if is_whole else kept, count) if count else None
+        done = [] if run is None or self._has_room(run, header, part) else self.finish()
+        if self._run is None:
+            self._run = _Run(header.base_offset, header, original if is_whole else None)
+        else:
+            self._run.only = None
+        self._run.add(header, part)
+        return done
+
+    def _has_room(self, run: _Run, header: BatchHeader, part: _Part | None) -> bool:
+        if (
+            header.leader_epoch != run.last.leader_epoch
+            or header.next_offset - 1 - run.base_offset > _OFFSET_DELTA_MAX
+        ):
+            return False
+        if part is None or not run.parts:
+            return True
+        return (
+            run.size_bytes + part.size_bytes <= self._bytes_target
+            and run.record_count + len(part.offsets) <= limits.RECORDS_PER_BATCH_MAX
+            and run.header_count + part.header_names.entry_count <= limits.HEADERS_PER_BATCH_MAX
+        )
+
+    def finish(self) -> list[Rewritten]:
+        """What was taken and not given yet."""
+        run, self._run = self._run, None
+        if run is None:
+            return []
+        return [_as_it_is(run.only) if run.only is not None else _joined(run)]
+
+
+def _as_it_is(original: Original) -> Rewritten:
+    return Rewritten(original.header, (original.data,))
+
+
+def _alone(original: Original, kept: Mask, count: int) -> Rewritten:
+    """One batch for one, which keeps what it says of its producer."""
+    header = original.header
+    run = _Run(header.base_offset, header)
+    run.add(header, _part(original, kept, count) if count else None)
+    return _joined(run, producer=(header.producer_id, header.producer_epoch, header.base_sequence))
+
+
+def _joined(
+    run: _Run, *, producer: tuple[int, int, int] = (NO_PRODUCER_ID, -1, NO_SEQUENCE)
+) -> Rewritten:
+    last = run.last
+    producer_id, producer_epoch, base_sequence = producer
+    body = _body(run.parts, run.base_offset, last.next_offset - 1 - run.base_offset, last.codec)
+    sealed = seal(
+        body,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
+    header = stamp_compacted(
+        sealed,
+        base_offset=run.base_offset,
+        leader_epoch=last.leader_epoch,
+        append_timestamp_ms=last.append_timestamp,
+        chain=last.chain,
+    )
+    return Rewritten(parse_header(header), (header, body.payload))
+
+
+def _body(
+    parts: Sequence[_Part], base_offset: int, last_offset_delta: int, codec: Codec
+) -> BatchBody:
+    count, first_ms, max_ms = 0, 0, 0
+    timestamps, offsets = b"", None
+    if parts:
+        deltas = np.concatenate([part.offsets for part in parts]) - base_offset
+        times = np.concatenate([part.timestamps for part in parts])
+        count, first_ms, max_ms = len(deltas), int(times[0]), int(times.max())
+        timestamps = times.astype("<u8", copy=False).tobytes()
+        if count <= last_offset_delta:
+            offsets = deltas.astype("<u4").tobytes()
+    packed = payload.write(
+        count,
+        timestamps=timestamps,
+        offsets=offsets,
+        keys=_column([part.keys for part in parts]),
+        values=_column([part.values for part in parts]),
+        headers=_header_rows(parts),
+    )
+    stored, codec = compression.compress(packed, codec)
+    assert HEADER_BYTES + len(stored) <= limits.BATCH_BYTES_MAX, "admission leaves room for this"
+    return BatchBody(
+        payload=stored,
+        codec=codec,
+        uncompressed_length=len(packed),
+        record_count=count,
+        first_timestamp_ms=first_ms,
+        max_timestamp_ms=max_ms,
+        last_offset_delta=last_offset_delta,
+    )
+
+
+def _column(parts: Sequence[_Entries]) -> Column:
+    """One column of several, as ``payload`` draws it."""
+    if all(part.lengths is None for part in parts):
+        return NULL_COLUMN
+    lengths: list[npt.NDArray[np.uint32]] = []
+    nulls: list[npt.NDArray[np.uint32]] = []
+    start = 0
+    for part in parts:
+        if part.lengths is None:
+            lengths.append(np.zeros(part.entry_count, np.uint32))
+            nulls.append(np.arange(start, start + part.entry_count, dtype=np.uint32))
+        else:
+            lengths.append(part.lengths)
+            if len(part.nulls):
+                nulls.append(part.nulls + np.uint32(start))
+        start += part.entry_count
+    rows = np.concatenate(nulls) if nulls else _NO_INTEGERS
+    if len(rows) == start:
+        return NULL_COLUMN
+    return Column(
+        np.concatenate(lengths).astype("<u4", copy=False).tobytes(),
+        [part.blob for part in parts],
+        sum(len(part.blob) for part in parts),
+        rows.astype("<u4", copy=False).tobytes() if len(rows) else None,
+    )
+
+
+def _header_rows(parts: Sequence[_Part]) -> HeaderRows | None:
+    if not any(part.header_names.entry_count for part in parts):
+        return None
+    counts = [
+        np.zeros(len(part.offsets), np.uint32) if part.header_counts is None else part.header_counts
+        for part in parts
+    ]
+    return payload.header_rows(
+        np.concatenate(counts).astype("<u4", copy=False).tobytes(),
+        _column([part.header_names for part in parts if part.header_names.entry_count]),
+        _column([part.header_values for part in parts if part.header_names.entry_count]),
+    )
+
+
+# -- a part of one ---------------------------------------------------------------------------------
+
+
+def tail_of(data: Buffer, from_offset: int) -> bytes:
+    """What a compacted batch has from ``from_offset`` on, inside of it, as a batch of its own.
+
+    For a replica whose log ends there, by batches that it has compacted itself or that were never
+    joined: it holds the same history, and with the same chain value at the end. Raises
+    ``CorruptBatchError``.
+    """
+    original = open_original(data)
+    header = original.header
+    assert header.is_compacted and header.base_offset < from_offset < header.next_offset
+    kept = original.offsets >= from_offset
+    count = int(np.count_nonzero(kept))
+    run = _Run(from_offset, header)
+    run.add(header, _part(original, kept, count) if count else None)
+    return b"".join(_joined(run).buffers)

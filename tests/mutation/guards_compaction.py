@@ -1,0 +1,319 @@
+"""Guards of compaction: what may go, what is durable when, and what a start makes of the rest."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutation.guard import Guard
+
+_CLEANER: Final = "raftlog/storage/cleaner.py"
+_FILES: Final = "raftlog/storage/compaction_files.py"
+_LOG: Final = "raftlog/storage/log_compacting.py"
+_TEST_CLEANER: Final = "tests/storage/test_cleaner.py"
+_TEST_FILES: Final = "tests/storage/test_compaction_files.py"
+_TEST_LOG: Final = "tests/storage/test_log_compacting.py"
+_TEST_TICKETS: Final = "tests/storage/test_compaction_tickets.py"
+_TEST_CRASHES: Final = "tests/storage/test_compaction_crashes.py"
+
+KEPT: Final = [
+    Guard(
+        name="a newer record of the same key",
+        why="the last value of a key goes, or an older one stays",
+        module=_CLEANER,
+        old="(newest[row : row + count] <= offsets)",
+        new="(newest[row : row + count] < offsets)",
+        tests=(f"{_TEST_LOG}::test_the_last_record_of_each_key_is_kept_at_its_offset",),
+    ),
+    Guard(
+        name="tombstones wait",
+        why="a reader on its way keeps what was deleted",
+        module=_CLEANER,
+        old="                kept &= ~(tombstones & (offsets < work.due_below))\n",
+        new="                kept &= ~(tombstones & (offsets >= 0))\n",
+        tests=(
+            f"{_TEST_LOG}::test_a_tombstone_stays_for_its_time_after_the_pass_that_met_it_first",
+        ),
+    ),
+    Guard(
+        name="tombstones wait from the pass that met them first",
+        why="a pass in between makes them wait anew, or not at all",
+        module="raftlog/storage/compaction.py",
+        old="            if part.cleaned_at_ms > now_ms - retention_ms:\n",
+        new="            if part.cleaned_at_ms > now_ms:\n",
+        tests=(
+            (
+                "tests/storage/test_compaction.py"
+                "::test_tombstones_are_due_once_their_part_is_clean_for_long_enough"
+            ),
+        ),
+    ),
+    Guard(
+        name="records without a key stay",
+        why="records that nothing replaces are lost",
+        module=_CLEANER,
+        old="                kept &= ~has_key | ",
+        new="                kept &= ",
+        tests=(f"{_TEST_LOG}::test_a_record_without_a_key_is_kept",),
+    ),
+    Guard(
+        name="the batch that tells a producer's sequence stays",
+        why="a replica without a snapshot takes a producer's retry for a new batch",
+        module=_CLEANER,
+        old="header.has_producer and header.base_offset in work.remembered",
+        new="header.has_producer and header.base_offset < 0",
+        tests=(f"{_TEST_LOG}::test_producers_are_known_from_the_compacted_log_alone",),
+    ),
+    Guard(
+        name="a compacted batch counts its sequences by offsets",
+        why="a producer's next batch is refused, or its retry is taken for a new one",
+        module="raftlog/storage/producer_state.py",
+        old="                last_sequence(header.base_sequence, header.last_offset_delta + 1),\n",
+        new="                last_sequence(header.base_sequence, header.record_count),\n",
+        tests=(f"{_TEST_LOG}::test_producers_are_known_from_the_compacted_log_alone",),
+    ),
+    Guard(
+        name="a compacted batch has one epoch",
+        why="the epochs of records change, and replicas cut at the wrong place",
+        module="raftlog/record/compaction.py",
+        old="            header.leader_epoch != run.last.leader_epoch\n",
+        new="            header.leader_epoch < run.last.leader_epoch\n",
+        tests=("tests/record/test_compaction.py::test_no_batch_spans_two_epochs",),
+    ),
+    Guard(
+        name="only a broker's batch is compacted",
+        why="a producer's batch passes for one that needs no proof of its place",
+        module="raftlog/storage/admission.py",
+        old="    if header.is_compacted:\n",
+        new="    if header.length < 0:\n",
+        tests=("tests/storage/test_admission.py::test_a_compacted_batch_is_not_a_producers",),
+    ),
+    Guard(
+        name="a compacted batch is no proof",
+        why="half a segment passes for the whole of it",
+        module="raftlog/storage/recovery.py",
+        old="    return not header.is_compacted and verify_chain(",
+        new="    return verify_chain(",
+        tests=(
+            "tests/storage/test_recovery.py::test_a_compacted_batch_does_not_prove_a_torn_tail",
+        ),
+    ),
+]
+
+BOUNDS: Final = [
+    Guard(
+        name="no pass before a deletion is durable",
+        why="a crash brings back records below what counts as clean, and tombstones go before them",
+        module=_LOG,
+        old="        return any(drop.paths and not drop.is_done for drop in self._drops)\n",
+        new="        return any(drop.log_start_offset < 0 for drop in self._drops)\n",
+        tests=(f"{_TEST_LOG}::test_no_pass_begins_before_a_deletion_of_segments_is_durable",),
+    ),
+    Guard(
+        name="only what is committed, durable and in a snapshot is compacted",
+        why="a record that replaces another is cut, and neither is left",
+        module=_LOG,
+        old="        bound = min(high_watermark, self.durable_end_offset, "
+        "self._files.snapshot_offset)\n",
+        new="        bound = max(high_watermark, self.durable_end_offset, "
+        "self._files.snapshot_offset)\n",
+        tests=(f"{_TEST_LOG}::test_only_what_is_committed_durable_and_in_a_snapshot_is_compacted",),
+    ),
+    Guard(
+        name="segments that wait for their index are not compacted",
+        why="the index of the old segment is written beside the new one",
+        module=_LOG,
+        old="            is_busy = segment in self._unsynced or segment in self._sealed\n",
+        new="            is_busy = segment in self._unsynced\n",
+        tests=(f"{_TEST_LOG}::test_segments_that_a_sync_has_yet_to_index_wait",),
+    ),
+    Guard(
+        name="young records stay",
+        why="records go before min.compaction.lag.ms",
+        module=_LOG,
+        old="            if is_dirty and lag_ms and ",
+        new="            if is_dirty and lag_ms < 0 and ",
+        tests=(f"{_TEST_LOG}::test_young_records_stay_by_the_time_of_their_append",),
+    ),
+    Guard(
+        name="a pass ends where its map is full",
+        why="what the map does not know is taken for the newest, and counts as clean",
+        module=_CLEANER,
+        old="                if not learning.add(original):\n",
+        new="                if not learning.add(original) and header.length < 0:\n",
+        tests=(f"{_TEST_LOG}::test_any_number_of_keys_is_compacted_in_little_memory",),
+    ),
+    Guard(
+        name="what is compacted follows on what is before it",
+        why="a segment of an earlier life is made part of the log, with good sums",
+        module=_CLEANER,
+        old="                    if not follows:\n",
+        new="                    if not follows and header.length < 0:\n",
+        tests=(f"{_TEST_TICKETS}::test_batches_that_do_not_follow_on_each_other_are_damage",),
+    ),
+    Guard(
+        name="damage that compaction meets is noted",
+        why="the log goes on to serve a batch that is bad",
+        module=_LOG,
+        old="            self.note_damage(str(error), offset=ticket.damage_offset)\n",
+        new="            str(error)\n",
+        tests=(f"{_TEST_TICKETS}::test_damage_is_noted_and_nothing_past_it_is_compacted",),
+    ),
+    Guard(
+        name="a log that was cut has no use for what was cleaned before",
+        why="records that were cut come back",
+        module=_LOG,
+        old="            self._compaction.is_stale = True\n",
+        new="            self._compaction.is_stale |= False\n",
+        tests=(
+            f"{_TEST_TICKETS}::test_a_log_that_was_cut_meanwhile_has_no_use_for_it",
+            f"{_TEST_TICKETS}::test_a_log_that_was_dropped_from_meanwhile_has_no_use_for_it",
+        ),
+    ),
+]
+
+ORDERS: Final = [
+    Guard(
+        name="a cleaned file is synced",
+        why="a power cut leaves a segment with nothing in it",
+        module=_CLEANER,
+        old="        self._flush()\n        self._file.sync()\n",
+        new="        self._flush()\n        self._file.size()\n",
+        tests=(
+            (
+                f"{_TEST_CLEANER}::test_cleaned_files_are_durable_before_it_is_decided_"
+                "that_they_take_their_places"
+            ),
+        ),
+    ),
+    Guard(
+        name="a cleaned file has a durable name before the decision",
+        why="segments are removed, and what was to replace them is gone as well",
+        module=_CLEANER,
+        old="                self.files.remove_indexes(swaps)\n"
+        "                self.disk.sync_dir(self.files.directory)\n",
+        new="                self.files.remove_indexes(swaps)\n",
+        tests=(
+            (
+                f"{_TEST_CLEANER}::test_cleaned_files_are_durable_before_it_is_decided_"
+                "that_they_take_their_places"
+            ),
+        ),
+    ),
+    Guard(
+        name="old indexes go before the decision",
+        why="an index is taken for that of another segment",
+        module=_CLEANER,
+        old="                self.files.remove_indexes(swaps)\n",
+        new="",
+        tests=(f"{_TEST_CLEANER}::test_old_indexes_are_gone_for_good_before_it_is_decided",),
+    ),
+    Guard(
+        name="what an index vouched for is durable elsewhere before it goes",
+        why="a rotten batch is taken for a torn one, and cut",
+        module=_CLEANER,
+        old="                self.checkpoint.update(sync=True)\n",
+        new="                self.checkpoint.prepare()\n",
+        tests=(f"{_TEST_CLEANER}::test_what_old_indexes_say_is_durable_elsewhere_before_they_go",),
+    ),
+    Guard(
+        name="the decision is written before segments go",
+        why="a kill leaves some segments replaced and some not: records stand twice",
+        module=_CLEANER,
+        old="            if swaps or self.state != self.work.state:\n",
+        new="            if self.state != self.work.state and not swaps:\n",
+        tests=(f"{_TEST_CRASHES}::test_two_passes",),
+    ),
+    Guard(
+        name="a start carries out what was decided",
+        why="segments are missing, which looks like damage",
+        module=_FILES,
+        old="        if swaps:\n            self.carry_out(swaps)\n",
+        new="        if swaps:\n",
+        tests=(
+            f"{_TEST_FILES}::test_a_start_carries_out_what_was_decided_and_removes_what_was_not",
+        ),
+    ),
+    Guard(
+        name="new names are durable before a start forgets the decision",
+        why="a power cut brings back segments that were replaced",
+        module=_FILES,
+        old="            self.carry_out(swaps)\n            self._disk.sync_dir(self.directory)\n",
+        new="            self.carry_out(swaps)\n",
+        tests=(f"{_TEST_FILES}::test_names_are_durable_before_the_swaps_are_forgotten",),
+    ),
+    Guard(
+        name="a cleaned file of the wrong size replaces nothing",
+        why="segments are removed in favour of a file that is not whole",
+        module=_FILES,
+        old="            if self._size(cleaned) == swap.size_bytes:\n",
+        new="            if self._size(cleaned) >= 0:\n",
+        tests=(
+            f"{_TEST_FILES}::test_a_cleaned_file_that_is_not_what_it_should_be_replaces_nothing",
+        ),
+    ),
+    Guard(
+        name="a decision that cannot be read is damage",
+        why="cleaned files are removed, and segments that they replaced are gone",
+        module=_FILES,
+        old="            if leftovers:\n",
+        new="            if not leftovers and notes is None:\n",
+        tests=(
+            (
+                f"{_TEST_FILES}::test_a_damaged_state_in_the_middle_of_a_compaction_is_damage_"
+                "and_nothing_is_touched"
+            ),
+        ),
+    ),
+    Guard(
+        name="swaps are settled before a file of the same name is made",
+        why="a start puts half a cleaned file in the place of a segment",
+        module=_CLEANER,
+        old="            self.files.write(self.work.state)\n            self.is_settled = True\n",
+        new="            self.is_settled = True\n",
+        tests=(f"{_TEST_CLEANER}::test_swaps_are_settled_before_a_file_of_the_same_name_is_made",),
+    ),
+    Guard(
+        name="new names are durable before swaps are settled",
+        why="a power cut brings back segments that were replaced",
+        module=_CLEANER,
+        old="        if self.settles:\n            self.disk.sync_dir(self.files.directory)\n",
+        new="        if self.settles:\n",
+        tests=(f"{_TEST_CLEANER}::test_new_names_are_durable_before_swaps_are_settled",),
+    ),
+    Guard(
+        name="new names are durable before a cut forgets the decision",
+        why="a power cut brings back segments that were replaced",
+        module=_LOG,
+        old="        if self._has_swaps:\n            self._disk.sync_dir(self.directory)\n",
+        new="",
+        tests=(f"{_TEST_CLEANER}::test_new_names_are_durable_before_swaps_are_forgotten",),
+    ),
+    Guard(
+        name="new names are durable before a clean stop forgets the decision",
+        why="a power cut brings back segments that were replaced",
+        module=_LOG,
+        old="            try:\n                self._disk.sync_dir(self.directory)\n",
+        new="            try:\n",
+        tests=(f"{_TEST_CLEANER}::test_new_names_are_durable_before_swaps_are_forgotten",),
+    ),
+    Guard(
+        name="the clean end is lowered before a cut",
+        why="what comes after the cut counts as clean: its tombstones go too early",
+        module="raftlog/storage/log_cutting.py",
+        old="            self._lower_clean_end(end)\n",
+        new="            self._end_compaction()\n",
+        tests=(f"{_TEST_CLEANER}::test_the_clean_end_is_lowered_durably_before_the_log_is_cut",),
+    ),
+    Guard(
+        name="a decision that may have been written is left to the next start",
+        why="it removes segments in favour of files that are gone",
+        module=_CLEANER,
+        old="        if self.is_unsure:\n",
+        new="        if self.is_stale and self.is_unsure:\n",
+        tests=(
+            f"{_TEST_CLEANER}::test_a_plan_that_was_not_written_for_sure_is_left_to_the_next_start",
+        ),
+    ),
+]
+
+GUARDS: Final[tuple[Guard, ...]] = (*KEPT, *BOUNDS, *ORDERS)
