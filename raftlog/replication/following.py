@@ -10,6 +10,12 @@ Both sides compare leader epochs before they come here: a request of an older on
 answer of an older one is dropped (S04, S05). A follower obeys only the answer to the question that
 it asked last, and only while its log is as it was when it asked: an old answer would cut what it
 has acknowledged since.
+
+Replicas compact their logs each on its own, so two logs with the same history may have it in
+batches that begin and end at different offsets. The epochs are not touched by that (no batch spans
+two), and so neither are the answers above. A follower that ends inside a batch of its leader's goes
+on with what is left of that batch (``record.compaction.tail_of``): it holds the rest of its offsets
+in a way of its own. What it may not do is miss a tombstone: see ``may_lack_tombstones``.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from raftlog.types import LeaderEpoch, Offset
+from raftlog.types import LeaderEpoch, Offset, TimestampMs
 
 
 class EpochLookup(Protocol):
@@ -96,3 +102,24 @@ def truncation_point(
         # Every epoch in this log is larger than the common one.
         return min(diverged.end_offset, log_start)
     return min(diverged.end_offset, end_offset, log_end)
+
+
+def may_lack_tombstones(*, fresh_ms: float, now_ms: TimestampMs, retention_ms: int) -> bool:
+    """The follower's side, when its leader sends it compacted batches: whether it is too late.
+
+    ``fresh_ms``: when this log last had all that was committed, or a time before that; ``inf`` for
+    one that was begun anew since. ``retention_ms``: the topic's ``delete.retention.ms``.
+
+    What was deleted by a tombstone that is beyond this log's end is still in this log. The leader
+    keeps a tombstone for that long after it was compacted, and so for longer after it was written;
+    after that it may have none to send, and here the old value would be the last one for ever. Then
+    this log has to be begun anew, once: from the start on, a log that is copied in less than that
+    time misses none (KIP-534).
+
+    Nothing is lost by that. A replica compacts only below the high watermark that it knows, and
+    every member of the ISR and of the ELR has everything below any high watermark that anybody
+    knows, durably. Who is sent compacted batches lacks some of that, so it is in neither: no record
+    counts on its copy, and nobody elects it. It joins the ISR again only with everything up to the
+    high watermark (``Leadership``), like anyone who lags.
+    """
+    return now_ms - fresh_ms >= retention_ms

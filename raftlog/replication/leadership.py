@@ -43,6 +43,7 @@ class _Follower:
     directory_id: DirectoryId | None = None
     end: Offset = UNKNOWN
     durable_end: Offset = UNKNOWN
+    told_end: Offset = UNKNOWN  # by its last fetch, for people
 
 
 class Leadership:
@@ -183,7 +184,8 @@ class Leadership:
         within an epoch that which is durable stays. True: the high watermark moved.
 
         One from a broker that is no replica changes nothing, nor does one that claims more than
-        there is, which is counted in ``refused``.
+        there is, which is counted in ``refused``. One that has begun its log anew counts as
+        before: what it had ended below the high watermark, and moves nothing.
         """
         if not 0 <= durable_offset <= fetch_offset <= self.log_end:
             self.refused += 1
@@ -195,6 +197,7 @@ class Leadership:
             progress = self._followers[follower] = _Follower(now, now, self.log_end)
         progress.directory_id = directory_id
         progress.end = max(progress.end, fetch_offset)
+        progress.told_end = fetch_offset
         progress.durable_end = max(progress.durable_end, durable_offset)
         self._note_caught_up(progress, now)
         return self._advance()
@@ -306,16 +309,18 @@ class Leadership:
 
     def followers(self, now: float) -> Mapping[BrokerId, FollowerProgress]:
         """How far each other replica is."""
-        isr = self.state.isr
-        return {
-            broker: FollowerProgress(
-                follower.end,
-                follower.durable_end,
-                self._lag_s(follower, now),
-                broker in isr and follower.directory_id in {None, isr[broker]},
+        found: dict[BrokerId, FollowerProgress] = {}
+        for broker, follower in sorted(self._followers.items()):
+            in_isr = broker in self.state.isr and follower.directory_id in {
+                None,
+                self.state.isr[broker],
+            }
+            # Out of the ISR it may have begun its log anew.
+            end = follower.end if in_isr else follower.told_end
+            found[broker] = FollowerProgress(
+                end, min(follower.durable_end, end), self._lag_s(follower, now), in_isr
             )
-            for broker, follower in sorted(self._followers.items())
-        }
+        return found
 
     def _lag_s(self, follower: _Follower, now: float) -> float:
         """Seconds; a follower that has everything needs not say so again and again."""

@@ -17,6 +17,7 @@ from raftlog import limits
 from raftlog.errors import (
     BrokerUnavailableError,
     InvalidPartitionsError,
+    OutcomeUnknownError,
     RaftlogError,
     StorageFailedError,
     ThrottledError,
@@ -26,6 +27,7 @@ from raftlog.protocol.schema import Message
 from raftlog.server.replica_host import HostServices, PartitionHost
 from raftlog.server.reply import Reply
 from raftlog.server.topic_table import HostedTopic, TopicTable
+from raftlog.server.waiters import Acknowledge
 from raftlog.server.workers import Workers
 from raftlog.storage import Store, Topic
 from raftlog.types import TopicPartition
@@ -78,12 +80,20 @@ class Administration:
 
     def submit(self, operation: Operation, reply: Reply) -> None:
         """Run ``operation`` when it is its turn and reply with what it returns or raises."""
+        self._check_room()
+        self._begin(self._run(operation, reply))
+
+    def submit_work(self, work: Callable[[], Awaitable[None]], done: Acknowledge) -> None:
+        """Run ``work`` when it is its turn; then ``done`` with None, or what it raised."""
+        self._check_room()
+        self._begin(self._work(work, done))
+
+    def _check_room(self) -> None:
         if len(self._tasks) >= limits.ADMIN_REQUESTS_PENDING_MAX:
             raise ThrottledError(
                 f"{len(self._tasks)} changes to topics are waiting already "
                 "(ADMIN_REQUESTS_PENDING_MAX); try again in a moment"
             )
-        self._begin(self._run(operation, reply))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -102,6 +112,20 @@ class Administration:
     async def _run(self, operation: Operation, reply: Reply) -> None:
         async with self._turn:
             await self._answer(operation, reply)
+
+    async def _work(self, work: Callable[[], Awaitable[None]], done: Acknowledge) -> None:
+        failure: RaftlogError | None = None
+        async with self._turn:
+            try:
+                if self._closed is not None:
+                    raise self._closed
+                await work()
+            except RaftlogError as error:
+                failure = error
+            except Exception as error:
+                logger.exception("a change to topics failed by a mistake of the broker's")
+                failure = OutcomeUnknownError(f"the broker made a mistake ({type(error).__name__})")
+        done(failure)
 
     async def _answer(self, operation: Operation, reply: Reply) -> None:
         try:
@@ -180,7 +204,7 @@ class LocalTopics:
         store = self._store
         topic = await self._blocking(lambda: store.add_partitions(name, total))
         hosted = self._topics.topic(name)
-        hosted.hosts += self._hosts(topic, first=len(hosted.hosts))
+        self._topics.extend(hosted, self._hosts(topic, first=len(hosted.hosts)))
         logger.info("topic %s has %d partitions now", name, total)
         return topic
 

@@ -25,9 +25,12 @@ from raftlog.server.administration import Administration, LocalTopics, quiet
 from raftlog.server.budgets import ResponseBudget
 from raftlog.server.cluster.node import ClusterNode, ClusterServices
 from raftlog.server.cluster.operations import ClusterOperations
+from raftlog.server.compacting import Compactor
 from raftlog.server.connection import Connection, ConnectionServices
 from raftlog.server.context import BrokerContext
 from raftlog.server.dispatch import dispatch
+from raftlog.server.groups.assignors import load_assignors
+from raftlog.server.groups.wiring import begin_to_coordinate
 from raftlog.server.housekeeping import Housekeeping
 from raftlog.server.listener import Connections, address_of
 from raftlog.server.metrics import Counters
@@ -59,15 +62,17 @@ def advertised(config: BrokerConfig, listening: Address) -> Address:
 
 @dataclass(frozen=True, slots=True)
 class BrokerWorkers:
-    """A broker's threads: for syncing logs, the consensus journal, and for administration."""
+    """A broker's threads: for syncing logs, the consensus journal, compaction, administration."""
 
     sync: Workers
     journal: Workers
+    compaction: Workers
     admin: Workers
 
     def stop(self) -> None:
         self.sync.stop()
         self.journal.stop()
+        self.compaction.stop()
         self.admin.stop()
 
 
@@ -155,7 +160,19 @@ class Broker:
             local.load()
         else:
             self._join_cluster(journal, services, surroundings)
-        self.housekeeping = Housekeeping(config, loop, topics.hosts, self.context.verifier)
+        begin_to_coordinate(self.context)
+        compactor = Compactor(
+            config,
+            topics.hosts,
+            workers.compaction,
+            clock=clock,
+            entropy=surroundings.entropy,
+            verifier=self.context.verifier,
+            on_failed=self._fail,
+        )
+        self.housekeeping = Housekeeping(
+            config, loop, topics.hosts, self.context.verifier, compactor
+        )
 
     def _join_cluster(
         self, journal: Journal, services: HostServices, surroundings: Surroundings
@@ -190,6 +207,7 @@ class Broker:
 
     def _connection_lost(self, connection: Connection) -> None:
         self.context.purgatory.cancel(connection)
+        self.context.coordinator.forget(connection)
         if self.context.cluster is not None:
             self.context.cluster.forget(connection)
 
@@ -205,16 +223,19 @@ class Broker:
         any_id: bool = False,
         surroundings: Surroundings = REAL,
     ) -> Broker:
-        """Recover the data directory, then serve. Raises ``DataDirectoryError``.
+        """Recover the data directory, then serve. Raises ``DataDirectoryError``, and
+        ``InvalidConfigError`` for assignors that cannot be loaded.
 
         Without sockets to listen on, connections come by ``connections.make()`` alone. With
         ``any_id``, the broker is whoever the data directory says, not ``config.id``.
         """
+        load_assignors(config.group_assignors)  # or there is nothing to be opened for
         loop = asyncio.get_running_loop()
         make_workers = surroundings.make_workers
         workers = BrokerWorkers(
             sync=make_workers(loop, count=limits.SYNC_THREADS, name="sync"),
             journal=make_workers(loop, count=1, name="journal"),
+            compaction=make_workers(loop, count=1, name="compaction"),
             admin=make_workers(loop, count=1, name="admin"),
         )
 
@@ -265,6 +286,7 @@ class Broker:
             server.close()
         await self.housekeeping.stop()
         context.purgatory.expire_all()
+        await context.coordinator.stop()
         await self.connections.drain(seconds_max=max(0.0, deadline - loop.time()))
         await self._administration.finish()
         if context.cluster is not None:
@@ -296,6 +318,7 @@ class Broker:
         )
         self._on_fatal(error)
         self._administration.close(error)
+        self.context.coordinator.close(error)
         for host in self.context.topics.hosts():
             host.close(error)
 

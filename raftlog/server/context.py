@@ -11,9 +11,12 @@ from raftlog.clock import Clock
 from raftlog.config import BrokerConfig
 from raftlog.config.address import Address
 from raftlog.errors import UnsupportedFeatureError
+from raftlog.protocol.metadata import BrokerInfo
 from raftlog.server.administration import Administration, TopicAuthority
 from raftlog.server.budgets import ResponseBudget
 from raftlog.server.cluster.node import ClusterNode
+from raftlog.server.groups.coordinator import Coordinator
+from raftlog.server.groups.lookup import Lookup
 from raftlog.server.metrics import Counters
 from raftlog.server.operations import Operations
 from raftlog.server.peers.peering import Peering
@@ -38,6 +41,8 @@ class BrokerContext:
     responses: ResponseBudget
     counters: Counters
     verifier: Verifier
+    coordinator: Coordinator = field(init=False)  # the broker sets both before it serves
+    lookup: Lookup = field(init=False)
     address: Address = Address("", 0)  # where clients are told to find this broker
     is_stopping: bool = False  # answer what can be answered, wait for nothing new
     cluster: ClusterNode | None = None  # None: this broker stands alone
@@ -56,6 +61,16 @@ class BrokerContext:
     def peering(self) -> Peering | None:
         """What the handlers for other brokers work with."""
         return None if self.cluster is None else self.cluster.peering
+
+    def brokers(self, local_host: str) -> list[BrokerInfo]:
+        """Those that clients can ask, this one first, which was reached at ``local_host``."""
+        me = BrokerInfo(
+            id=self.broker_id,
+            host=self.address.host or local_host,
+            port=self.address.port,
+            rack=self.config.rack or None,
+        )
+        return [me, *self.operations.other_brokers()]
 
     def next_turn(self) -> int:
         """A number that grows, to take turns with."""

@@ -14,6 +14,7 @@ from raftlog.server.handlers import (
     api_versions,
     cluster,
     fetch,
+    groups,
     init_producer_id,
     list_offsets,
     metadata,
@@ -51,6 +52,14 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.DESCRIBE_CLUSTER.number: cluster.handle_describe,
     api.TRANSFER_LEADER.number: cluster.handle_transfer_leader,
     api.RECOVER_CLUSTER.number: cluster.handle_recover,
+    api.FIND_COORDINATORS.number: groups.handle_find_coordinators,
+    api.GROUP_HEARTBEAT.number: groups.handle_heartbeat,
+    api.OFFSET_COMMIT.number: groups.handle_offset_commit,
+    api.OFFSET_FETCH.number: groups.handle_offset_fetch,
+    api.LIST_GROUPS.number: groups.handle_list,
+    api.DESCRIBE_GROUPS.number: groups.handle_describe,
+    api.DELETE_GROUPS.number: groups.handle_delete,
+    api.DELETE_OFFSETS.number: groups.handle_delete_offsets,
 }
 
 

@@ -1,5 +1,5 @@
-"""What a broker does now and then: retention, rolling by age, snapshots for a quick next start, and
-a look at what lies on its disk.
+"""What a broker does now and then: retention, rolling by age, compaction, snapshots for a quick
+next start, and a look at what lies on its disk.
 
 Each look at a log is short, and in between the loop goes on; what blocks is in the log's tickets.
 """
@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from raftlog.config import BrokerConfig
+from raftlog.server.compacting import Compactor
 from raftlog.server.replica_host import PartitionHost
 from raftlog.server.verifying import STEP_SECONDS, Scrub, Verifier
 
@@ -26,12 +27,15 @@ class Housekeeping:
         loop: asyncio.AbstractEventLoop,
         hosts: Callable[[], Sequence[PartitionHost]],
         verifier: Verifier,
+        compactor: Compactor,
     ) -> None:
         self._hosts = hosts
+        self.compactor = compactor
         self.scrub = Scrub(hosts, verifier, interval_ms=config.log_scrub_interval_ms)
         self._tasks = [
             loop.create_task(self._repeat(config.log_retention_check_interval_ms, self.retire)),
             loop.create_task(self._repeat(config.log_checkpoint_interval_ms, self.save)),
+            loop.create_task(self._repeat(config.log_cleaner_interval_ms, compactor.step)),
         ]
         if config.log_scrub_interval_ms:
             scrubbing = self._repeat(int(STEP_SECONDS * 1_000), self.scrub.step)

@@ -31,6 +31,7 @@ from raftlog.replication.leadership import Leadership
 from raftlog.replication.partition_state import PartitionState, state_alone
 from raftlog.server.drops import Drops
 from raftlog.server.flusher import GroupCommit
+from raftlog.server.log_compaction import LogCompaction
 from raftlog.server.room import Room
 from raftlog.server.waiters import Acknowledge, Waiters, Watcher
 from raftlog.server.workers import Workers
@@ -51,7 +52,7 @@ class HostServices:
 
 
 class PartitionHost:
-    """Invariant: ``high_watermark`` never goes back, and no batch at or above it is handed out."""
+    """Invariant: no batch at or above ``high_watermark`` is handed out. Only ``cut`` lowers it."""
 
     __slots__ = (
         "_append_watchers",
@@ -68,6 +69,8 @@ class PartitionHost:
         "_watchers",
         "closed",
         "committed_bytes",
+        "compaction",
+        "fresh_ms",
         "leader",
         "leader_epoch",
         "leadership",
@@ -80,15 +83,9 @@ class PartitionHost:
     )
 
     def __init__(
-        self,
-        topic_partition: TopicPartition,
-        log: Log,
-        services: HostServices,
-        *,
-        topic_id: str = "",
+        self, topic_partition: TopicPartition, log: Log, services: HostServices, topic_id: str = ""
     ) -> None:
-        self.topic_partition, self.topic_id = topic_partition, topic_id
-        self.log = log
+        self.topic_partition, self.topic_id, self.log = topic_partition, topic_id, log
         self.leader: int | None = None  # as far as this broker knows
         self.leader_epoch: LeaderEpoch = -1
         self.leadership: Leadership | None = None  # while this broker leads
@@ -97,6 +94,7 @@ class PartitionHost:
         self.obstacle = ""  # why nothing can be committed for now though this broker leads
         self.room = Room(services.loop.time)
         self.closed: RaftlogError | None = None  # why, once nothing may be appended or read here
+        self.fresh_ms: float | None = None  # when a follower last had all that was committed
         self.committed_bytes = 0  # ever, by this host: tells a waiting fetch how much is new
         self._appended_bytes = 0
         self._uncommitted: deque[tuple[Offset, int]] = deque()  # batch ends, and bytes up to them
@@ -115,6 +113,7 @@ class PartitionHost:
             on_failed=services.on_failed,
         )
         self._drops = Drops(log, self._commit, services.sync_workers, on_failed=services.on_failed)
+        self.compaction = LogCompaction(log, self._commit)
 
     @property
     def high_watermark(self) -> Offset:
@@ -295,7 +294,7 @@ class PartitionHost:
                 self._cut_now(offset, restart=restart)
             done()
 
-        self._commit.between_syncs(work)
+        self.compaction.when_over(lambda: self._commit.between_syncs(work))
 
     def _cut_now(self, offset: Offset, *, restart: bool) -> None:
         try:
@@ -437,7 +436,7 @@ class PartitionHost:
 
     def close(self, reason: RaftlogError) -> None:
         """Refuse everything from now on, with ``reason``, and end every wait."""
-        self.closed = self._drops.closed = reason
+        self.closed = self._drops.closed = self.compaction.closed = reason
         self._commit.stop()
         self._waiting_for_disk.refuse(reason)
         self._waiting_for_commit.refuse(reason)
@@ -446,7 +445,7 @@ class PartitionHost:
 
     def when_quiet(self, done: Callable[[], None]) -> None:
         """Call ``done``, after ``close``, once no thread works on the log's files any more."""
-        self._drops.when_quiet(done)
+        self.compaction.when_over(lambda: self._drops.when_quiet(done))
 
     # -- inside ------------------------------------------------------------------------------------
 

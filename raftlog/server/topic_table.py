@@ -6,7 +6,7 @@ only, after the disk has it (creation) or before (deletion).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -47,6 +47,7 @@ class TopicTable:
         self._topics: dict[str, HostedTopic] = {}
         self.state_of: StateOf | None = None  # None: every host leads alone
         self.is_complete = True  # False while there may be topics that are not known here yet
+        self.on_change: Callable[[], None] | None = None  # topics have come, gone or grown
 
     def __iter__(self) -> Iterator[HostedTopic]:
         return iter([self._topics[name] for name in sorted(self._topics)])
@@ -61,9 +62,22 @@ class TopicTable:
     def add(self, topic: HostedTopic) -> None:
         assert topic.name not in self._topics
         self._topics[topic.name] = topic
+        self._changed()
 
     def remove(self, name: str) -> HostedTopic:
-        return self._topics.pop(name)
+        removed = self._topics.pop(name)
+        self._changed()
+        return removed
+
+    def extend(self, topic: HostedTopic, hosts: Sequence[PartitionHost | None]) -> None:
+        """Give the topic more partitions."""
+        if hosts:
+            topic.hosts += hosts
+            self._changed()
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
 
     def get(self, name: str) -> HostedTopic | None:
         return self._topics.get(name)

@@ -51,10 +51,14 @@ class Verifier:
             return host.log.verify(offset, bytes_max=bytes_max)
         except DamagedLogError:
             if host.log.damage != known:
-                self._counters.damage_found += 1
-                logger.error("%s is damaged: %s", host.topic_partition, host.log.damage)
-                self._on_damage(host)
+                self.tell(host)
             raise
+
+    def tell(self, host: PartitionHost) -> None:
+        """The host's log has noted damage just now."""
+        self._counters.damage_found += 1
+        logger.error("%s is damaged: %s", host.topic_partition, host.log.damage)
+        self._on_damage(host)
 
 
 class _Place(NamedTuple):

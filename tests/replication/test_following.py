@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from raftlog.replication.following import (
     OutOfRange,
     divergence,
     last_epoch,
+    may_lack_tombstones,
     truncation_point,
 )
 from raftlog.storage.epoch_cache import EpochCache, EpochStart
@@ -178,3 +181,16 @@ def test_rounds_of_truncation_end_at_the_common_prefix(logs: tuple[Log, Log]) ->
     assert follower == leader[: len(follower)]
     assert len(follower) == common or len(follower) == len(logs[1])
     assert rounds <= len(set(logs[1])) + 1
+
+
+# -- compacted logs --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fresh_ms", "is_late"),
+    [(5_001, False), (5_000, True), (-math.inf, True), (math.inf, False), (20_000, False)],
+)
+def test_who_was_behind_for_as_long_as_tombstones_are_kept_may_lack_some(
+    fresh_ms: float, is_late: bool
+) -> None:
+    assert may_lack_tombstones(fresh_ms=fresh_ms, now_ms=15_000, retention_ms=10_000) is is_late

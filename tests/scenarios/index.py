@@ -13,6 +13,7 @@ RULES: Final = "tests/replication/test_scenarios_rules.py"
 AGREEMENT: Final = "tests/scenarios/test_s_agreement.py"
 BROKER: Final = "tests/scenarios/test_s_one_broker.py"
 CLUSTER: Final = "tests/scenarios/test_s_clusters.py"
+GROUPS: Final = "tests/scenarios/test_s_groups.py"
 PAUSE: Final = "tests/integration/test_promises_pause.py"
 ALL: Final = "tests/integration/test_promises_all.py"
 FULL: Final = "tests/integration/test_full_disks.py"
@@ -289,9 +290,8 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     ),
     "S39": Scenario(
         "group_offset_durability",
-        "A committed position outlives the power cut of its coordinator.",
-        (),
-        "There are no consumer groups yet.",
+        "A committed position outlives power cuts: its coordinator's, and all brokers' at once.",
+        _named(GROUPS, "test_s39_group_offset_durability"),
     ),
     "S40": Scenario(
         "all_power_cut",

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from raftlog import limits
-from raftlog.errors import StorageFailedError, ThrottledError, TopicExistsError
+from raftlog.errors import (
+    BrokerUnavailableError,
+    OutcomeUnknownError,
+    RaftlogError,
+    StorageFailedError,
+    ThrottledError,
+    TopicExistsError,
+)
 from raftlog.protocol import api as apis
 from raftlog.protocol.produce import InitProducerIdRequest
 from raftlog.protocol.topics import (
@@ -48,6 +56,37 @@ def test_a_queue_that_is_full_says_so(
         for id_ in sent:
             client.answer(id_)
         client.ask(apis.INIT_PRODUCER_ID, InitProducerIdRequest())
+
+
+def test_work_takes_its_turn(broker: RunningBroker, caplog: pytest.LogCaptureFixture) -> None:
+    """It is told how that ended; also by a mistake, and when there are no turns any more."""
+    administration = broker.broker.context.administration
+    told: list[RaftlogError | None] = []
+    done: list[str] = []
+    closed = BrokerUnavailableError("the broker stops")
+
+    def work(name: str, error: Exception | None = None) -> Callable[[], Awaitable[None]]:
+        async def run() -> None:
+            done.append(name)
+            if error is not None:
+                raise error
+
+        return run
+
+    def submit() -> None:
+        administration.submit_work(work("good"), told.append)
+        administration.submit_work(work("refused", TopicExistsError("t")), told.append)
+        administration.submit_work(work("mistaken", KeyError("a bug")), told.append)
+
+    broker.call(submit)
+    broker.wait_until(lambda: len(told) == 3)
+    broker.call(lambda: administration.close(closed))
+    broker.call(lambda: administration.submit_work(work("late"), told.append))
+    broker.wait_until(lambda: len(told) == 4)
+    assert done == ["good", "refused", "mistaken"]
+    kinds = [None, TopicExistsError, OutcomeUnknownError, BrokerUnavailableError]
+    assert [error and type(error) for error in told] == kinds
+    assert "KeyError: 'a bug'" in caplog.text
 
 
 def test_a_failed_disk_ends_all_changes(

@@ -10,6 +10,7 @@ import pytest
 
 from raftlog.config import BrokerConfig
 from raftlog.limits import SEGMENT_BYTES_MIN
+from raftlog.server.compacting import Compactor
 from raftlog.server.housekeeping import Housekeeping
 from raftlog.server.metrics import Counters
 from raftlog.server.replica_host import PartitionHost
@@ -70,7 +71,16 @@ def test_damage_is_looked_for_unless_that_is_off(
         config = BrokerConfig.from_text({"log.scrub.interval.ms": interval_ms})
         told: list[PartitionHost] = []
         verifier = Verifier(Counters(), on_damage=told.append)
-        housekeeping = Housekeeping(config, s.loop, lambda: hosts, verifier)
+        compactor = Compactor(
+            config,
+            lambda: hosts,
+            s.workers,
+            clock=s.services.clock,
+            entropy=bytes,
+            verifier=verifier,
+            on_failed=s.failures.append,
+        )
+        housekeeping = Housekeeping(config, s.loop, lambda: hosts, verifier, compactor)
         await asyncio.sleep(5)
         harm(hosts[1], s.disk)
         await asyncio.sleep(2 * STEP_SECONDS)

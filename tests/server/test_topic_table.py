@@ -115,3 +115,14 @@ def test_a_topic_may_be_unknown_only_because_the_broker_has_just_started(
         table.topic("c")
     with pytest.raises(InvalidTopicError):
         table.topic("a/b")
+
+
+def test_who_wants_to_know_is_told_of_topics_that_come_go_or_grow(table: TopicTable) -> None:
+    told: list[list[str]] = []
+    table.on_change = lambda: told.append([topic.name for topic in table])
+    table.add(hosted("c", 1))
+    table.extend(table.topic("c"), [None])
+    table.extend(table.topic("c"), [])
+    assert len(table.topic("c").hosts) == 2
+    table.remove("a")
+    assert told == [["a", "b", "c"], ["a", "b", "c"], ["b", "c"]]

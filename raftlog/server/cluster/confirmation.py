@@ -20,21 +20,40 @@ from raftlog.server.replica_host import PartitionHost
 from raftlog.server.waiters import Acknowledge
 
 CONFIRM_SECONDS_MAX: Final = 1.0
+# Until who does not follow yet, or has no connection yet, is asked again: the first moments of an
+# epoch, in which many ask at once.
+ASK_AGAIN_SECONDS: Final = 0.02
 
 
 class _Question:
     """One partition's, until every member was heard or the time is up. ``done`` is called once."""
 
-    __slots__ = ("_done", "_epoch", "_host", "_missing", "_timer")
+    __slots__ = ("_done", "_epoch", "_host", "_loop", "_missing", "_session_of", "_timer")
 
     def __init__(
-        self, loop: AbstractEventLoop, host: PartitionHost, members: set[int], done: Acknowledge
+        self,
+        loop: AbstractEventLoop,
+        host: PartitionHost,
+        members: set[int],
+        done: Acknowledge,
+        session_of: Callable[[int], ReplicaSession | None],
     ) -> None:
+        self._loop = loop
+        self._session_of = session_of
         self._host = host
         self._epoch = host.leader_epoch
         self._missing = members
         self._done: Acknowledge | None = done
         self._timer = loop.call_later(CONFIRM_SECONDS_MAX, self._give_up)
+
+    def ask(self, follower: int) -> None:
+        if self._done is None:
+            return
+        session = self._session_of(follower)
+        if session is None:
+            self._loop.call_later(ASK_AGAIN_SECONDS, self.ask, follower)
+        else:
+            session.when_heard_anew(partial(self.heard, follower, session))
 
     def heard(self, follower: int, session: ReplicaSession) -> None:
         host = self._host
@@ -43,6 +62,8 @@ class _Question:
             self._missing.discard(follower)
             if not self._missing:
                 self._end(None)
+        else:
+            self._loop.call_later(ASK_AGAIN_SECONDS, self.ask, follower)
 
     def _give_up(self) -> None:
         names = ", ".join(map(str, sorted(self._missing)))
@@ -83,8 +104,6 @@ def confirm(
     if not others:
         done(None)
         return
-    question = _Question(loop, host, set(others), done)
+    question = _Question(loop, host, set(others), done, session_of)
     for follower in sorted(others):
-        session = session_of(follower)
-        if session is not None:
-            session.when_heard_anew(partial(question.heard, follower, session))
+        question.ask(follower)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import Final, cast
 
@@ -26,11 +27,13 @@ from raftlog.protocol.replication import (
     ReplicaPosition,
     ReplicaProgressRequest,
 )
-from raftlog.replication.following import Diverged, truncation_point
+from raftlog.record import parse_header, split
+from raftlog.replication.following import Diverged, may_lack_tombstones, truncation_point
 from raftlog.server.peers.channel import Answer
 from raftlog.server.peers.links import PeerLinks
 from raftlog.server.replica_host import PartitionHost
-from raftlog.types import Buffer
+from raftlog.storage import Log
+from raftlog.types import Buffer, TimestampMs
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +68,7 @@ class ReplicaFetcher:
         links: PeerLinks,
         bytes_max: int,
         wait_ms_max: int,
+        now_ms: Callable[[], TimestampMs],
         on_damage: Callable[[PartitionHost, RaftlogError], None],
     ) -> None:
         """``on_damage``: the replica's own log does not fit the leader's, or is bad."""
@@ -73,6 +77,7 @@ class ReplicaFetcher:
         self._links = links
         self._bytes_max = bytes_max
         self._wait_ms_max = wait_ms_max
+        self._now_ms = now_ms
         self._on_damage = on_damage
         self._copies: dict[PartitionKey, _Copy] = {}
         self._session = FollowerSession()
@@ -280,8 +285,11 @@ class ReplicaFetcher:
     def _append(self, key: PartitionKey, copy: _Copy, part: ReplicaFetched, data: Buffer) -> None:
         host = copy.host
         if len(data):
+            if self._is_outdated(host, data):
+                self._begin_anew(key, copy, part.log_start_offset)
+                return
             try:
-                host.append_copied(data)
+                _take_batches(host, data)
             except ChainMismatchError as error:
                 self._rest(key, copy)
                 self._on_damage(host, error)
@@ -302,10 +310,41 @@ class ReplicaFetcher:
                 return
             self._tell_position(key, copy)
         host.advance_high_watermark(part.high_watermark)
+        if host.log.log_end_offset >= part.high_watermark:
+            host.fresh_ms = self._now_ms()
         if part.log_start_offset > host.log.log_start_offset:
             host.advance_log_start(
                 min(part.log_start_offset, host.high_watermark), lambda _error: None
             )
+
+    def _is_outdated(self, host: PartitionHost, data: Buffer) -> bool:
+        """Whether what the leader sends may lack tombstones for what is in this log."""
+        log = host.log
+        if log.log_end_offset == log.log_start_offset:
+            host.fresh_ms = float("inf")  # until it is up to date
+            return False
+        if host.fresh_ms is None:
+            host.fresh_ms = _last_append_ms(log)
+        return may_lack_tombstones(
+            fresh_ms=host.fresh_ms,
+            now_ms=self._now_ms(),
+            retention_ms=log.config.delete_retention_ms,
+        ) and _has_compacted(data)
+
+    def _begin_anew(self, key: PartitionKey, copy: _Copy, start: int) -> None:
+        """This log has been behind for so long that it may never hear of some deletions."""
+        host = copy.host
+        logger.warning(
+            "%s: this broker's copy ends at offset %d, and has not been up to date for longer than "
+            "the topic's delete.retention.ms: what broker %d has compacted since may lack what "
+            "deletes some of its records. Beginning anew at offset %d (the replicas in sync have "
+            "everything)",
+            host.topic_partition,
+            host.log.log_end_offset,
+            self._leader,
+            start,
+        )
+        self._cut(key, copy, start, restart=True)
 
     def _cut(self, key: PartitionKey, copy: _Copy, offset: int, *, restart: bool = False) -> None:
         log = copy.host.log
@@ -318,6 +357,7 @@ class ReplicaFetcher:
                 self._resume(key, copy)
 
         copy.is_resting = True
+        copy.host.fresh_ms = None
         self._session.forget(*key)
         copy.host.cut(offset, done, restart=restart)
 
@@ -348,6 +388,49 @@ class ReplicaFetcher:
     def _start_again(self, session: FollowerSession) -> None:
         if session is self._session and not self._closed:
             self.link_up()
+
+
+def _take_batches(host: PartitionHost, data: Buffer) -> None:
+    """Append what the leader sent. Raises what ``append_copied`` raises."""
+    try:
+        host.append_copied(data)
+    except CorruptBatchError:
+        fitted = _fitted(host.log, data)
+        if fitted is None:
+            raise
+        host.append_copied(fitted)
+
+
+def _fitted(log: Log, data: Buffer) -> bytes | None:
+    """The same without what the log has already of the first batch; None where that is no help."""
+    end = log.log_end_offset
+    try:
+        first = parse_header(data)
+        is_inside = first.base_offset < end < first.next_offset
+        if not is_inside or not first.is_compacted or first.leader_epoch != log.last_epoch:
+            return None
+        from raftlog.record.compaction import tail_of  # numpy is loaded by the first of them
+
+        return tail_of(data[: first.length], end) + data[first.length :]
+    except CorruptBatchError:
+        return None
+
+
+def _has_compacted(data: Buffer) -> bool:
+    """Whether a batch is among these that the leader has compacted; what is bad is met later."""
+    with suppress(CorruptBatchError):
+        return any(parse_header(batch).is_compacted for batch in split(data))
+    return False
+
+
+def _last_append_ms(log: Log) -> float:
+    """When the last batch was appended, by its leader's clock: the log was up to date then."""
+    end = log.log_end_offset
+    try:
+        *_, last = split(b"".join(log.read(start_offset=end - 1, end_offset=end, bytes_max=1)))
+    except (RaftlogError, OSError):
+        return float("-inf")
+    return parse_header(last).append_timestamp
 
 
 class ReplicaFetchers:

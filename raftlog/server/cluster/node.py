@@ -134,6 +134,9 @@ class ClusterNode:
         self._changed_groups: dict[str, None] = {}
         self._looks = 0
         self._is_current = False
+        self.on_role: Callable[[], None] | None = None  # a host has begun to lead or to follow
+        self.on_topics: Callable[[], None] | None = None  # others were agreed on, or more of them
+        self.on_version: Callable[[], None] | None = None  # anything else was agreed on
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -226,6 +229,7 @@ class ClusterNode:
             links=self.links,
             bytes_max=min(self._config.replica_fetch_max_bytes, limits.FETCH_BYTES_MAX),
             wait_ms_max=self._config.replica_fetch_wait_max_ms,
+            now_ms=self._services.host.clock.wall_ms,
             on_damage=self._damaged,
         )
 
@@ -349,6 +353,9 @@ class ClusterNode:
 
     def _cluster_changed(self, change: ClusterChange) -> None:
         self.partitions.look_at_topics(sorted(change.topics))
+        told = self.on_topics if change.topics else self.on_version
+        if told is not None:
+            told()
         if change.brokers:
             self._set_addresses()
             self._look_soon(0.0)
@@ -362,6 +369,8 @@ class ClusterNode:
             return
         follows = host.closed is None and host.leadership is None
         self.fetchers.assign(host, host.leader if follows else None)
+        if self.on_role is not None:
+            self.on_role()
 
     def _damaged(self, host: PartitionHost, error: RaftlogError) -> None:
         self.partitions.damaged(host, str(error))

@@ -256,7 +256,7 @@ class Partitions:
                 host.reconsider()
         for member in self._by_topic.get(record.id, ()):
             self._state_changed(member)
-        held.hosts += [None] * (len(record.partitions) - len(held.hosts))
+        self._topics.extend(held, [None] * (len(record.partitions) - len(held.hosts)))
         new = [p for p in range(len(record.partitions)) if self._is_missing(record, p)]
         if new:
             await self._open(record, new)

@@ -37,6 +37,8 @@ from raftlog.server.reply import Reply
 
 logger = logging.getLogger(__name__)
 
+UNTOLD = (-1, -1)
+
 
 class _Copied:
     """One partition, as far as this follower has copied it."""
@@ -48,7 +50,7 @@ class _Copied:
         self.key = key
         self.at = at
         self.host: PartitionHost | None = None
-        self.told = (-1, -1)  # the high watermark and the log's start, as the follower knows them
+        self.told = UNTOLD  # the high watermark and the log's start, as the follower knows them
         self.is_answered = False  # until the follower has moved, there is nothing more to say
         self.is_prefix = False  # its log up to there is known to be one of the leader's
 
@@ -166,6 +168,8 @@ class ReplicaSession:
         copied = self._copied.get(key)
         if copied is None:
             copied = self._copied[key] = _Copied(self, key, at)
+        if at.leader_epoch != copied.at.leader_epoch or at.fetch_offset <= copied.at.fetch_offset:
+            copied.told = UNTOLD  # it may have let be what came while it rested, or was refused
         copied.at = at
         copied.is_answered = copied.is_prefix = False
         member = self._find(*key)

@@ -6,11 +6,12 @@ from typing import cast
 
 from raftlog.errors import RaftlogError
 from raftlog.protocol.connection import Request
-from raftlog.protocol.metadata import BrokerInfo, MetadataRequest, MetadataResponse, TopicInfo
+from raftlog.protocol.metadata import MetadataRequest, MetadataResponse, TopicInfo
 from raftlog.protocol.schema import Failure
 from raftlog.server.context import BrokerContext
 from raftlog.server.reply import Reply
 from raftlog.server.topic_table import HostedTopic
+from raftlog.types import is_internal_topic
 
 
 def handle(context: BrokerContext, request: Request, reply: Reply) -> None:
@@ -23,22 +24,11 @@ def handle(context: BrokerContext, request: Request, reply: Reply) -> None:
     reply.send(
         MetadataResponse(
             cluster_id=context.operations.cluster_id,
-            brokers=_brokers(context, reply.connection.local_host),
+            brokers=context.brokers(reply.connection.local_host),
             topics=topics,
             controller=context.operations.controller(),
         )
     )
-
-
-def _brokers(context: BrokerContext, local_host: str) -> list[BrokerInfo]:
-    """Those that can be asked, this one among them."""
-    me = BrokerInfo(
-        id=context.broker_id,
-        host=context.address.host or local_host,
-        port=context.address.port,
-        rack=context.config.rack or None,
-    )
-    return [me, *context.operations.other_brokers()]
 
 
 def _by_name(context: BrokerContext, name: str) -> TopicInfo:
@@ -55,4 +45,5 @@ def _topic(context: BrokerContext, topic: HostedTopic) -> TopicInfo:
         max_message_bytes=topic.config.max_message_bytes,
         timestamp_type=topic.config.message_timestamp_type,
         partitions=context.topics.infos(topic),
+        is_internal=is_internal_topic(topic.name),
     )

@@ -24,7 +24,7 @@ from raftlog.server.context import BrokerContext
 from raftlog.server.replica_host import PartitionHost
 from raftlog.server.reply import Reply
 from raftlog.storage import Appended
-from raftlog.types import NO_TIMESTAMP, Buffer
+from raftlog.types import NO_TIMESTAMP, Buffer, check_not_internal
 
 ACKS_ALL = -1
 ACKS_LEADER = 1
@@ -53,9 +53,10 @@ class _Produce:
         self, context: BrokerContext, index: int, part: ProducePartition, batch: Buffer
     ) -> None:
         try:
+            check_not_internal(part.topic)
             host = context.topics.host(part.topic, part.partition)
             host.check_epoch(part.leader_epoch)
-            header = validate(batch)
+            header = validate(batch, keys_required=host.log.config.is_compacted)
             _check_producible(header)
             appended = host.append(batch, header, to_be_committed=self._acks == ACKS_ALL)
         except RaftlogError as error:

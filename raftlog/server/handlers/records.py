@@ -17,6 +17,7 @@ from raftlog.protocol.topics import (
 from raftlog.server.context import BrokerContext
 from raftlog.server.replica_host import PartitionHost
 from raftlog.server.reply import Reply
+from raftlog.types import check_not_internal
 
 
 def handle_delete(context: BrokerContext, request: Request, reply: Reply) -> None:
@@ -38,6 +39,7 @@ class _Deletion:
 
     def begin(self, context: BrokerContext, index: int, part: RecordsToDelete) -> None:
         try:
+            check_not_internal(part.topic)
             host = context.topics.host(part.topic, part.partition)
             before = host.high_watermark if part.before_offset < 0 else part.before_offset
             host.delete_records(before, partial(self._done, index, part, host))

@@ -5,7 +5,7 @@ outcome.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from raftlog.errors import RaftlogError
 from raftlog.protocol.connection import Request
@@ -31,8 +31,12 @@ from raftlog.server.context import BrokerContext
 from raftlog.server.replica_host import PartitionHost
 from raftlog.server.reply import Reply
 from raftlog.server.topic_table import HostedTopic
+from raftlog.types import check_not_internal, is_internal_topic
 
 Item = TypeVar("Item")
+
+# What an operator may set of an internal topic, to get through a time with too few brokers.
+INTERNAL_SETTINGS: Final = frozenset(("min.insync.replicas",))
 
 
 def handle_create(context: BrokerContext, request: Request, reply: Reply) -> None:
@@ -40,6 +44,7 @@ def handle_create(context: BrokerContext, request: Request, reply: Reply) -> Non
     make = context.authority.plan if message.validate_only else context.authority.create
 
     async def create(topic: TopicToCreate) -> NamedTopic:
+        check_not_internal(topic.name)
         return await make(
             topic.name,
             partitions=topic.partitions,
@@ -51,12 +56,18 @@ def handle_create(context: BrokerContext, request: Request, reply: Reply) -> Non
 
 
 def handle_delete(context: BrokerContext, request: Request, reply: Reply) -> None:
+    async def delete(name: str) -> NamedTopic:
+        check_not_internal(name)
+        return await context.authority.delete(name)
+
     names = cast(DeleteTopicsRequest, request.message).topics
-    _one_by_one(context, reply, names, context.authority.delete, name=str)
+    _one_by_one(context, reply, names, delete, name=str)
 
 
 def handle_alter(context: BrokerContext, request: Request, reply: Reply) -> None:
     async def alter(topic: TopicToAlter) -> NamedTopic:
+        if not topic.config.keys() <= INTERNAL_SETTINGS:
+            check_not_internal(topic.name)
         return await context.authority.alter(topic.name, topic.config)
 
     topics = cast(AlterTopicsRequest, request.message).topics
@@ -65,6 +76,7 @@ def handle_alter(context: BrokerContext, request: Request, reply: Reply) -> None
 
 def handle_add_partitions(context: BrokerContext, request: Request, reply: Reply) -> None:
     async def extend(topic: TopicToExtend) -> NamedTopic:
+        check_not_internal(topic.name)
         return await context.authority.add_partitions(topic.name, topic.partitions)
 
     topics = cast(AddPartitionsRequest, request.message).topics
@@ -122,6 +134,7 @@ def _describe(context: BrokerContext, topic: HostedTopic) -> TopicDescription:
         partitions=[
             _describe_partition(info, host) for info, host in zip(infos, topic.hosts, strict=True)
         ],
+        is_internal=is_internal_topic(topic.name),
     )
 
 

@@ -13,11 +13,16 @@ from raftlog.testing.cluster import cluster
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Running brokers, the process id of the first, and a directory on their disk for the floor."""
+    """Running brokers, their process ids, and a directory on their disk for the floor."""
 
     bootstrap: str
-    pid: int
+    pids: tuple[int, ...]
     directory: Path
+
+    @property
+    def pid(self) -> int:
+        """The first broker's."""
+        return self.pids[0]
 
 
 @contextmanager
@@ -32,6 +37,6 @@ def target(directory: Path | None, *, brokers: int = 1) -> Iterator[Target]:
             stack.enter_context(tempfile.TemporaryDirectory(prefix="raftlog-bench-", dir=directory))
         )
         running = stack.enter_context(cluster(brokers=brokers, directory=home, with_relays=False))
-        pid = running.brokers[0].pid
-        assert pid is not None
-        yield Target(running.bootstrap, pid, home)
+        pids = tuple(broker.pid for broker in running.brokers if broker.pid is not None)
+        assert len(pids) == brokers
+        yield Target(running.bootstrap, pids, home)

@@ -23,7 +23,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bad = 0
     for seed in range(options.seed, options.seed + options.count):
         scenario = Scenario.draw(
-            seed, mode=options.mode, brokers=options.brokers, light=options.light
+            seed,
+            mode=options.mode,
+            brokers=options.brokers,
+            light=options.light,
+            compacted=options.compacted,
         )
         if options.trace:
             say(f"{scenario}")
@@ -45,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--mode", choices=MODES, default="safety")
     parser.add_argument("--brokers", type=int, default=1, help="how many brokers (default: 1)")
     parser.add_argument("--light", action="store_true", help="short runs, with little to do")
+    parser.add_argument("--compacted", action="store_true", help="the topic is compacted")
     parser.add_argument("--trace", action="store_true", help="say what happens, with its time")
     return parser
 
@@ -72,9 +77,10 @@ def summary(verdict: Verdict) -> str:
 
 def replay(scenario: Scenario) -> str:
     """The command that runs this seed again, and says what happens."""
+    options = " --light" * scenario.light + " --compacted" * scenario.is_compacted
     return (
         f"python -m raftlog.testing.simulator --seed {scenario.seed} --mode {scenario.mode} "
-        f"--brokers {scenario.brokers}{' --light' if scenario.light else ''} --trace"
+        f"--brokers {scenario.brokers}{options} --trace"
     )
 
 

@@ -84,11 +84,11 @@ def check(
 
     ``durable_acks``: the values of ``acks`` whose acknowledgement promises that nothing is lost.
     """
-    return list(_Checker(history, ending, durable_acks).run())
+    return list(Checker(history, ending, durable_acks).run())
 
 
 @dataclass(slots=True)
-class _Partition:
+class Partition:
     """What the final log of a partition is taken to be."""
 
     name: TopicPartition
@@ -98,7 +98,9 @@ class _Partition:
     deleted_below: Offset = 0  # records below may be gone
 
 
-class _Checker:
+class Checker:
+    """Of one run. What ``compacted_checker`` has its own answers to is public."""
+
     def __init__(self, history: History, ending: Ending, durable_acks: Collection[int]) -> None:
         self.ending = ending
         self.durable_acks = durable_acks
@@ -106,9 +108,9 @@ class _Checker:
         self.by_value = {send.value: send for send in self.sends}
         self.polls = [entry for entry in history if isinstance(entry, Poll) and entry.is_ok]
         self.ends = [entry for entry in history if isinstance(entry, EndOffsets) and entry.is_ok]
-        self.partitions: dict[TopicPartition, _Partition] = {}
+        self.partitions: dict[TopicPartition, Partition] = {}
         for name in ending.reads:
-            self.partitions[name] = _Partition(name)
+            self.partitions[name] = Partition(name)
         for entry in history:
             if isinstance(entry, Deletion) and entry.partition in self.partitions:
                 partition = self.partitions[entry.partition]
@@ -121,19 +123,19 @@ class _Checker:
             for other in reads[1:]:
                 yield from self._same(partition, other, "another reader")
         yield from self._values()
-        yield from self._acknowledged()
+        yield from self.acknowledged()
         yield from self._polled()
         yield from self._poll_order()
         yield from self._send_order()
         yield from self._real_time()
         yield from self._high_watermarks()
-        yield from self._replicas()
+        yield from self.replicas()
 
     # -- the final log
 
-    def _take_log(self, partition: _Partition, records: Sequence[Seen]) -> Iterator[Violation]:
+    def _take_log(self, partition: Partition, records: Sequence[Seen]) -> Iterator[Violation]:
         name = partition.name
-        yield from _well_formed(f"{name}", records, partition.deleted_below)
+        yield from self.well_formed(f"{name}", records, partition.deleted_below)
         for seen in records:
             earlier = partition.where.get(seen.value)
             send = self.by_value.get(seen.value)
@@ -145,9 +147,21 @@ class _Checker:
             partition.log[seen.offset] = seen
             partition.end = max(partition.end, seen.offset + 1)
 
-    def _same(
-        self, partition: _Partition, records: Sequence[Seen], who: str
+    def well_formed(
+        self, who: str, records: Sequence[Seen], deleted_below: Offset, /
     ) -> Iterator[Violation]:
+        """Dense offsets, and epochs that do not go down. Below a deletion, a log may start
+        anywhere.
+        """
+        if records and records[0].offset > deleted_below:
+            yield Violation("GAP", f"{who} starts at {records[0].offset}, not at {deleted_below}")
+        for before, seen in pairwise(records):
+            if seen.offset != before.offset + 1:
+                yield Violation("GAP", f"{who} has {seen.offset} after {before.offset}")
+            if seen.epoch < before.epoch:
+                yield Violation("EPOCH-ORDER", f"{who} has {seen} after {before}")
+
+    def _same(self, partition: Partition, records: Sequence[Seen], who: str) -> Iterator[Violation]:
         for seen in records:
             known = partition.log.get(seen.offset)
             if known is not None and known.value != seen.value:
@@ -160,9 +174,9 @@ class _Checker:
         """Nobody reads what nobody sent, or what was refused."""
         for partition in self.partitions.values():
             for seen in partition.log.values():
-                yield from self._value(partition.name, seen)
+                yield from self.value(partition.name, seen)
 
-    def _value(self, name: TopicPartition, seen: Seen) -> Iterator[Violation]:
+    def value(self, name: TopicPartition, seen: Seen) -> Iterator[Violation]:
         send = self.by_value.get(seen.value)
         if send is None or send.partition != name:
             yield Violation("PHANTOM", f"{name} has {seen.value} at {seen.offset}")
@@ -173,7 +187,7 @@ class _Checker:
 
     # -- what was acknowledged
 
-    def _acknowledged(self) -> Iterator[Violation]:
+    def acknowledged(self) -> Iterator[Violation]:
         for send in self.sends:
             partition = self.partitions.get(send.partition)
             if not send.is_ok or send.offset < 0 or partition is None:
@@ -236,8 +250,29 @@ class _Checker:
         for (name, _), seen in at.items():
             partition = self.partitions.get(name)
             if partition is not None:
-                yield from self._value(name, seen)
-                yield from _still_there(partition, seen)
+                yield from self.value(name, seen)
+                yield from self.still_there(partition, seen)
+
+    def still_there(self, partition: Partition, seen: Seen) -> Iterator[Violation]:
+        """What a consumer was given stays."""
+        known = partition.log.get(seen.offset)
+        if known is None:
+            if seen.offset >= partition.deleted_below:
+                yield Violation(
+                    "OBSERVED-THEN-LOST",
+                    f"{partition.name}: {seen.value} at {seen.offset}; the log ends at "
+                    f"{partition.end}",
+                )
+        elif known.value != seen.value:
+            yield Violation(
+                "INCONSISTENT-OFFSET",
+                f"{partition.name}: {seen.value} was seen at {seen.offset}, now {known.value} is "
+                "there",
+            )
+            if seen.value not in partition.where:
+                yield Violation("OBSERVED-THEN-LOST", f"{partition.name}: {seen.value}")
+        elif known.epoch != seen.epoch:
+            yield Violation("EPOCH-ORDER", f"{partition.name}: {seen}, then {known}")
 
     def _poll_order(self) -> Iterator[Violation]:
         position: dict[tuple[str, TopicPartition], Offset] = {}
@@ -252,10 +287,18 @@ class _Checker:
                     where = f"{poll.process}, {name}: {seen.offset} where {expected} comes next"
                     if expected is not None and seen.offset < expected:
                         yield Violation(f"{inside}NONMONOTONIC-POLL", where)
-                    elif expected is not None and seen.offset > max(expected, deleted_below):
+                    elif expected is not None and self.skipped(
+                        name, expected, seen.offset, deleted_below
+                    ):
                         yield Violation(f"{inside}POLL-SKIP", where)
                     position[key] = seen.offset + 1
                     inside = "INT-"
+
+    def skipped(
+        self, _name: TopicPartition, expected: Offset, found: Offset, deleted_below: Offset, /
+    ) -> bool:
+        """Whether a consumer that got the record at ``found`` has missed some."""
+        return found > max(expected, deleted_below)
 
     def _high_watermarks(self) -> Iterator[Violation]:
         """What one has seen to be committed, all see that ask for the end after that."""
@@ -289,14 +332,14 @@ class _Checker:
 
     # -- what replicas have
 
-    def _replicas(self) -> Iterator[Violation]:
+    def replicas(self) -> Iterator[Violation]:
         epochs: dict[tuple[TopicPartition, Offset, str], Seen] = {}
         for dump in self.ending.dumps:
             partition = self.partitions.get(dump.partition)
             if partition is None:
                 continue
             who = f"{dump.partition} on {dump.broker}"
-            yield from _well_formed(who, dump.records, partition.deleted_below)
+            yield from self.well_formed(who, dump.records, partition.deleted_below)
             end = dump.records[-1].offset + 1 if dump.records else 0
             if dump.is_in_sync and end < partition.end and partition.deleted_below < partition.end:
                 yield Violation("REPLICA-BEHIND", f"{who} ends at {end} of {partition.end}")
@@ -313,17 +356,6 @@ class _Checker:
                     yield Violation("EPOCH-ORDER", f"{who} has {seen}, another replica {first}")
 
 
-def _well_formed(who: str, records: Sequence[Seen], deleted_below: Offset) -> Iterator[Violation]:
-    """Dense offsets, and epochs that do not go down. Below a deletion, a log may start anywhere."""
-    if records and records[0].offset > deleted_below:
-        yield Violation("GAP", f"{who} starts at {records[0].offset}, not at {deleted_below}")
-    for before, seen in pairwise(records):
-        if seen.offset != before.offset + 1:
-            yield Violation("GAP", f"{who} has {seen.offset} after {before.offset}")
-        if seen.epoch < before.epoch:
-            yield Violation("EPOCH-ORDER", f"{who} has {seen} after {before}")
-
-
 def _same_record(name: TopicPartition, before: Seen, seen: Seen) -> Iterator[Violation]:
     if before.value != seen.value:
         yield Violation(
@@ -331,23 +363,3 @@ def _same_record(name: TopicPartition, before: Seen, seen: Seen) -> Iterator[Vio
         )
     elif before.epoch != seen.epoch:
         yield Violation("EPOCH-ORDER", f"{name}: {before}, then {seen}")
-
-
-def _still_there(partition: _Partition, seen: Seen) -> Iterator[Violation]:
-    """What a consumer was given stays."""
-    known = partition.log.get(seen.offset)
-    if known is None:
-        if seen.offset >= partition.deleted_below:
-            yield Violation(
-                "OBSERVED-THEN-LOST",
-                f"{partition.name}: {seen.value} at {seen.offset}; the log ends at {partition.end}",
-            )
-    elif known.value != seen.value:
-        yield Violation(
-            "INCONSISTENT-OFFSET",
-            f"{partition.name}: {seen.value} was seen at {seen.offset}, now {known.value} is there",
-        )
-        if seen.value not in partition.where:
-            yield Violation("OBSERVED-THEN-LOST", f"{partition.name}: {seen.value}")
-    elif known.epoch != seen.epoch:
-        yield Violation("EPOCH-ORDER", f"{partition.name}: {seen}, then {known}")

@@ -54,10 +54,14 @@ class Operation:
 
 @dataclass(slots=True, kw_only=True)
 class Send(Operation):
-    """``value`` is sent by nobody else. ``offset``: where it is, if ok; -1 with ``acks`` 0."""
+    """``value`` is sent by nobody else: it names the record, also a tombstone, which has none.
+    ``key``: empty if it was sent without. ``offset``: where it is, if ok; -1 with ``acks`` 0.
+    """
 
     partition: TopicPartition
     value: str
+    key: str = ""
+    is_tombstone: bool = False
     acks: int = -1
     idempotent: bool = True
     offset: Offset = -1
@@ -109,13 +113,23 @@ class History:
     # -- recording
 
     def send(
-        self, process: str, partition: TopicPartition, value: str, *, acks: int, idempotent: bool
+        self,
+        process: str,
+        partition: TopicPartition,
+        value: str,
+        *,
+        acks: int,
+        idempotent: bool,
+        key: str = "",
+        is_tombstone: bool = False,
     ) -> Send:
         send = Send(
             process=process,
             invoked_ns=self._now_ns(),
             partition=partition,
             value=value,
+            key=key,
+            is_tombstone=is_tombstone,
             acks=acks,
             idempotent=idempotent,
         )

@@ -36,7 +36,8 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "TOO-FEW-COPIES": "what is committed is on the disks of min.insync.replicas members of the ISR",
     "NOT-MAXIMAL": "a leader commits by no fewer than those that the group calls in sync",
     "WATERMARK-AHEAD": "no broker takes for committed what no leader has committed",
-    "WATERMARK-BACK": "while it runs, a copy's high watermark does not go back",
+    "WATERMARK-BACK": "while it runs, a copy's high watermark does not go back, but where one that "
+    "is in sync with nobody begins anew",
     "CHAIN": "logs that end at one offset in one epoch hold the same",
     "EARLY-ACK": "what is acknowledged with acks=all is committed",
     "EARLY-READ": "what a consumer is given is committed",
@@ -240,7 +241,7 @@ class Observer:
             assert isinstance(watermark, int) and isinstance(epoch, int)
             if host.leader_epoch < epoch:
                 self._violated("EPOCH-BACK", f"{who}: {epoch}, then {host.leader_epoch}")
-            if host.high_watermark < watermark:
+            if host.high_watermark < watermark and not self._may_cut(machine, partition, host):
                 self._violated("WATERMARK-BACK", f"{who}: {watermark}, then {host.high_watermark}")
         self._check_chain(who, partition, host)
         directory, durable = node.me.directory_id, host.log.durable_end_offset
@@ -250,6 +251,19 @@ class Observer:
             self._commit(who, partition, host)
         elif has_less:
             self._check_members(partition, f"{who} has less than before")
+
+    def _may_cut(self, machine: BrokerMachine, partition: int, host: PartitionHost) -> bool:
+        """Whether a copy may have less than it had: it counts for nothing, and has been behind for
+        too long (``following.may_lack_tombstones``).
+        """
+        state = self.states.get(partition)
+        return (
+            state is not None
+            and machine.broker_id not in {*state.isr, *state.elr}
+            and host.leadership is None
+            and host.high_watermark <= host.log.log_end_offset
+            and host.log.config.is_compacted
+        )
 
     def _check_leader(self, machine: BrokerMachine, partition: int, host: PartitionHost) -> None:
         if host.leadership is None:

@@ -16,6 +16,7 @@ LIGHT_POLL_PAUSE_S: Final = 0.3
 LIGHT_ADMINISTRATES: Final = 0.5  # operations per second
 
 COMPRESSIONS: Final = ("none", "gzip", "lz4", "zstd")
+DAY_MS: Final = 86_400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,37 @@ class ConsumerPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionPlan:
+    """What a compacted topic is like. ``tombstones``: the share of records that have no value."""
+
+    keys: int
+    tombstones: float
+    topic_config: dict[str, str]
+    interval_ms: int  # of a broker's looks at what is to be compacted
+
+    @property
+    def keeps_tombstones(self) -> bool:
+        """Whether a run is too short for a tombstone to go."""
+        return int(self.topic_config["delete.retention.ms"]) >= DAY_MS
+
+    @classmethod
+    def draw(cls, random: Random) -> CompactionPlan:
+        return cls(
+            keys=random.choice((1, 5, 50)),
+            tombstones=random.choice((0.0, 0.1, 0.5)),
+            topic_config={
+                "cleanup.policy": random.choice(("compact", "compact", "compact,delete")),
+                "segment.bytes": "16384",
+                "segment.ms": random.choice(("100", "400", "604800000")),
+                "min.cleanable.dirty.ratio": random.choice(("0", "0.1", "0.5")),
+                "delete.retention.ms": random.choice(("0", "1000", str(DAY_MS))),
+                "min.compaction.lag.ms": random.choice(("0", "0", "500")),
+            },
+            interval_ms=random.choice((100, 300, 1_000)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadPlan:
     """``replication_factor`` and ``partitions`` of the one topic that is checked."""
 
@@ -90,6 +122,7 @@ class WorkloadPlan:
     consumers: tuple[ConsumerPlan, ...]
     administrates: float  # operations on other topics, per second
     deletes: bool  # records of the topic
+    compaction: CompactionPlan | None = None
 
     @classmethod
     def draw(cls, random: Random, *, replication_factor: int, min_isr: int = 0) -> WorkloadPlan:
@@ -110,6 +143,12 @@ class WorkloadPlan:
             consumers=tuple(ConsumerPlan.draw(random) for _ in range(random.randint(1, 2))),
             administrates=random.choice((0.0, 0.5, 2.0)),
             deletes=random.random() < 0.2,
+        )
+
+    def with_compaction(self, plan: CompactionPlan) -> WorkloadPlan:
+        """The same clients, and a topic that is compacted, in many small segments."""
+        return replace(
+            self, compaction=plan, topic_config={**self.topic_config, **plan.topic_config}
         )
 
     def lightened(self) -> WorkloadPlan:

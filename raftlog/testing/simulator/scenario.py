@@ -14,33 +14,37 @@ from random import Random
 from typing import Final, Literal, TypeAlias
 
 from raftlog import limits
+from raftlog.config import TopicConfig
 from raftlog.record import decode_lists
+from raftlog.storage import Log
 from raftlog.storage.checkpoint import CheckpointFile
 from raftlog.storage.inspect import scan
 from raftlog.storage.recovery import live_bases
 from raftlog.storage.segment import LOG_SUFFIX, base_offsets, file_name
 from raftlog.testing.simulator.checker import Dump, Ending, Violation, check
+from raftlog.testing.simulator.compacted_checker import check_compacted
 from raftlog.testing.simulator.faults import FaultPlan, Nemesis
 from raftlog.testing.simulator.history import Outcome, Poll, Seen, Send
 from raftlog.testing.simulator.loop import SimulationError
 from raftlog.testing.simulator.network import Latency
 from raftlog.testing.simulator.observer import Observer
-from raftlog.testing.simulator.plans import WorkloadPlan
+from raftlog.testing.simulator.plans import CompactionPlan, WorkloadPlan
 from raftlog.testing.simulator.process import (
     DATA_DIRECTORY,
     BrokerMachine,
     MakeBroker,
     Program,
+    RunningBroker,
 )
 from raftlog.testing.simulator.workload import (
     Reading,
     Workload,
     create_topic,
     read_all,
-    value_name,
+    record_name,
 )
 from raftlog.testing.simulator.world import World, start_broker
-from raftlog.types import TopicPartition
+from raftlog.types import Offset, TopicPartition
 
 Mode: TypeAlias = Literal["safety", "liveness"]
 MODES: Final[tuple[Mode, ...]] = ("safety", "liveness")
@@ -80,8 +84,12 @@ class Scenario:
         brokers: int = 1,
         duration_s: float | None = None,
         light: bool = False,
+        compacted: bool = False,
     ) -> Scenario:
-        """With n replicas on 2n - 1 brokers."""
+        """With n replicas on 2n - 1 brokers.
+
+        ``compacted``: the same scenario, but that the topic is compacted.
+        """
         random = Random(f"{seed}/scenario")
         factor, settings = (brokers + 1) // 2, Random(f"{seed}/settings")
         # To be written to, a partition needs so many of its replicas: as many as a core may have,
@@ -104,7 +112,21 @@ class Scenario:
             last_words=random.choice(("stop", "kill", "power cut")),
             replacement_ms=settings.choice(delays),
         )
+        if compacted:
+            plan = CompactionPlan.draw(Random(f"{seed}/compaction"))
+            scenario = replace(scenario, workload=scenario.workload.with_compaction(plan))
         return scenario.lightened() if light else scenario
+
+    @property
+    def is_compacted(self) -> bool:
+        return self.workload.compaction is not None
+
+    async def start_broker(self, machine: BrokerMachine) -> RunningBroker:
+        """The ``MakeBroker`` of its brokers."""
+        intervals = {"replacement_delay_ms": self.replacement_ms}
+        if self.workload.compaction is not None:
+            intervals["cleaner_interval_ms"] = self.workload.compaction.interval_ms
+        return await start_broker(machine, **intervals)
 
     def lightened(self) -> Scenario:
         """The same, but cheap: for when there are many to run."""
@@ -148,7 +170,7 @@ def run(
     """
     verdict = Verdict(scenario)
     if make_broker is None:
-        make_broker = partial(start_broker, replacement_delay_ms=scenario.replacement_ms)
+        make_broker = scenario.start_broker
     with World(
         scenario.seed,
         brokers=scenario.brokers,
@@ -291,6 +313,10 @@ def _judge(
     stuck = _settle(world, workload, observer, readings)
     _end_brokers(world, scenario.last_words)
     names = workload.partitions
+    if scenario.is_compacted:
+        for machine in world.brokers:
+            for name in names:
+                _finish_compaction(machine, name)
     dumps = [
         Dump(machine.name, name, records)
         for machine in world.brokers
@@ -299,13 +325,29 @@ def _judge(
     ]
     if not stuck:
         reads = {name: [reading.records[name] for reading in readings] for name in names}
-        return check(workload.history, Ending(reads, dumps), durable_acks=durable_acks)
+        return _check(workload, Ending(reads, dumps), durable_acks)
     # The longest log of each partition is the best that is left.
     logs: dict[TopicPartition, Sequence[Seen]] = dict.fromkeys(names, ())
     for each in dumps:
-        logs[each.partition] = max(logs[each.partition], each.records, key=len)
+        logs[each.partition] = max(logs[each.partition], each.records, key=_end_and_size)
     best = Ending({name: [log] for name, log in logs.items()})
-    return [Violation("STUCK", stuck), *check(workload.history, best, durable_acks=durable_acks)]
+    return [Violation("STUCK", stuck), *_check(workload, best, durable_acks)]
+
+
+def _check(workload: Workload, ending: Ending, durable_acks: Collection[int]) -> list[Violation]:
+    plan = workload.plan.compaction
+    if plan is None:
+        return check(workload.history, ending, durable_acks=durable_acks)
+    return check_compacted(
+        workload.history,
+        ending,
+        durable_acks=durable_acks,
+        keeps_tombstones=plan.keeps_tombstones,
+    )
+
+
+def _end_and_size(records: Sequence[Seen]) -> tuple[Offset, int]:
+    return records[-1].offset + 1 if records else 0, len(records)
 
 
 def _settle(world: World, workload: Workload, observer: Observer, readings: list[Reading]) -> str:
@@ -351,7 +393,9 @@ def _differing(world: World, workload: Workload, observer: Observer) -> str:
             return f"{name}, in {state}: brokers {list(copies)} have it"
         sizes = {broker: len(records) for broker, records in copies.items()}
         ends = observer.log_ends(name.partition)
-        if len(ends) > 1 or max(sizes.values()) > sizes[state.leader]:
+        # Of a compacted log, each replica keeps what it has come to.
+        has_more = max(sizes.values()) > sizes[state.leader] and workload.plan.compaction is None
+        if len(ends) > 1 or has_more:
             return f"{name}, led by broker {state.leader}: {sizes} records, ends: {sorted(ends)}"
     return ""
 
@@ -382,12 +426,23 @@ def dump(machine: BrokerMachine, partition: TopicPartition) -> list[Seen] | None
 
     The directories are those that ``raftlog.storage.store`` draws.
     """
+    found = [_dump(machine, directory) for directory in _directories(machine, partition)]
+    # A creation that was not finished may have left an empty one beside it.
+    return max(found, key=len, default=None)
+
+
+def _directories(machine: BrokerMachine, partition: TopicPartition) -> list[str]:
     disk = machine.disk
     topic = f"{DATA_DIRECTORY}/topics/{partition.topic}"
     directories = [f"{topic}/{name}/{partition.partition}" for name in disk.list_dir(topic)]
-    found = [_dump(machine, directory) for directory in directories if disk.exists(directory)]
-    # A creation that was not finished may have left an empty one beside it.
-    return max(found, key=len, default=None)
+    return [directory for directory in directories if disk.exists(directory)]
+
+
+def _finish_compaction(machine: BrokerMachine, partition: TopicPartition) -> None:
+    """Start the log, as a broker does: one that was ended in between has files of two kinds."""
+    for directory in _directories(machine, partition):
+        log = Log.open(machine.disk, directory, TopicConfig(cleanup_policy="compact"))
+        log.abandon()
 
 
 def _dump(machine: BrokerMachine, directory: str) -> list[Seen]:
@@ -402,8 +457,10 @@ def _dump(machine: BrokerMachine, directory: str) -> list[Seen]:
                 break  # a torn tail; if it is more than that, something will be missing
             lists = decode_lists(row.data)
             records += [
-                Seen(offset, value_name(value), row.header.leader_epoch)
-                for offset, value in zip(lists.offsets, lists.values, strict=True)
+                Seen(offset, record_name(value, headers), row.header.leader_epoch)
+                for offset, value, headers in zip(
+                    lists.offsets, lists.values, lists.headers, strict=True
+                )
                 if offset >= start
             ]
     return records

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from raftlog.client.aio.admin import AsyncAdmin
 from raftlog.client.aio.consumer import AsyncConsumer
@@ -32,11 +32,12 @@ from raftlog.testing.simulator.history import History, Outcome, Seen, Send
 from raftlog.testing.simulator.plans import ConsumerPlan, ProducerPlan, WorkloadPlan
 from raftlog.testing.simulator.process import ClientMachine
 from raftlog.testing.simulator.world import World
-from raftlog.types import ConsumerRecord, NewTopic, Offset, TopicPartition
+from raftlog.types import ConsumerRecord, Headers, NewTopic, Offset, TopicPartition
 
 TOPIC: Final = "events"
 PATIENCE_S: Final = 0.2  # after an error, before the next attempt
 OUTSTANDING_MAX: Final = 40
+NAME_HEADER: Final = "name"  # of a record without a value
 
 # Errors that say that a send had no effect. All others leave it open.
 WITHOUT_EFFECT: Final = (
@@ -166,6 +167,12 @@ async def _produce(workload: Workload, plan: ProducerPlan, machine: ClientMachin
         await producing.run()
 
 
+class _Record(NamedTuple):
+    value: bytes | None
+    key: bytes | None
+    headers: Headers
+
+
 class _Producing:
     """One producer, from its making to its end."""
 
@@ -198,15 +205,28 @@ class _Producing:
             await asyncio.sleep(random.expovariate(1 / plan.pause_s))
         await self._producer.close(timeout=plan.close_s)
 
-    def _begin(self, partition: TopicPartition) -> tuple[Send, bytes]:
+    def _begin(self, partition: TopicPartition) -> tuple[Send, _Record]:
         self._sent += 1
         self._outstanding += 1
         name = f"{self._process}#{self._sent}"
-        plan = self._plan
+        plan, random, compaction = self._plan, self._random, self._workload.plan.compaction
+        key, is_tombstone = "", False
+        if compaction is not None:
+            key = f"k{random.randrange(compaction.keys)}"
+            is_tombstone = random.random() < compaction.tombstones
         send = self._history.send(
-            self._process, partition, name, acks=plan.acks, idempotent=plan.idempotent
+            self._process,
+            partition,
+            name,
+            acks=plan.acks,
+            idempotent=plan.idempotent,
+            key=key,
+            is_tombstone=is_tombstone,
         )
-        return send, name.encode() + b" " * self._random.randint(1, plan.padding_max + 1)
+        value = name.encode() + b" " * random.randint(1, plan.padding_max + 1)
+        if is_tombstone:
+            return send, _Record(None, key.encode(), ((NAME_HEADER, value),))
+        return send, _Record(value, key.encode() if key else None, ())
 
     def _end(self, sends: list[Send], error: RaftlogError | None, *, is_whole: bool) -> None:
         """``is_whole``: the error is about all of them."""
@@ -218,9 +238,9 @@ class _Producing:
             self._history.end(send, outcome, "" if error is None else repr(error))
 
     async def _send(self, partition: TopicPartition) -> None:
-        send, value = self._begin(partition)
+        send, record = self._begin(partition)
         try:
-            future = await self._producer.send(TOPIC, value, partition=partition.partition)
+            future = await self._producer.send(TOPIC, *record, partition=partition.partition)
         except RaftlogError as error:
             self._end([send], error, is_whole=True)
         else:
@@ -237,7 +257,11 @@ class _Producing:
         sends = [send for send, _ in begun]
         try:
             future = await self._producer.send_many(
-                TOPIC, [value for _, value in begun], partition=partition.partition
+                TOPIC,
+                [record.value for _, record in begun],
+                [record.key for _, record in begun],
+                headers=[record.headers for _, record in begun],
+                partition=partition.partition,
             )
         except RaftlogError as error:
             self._end(sends, error, is_whole=True)
@@ -327,13 +351,15 @@ def by_partition(records: list[ConsumerRecord]) -> dict[TopicPartition, list[See
     for record in records:
         partition = TopicPartition(record.topic, record.partition)
         found.setdefault(partition, []).append(
-            Seen(record.offset, value_name(record.value), record.leader_epoch)
+            Seen(record.offset, record_name(record.value, record.headers), record.leader_epoch)
         )
     return found
 
 
-def value_name(value: bytes | None) -> str:
-    """The name of a value, without its padding."""
+def record_name(value: bytes | None, headers: Headers) -> str:
+    """The name of a record, without its padding: a tombstone has it in a header."""
+    if value is None:
+        value = dict(headers).get(NAME_HEADER)
     return (value or b"").split(b" ", 1)[0].decode(errors="backslashreplace")
 
 
@@ -431,8 +457,11 @@ class Reading:
     def take(self, records: list[ConsumerRecord]) -> None:
         for partition, seen in by_partition(records).items():
             self.records[partition] += seen
-            if seen[-1].offset + 1 >= self.left.get(partition, 0):
-                self.left.pop(partition, None)
+
+    def reached(self, partition: TopicPartition, position: Offset) -> None:
+        """All below ``position`` was read: not its last record, which may be gone by compaction."""
+        if position >= self.left.get(partition, 0):
+            self.left.pop(partition, None)
 
 
 async def read_all(workload: Workload, reading: Reading, machine: ClientMachine) -> None:
@@ -446,6 +475,8 @@ async def read_all(workload: Workload, reading: Reading, machine: ClientMachine)
             reading.begin(starts, await ask_ends(workload, consumer, machine.name))
             while reading.left:
                 reading.take(await consumer.poll(500, 1_000))
+                for partition in list(reading.left):
+                    reading.reached(partition, await consumer.position(partition))
         except RaftlogError as error:
             workload.world.trace(f"{machine.name}: {error}")
             await asyncio.sleep(PATIENCE_S)

@@ -32,10 +32,16 @@ from raftlog.testing.simulator.process import (
 BOOT_LIMIT_S: Final = 60.0
 
 
-def broker_config(machine: BrokerMachine, *, replacement_delay_ms: int = 600_000) -> BrokerConfig:
+def broker_config(
+    machine: BrokerMachine,
+    *,
+    replacement_delay_ms: int = 600_000,
+    cleaner_interval_ms: int = 15_000,
+) -> BrokerConfig:
     """One of a cluster of all machines; alone, if there is one. What is periodic comes often.
 
     ``replacement_delay_ms``: after which a replica that is gone is replaced by a witness.
+    ``cleaner_interval_ms``: between two looks at what is to be compacted.
     """
     addresses = machine.world.addresses
     return BrokerConfig(
@@ -45,18 +51,19 @@ def broker_config(machine: BrokerMachine, *, replacement_delay_ms: int = 600_000
         voters=tuple(Voter(*voter) for voter in addresses.items()) if len(addresses) > 1 else (),
         cluster_secret="known to all of them",
         log_checkpoint_interval_ms=1_000,
+        log_cleaner_interval_ms=cleaner_interval_ms,
         log_retention_check_interval_ms=1_500,
         controlled_shutdown_timeout_ms=2_000,
         replica_replacement_delay_ms=replacement_delay_ms,
     )
 
 
-async def start_broker(
-    machine: BrokerMachine, *, replacement_delay_ms: int = 600_000
-) -> RunningBroker:
-    """The real broker, with a machine's devices for surroundings."""
+async def start_broker(machine: BrokerMachine, **intervals: int) -> RunningBroker:
+    """The real broker, with a machine's devices for surroundings. ``intervals``: see
+    ``broker_config``.
+    """
     return await Broker.start(
-        broker_config(machine, replacement_delay_ms=replacement_delay_ms),
+        broker_config(machine, **intervals),
         clock=machine.clock,
         disk=machine.disk,
         on_fatal=machine.on_fatal,

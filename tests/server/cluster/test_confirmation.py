@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from raftlog.errors import LeaderNotAvailableError, NotLeaderError, RaftlogError
-from raftlog.server.cluster.confirmation import CONFIRM_SECONDS_MAX, confirm
+from raftlog.server.cluster.confirmation import ASK_AGAIN_SECONDS, CONFIRM_SECONDS_MAX, confirm
 from raftlog.server.cluster.replica_session import ReplicaSession
 from raftlog.server.replica_host import PartitionHost
 from tests.server.cluster.paper import Scene, play, state_of
@@ -97,6 +97,40 @@ def test_who_follows_in_another_epoch_confirms_nothing() -> None:
         a.ask()
         a.sessions[2].is_heard()
         assert a.told == []
+
+    play(test)
+
+
+def test_who_does_not_follow_yet_is_asked_again() -> None:
+    """An epoch has just begun: a follower's next request may be of before it heard of that."""
+
+    async def test(s: Scene) -> None:
+        a = Asking(s)
+        late = a.sessions.pop(3)
+        a.sessions[2].epoch = 4
+        a.ask()
+        a.sessions[2].is_heard()
+        a.sessions[2].epoch = 5
+        a.sessions[3] = late
+        assert not a.sessions[2].waiting
+        await asyncio.sleep(2 * ASK_AGAIN_SECONDS)
+        a.sessions[2].is_heard()
+        a.sessions[3].is_heard()
+        assert a.told == [None]
+
+    play(test)
+
+
+def test_nobody_is_asked_again_when_the_time_is_up() -> None:
+    async def test(s: Scene) -> None:
+        a = Asking(s, isr=[1, 2])
+        a.sessions[2].epoch = 4
+        a.ask()
+        for _ in range(100):
+            a.sessions[2].is_heard()
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
+        assert [type(error) for error in a.told] == [LeaderNotAvailableError]
+        assert not a.sessions[2].waiting
 
     play(test)
 

@@ -222,6 +222,44 @@ def test_the_watermark_is_told_when_there_is_nothing_else_to_say() -> None:
     play(test)
 
 
+@pytest.mark.parametrize("epoch", [4, 6])
+def test_who_was_refused_is_told_the_watermark_once_it_may_copy(epoch: int) -> None:
+    """A refusal names it, too, and nobody takes it from there; then nothing is appended."""
+
+    async def test(s: Scene) -> None:
+        lead = Leading(s)
+        log = s.log()
+        write(log, b"a", epoch=3)
+        host = lead.leader(log, isr=[1])
+        await s.settle()
+        assert host.high_watermark == 1
+        refused = lead.fetch(at(1, last_epoch=3, epoch=epoch), full=True)
+        assert only(refused).failure is not None
+        waiting = lead.fetch(at(1, last_epoch=3))
+        lead.fetch()
+        assert only(waiting).high_watermark == 1
+
+    play(test)
+
+
+def test_who_asks_anew_is_told_the_watermark_anew() -> None:
+    """What it was told it may have let be, because its log was being cut."""
+
+    async def test(s: Scene) -> None:
+        lead = Leading(s)
+        host = lead.leader()
+        append(host, b"a")
+        await s.settle()
+        lead.fetch(at(0), full=True)
+        lead.fetch(at(1, last_epoch=5))
+        first = lead.fetch(at(1, last_epoch=5))
+        second = lead.fetch(at(1, last_epoch=5))
+        lead.fetch()
+        assert [only(reply).high_watermark for reply in (first, second)] == [1, 1]
+
+    play(test)
+
+
 def test_no_watermark_is_told_to_who_has_to_cut_first() -> None:
     """Its log reaches beyond what both have: it would take foreign records for committed ones."""
 

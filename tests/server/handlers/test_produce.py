@@ -17,6 +17,7 @@ from raftlog.errors import (
 from raftlog.protocol import api as apis
 from raftlog.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse
 from raftlog.types import NO_TIMESTAMP
+from tests.record.batches import batch_of as keyed_batch
 from tests.record.batches import resealed
 from tests.server.harness import Client, FakeClock, FaultyDisk, RunningBroker, batch_of, error_of
 
@@ -166,6 +167,41 @@ def test_a_batch_over_the_topics_limit_is_refused(client: Client) -> None:
     client.create("t", max_message_bytes="2000")
     assert isinstance(error_of(client.produce("t", batch_of(b"x" * 3_000))), RecordTooLargeError)
     assert client.produce("t", batch_of(b"x" * 1_000)).base_offset == 0
+
+
+def test_a_compacted_topic_takes_only_records_with_keys(client: Client) -> None:
+    client.create("t", cleanup_policy="compact")
+    client.create("both", cleanup_policy="compact,delete")
+    client.create("other")
+    keyed = batch_with([b"k", b""])
+    for topic in ("t", "both"):
+        assert client.produce(topic, keyed).base_offset == 0
+        for bad, row in (
+            (batch_of(b"a"), 0),
+            (batch_with([b"k", None]), 1),
+            (batch_with([None, b"k"]), 0),
+        ):
+            error = error_of(client.produce(topic, bad))
+            assert isinstance(error, InvalidRequestError)
+            assert f"record {row} of the batch has no key" in str(error)
+            assert "Send every record with a key" in str(error)
+        assert client.offset(topic, "latest").offset == 2
+    assert client.produce("other", batch_of(b"a")).base_offset == 0
+
+
+def test_a_producer_cannot_send_what_only_compaction_makes(client: Client) -> None:
+    client.create("t", cleanup_policy="compact")
+    sparse = resealed(batch_with([b"k", b"l"]), last_offset_delta=5)
+    assert isinstance(error_of(client.produce("t", sparse)), CorruptBatchError)
+    flagged = batch_with([b"k"])
+    with_flag = flagged[:2] + b"\x02\x00" + flagged[4:]
+    for batch in (with_flag, resealed(flagged, leader_flags=2)):
+        answer = client.produce("t", batch)
+        assert answer.failure is None or isinstance(error_of(answer), CorruptBatchError)
+
+
+def batch_with(keys: list[bytes | None]) -> bytes:
+    return keyed_batch([b"v"] * len(keys), keys=keys)
 
 
 def test_batches_that_are_not_for_producers_are_refused(client: Client) -> None:

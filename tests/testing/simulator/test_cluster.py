@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from raftlog.record.compaction import Mask, Original, Rewriter
 from raftlog.replication.leadership import Leadership
 from raftlog.server.cluster.member import Member
 from raftlog.server.cluster.roles import Roles
+from raftlog.storage.compaction import CompactionState
 from raftlog.testing.simulator.faults import FaultPlan
 from raftlog.testing.simulator.scenario import Mode, Scenario, Verdict, run
 
@@ -19,20 +21,29 @@ NIGHTLY_SEEDS = 100_000
 BROKEN_WITHIN_SEEDS = 30
 
 
-def seeds(mode: Mode, brokers: int, numbers: Iterable[int], *, light: bool = True) -> None:
+def seeds(
+    mode: Mode,
+    brokers: int,
+    numbers: Iterable[int],
+    *,
+    light: bool = True,
+    compacted: bool = False,
+) -> None:
     """Run so many seeds; the first bad one fails, and is told with what replays it."""
     for number in numbers:
-        scenario = Scenario.draw(number, mode=mode, brokers=brokers, light=light)
+        scenario = Scenario.draw(
+            number, mode=mode, brokers=brokers, light=light, compacted=compacted
+        )
         verdict = run(scenario)
         assert verdict.is_good, (verdict.violations[:10], replay(verdict))
 
 
 def replay(verdict: Verdict) -> str:
     scenario = verdict.scenario
-    light = " --light" if scenario.light else ""
+    options = " --light" * scenario.light + " --compacted" * scenario.is_compacted
     return (
         f"python -m raftlog.testing.simulator --seed {scenario.seed} --mode {scenario.mode} "
-        f"--brokers {scenario.brokers}{light} --trace"
+        f"--brokers {scenario.brokers}{options} --trace"
     )
 
 
@@ -58,6 +69,25 @@ def test_two_of_three_brokers_that_are_healed_work(seed: int, number: int) -> No
 @pytest.mark.parametrize("number", range(1))
 def test_three_of_five_brokers_that_are_healed_work(seed: int, number: int) -> None:
     seeds("liveness", 5, chunk(seed, number))
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_compacted_topics_keep_their_last_records(seed: int, brokers: int) -> None:
+    seeds("safety", brokers, chunk(seed, 0), compacted=True)
+
+
+@pytest.mark.seeds
+@pytest.mark.parametrize(
+    ("brokers", "number"), [*((3, n) for n in range(16)), *((1, n) for n in range(4))]
+)
+def test_200_seeds_of_compacted_topics(seed: int, brokers: int, number: int) -> None:
+    seeds("safety", brokers, chunk(seed + 20_000, number), compacted=True)
+
+
+@pytest.mark.seeds
+@pytest.mark.parametrize("number", range(4))
+def test_40_seeds_of_a_core_that_compacts(seed: int, number: int) -> None:
+    seeds("liveness", 3, chunk(seed + 20_000, number), compacted=True)
 
 
 @pytest.mark.seeds
@@ -86,6 +116,12 @@ def test_very_many_seeds_of_a_cluster(seed: int, mode: Mode, brokers: int) -> No
     seeds(mode, brokers, range(seed, seed + NIGHTLY_SEEDS // 4), light=False)
 
 
+@pytest.mark.nightly
+@pytest.mark.timeout(0)
+def test_very_many_seeds_of_compacted_topics(seed: int) -> None:
+    seeds("safety", 3, range(seed, seed + NIGHTLY_SEEDS // 10), light=False, compacted=True)
+
+
 def test_seeds_meet_faults_of_many_kinds_and_still_get_things_done(seed: int) -> None:
     verdicts = [run(Scenario.draw(n, brokers=3, light=True)) for n in range(seed, seed + 10)]
     assert len({kind for verdict in verdicts for kind in verdict.faults}) >= 12
@@ -108,15 +144,35 @@ def test_disks_are_lost_one_after_the_other(brokers: int) -> None:
 # -- broken builds ---------------------------------------------------------------------------------
 
 
-def kinds_found(until: str) -> set[str]:
+def kinds_found(until: str, *, compacted: bool = False) -> set[str]:
     """The kinds of violation that seeds find, up to the first seed that finds this one."""
     kinds: set[str] = set()
     for number in range(BROKEN_WITHIN_SEEDS):
-        verdict = run(Scenario.draw(number, brokers=3, light=True))
+        verdict = run(Scenario.draw(number, brokers=3, light=True, compacted=compacted))
         kinds |= {violation.kind for violation in verdict.violations}
         if until in kinds:
             break
     return kinds
+
+
+def test_compacting_tombstones_away_at_once_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def all_of_them(self: CompactionState, **_terms: int) -> int:
+        return self.clean_end_offset
+
+    monkeypatch.setattr(CompactionState, "tombstones_due_below", all_of_them)
+    assert "LOST" in kinds_found("LOST", compacted=True)
+
+
+def test_compacting_a_last_record_away_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    add = Rewriter.add
+
+    def add_less(self: Rewriter, original: Original, kept: Mask, **how: bool) -> object:
+        if len(kept) > 1:
+            kept[-1] = False
+        return add(self, original, kept, **how)
+
+    monkeypatch.setattr(Rewriter, "add", add_less)
+    assert "LOST" in kinds_found("LOST", compacted=True)
 
 
 def test_committing_without_followers_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,8 @@ def test_a_bad_seed_says_why_and_how_to_see_it_again(
     assert "violations: 50" in printed
     assert printed.count("LOST") == command.VIOLATIONS_SHOWN_MAX
     assert "--seed 7 --mode liveness --brokers 3 --trace" in printed
+    assert command.main(["--seed", "7", "--compacted"]) == 1
+    assert "--brokers 1 --compacted --trace" in capsys.readouterr().out
     assert command.main(["--seed", "7", "--brokers", "3", "--light"]) == 1
     assert "--seed 7 --mode safety --brokers 3 --light --trace" in capsys.readouterr().out
 

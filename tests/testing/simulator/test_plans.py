@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from raftlog.testing.simulator.plans import WorkloadPlan
+from raftlog.config import TopicConfig
+from raftlog.testing.simulator.plans import CompactionPlan, WorkloadPlan
 
 
 def test_plans_differ_from_seed_to_seed() -> None:
@@ -26,6 +27,20 @@ def test_a_topic_may_ask_for_more_replicas() -> None:
     assert key not in WorkloadPlan.draw(Random(1), replication_factor=2).topic_config
     plan = WorkloadPlan.draw(Random(1), replication_factor=2, min_isr=2)
     assert plan.topic_config[key] == "2"
+
+
+def test_compacted_topics_differ_and_are_legal() -> None:
+    drawn = [CompactionPlan.draw(Random(seed)) for seed in range(100)]
+    assert {plan.keeps_tombstones for plan in drawn} == {True, False}
+    assert {plan.keys for plan in drawn} == {1, 5, 50}
+    plan = WorkloadPlan.draw(Random(1), replication_factor=2)
+    for compaction in drawn:
+        compacted = plan.with_compaction(compaction)
+        config = TopicConfig.from_text(compacted.topic_config)
+        assert config.is_compacted
+        assert config.retention_ms == -1
+        assert compacted.producers == plan.producers
+        assert compacted.lightened().compaction == compaction
 
 
 def test_a_light_plan_is_the_same_with_less_to_do() -> None:

@@ -19,15 +19,22 @@ from raftlog.errors import (
     ThrottledError,
 )
 from raftlog.testing.simulator.history import EndOffsets, Outcome, Poll, Seen, Send
-from raftlog.testing.simulator.plans import ConsumerPlan, ProducerPlan, WorkloadPlan
+from raftlog.testing.simulator.plans import (
+    DAY_MS,
+    CompactionPlan,
+    ConsumerPlan,
+    ProducerPlan,
+    WorkloadPlan,
+)
 from raftlog.testing.simulator.workload import (
+    NAME_HEADER,
     Reading,
     Workload,
     by_partition,
     create_topic,
     outcome_of,
     read_all,
-    value_name,
+    record_name,
 )
 from raftlog.testing.simulator.world import World
 from raftlog.types import ConsumerRecord, TopicPartition
@@ -51,10 +58,11 @@ def test_an_error_says_what_became_of_a_send(error: type[RaftlogError], outcome:
     assert outcome_of(error("why")) is outcome
 
 
-def test_a_value_has_a_name_and_padding() -> None:
-    assert value_name(b"producer-1/1.1#7     ") == "producer-1/1.1#7"
-    assert value_name(b"\xff ") == "\\xff"
-    assert value_name(None) == ""
+def test_a_record_has_a_name_and_padding() -> None:
+    assert record_name(b"producer-1/1.1#7     ", ()) == "producer-1/1.1#7"
+    assert record_name(b"\xff ", ()) == "\\xff"
+    assert record_name(None, ((NAME_HEADER, b"producer-1/1.1#8 "),)) == "producer-1/1.1#8"
+    assert record_name(None, ()) == ""
 
 
 def record(partition: int, offset: int, value: bytes) -> ConsumerRecord:
@@ -75,8 +83,10 @@ def test_a_reading_is_over_at_the_ends() -> None:
     reading.begin({zero: 0, one: 4}, {zero: 2, one: 4})
     assert reading.left == {zero: 2}
     reading.take([record(0, 0, b"a")])
+    reading.reached(zero, 1)
     assert reading.left
     reading.take([record(0, 1, b"b"), record(0, 2, b"later")])
+    reading.reached(zero, 3)
     assert not reading.left
     assert len(reading.records[zero]) == 3
     assert reading.records[one] == []
@@ -153,6 +163,24 @@ def test_where_nothing_goes_wrong_everything_is_ok_and_in_the_log() -> None:
     assert sum(len(records) for poll in polls for records in poll.records.values()) > 100
     ends = [entry.ends for entry in workload.history if isinstance(entry, EndOffsets)]
     assert ends[-1] == {name: len(records) for name, records in reading.records.items()}
+
+
+def test_of_a_compacted_topic_records_have_keys_and_some_have_no_value() -> None:
+    compaction = CompactionPlan(
+        keys=3,
+        tombstones=0.3,
+        topic_config={"cleanup.policy": "compact", "delete.retention.ms": str(DAY_MS)},
+        interval_ms=100,
+    )
+    plan = plan_of(PRODUCER, administrates=0.0, deletes=False).with_compaction(compaction)
+    workload, reading = calm(plan, seconds=2.0)
+    sends = workload.history.sends
+    assert {send.outcome for send in sends} == {Outcome.OK}
+    assert {send.key for send in sends} == {"k0", "k1", "k2"}
+    assert {send.is_tombstone for send in sends} == {True, False}
+    for partition, records in reading.records.items():
+        where = {send.value: send.offset for send in sends if send.partition == partition}
+        assert {seen.value: seen.offset for seen in records} == where, "too few to be compacted"
 
 
 @pytest.mark.parametrize("acks", [0, 1])

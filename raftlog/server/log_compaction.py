@@ -1,0 +1,200 @@
+"""Compacting one log: a ticket is taken from it, run in a thread, and given back to it.
+
+What may go, and how files change places safely, is the log's to say (``raftlog.storage``). Here
+stand when it is asked (never while the log is being synced), the thread's manners (it shares the
+interpreter's lock with the loop, and the disk with the syncs), and what ends it early.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from raftlog.errors import RaftlogError
+from raftlog.server.flusher import GroupCommit
+from raftlog.server.workers import Workers
+from raftlog.storage import Log
+from raftlog.types import Offset
+
+if TYPE_CHECKING:
+    from raftlog.storage import CompactionTicket
+
+SLEEP_SECONDS_MAX: Final = 0.1  # of a throttled thread, before it looks whether it is still wanted
+# The loop needs the interpreter's lock, too. After so long without a pause the thread gives it up,
+# for so long that the loop has it before the thread is back: with sleep(0) it may not.
+WORK_SECONDS_MAX: Final = 0.0005
+YIELD_SECONDS: Final = 0.00005
+
+Pause: TypeAlias = Callable[[int], None]
+
+
+def stand_still(seconds: float) -> None:
+    """Not ``time.sleep``: under libfaketime, which sets wall clocks, that fails with EINVAL."""
+    threading.Event().wait(seconds)
+
+
+class GivenUpError(Exception):
+    """The compaction is not wanted any more. Raised in its thread, and known to its owner only."""
+
+
+class Terms(NamedTuple):
+    """What a compaction is begun with."""
+
+    now_ms: int
+    chance_seed: int
+    memory_bytes: int
+
+
+class Pass(NamedTuple):
+    """What became of one. ``error``: None when it was done, or was not wanted any more."""
+
+    is_done: bool = False
+    error: Exception | None = None
+
+
+Finished: TypeAlias = Callable[[Pass], None]
+
+
+class Pace:
+    """What a compaction does after each step, in its thread: make way, and not go too fast.
+
+    Raises ``GivenUpError`` once ``is_given_up`` says so.
+    """
+
+    def __init__(
+        self,
+        is_given_up: Callable[[], bool],
+        *,
+        bytes_per_second: int = 0,
+        sleep: Callable[[float], None] = stand_still,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``bytes_per_second``: of reading and writing together; 0 is no limit."""
+        self._is_given_up = is_given_up
+        self._bytes_per_second = bytes_per_second
+        self._sleep = sleep
+        self._monotonic = monotonic
+        self._free_at = self._yielded_at = monotonic()
+
+    def __call__(self, size_bytes: int) -> None:
+        """``size_bytes`` were read or written since the last call."""
+        self._look()
+        now = self._monotonic()
+        if self._bytes_per_second:
+            self._throttle(size_bytes, now)
+        elif now - self._yielded_at >= WORK_SECONDS_MAX:
+            self._sleep(YIELD_SECONDS)
+            self._yielded_at = self._monotonic()
+
+    def _throttle(self, size_bytes: int, now: float) -> None:
+        """Sleep until what was done so far may have taken its time."""
+        self._free_at = max(self._free_at, now) + size_bytes / self._bytes_per_second
+        while (left := self._free_at - now) > 0:
+            self._sleep(min(left, SLEEP_SECONDS_MAX))
+            self._look()
+            now = self._monotonic()
+
+    def _look(self) -> None:
+        if self._is_given_up():
+            raise GivenUpError
+
+
+class LogCompaction:
+    """The compactions of one log. Invariant: at most one is under way, and nothing cuts the log or
+    removes its files until it is over.
+    """
+
+    __slots__ = ("_commit", "_is_out", "_log", "_waiting", "closed")
+
+    def __init__(self, log: Log, commit: GroupCommit) -> None:
+        self.closed: RaftlogError | None = None  # why none is begun any more
+        self._log = log
+        self._commit = commit
+        self._is_out = False
+        self._waiting: list[Callable[[], None]] = []  # for the end of the one that is under way
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the one that is under way is to end soon. Read by its thread."""
+        return self.closed is not None or bool(self._waiting)
+
+    def when_over(self, job: Callable[[], None]) -> None:
+        """Give up what is under way, and call ``job`` when it is over: now, if nothing is."""
+        if self._is_out:
+            self._waiting.append(job)
+        else:
+            job()
+
+    def begin(
+        self,
+        terms: Terms,
+        *,
+        high_watermark: Callable[[], Offset],
+        workers: Workers,
+        pause: Pause,
+        finished: Finished,
+    ) -> None:
+        """Compact the log, if there is something to gain; ``finished`` hears what came of it.
+
+        Only what is below ``high_watermark()``. So who is in the ISR never lacks anything that was
+        compacted (see ``replication.following.may_lack_tombstones``).
+        """
+        assert not self._is_out, "one at a time"
+        self._is_out = True
+        self._commit.between_syncs(
+            partial(self._begin, terms, high_watermark, workers, pause, finished)
+        )
+
+    def _begin(
+        self,
+        terms: Terms,
+        high_watermark: Callable[[], Offset],
+        workers: Workers,
+        pause: Pause,
+        finished: Finished,
+    ) -> None:
+        if self.is_given_up:
+            self._over(finished, Pass())
+            return
+        try:
+            ticket = self._log.begin_compaction(
+                now_ms=terms.now_ms,
+                high_watermark=high_watermark(),
+                chance_seed=terms.chance_seed,
+                memory_bytes=terms.memory_bytes,
+            )
+        except (RaftlogError, OSError) as error:
+            self._over(finished, Pass(error=error))
+            return
+        if ticket is None:
+            self._over(finished, Pass())
+            return
+
+        def came_back(_result: None, error: Exception | None) -> None:
+            self._commit.between_syncs(partial(self._end, ticket, error, finished))
+
+        workers.submit(partial(ticket.run, pause), came_back)
+
+    def _end(self, ticket: CompactionTicket, error: Exception | None, finished: Finished) -> None:
+        """The thread is done with the ticket. Called between syncs."""
+        # A stale ticket is one that the log has no use for, because it lost records meanwhile.
+        is_done = error is None and not self.is_given_up and not ticket.is_stale
+        try:
+            if is_done:
+                self._log.complete_compaction(ticket)
+            else:
+                self._log.abandon_compaction(ticket)
+        except (RaftlogError, OSError) as failure:
+            is_done, error = False, failure
+        self._commit.request()  # that makes the new files' places durable, and their indexes
+        self._over(finished, Pass(is_done, None if isinstance(error, GivenUpError) else error))
+
+    def _over(self, finished: Finished, outcome: Pass) -> None:
+        self._is_out = False
+        waiting, self._waiting = self._waiting, []
+        for job in waiting:
+            job()
+        finished(outcome)

@@ -1,0 +1,164 @@
+"""A led partition's consumer groups: heartbeats that wait, and who is told what, and when."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from raftlog.errors import (
+    CommitUnknownError,
+    CoordinatorLoadingError,
+    DiskFullError,
+    LeaderNotAvailableError,
+    NotCoordinatorError,
+    UnknownMemberError,
+)
+from tests.server.cluster.paper import Scene, play
+from tests.server.groups.paper_groups import Shown
+
+ALL = (1, 2, 3)
+
+
+def test_a_heartbeat_with_news_is_answered_at_once() -> None:
+    async def test(s: Scene) -> None:
+        shown = await Shown(s).ready()
+        shown.beat("m", epoch=0)
+        assert shown.told == [("m", 1)]
+
+    play(test)
+
+
+def test_a_heartbeat_without_waits_its_time() -> None:
+    async def test(s: Scene) -> None:
+        shown = await Shown(s).ready()
+        shown.beat("m", wait_seconds=3)
+        await asyncio.sleep(2.9)
+        assert shown.told == []
+        await asyncio.sleep(0.2)
+        assert shown.told == [("m", 1)]
+        assert shown.host.log.log_end_offset == 0, "and writes nothing"
+
+    play(test)
+
+
+def test_who_is_woken_is_told_what_is_then_and_when_it_is_committed() -> None:
+    async def test(s: Scene) -> None:
+        shown = await Shown(s, isr=ALL).ready()
+        shown.beat("m")
+        shown.beat("n")
+        shown.groups.epochs["m"] = 2
+        shown.put(b"a", wake=("m",))
+        await s.settle()
+        assert shown.told == []
+        shown.commit()
+        assert sorted(map(str, shown.told)) == ["('m', 2)", "1"]
+
+    play(test)
+
+
+def test_who_was_thrown_out_while_waiting_is_told() -> None:
+    async def test(s: Scene) -> None:
+        shown = await Shown(s).ready()
+        shown.beat("m")
+        del shown.groups.epochs["m"]
+        shown.put(b"a", wake=("m",))
+        await s.settle()
+        assert ("m", UnknownMemberError) in shown.told
+
+    play(test)
+
+
+def test_a_newer_heartbeat_answers_the_older() -> None:
+    async def test(s: Scene) -> None:
+        shown = await Shown(s).ready()
+        shown.beat("m")
+        shown.beat("m")
+        assert shown.told == [("m", 1)]
+        await asyncio.sleep(10)
+        assert shown.told == [("m", 1)] * 2
+
+    play(test)
+
+
+def test_a_connection_that_is_lost_has_no_heartbeats() -> None:
+    async def test(s: Scene) -> None:
+        shown = await Shown(s).ready()
+        shown.beat("m", owner="a")
+        shown.beat("n", owner="b")
+        shown.shard.forget("a")
+        await asyncio.sleep(10)
+        assert shown.told == [("n", 1)]
+
+    play(test)
+
+
+def test_heartbeats_are_answered_when_the_shard_ends() -> None:
+    async def test(s: Scene) -> None:
+        shown = await Shown(s).ready()
+        shown.beat("m")
+        shown.shard.close(NotCoordinatorError("the broker stops"))
+        assert shown.told == [("m", NotCoordinatorError)]
+        with pytest.raises(NotCoordinatorError):
+            shown.beat("m")
+
+    play(test)
+
+
+def test_heartbeats_are_answered_when_the_state_is_read_anew() -> None:
+    async def test(s: Scene) -> None:
+        shown = await Shown(s).ready()
+        shown.beat("m")
+        s.disk.capacity_bytes = 0
+        with pytest.raises(DiskFullError):
+            shown.put(b"a")
+        assert shown.told == [("m", CoordinatorLoadingError)]
+
+    play(test)
+
+
+def test_who_leads_no_more_tells_nothing_even_if_nobody_has_noticed() -> None:
+    """What was decided last is not committed, and what will be at its offset is another's."""
+
+    async def test(s: Scene) -> None:
+        shown = await Shown(s, isr=ALL).ready()
+        shown.beat("m", wait_seconds=3)
+        shown.put(b"a")
+        await s.settle()
+        shown.host.follow(2, 6)
+        assert shown.told == [CommitUnknownError]
+        await asyncio.sleep(4)
+        shown.host.advance_high_watermark(shown.host.log.log_end_offset)
+        assert shown.told == [CommitUnknownError, ("m", NotCoordinatorError)]
+
+    play(test)
+
+
+def test_idle_heartbeats_do_not_ask_who_leads_each_time() -> None:
+    async def test(s: Scene) -> None:
+        shown = await Shown(s).ready()
+        for _ in range(100):
+            shown.beat("m", wait_seconds=0)
+            await asyncio.sleep(0.1)
+        assert len(shown.told) == 100
+        assert 2 <= shown.asks <= 6
+
+    play(test)
+
+
+def test_heartbeats_of_who_leads_no_more_and_has_not_heard_of_it_end() -> None:
+    """It answers for some seconds, and then it has to be certain."""
+
+    async def test(s: Scene) -> None:
+        shown = await Shown(s).ready()
+        shown.beat("m", wait_seconds=0)
+        shown.answers_questions = False
+        for _ in range(120):
+            await asyncio.sleep(0.1)
+            shown.beat("m", wait_seconds=0)
+            while shown.questions:
+                shown.questions.pop()(LeaderNotAvailableError("nobody answers"))
+        assert shown.told[:90] == [("m", 1)] * 90
+        assert shown.told[-1] == ("m", NotCoordinatorError)
+
+    play(test)

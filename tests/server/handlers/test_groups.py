@@ -1,0 +1,312 @@
+"""Consumer groups over the wire: finding them, members, offsets, and what is wrong with requests.
+
+One broker on real sockets. What its groups decide is tested with ``raftlog.groups``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raftlog import limits
+from raftlog.errors import (
+    FencedMemberError,
+    GroupNotEmptyError,
+    InstanceFencedError,
+    InvalidGroupError,
+    InvalidRequestError,
+    NotCoordinatorError,
+    PartitionNotOwnedError,
+    RetriableError,
+    UnknownAssignorError,
+    UnknownGroupError,
+    UnknownMemberError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from raftlog.protocol import api as apis
+from raftlog.protocol import groups as wire
+from raftlog.protocol.groups import AWAY_EPOCH, LEAVE_EPOCH
+from raftlog.protocol.topics import (
+    DeleteTopicsRequest,
+)
+from raftlog.types import OFFSETS_TOPIC
+from tests.server.handlers.group_client import GroupClient, at, group_client, partitions_of
+from tests.server.harness import (
+    Client,
+    RunningBroker,
+    error_of,
+    only,
+    running,
+)
+
+
+@pytest.fixture
+def groups(client: Client) -> GroupClient:
+    return group_client(client)
+
+
+# -- finding
+
+
+def test_the_topic_is_made_when_somebody_asks(broker: RunningBroker, client: Client) -> None:
+    assert OFFSETS_TOPIC not in broker.broker.context.topics
+    first, second = GroupClient(client).find("g", "é")
+    assert (first.broker_id, second.broker_id) == (1, 1)
+    assert (first.host, first.port) == tuple(broker.address)
+    topic = broker.call(lambda: broker.broker.context.topics.topic(OFFSETS_TOPIC))
+    assert len(topic.hosts) == 16
+    assert topic.config.cleanup_policy == "compact"
+    assert topic.config.segment_bytes == 16 * limits.MIB
+
+
+def test_many_may_ask_at_the_same_time(broker: RunningBroker) -> None:
+    message = wire.FindCoordinatorsRequest(groups=["g"])
+    with broker.client() as one, broker.client() as other:
+        sent = [(each, each.send(apis.FIND_COORDINATORS, message)) for each in [one, other] * 10]
+        for each, number in sent:
+            answer = each.answer(number).message
+            assert isinstance(answer, wire.FindCoordinatorsResponse)
+            assert only(answer.coordinators).broker_id == 1
+
+
+def test_settings_of_the_topic(tmp_path: Path) -> None:
+    with (
+        running(
+            tmp_path / "data", offsets_topic_num_partitions="3", offsets_topic_segment_bytes="65536"
+        ) as broker,
+        broker.client() as client,
+    ):
+        GroupClient(client).find("g")
+        topic = broker.call(lambda: broker.broker.context.topics.topic(OFFSETS_TOPIC))
+        assert (len(topic.hosts), topic.config.segment_bytes) == (3, 65_536)
+
+
+def test_names_that_are_none(groups: GroupClient) -> None:
+    long, empty, good = groups.find("x" * 300, "", "g")
+    assert isinstance(error_of(long), InvalidGroupError)
+    assert "it has 300" in str(error_of(long)) or "(300)" in str(error_of(long))
+    assert isinstance(error_of(empty), InvalidGroupError)
+    assert good.failure is None
+    for ask in (groups.join, lambda member, group: groups.fetch(group=group)):
+        with pytest.raises(InvalidGroupError):
+            ask("m", group="x" * 300)
+    with pytest.raises(InvalidGroupError):
+        groups.commit(at(0, 1), group="x" * 300)
+    assert isinstance(error_of(groups.described("x" * 300)), InvalidGroupError)
+    assert isinstance(error_of(only(groups.delete(""))), InvalidGroupError)
+
+
+def test_before_there_is_a_topic_nobody_coordinates(client: Client) -> None:
+    groups = GroupClient(client)
+    with pytest.raises(NotCoordinatorError, match="there is no __consumer_offsets"):
+        groups.fetch()
+    assert isinstance(error_of(groups.described()), NotCoordinatorError)
+    assert groups.listed() == {}
+
+
+# -- members
+
+
+def test_a_member_joins_stays_and_leaves(groups: GroupClient) -> None:
+    joined = groups.join("m", client_id="app")
+    assert partitions_of(joined) == {0, 1, 2, 3}
+    again = groups.beat("m", joined.member_epoch, owned=joined.assignment)
+    assert (again.member_epoch, again.assignment) == (joined.member_epoch, joined.assignment)
+    (member,) = groups.described().members
+    assert (member.member_id, member.client_id, member.host) == ("m", "app", "127.0.0.1")
+    assert groups.listed()["g"].members == 1
+    groups.beat("m", LEAVE_EPOCH)
+    assert groups.described().members == []
+    with pytest.raises(UnknownMemberError):
+        groups.beat("m", joined.member_epoch)
+
+
+def test_two_members_share(groups: GroupClient) -> None:
+    """The second gets what the first has given up, when it has said so, and is told at once."""
+    one = groups.join("m")
+    two = groups.join("n")
+    assert partitions_of(two) == set()
+    waiting = groups.send_beat("n", two.member_epoch, wait_ms=15_000)
+    less = groups.beat("m", one.member_epoch, owned=one.assignment)
+    assert len(partitions_of(less)) == 2
+    groups.beat("m", less.member_epoch, owned=less.assignment)
+    answer = groups.client.answer(waiting).message
+    assert isinstance(answer, wire.GroupHeartbeatResponse)
+    assert partitions_of(answer) | partitions_of(less) == {0, 1, 2, 3}
+    assert groups.described().state in ("stable", "reconciling")
+
+
+def test_a_heartbeat_that_waits_is_answered_by_the_next(groups: GroupClient) -> None:
+    one = groups.join("m")
+    fields: dict[str, Any] = {"owned": one.assignment, "wait_ms": 15_000}
+    first = groups.send_beat("m", one.member_epoch, **fields)
+    second = groups.send_beat("m", one.member_epoch, **fields)
+    assert isinstance(groups.client.answer(first).message, wire.GroupHeartbeatResponse)
+    assert not groups.client.answered(second)
+
+
+def test_a_heartbeat_waits_a_third_of_the_session_at_most(groups: GroupClient) -> None:
+    one = groups.join("m", session_timeout_ms=300)
+    sent = groups.send_beat(
+        "m", one.member_epoch, owned=one.assignment, wait_ms=60_000, session_timeout_ms=300
+    )
+    assert isinstance(groups.client.answer(sent).message, wire.GroupHeartbeatResponse)
+
+
+def test_heartbeats_of_a_lost_connection_are_forgotten(
+    broker: RunningBroker, groups: GroupClient
+) -> None:
+    one = groups.join("m")
+    with broker.client() as other:
+        GroupClient(other).send_beat("m", one.member_epoch, owned=one.assignment, wait_ms=15_000)
+        assert GroupClient(other).listed()
+
+    def parked() -> int:
+        shards = broker.broker.context.coordinator.shards()
+        return sum(len(shard._parked) for shard in shards)
+
+    broker.wait_until(lambda: parked() == 0)
+
+
+def test_members_that_are_none(groups: GroupClient) -> None:
+    joined = groups.join("m")
+    with pytest.raises(UnknownMemberError):
+        groups.beat("nobody", 3)
+    with pytest.raises(FencedMemberError):
+        groups.beat("m", joined.member_epoch + 7)
+    with pytest.raises(UnknownAssignorError, match="range"):
+        groups.join("n", assignor="sticky")
+    with pytest.raises(InvalidRequestError, match=r"group\.max\.session\.timeout\.ms"):
+        groups.join("n", session_timeout_ms=(1 << 31) - 1)
+    with pytest.raises(InvalidRequestError, match=r"group\.min\.session\.timeout\.ms"):
+        groups.join("n", session_timeout_ms=1)
+
+
+def test_one_instance_id_is_one_member(groups: GroupClient) -> None:
+    one = groups.join("m", instance_id="pod-0")
+    two = groups.join("n", instance_id="pod-0")
+    assert partitions_of(two) == partitions_of(one)
+    with pytest.raises(InstanceFencedError):
+        groups.beat("m", one.member_epoch, instance_id="pod-0")
+    groups.beat("n", AWAY_EPOCH, instance_id="pod-0")
+    back = groups.join("o", instance_id="pod-0")
+    assert partitions_of(back) == partitions_of(one)
+
+
+def test_the_size_of_a_group_is_bounded(tmp_path: Path) -> None:
+    with running(tmp_path / "data", group_max_size="1") as broker, broker.client() as client:
+        client.create("t")
+        groups = GroupClient(client)
+        groups.find("g")
+        groups.join("m")
+        with pytest.raises(RetriableError, match="1"):
+            groups.join("n")
+
+
+def test_an_operators_default_assignor(tmp_path: Path) -> None:
+    with (
+        running(tmp_path / "data", group_assignors="range,uniform") as broker,
+        broker.client() as client,
+    ):
+        client.create("t")
+        groups = GroupClient(client)
+        groups.find("g")
+        groups.join("m")
+        assert groups.described().assignor == "range"
+
+
+# -- offsets
+
+
+def test_what_is_committed_is_fetched(groups: GroupClient) -> None:
+    outcomes = groups.commit(at(0, 5, metadata="of job 7"), at(1, 6))
+    assert [one.failure for one in outcomes] == [None, None]
+    assert groups.fetch() == {0: 5, 1: 6}
+    assert groups.fetch(1, 3) == {1: 6, 3: -1}
+    assert groups.fetch(group="another") == {}
+    assert groups.listed()["g"].state == "empty"
+
+
+def test_a_members_commit(groups: GroupClient) -> None:
+    joined = groups.join("m")
+    assert only(groups.commit(at(0, 5), member="m", epoch=joined.member_epoch)).failure is None
+    with pytest.raises(UnknownMemberError):
+        groups.commit(at(0, 6), member="n", epoch=joined.member_epoch)
+    with pytest.raises(FencedMemberError):
+        groups.commit(at(0, 6), member="m", epoch=joined.member_epoch + 7)
+    with pytest.raises(GroupNotEmptyError):
+        groups.commit(at(0, 6))
+    assert groups.fetch() == {0: 5}
+
+
+def test_a_partition_of_another_member(groups: GroupClient) -> None:
+    groups.join("m", topics=["t"])
+    two = groups.join("n", topics=["t"])
+    outcome = only(groups.commit(at(0, 5), member="n", epoch=two.member_epoch))
+    assert isinstance(error_of(outcome), PartitionNotOwnedError)
+
+
+def test_offsets_that_are_refused_one_by_one(groups: GroupClient) -> None:
+    long_note = "x" * (limits.OFFSET_METADATA_CHARS_MAX + 1)
+    elsewhere = wire.OffsetToCommit(topic="gone", partition=0, offset=1)
+    outcomes = groups.commit(at(0, 5), at(9, 5), elsewhere, at(1, 5, metadata=long_note))
+    assert outcomes[0].failure is None
+    errors = [error_of(outcome) for outcome in outcomes[1:]]
+    assert [type(error) for error in errors] == [
+        UnknownPartitionError,
+        UnknownTopicError,
+        InvalidRequestError,
+    ]
+    assert groups.fetch() == {0: 5}
+
+
+def test_offsets_of_a_topic_that_was_made_anew_are_gone(
+    broker: RunningBroker, groups: GroupClient
+) -> None:
+    old = only(groups.join("m").assignment).topic_id
+    groups.beat("m", LEAVE_EPOCH)
+    groups.commit(at(0, 5))
+    client = groups.client
+    client.ask(apis.DELETE_TOPICS, DeleteTopicsRequest(topics=["t"]))
+    client.create("t", 4)
+    outcome = only(groups.commit(at(1, 5), topic_ids={"t": old}))
+    assert isinstance(error_of(outcome), UnknownTopicError)
+    broker.wait_until(lambda: True)
+    while groups.fetch(0) != {0: -1}:  # the coordinator hears of it a moment later
+        pass
+
+
+def test_offsets_can_be_forgotten(groups: GroupClient) -> None:
+    groups.commit(at(0, 5), at(1, 6))
+    names = [wire.PartitionName(topic="t", partition=0)]
+    message = wire.DeleteOffsetsRequest(group="g", partitions=names)
+    answer: wire.DeleteOffsetsResponse = groups.client.ask(apis.DELETE_OFFSETS, message)
+    assert only(answer.partitions).failure is None
+    assert groups.fetch() == {1: 6}
+    groups.join("m")
+    answer = groups.client.ask(apis.DELETE_OFFSETS, message)
+    assert isinstance(error_of(only(answer.partitions)), GroupNotEmptyError)
+    unknown = wire.DeleteOffsetsRequest(group="another", partitions=names)
+    with pytest.raises(UnknownGroupError):
+        groups.client.ask(apis.DELETE_OFFSETS, unknown)
+
+
+def test_groups_can_be_deleted(groups: GroupClient) -> None:
+    groups.commit(at(0, 5))
+    groups.join("m", group="busy")
+    gone, busy, unknown = groups.delete("g", "busy", "unknown")
+    assert gone.failure is None
+    assert isinstance(error_of(busy), GroupNotEmptyError)
+    assert isinstance(error_of(unknown), UnknownGroupError)
+    assert groups.fetch() == {}
+    assert list(groups.listed()) == ["busy"]
+    assert isinstance(error_of(groups.described()), UnknownGroupError)
+
+
+def test_groups_are_listed_by_name(groups: GroupClient) -> None:
+    for name in ("b", "c", "a", "é"):
+        groups.commit(at(0, 5), group=name)
+    assert list(groups.listed()) == ["a", "b", "c", "é"]
