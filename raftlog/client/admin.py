@@ -14,6 +14,7 @@ from raftlog.client.descriptions import (
     RecoveryDescription,
     TopicDescription,
 )
+from raftlog.client.group_admin import GroupAdmin
 from raftlog.client.leaders import At
 from raftlog.client.loop_thread import LoopThread
 from raftlog.errors import ClosedError
@@ -22,12 +23,13 @@ from raftlog.types import NewTopic, Offset, OffsetAndTimestamp, TopicPartition
 T = TypeVar("T")
 
 
-class Admin(AdminBase):
-    """Creates, changes and describes topics; looks offsets up. Safe to share between threads.
+class Admin(GroupAdmin, AdminBase):
+    """Creates, changes and describes topics and consumer groups; looks offsets up.
 
-    Calls that name several topics try all of them, and then raise the first failure, which names
-    its topic. A call that may have been carried out though its answer was lost raises an
-    ``OutcomeUnknownError``, unless doing it again does no harm. A context manager.
+    Safe to share between threads. Calls that name several topics try all of them, and then raise
+    the first failure, which names its topic. A call that may have been carried out though its
+    answer was lost raises an ``OutcomeUnknownError``, unless doing it again does no harm. A context
+    manager.
     """
 
     _closed = True  # until it is set up: there is nothing to close

@@ -63,6 +63,7 @@ class Cluster:
     ) -> None:
         self.settings = settings
         self.view = ClusterView()
+        self.all_topics = False  # ask for metadata of every topic, not only of those in use
         self.on_view: list[Callable[[ClusterView], None]] = []  # called after every news
         self._connections = Connections(settings, connector)
         self._chance = chance
@@ -237,7 +238,7 @@ class Cluster:
         """
         while True:
             await asyncio.sleep(self.settings.metadata_max_age_ms / 1_000)
-            if self._wanted:
+            if self._wanted or self.all_topics:
                 try:
                     await self.refresh(rotate=True)
                 except RaftlogError as error:
@@ -275,7 +276,8 @@ class Cluster:
         It is not when the answer is older than what is known, when it takes a topic away, or when a
         broker that is in doubt leads by it: others may know of an election that it does not.
         """
-        topics = asked if len(asked) <= limits.TOPICS_PER_REQUEST_MAX else None
+        is_short = len(asked) <= limits.TOPICS_PER_REQUEST_MAX and not self.all_topics
+        topics = asked if is_short else None
         source, response = await self._ask_any(
             apis.METADATA, MetadataRequest(topics=topics), rotate=rotate, without=sources
         )

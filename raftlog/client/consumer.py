@@ -1,4 +1,4 @@
-"""The synchronous consumer, and the constructor that both consumers share.
+"""The synchronous consumer.
 
 Records are fetched ahead by an I/O thread and decoded in the caller's: ``poll`` and iteration over
 what has come cross no thread.
@@ -6,117 +6,61 @@ what has come cross no thread.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from threading import RLock, get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from raftlog import limits
-from raftlog.client.consumer_core import ConsumerCore, check_times
-from raftlog.client.host import Host
-from raftlog.client.loop_thread import LoopThread
-from raftlog.client.settings import (
-    CLIENT_ID_DEFAULT,
-    Bootstrap,
-    Deserializer,
-    OffsetReset,
-    connection_settings,
-    consumer_settings,
-    function,
-    integer,
+from raftlog.client.consumer_base import (
+    CLOSE_TIMEOUT_MS_DEFAULT,
+    POLL_RECORDS_DEFAULT,
+    POLL_RECORDS_MAX,
+    POLL_TIMEOUT_MS_DEFAULT,
+    ConsumerBase,
+    check_callback,
+    check_interest,
+    check_some,
+    chosen,
 )
-from raftlog.client.subscription import check_partitions, check_topics
+from raftlog.client.consumer_core import check_times
+from raftlog.client.groups.member import Reading
+from raftlog.client.groups.offsets import check_offsets
+from raftlog.client.groups.rebalancing import CommitCallback, run_now
+from raftlog.client.loop_thread import LoopThread
+from raftlog.client.settings import DAY_MS, OffsetReset, integer
+from raftlog.client.subscription import check_partitions
 from raftlog.client.waiting import refuse_io_thread, wait_once
-from raftlog.errors import ClosedError, InvalidRequestError, UnsupportedFeatureError
-from raftlog.types import ConsumerRecord, Offset, OffsetAndTimestamp, TopicPartition
+from raftlog.errors import ClosedError, InvalidRequestError, RaftlogError
+from raftlog.types import (
+    ConsumerRecord,
+    Offset,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    RebalanceListener,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
 
-POLL_TIMEOUT_MS_DEFAULT = 1_000
-POLL_RECORDS_DEFAULT = 500
-POLL_RECORDS_MAX = 10_000_000
-
-
-class ConsumerBase:
-    """The settings of a consumer; see ``Consumer`` and ``AsyncConsumer``."""
-
-    def __init__(
-        self,
-        bootstrap: Bootstrap = None,
-        *,
-        group: str | None = None,
-        auto_offset_reset: str = "latest",
-        fetch_min_bytes: int = 1,
-        fetch_max_wait_ms: int = 500,
-        fetch_max_bytes: int = limits.FETCH_BYTES_MAX,
-        max_partition_fetch_bytes: int = limits.MIB,
-        check_crcs: bool = True,
-        read_from: str = "leader",
-        client_rack: str | None = None,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
-        request_timeout_ms: int = 30_000,
-        client_id: str = CLIENT_ID_DEFAULT,
-        bootstrap_timeout_ms: int = 3_000,
-        metadata_max_age_ms: int = 30_000,
-        host: Host | None = None,
-    ) -> None:
-        """Nothing is connected before the first partition or topic is named.
-
-        ``bootstrap``: ``host:port[,host:port]`` of any of the cluster's brokers, or a list of such;
-            default: the environment's RAFTLOG_BOOTSTRAP, else 127.0.0.1:9100.
-        ``group``: consumer groups come in a later release; must be None.
-        ``auto_offset_reset``: where to begin, and to go on when an offset is out of range:
-            "earliest", "latest" (the end, as it is when the partition is assigned), or "error".
-        ``fetch_min_bytes``, ``fetch_max_wait_ms``: a broker answers when it has so many bytes, or
-            has waited so long: 0 to 52,428,800 bytes, 0 to 60,000 ms.
-        ``fetch_max_bytes``, ``max_partition_fetch_bytes``: the most that one fetch brings, in all
-            and of one partition: 1 to 52,428,800. A larger batch comes whole nevertheless.
-        ``check_crcs``: check each batch's CRC-32C.
-        ``read_from``: "leader": each partition from its leader, and while that cannot be reached
-            for a second and there is no other, from another replica; "replica": from any in-sync
-            replica, which knows of what is committed a little later. Both read committed records
-            only.
-        ``client_rack``: with "replica", rather one whose broker's ``rack`` this is.
-        ``key_deserializer``, ``value_deserializer``: ``bytes -> anything``; not called for None.
-        ``request_timeout_ms``: how long a broker may take to answer one request.
-        ``client_id``: names this client in the broker's log.
-        ``bootstrap_timeout_ms``: how long to look for the cluster the first time.
-        ``metadata_max_age_ms``: how often to ask for partitions added to topics subscribed to.
-        ``host``: where the client lives; for embedding and tests.
-
-        Raises ``InvalidRequestError`` or ``TypeError`` naming the argument that is wrong, and
-        ``UnsupportedFeatureError`` for ``group``.
-        """
-        arguments = locals()
-        if group is not None:
-            raise UnsupportedFeatureError(
-                f"group={group!r}: this release has no consumer groups yet; leave it out, and use "
-                "assign() or subscribe(), which read every partition named from where you seek()"
-            )
-        self._host = host or Host()
-        self._core = ConsumerCore(
-            connection_settings(arguments),
-            consumer_settings(arguments),
-            self._host,
-            key_deserializer=function("key_deserializer", key_deserializer),
-            value_deserializer=function("value_deserializer", value_deserializer),
-        )
-        self._subscription = self._core.subscription
-        self._setup()
-
-    def _setup(self) -> None:
-        """What only one of the skins has."""
-
 
 class Consumer(ConsumerBase):
     """Reads records. For one thread at a time; a context manager, and an iterator of records.
 
     ``close`` may be called from another thread: it ends a ``poll`` or an iteration that waits, with
-    ``ClosedError``.
+    ``ClosedError``. So may ``commit`` and ``commit_async`` of offsets that are named,
+    ``committed``, ``lag``, ``pause``, ``resume`` and what looks offsets up. The others raise
+    ``InvalidRequestError`` when two threads are in them at once.
+
+    In a group, delivery is at least once: what was not processed, as far as the group was told,
+    comes again. A record counts as processed when the next one, or the next ``poll``, is asked for.
     """
 
     _closed = True  # until it is set up: there is nothing to close
@@ -126,6 +70,8 @@ class Consumer(ConsumerBase):
         self._thread = self._host.loop_thread or LoopThread("raftlog-consumer")
         self._core.attach(self._thread.schedule)
         self._used = False
+        self._in_use = RLock()
+        self._user: int | None = None  # the thread that was given records last
         self._closed = False
 
     # -- what to read
@@ -133,26 +79,59 @@ class Consumer(ConsumerBase):
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions. One that was assigned before goes on from where it is.
 
-        Raises ``UnknownTopicError``, ``UnknownPartitionError``, ``BrokerUnavailableError``.
+        With a group, from where it has come to, and ``commit`` works, as long as the group has no
+        members; this consumer is none. Raises ``UnknownTopicError``, ``UnknownPartitionError``,
+        ``BrokerUnavailableError``.
         """
         checked = check_partitions(partitions)
-        self._call(lambda: self._core.assign(checked))
+        with self._alone():
+            self._leave()
+            self._call(lambda: self._core.assign(checked))
 
-    def subscribe(self, topics: Iterable[str]) -> None:
-        """Read all partitions of these topics, also those that are added later.
+    def subscribe(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        on_assign: RebalanceListener | None = None,
+        on_revoke: RebalanceListener | None = None,
+        on_lost: RebalanceListener | None = None,
+    ) -> None:
+        """Read these topics, or those whose whole name matches ``pattern``, also when they grow.
+
+        Without a group, all their partitions; a topic that begins to match later is read from its
+        first record. With one, join it, and read what it assigns. Called again, it changes the
+        subscription.
+
+        The callbacks take a list of partitions, and are called within ``poll`` or an iteration:
+        ``on_assign`` before the first record of these, ``on_revoke`` while they are still this
+        consumer's (it may ``commit``), ``on_lost`` when they are not any more (default:
+        ``on_revoke``). What one raises is raised by ``poll``, and the rebalance goes on.
 
         Raises ``UnknownTopicError``, ``BrokerUnavailableError``.
         """
-        names = check_topics(topics)
-        self._call(lambda: self._core.subscribe(names))
+        names, compiled = check_interest(topics, pattern)
+        with self._alone():
+            self._listen(on_assign, on_revoke, on_lost)
+            self._call(lambda: self._core.subscribe(names, compiled))
 
     def unsubscribe(self) -> None:
-        """Read nothing."""
-        self._check_open()
-        self._subscription.assign(())
+        """Read nothing. In a group: call ``on_revoke``, commit if ``auto_commit``, leave."""
+        with self._alone():
+            self._leave()
+            self._core.assign_nothing()
+
+    def _leave(self) -> None:
+        """Be no member of the group, if it is one."""
+        if self._member is None or self._rebalancer is None or not self._used:
+            return
+        rebalancer, errors = self._rebalancer, list[Exception]()
+        reading = run_now(rebalancer.give_up(errors, only_processed=False))
+        self._call(lambda: self._core.leave(reading))
+        run_now(rebalancer.end(errors))
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions that are read."""
+        """The partitions that are read. In a group, they change within ``poll`` and iteration."""
         return set(self._subscription.parts)
 
     def partitions_for(self, topic: str) -> set[int]:
@@ -212,7 +191,11 @@ class Consumer(ConsumerBase):
             part = run.part
             if self._core.has_deserializers:
                 for record in run.records:
-                    done = deserialized(record)
+                    try:
+                        done = deserialized(record)
+                    except Exception:
+                        self._subscription.all_processed()  # the one before it was
+                        raise
                     part.position = record.offset + 1
                     yield done
             else:
@@ -225,8 +208,20 @@ class Consumer(ConsumerBase):
         timeout_s = None
         if timeout_ms is not None:
             timeout_s = integer("timeout_ms", timeout_ms, 0, limits.WAIT_MS_MAX) / 1_000
-        self._check_readable()
-        found = take()
+        with self._alone():
+            self._check_readable()
+            rebalancer = self._rebalancer
+            if rebalancer is None:
+                return self._wait_alone(take, timeout_s)
+            rebalancer.polling()
+            try:
+                return self._wait_alone(take, timeout_s)
+            finally:
+                self._user = get_ident()
+                rebalancer.polled()
+
+    def _wait_alone(self, take: Callable[[], T], timeout_s: float | None) -> T:
+        found = self._attend_and(take)
         if found:
             return found
         refuse_io_thread()
@@ -238,15 +233,33 @@ class Consumer(ConsumerBase):
                 break
             if not wait_once(self._subscription.when_ready, left):
                 break
-            self._check_open()
-            found = take()
+            if self._subscription.closed:
+                raise ClosedError("the consumer was closed")
+            found = self._attend_and(take)
         return found
 
-    def _check_readable(self) -> None:
+    def _attend_and(self, take: Callable[[], T]) -> T:
+        """What ``take`` gives, after what has to be done first."""
+        if self._subscription.interrupted:
+            if self._rebalancer is None:
+                self._subscription.interrupted = False
+            else:
+                run_now(self._rebalancer.attend())
+        return take()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Raise when another thread is in such a call."""
         self._check_open()
-        if not self._subscription.parts:
-            raise nothing_assigned()
-        self._core.activate()
+        if not self._in_use.acquire(blocking=False):
+            raise InvalidRequestError(
+                "two threads use this consumer at once: give each its own, or poll in one thread "
+                "only and hand the records on"
+            )
+        try:
+            yield
+        finally:
+            self._in_use.release()
 
     # -- where to read
 
@@ -260,9 +273,9 @@ class Consumer(ConsumerBase):
     def seek(self, partition: TopicPartition, offset: Offset) -> None:
         """Go on from ``offset`` (0 or more). One out of range is told when it is fetched."""
         (tp,) = check_partitions([partition])
-        self._check_open()
-        self._subscription.seek(tp, integer("offset", offset, 0, limits.OFFSET_MAX))
-        self._look()
+        with self._alone():
+            self._subscription.seek(tp, integer("offset", offset, 0, limits.OFFSET_MAX))
+            self._look()
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go on from the first record of these partitions; default: of all that are assigned."""
@@ -284,6 +297,11 @@ class Consumer(ConsumerBase):
         checked = check_partitions(partitions)
         return self._call(lambda: self._core.offsets(checked, "latest"))
 
+    def lag(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """How far each partition's end is ahead of ``position``, in offsets; default: of all."""
+        checked = self._these(partitions)
+        return self._call(lambda: self._core.lag(checked))
+
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
@@ -292,22 +310,98 @@ class Consumer(ConsumerBase):
         return self._call(lambda: self._core.offsets_for_times(checked))
 
     def _reset(self, partitions: Iterable[TopicPartition] | None, how: OffsetReset) -> None:
+        with self._alone():
+            checked = self._these(partitions)
+            self._call(lambda: self._core.reset(checked, how))
+
+    # -- what the group has
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, Offset | OffsetAndMetadata] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Tell the group where to go on: durably, when this returns.
+
+        ``offsets``: of each partition the offset of the next record to be read; default: after
+        everything that was handed out, the record in hand included. ``timeout_ms``: default,
+        ``request_timeout_ms``.
+
+        Raises ``FencedMemberError`` and ``UnknownMemberError`` when the group has given the
+        partitions to others meanwhile (the next ``poll`` joins again, and they read these records
+        again), ``PartitionNotOwnedError`` for a partition of another member,
+        ``InvalidRequestError`` for an offset beyond the end, ``OutcomeUnknownError`` when it may or
+        may not be committed.
+        """
+        if timeout_ms is not None:
+            integer("timeout_ms", timeout_ms, 1, DAY_MS)
+        member, reading = self._grouped("commit"), self._reading("commit", offsets)
+        self._call(lambda: member.commit(reading, timeout_ms=timeout_ms))
+
+    def commit_async(
+        self,
+        offsets: Mapping[TopicPartition, Offset | OffsetAndMetadata] | None = None,
+        callback: CommitCallback | None = None,
+    ) -> Future[dict[TopicPartition, OffsetAndMetadata]]:
+        """``commit`` without waiting; commits are carried out in the order of the calls.
+
+        The future gives what was committed, or raises as ``commit``. ``callback(offsets, error)``
+        is called within a later ``poll``, iteration or ``close``; ``error`` is None for success.
+        """
+        check_callback(callback)
+        member, reading = self._grouped("commit_async"), self._reading("commit_async", offsets)
+        rebalancer = self._rebalancer
+        future: Future[dict[TopicPartition, OffsetAndMetadata]] = Future()
+        future.set_running_or_notify_cancel()
+
+        def done(error: RaftlogError | None) -> None:
+            if callback is not None and rebalancer is not None:
+                rebalancer.committed(callback, reading.offsets, error)
+            if error is None:
+                future.set_result(dict(reading.offsets))
+            else:
+                future.set_exception(error)
+
+        self._used = True
+        member.commit_soon(reading, done)
+        return future
+
+    def _reading(self, what: str, offsets: object) -> Reading:
         self._check_open()
-        if partitions is None:
-            checked = list(self._subscription.parts)
-        else:
-            checked = check_partitions(partitions)
-        self._call(lambda: self._core.reset(checked, how))
+        member = self._grouped(what)
+        if offsets is not None:
+            return member.reading(check_offsets(offsets))
+        with self._alone():
+            return member.reading()
 
-    # -- groups, which there are none of yet
+    @overload
+    def committed(
+        self, partitions: TopicPartition, *, metadata: Literal[False] = False
+    ) -> Offset | None: ...
+    @overload
+    def committed(
+        self, partitions: TopicPartition, *, metadata: Literal[True]
+    ) -> OffsetAndMetadata | None: ...
+    @overload
+    def committed(
+        self, partitions: Iterable[TopicPartition], *, metadata: Literal[False] = False
+    ) -> dict[TopicPartition, Offset | None]: ...
+    @overload
+    def committed(
+        self, partitions: Iterable[TopicPartition], *, metadata: Literal[True]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
+    def committed(
+        self, partitions: TopicPartition | Iterable[TopicPartition], *, metadata: bool = False
+    ) -> Any:
+        """The group's committed offset of a partition, None if there is none; a dict for several.
 
-    def commit(self, *_args: Any, **_settings: Any) -> None:
-        """Raises ``UnsupportedFeatureError``: consumer groups come in a later release."""
-        raise no_groups("commit")
-
-    def committed(self, *_args: Any, **_settings: Any) -> None:
-        """Raises ``UnsupportedFeatureError``: consumer groups come in a later release."""
-        raise no_groups("committed")
+        With ``metadata``, as ``OffsetAndMetadata``. Raises ``UnknownTopicError``,
+        ``UnknownPartitionError``.
+        """
+        member, (checked, is_one) = self._grouped("committed"), check_some(partitions)
+        found = self._call(lambda: member.committed(checked))
+        return chosen(found, is_one=is_one, metadata=metadata)
 
     # -- the thread, and the end
 
@@ -321,20 +415,40 @@ class Consumer(ConsumerBase):
             self._core.look()
 
     def _check_open(self) -> None:
-        if self._closed:
+        rebalancer = self._rebalancer
+        if self._closed and (rebalancer is None or not rebalancer.is_busy):
             raise ClosedError("the consumer was closed")
         self._thread.check_process()
 
-    def close(self) -> None:
-        """Stop. Idempotent."""
+    def close(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS_DEFAULT) -> None:
+        """Stop. Idempotent.
+
+        In a group: call ``on_revoke``, commit everything that was handed out, if ``auto_commit``
+        says so, and leave, within ``timeout_ms``. Called by another thread than the one that reads,
+        it commits only what was processed.
+        """
+        integer("timeout_ms", timeout_ms, 0, DAY_MS)
+        self._close(timeout_ms, only_processed=self._user not in (None, get_ident()))
+
+    def _close(self, timeout_ms: int, *, only_processed: bool) -> None:
         if self._closed:
             return
         self._closed = True
+        rebalancer, errors = self._rebalancer, list[Exception]()
+        is_alone = False
         try:
             if self._used:
                 self._subscription.shut()
+                is_alone = self._in_use.acquire(timeout=timeout_ms / 1_000)  # a poll ends now
+                if rebalancer is not None:
+                    reading = run_now(rebalancer.give_up(errors, only_processed=only_processed))
+                    self._thread.call(lambda: self._core.leave(reading, timeout_ms, away=True))
                 self._thread.call(self._core.close)
+                if rebalancer is not None:
+                    run_now(rebalancer.end(errors))
         finally:
+            if is_alone:
+                self._in_use.release()
             if self._owns_thread:
                 self._thread.stop()
 
@@ -347,7 +461,9 @@ class Consumer(ConsumerBase):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        """``close``; after an exception, with only what was processed committed."""
+        only_processed = kind is not None or self._user not in (None, get_ident())
+        self._close(CLOSE_TIMEOUT_MS_DEFAULT, only_processed=only_processed)
 
     def __del__(self) -> None:
         if not self._closed and self._used:
@@ -357,17 +473,4 @@ class Consumer(ConsumerBase):
                 stacklevel=2,
                 source=self,
             )
-            self._thread.abandon(self._core.close, stop=self._owns_thread)
-
-
-def nothing_assigned() -> InvalidRequestError:
-    return InvalidRequestError(
-        "nothing is assigned to this consumer: assign() or subscribe() first"
-    )
-
-
-def no_groups(what: str) -> UnsupportedFeatureError:
-    return UnsupportedFeatureError(
-        f"{what}() needs a consumer group, which this release does not have yet: keep position() "
-        "yourself, and seek() to it after a restart"
-    )
+            self._thread.abandon(self._core.abandon, stop=self._owns_thread)

@@ -9,24 +9,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from raftlog import limits
 from raftlog.client.cluster import Cluster
-from raftlog.client.fetcher import Fetcher, no_position
+from raftlog.client.fetcher import Fetcher
+from raftlog.client.groups.member import Member, Reading
 from raftlog.client.host import Host
+from raftlog.client.interest import Interest
 from raftlog.client.leaders import At, list_offsets
 from raftlog.client.metadata import TopicView
+from raftlog.client.parts import Batch, Chunk, Part, Wanted
+from raftlog.client.positions import Positions
+from raftlog.client.retry import Chance
 from raftlog.client.settings import (
     ConnectionSettings,
     ConsumerSettings,
     Deserializer,
+    GroupSettings,
     OffsetReset,
 )
-from raftlog.client.subscription import Batch, Chunk, Part, Subscription, Wanted
+from raftlog.client.subscription import Subscription
 from raftlog.errors import CorruptBatchError, InvalidRequestError, RaftlogError
+from raftlog.protocol.groups import AWAY_EPOCH, LEAVE_EPOCH
 from raftlog.record import decode_arrow, decode_records
 from raftlog.types import (
     ConsumerRecord,
@@ -42,6 +50,7 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger(__name__)
 
+_ABANDON_TIMEOUT_MS: Final = 1_000
 _TURNS: Final = 1_000  # consumers begin with different replicas
 
 
@@ -61,21 +70,40 @@ class ConsumerCore:
         settings: ConsumerSettings,
         host: Host,
         *,
-        key_deserializer: Deserializer | None,
-        value_deserializer: Deserializer | None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        group: GroupSettings | None = None,
     ) -> None:
         self.settings = settings
         self.cluster = Cluster(connection, connector=host.connector, chance=host.chance)
-        self.subscription = Subscription(settings)
+        self.subscription = Subscription(settings, start="committed" if group else None)
         self.monotonic = host.clock.monotonic
         self.has_deserializers = bool(key_deserializer or value_deserializer)
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
+        self.member: Member | None = None
+        if group is not None:
+            self.member = Member(
+                group,
+                self.cluster,
+                self.subscription,
+                now=host.clock.monotonic,
+                member_id=str(
+                    uuid.UUID(
+                        int=int(host.chance() * (1 << 53)) << 75 | int(host.chance() * (1 << 53))
+                    )
+                ),
+            )
+        self._interest = Interest(self.cluster, self.subscription, self.member)
+        self._positions = Positions(
+            self.cluster, self.subscription, self.member.look_up if self.member else None
+        )
         self._fetcher = Fetcher(
             settings,
             self.cluster,
             self.subscription,
             now=host.clock.monotonic,
+            positions=self._positions,
             turn=int(host.chance() * _TURNS) if settings.read_from == "replica" else 0,
         )
         self._schedule: Callable[[Callable[[], None]], object] | None = None
@@ -85,6 +113,9 @@ class ConsumerCore:
     def attach(self, schedule: Callable[[Callable[[], None]], object]) -> None:
         """``schedule`` has a function called on the core's loop."""
         self._schedule = schedule
+        if self.member is not None:
+            self.member.schedule = schedule
+            self.member.on_change = self._fetcher.look
 
     # -- records, in the application's thread
 
@@ -125,7 +156,8 @@ class ConsumerCore:
     def _take_from(self, chunk: Chunk, records_max: int) -> list[ConsumerRecord]:
         if not self._decode(chunk):
             return []
-        chunk.end_iteration()
+        self.subscription.end_iteration(chunk)
+        self.subscription.hand_out(chunk.part)
         records = chunk.records
         start = self.subscription.first_unread(chunk)
         if start == 0 and len(records) <= records_max and not self.has_deserializers:
@@ -145,10 +177,8 @@ class ConsumerCore:
         while (chunk := self._next_chunk()) is not None:
             if self._decode(chunk):
                 self._fetch_on()
-                chunk.end_iteration()
-                chunk.is_iterated = True
-                start = self.subscription.first_unread(chunk)
-                return Run(chunk.part, islice(chunk.records, start, None))
+                records = self.subscription.begin_run(chunk)
+                return None if records is None else Run(chunk.part, records)
         self._fetch_on()
         return None
 
@@ -165,6 +195,7 @@ class ConsumerCore:
                 except CorruptBatchError as error:
                     self._came_damaged(chunk, error)
                     continue
+            self.subscription.hand_out(chunk.part)
             self.subscription.finish_batches(chunk, batches)
             self._fetch_on()
             if found.num_rows:
@@ -264,48 +295,68 @@ class ConsumerCore:
 
     async def topic(self, name: str) -> TopicView:
         check_topic_name(name)
+        self._keep_fresh()
+        return await self.cluster.topic(name)
+
+    def _keep_fresh(self) -> None:
         if self._keeper is None:
             self._keeper = asyncio.ensure_future(self.cluster.keep_fresh())
-        return await self.cluster.topic(name)
 
     async def assign(self, partitions: list[TopicPartition]) -> None:
         for tp in partitions:
             (await self.topic(tp.topic)).check_partition(tp.partition)
+        self._interest.nothing()
         self.subscription.assign(partitions)
+        if self.member is not None:
+            self.member.begin(self.cluster.view)
         await self._begin()
 
-    async def subscribe(self, topics: list[str]) -> None:
-        views = [await self.topic(topic) for topic in topics]
-        partitions = [
-            TopicPartition(view.name, partition)
-            for view in views
-            for partition in range(view.partition_count)
-        ]
-        self.subscription.assign(partitions, topics=topics)
+    async def subscribe(self, topics: list[str], pattern: re.Pattern[str] | None = None) -> None:
+        """Read these topics, or those whose names match: as a member of the group, if there is one.
+
+        Partitions that are read already go on from where they are.
+        """
+        for topic in topics:
+            await self.topic(topic)
+        self._keep_fresh()
+        await self._interest.subscribe(topics, pattern)
         await self._begin()
+
+    def assign_nothing(self) -> None:
+        self._interest.nothing()
+        self.subscription.assign(())
+
+    async def leave(
+        self, reading: Reading, timeout_ms: int | None = None, *, away: bool = False
+    ) -> None:
+        """Commit, and be no member of the group. ``away``: a static one means to be back."""
+        assert self.member is not None, "there is a group"
+        if timeout_ms is None:
+            timeout_ms = self.cluster.settings.request_timeout_ms
+        is_static = self.member.settings.instance_id is not None
+        epoch = AWAY_EPOCH if away and is_static else LEAVE_EPOCH
+        await self.member.leave(reading, epoch, timeout_ms=timeout_ms)
+
+    async def abandon(self) -> None:
+        """Nobody holds the consumer any more: leave the group, commit nothing, stop."""
+        if self.member is not None:
+            await self.leave(self.member.reading({}), _ABANDON_TIMEOUT_MS, away=True)
+        await self.close()
 
     async def _begin(self) -> None:
         """``latest`` means now, not when the first poll gets there."""
-        self.cluster.forget_topics({tp.topic for tp in self.subscription.parts})
+        topics = {tp.topic for tp in self.subscription.parts}
+        self.cluster.forget_topics(topics.union(self._interest.topics))
         if self.settings.auto_offset_reset == "latest":
             await self.settle([tp for tp, part in self.subscription.parts.items()])
         self._fetcher.look()
 
     async def settle(self, partitions: Iterable[TopicPartition]) -> None:
         """Look up the positions that are not known yet."""
-        unknown: dict[TopicPartition, Wanted] = {}
-        queries: dict[TopicPartition, At] = {}
-        for tp in partitions:
-            part = self.subscription.part(tp)
-            if part.position is not None:
-                continue
-            if part.reset == "error":
-                raise no_position(tp)
-            unknown[tp] = Wanted(part, part.generation, None)
-            queries[tp] = part.reset
-        answers = await list_offsets(self.cluster, queries, any_replica=True)
-        for tp, wanted in unknown.items():
-            self.subscription.found(wanted, answers[tp].offset)
+        parts = [self.subscription.part(tp) for tp in partitions]
+        unknown = [Wanted(part, part.generation, None) for part in parts if part.position is None]
+        for _, error in await self._positions.look_up(unknown):
+            raise error
         self._fetcher.look()
 
     async def reset(self, partitions: list[TopicPartition], how: OffsetReset) -> None:
@@ -329,6 +380,16 @@ class ConsumerCore:
         )
         return {tp: answers[tp].offset for tp in partitions}
 
+    async def lag(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """How many offsets each partition's end is ahead of its position."""
+        await self.settle(partitions)
+        ends = await self.offsets(partitions, "latest")
+        return {
+            tp: max(ends[tp] - position, 0)
+            for tp in partitions
+            if (position := self.subscription.part(tp).position) is not None
+        }
+
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, At]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
@@ -345,8 +406,16 @@ class ConsumerCore:
         self.subscription.shut()
         if self._keeper is not None:
             self._keeper.cancel()
+        if self.member is not None:
+            await self.member.close()
         await self._fetcher.close()
         await self.cluster.close()
+
+
+def _new_id(chance: Chance) -> str:
+    """As good as unique: 106 bits of chance."""
+    high, low = (int(chance() * (1 << 53)) for _ in range(2))
+    return str(uuid.UUID(int=high << 53 | low))
 
 
 def check_times(times: object) -> dict[TopicPartition, At]:

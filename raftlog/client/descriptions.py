@@ -34,13 +34,17 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """One topic. ``config`` has every key; ``config_overrides`` names those set on the topic."""
+    """One topic. ``config`` has every key; ``config_overrides`` names those set on the topic.
+
+    ``is_internal``: only the brokers make, write and drop it.
+    """
 
     name: str
     id: str
     config: Mapping[str, str]
     config_overrides: tuple[str, ...]
     partitions: tuple[PartitionDescription, ...]
+    is_internal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +169,7 @@ def topic_description(topic: wire.TopicDescription) -> TopicDescription:
         config=dict(topic.config),
         config_overrides=tuple(topic.config_overrides),
         partitions=tuple(_partition_description(part) for part in topic.partitions),
+        is_internal=topic.is_internal,
     )
 
 

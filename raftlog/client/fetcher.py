@@ -21,13 +21,14 @@ from typing import Final, TypeAlias
 from raftlog import limits
 from raftlog.client.cluster import Cluster
 from raftlog.client.connection import Answer, Connection
-from raftlog.client.leaders import list_offsets
 from raftlog.client.links import Errand, Link, Links
 from raftlog.client.metadata import NO_EPOCH, ClusterView
+from raftlog.client.parts import Batch, Wanted
+from raftlog.client.positions import Positions
 from raftlog.client.retry import is_behind, is_old_news, may_pass, may_retry
 from raftlog.client.settings import ConsumerSettings
 from raftlog.client.stand_ins import Source, Sources, replica_offsets
-from raftlog.client.subscription import Batch, Subscription, Wanted
+from raftlog.client.subscription import Subscription
 from raftlog.errors import (
     CorruptBatchError,
     DamagedLogError,
@@ -75,9 +76,11 @@ class Fetcher:
         subscription: Subscription,
         *,
         now: Callable[[], float],
+        positions: Positions | None = None,
         turn: int = 0,
     ) -> None:
         self._settings = settings
+        self._positions = positions or Positions(cluster, subscription)
         self._cluster = cluster
         self._subscription = subscription
         self._now = now
@@ -384,25 +387,11 @@ class Fetcher:
     # -- positions
 
     async def _look_up(self, wanted: Sequence[Wanted]) -> None:
-        """Find positions by each partition's reset policy."""
-        for how in ("earliest", "latest"):
-            group = {want.part.tp: want for want in wanted if want.part.reset == how}
-            try:
-                answers = await list_offsets(
-                    self._cluster, dict.fromkeys(group, how), any_replica=True
-                )
-            except RaftlogError as error:
-                for want in group.values():
-                    if may_retry(error, repeatable=True):
-                        self._delay(want)
-                    else:
-                        self._subscription.failed(want, error)
+        for want, error in await self._positions.look_up(wanted):
+            if may_retry(error, repeatable=True):
+                self._delay(want)
             else:
-                for tp, want in group.items():
-                    self._subscription.found(want, answers[tp].offset)
-        for want in wanted:
-            if want.part.reset == "error":
-                self._subscription.failed(want, no_position(want.part.tp))
+                self._subscription.failed(want, error)
         self.look()
 
     # -- news and the end
@@ -462,10 +451,3 @@ def _batches(data: memoryview, tp: TopicPartition) -> tuple[list[Batch], Corrupt
         batches.append(Batch(data[position:end], header.next_offset, header.leader_epoch))
         position = end
     return batches, None
-
-
-def no_position(tp: TopicPartition) -> OffsetOutOfRangeError:
-    return OffsetOutOfRangeError(
-        f"{tp}: where to begin is not known: seek() to an offset, or set auto_offset_reset to "
-        "'earliest' or 'latest'"
-    )

@@ -73,6 +73,36 @@ async def list_offsets(
     never go back. Times are a leader's to look up in any case.
     """
 
+    async def stand_in(
+        partitions: Sequence[TopicPartition],
+    ) -> dict[TopicPartition, OffsetAnswer]:
+        ends: dict[TopicPartition, End] = {}
+        for tp in partitions:
+            at = queries[tp]
+            if at == "earliest" or at == "latest":
+                ends[tp] = at
+        return await replica_offsets(cluster, ends) if ends else {}
+
+    return await _asking_offsets(cluster, queries).run(stand_in if any_replica else None)
+
+
+async def try_offsets(
+    cluster: Cluster, queries: Mapping[TopicPartition, At], *, patience_ms: int
+) -> dict[TopicPartition, OffsetAnswer | RaftlogError]:
+    """The answer for each partition, or why there is none within ``patience_ms``."""
+    asking = _asking_offsets(cluster, queries)
+    problem: RaftlogError = LeaderNotAvailableError("it was not asked for")
+    try:
+        await asking.run(None, patience_ms=patience_ms)
+    except RaftlogError as error:
+        problem = error
+    reasons = asking.troubles | asking.refused
+    return {tp: asking.answers.get(tp) or reasons.get(tp, problem) for tp in queries}
+
+
+def _asking_offsets(
+    cluster: Cluster, queries: Mapping[TopicPartition, At]
+) -> _Asking[OffsetAnswer]:
     def request(partitions: Sequence[TopicPartition]) -> Message:
         return ListOffsetsRequest(
             queries=[
@@ -90,18 +120,7 @@ async def list_offsets(
         assert isinstance(message, ListOffsetsResponse)
         return message.answers
 
-    async def stand_in(
-        partitions: Sequence[TopicPartition],
-    ) -> dict[TopicPartition, OffsetAnswer]:
-        ends: dict[TopicPartition, End] = {}
-        for tp in partitions:
-            at = queries[tp]
-            if at == "earliest" or at == "latest":
-                ends[tp] = at
-        return await replica_offsets(cluster, ends) if ends else {}
-
-    asking = _Asking(cluster, apis.LIST_OFFSETS, list(queries), request, read)
-    return await asking.run(stand_in if any_replica else None)
+    return _Asking(cluster, apis.LIST_OFFSETS, list(queries), request, read)
 
 
 async def delete_records(
@@ -139,13 +158,19 @@ class _Asking(Generic[AnswerT]):
     read: Read[AnswerT]
     answers: dict[TopicPartition, AnswerT] = field(default_factory=dict)
     refused: dict[TopicPartition, RaftlogError] = field(default_factory=dict)
+    troubles: dict[TopicPartition, RaftlogError] = field(default_factory=dict)  # that may pass
     is_hasty: bool = False  # a leader that is silent is not waited for
 
-    async def run(self, stand_in: StandIn[AnswerT] | None) -> dict[TopicPartition, AnswerT]:
-        """Ask until all have answered; after a while without a leader, ask ``stand_in``."""
+    async def run(
+        self, stand_in: StandIn[AnswerT] | None, *, patience_ms: int | None = None
+    ) -> dict[TopicPartition, AnswerT]:
+        """Ask until all have answered; after a while without a leader, ask ``stand_in``.
+
+        ``patience_ms``: for so long, and no leader that is silent is waited for.
+        """
         loop = asyncio.get_running_loop()
         stand_in_at = loop.time() + STAND_IN_AFTER_S
-        self.is_hasty = stand_in is not None
+        self.is_hasty = stand_in is not None or patience_ms is not None
 
         async def attempt() -> None:
             try:
@@ -159,7 +184,9 @@ class _Asking(Generic[AnswerT]):
                     raise
 
         if self.partitions:
-            await self.cluster.persist(attempt, repeatable=self.api.idempotent)
+            await self.cluster.persist(
+                attempt, repeatable=self.api.idempotent, timeout_ms=patience_ms
+            )
         for tp in self.partitions:
             if tp in self.refused:
                 raise self.refused[tp]
@@ -177,6 +204,7 @@ class _Asking(Generic[AnswerT]):
             try:
                 by_leader.setdefault(self.cluster.view.leader(*tp), []).append(tp)
             except LeaderNotAvailableError as error:
+                self.troubles[tp] = error
                 failures.append(error)
         found = await asyncio.gather(
             *(
@@ -196,6 +224,7 @@ class _Asking(Generic[AnswerT]):
             answers = self.read(await self._answer(leader, partitions))
         except RaftlogError as error:
             self.cluster.doubt(leader)
+            self.troubles.update(dict.fromkeys(partitions, error))
             return error
         found = [self._take(leader, answer) for answer in answers]
         return next((error for error in found if error is not None), None)
@@ -209,6 +238,7 @@ class _Asking(Generic[AnswerT]):
         if is_behind(error):
             self.cluster.doubt(leader)
         if isinstance(error, RetriableError | OutcomeUnknownError):
+            self.troubles[tp] = error
             return error
         if may_pass(error, repeatable=self.api.idempotent):
             return NotLeaderError(f"broker {leader} seems to be behind: {error}")

@@ -289,6 +289,7 @@ def _merged_topic(
         config=newest.config,
         config_overrides=newest.config_overrides,
         partitions=[max(partitions[number], key=_part_weight)[1] for number in sorted(partitions)],
+        is_internal=newest.is_internal,
     )
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from operator import index
-from typing import TYPE_CHECKING, Final, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, SupportsIndex, TypeAlias
 
 from murmurhash2 import murmurhash2
 
 from raftlog.errors import InvalidRequestError
+from raftlog.record.key_hash import KAFKA_SEED, POSITIVE, partition_of_key
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
 # (topic, key, value, partition count) -> partition; key and value as serialized.
 Partitioner: TypeAlias = Callable[[str, bytes | None, bytes | None, int], int]
 
-KAFKA_SEED: Final = 0x9747B28C
-POSITIVE: Final = 0x7FFF_FFFF  # Kafka drops the sign bit, it does not take the absolute value
-
-
-def partition_of_key(key: bytes, partition_count: int) -> int:
-    """The partition of ``key``: the same as in Kafka's clients for the same partition count."""
-    return int(murmurhash2(key, KAFKA_SEED) & POSITIVE) % partition_count
+__all__ = [
+    "KAFKA_SEED",
+    "POSITIVE",
+    "Partitioner",
+    "checked",
+    "groups",
+    "partition_of_key",
+    "partitions_of_keys",
+]
 
 
 def partitions_of_keys(keys: Sequence[bytes], partition_count: int) -> npt.NDArray[np.int64]:

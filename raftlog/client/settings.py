@@ -13,13 +13,16 @@ from typing import Any, Final, Literal, TypeAlias
 from raftlog import limits
 from raftlog.client.partitioner import Partitioner
 from raftlog.config import Address, parse_address
-from raftlog.errors import InvalidRequestError
+from raftlog.errors import InvalidGroupError, InvalidRequestError
 from raftlog.record import Codec
+from raftlog.types import check_group_id
 
 Bootstrap: TypeAlias = str | Sequence[str] | None
 Serializer: TypeAlias = Callable[[Any], bytes | None]
 Deserializer: TypeAlias = Callable[[bytes], Any]
 OffsetReset: TypeAlias = Literal["earliest", "latest", "error"]
+# Where a partition begins that has no position yet: by policy, or where its group has come to.
+Start: TypeAlias = Literal["earliest", "latest", "error", "committed"]
 ReadFrom: TypeAlias = Literal["leader", "replica"]
 
 BOOTSTRAP_VARIABLE: Final = "RAFTLOG_BOOTSTRAP"
@@ -89,6 +92,35 @@ class ConsumerSettings:
     max_partition_fetch_bytes: int
     read_from: ReadFrom = "leader"
     client_rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """Of a consumer that belongs to a consumer group."""
+
+    group: str
+    instance_id: str | None = None
+    auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000  # Invariant: at most a third of the session timeout
+    max_poll_interval_ms: int = 300_000
+    assignor: str | None = None
+    client_id: str = ""
+    rack: str = ""
+
+
+# What a consumer may not be given without a group, with the values that mean "not given".
+GROUP_ONLY: Final[Mapping[str, object]] = {
+    "group_instance_id": None,
+    "auto_commit": True,
+    "auto_commit_interval_ms": 5_000,
+    "session_timeout_ms": 45_000,
+    "heartbeat_interval_ms": 3_000,
+    "max_poll_interval_ms": 300_000,
+    "assignor": None,
+}
+POLL_INTERVAL_MS_MAX: Final = (1 << 31) - 1
 
 
 # The settings are made from the arguments of a client's constructor, by name.
@@ -167,6 +199,50 @@ def consumer_settings(arguments: Arguments) -> ConsumerSettings:
         max_partition_fetch_bytes=_integer(arguments, "max_partition_fetch_bytes", 1, bytes_max),
         read_from=read_from,
         client_rack=rack,
+    )
+
+
+def group_settings(arguments: Arguments) -> GroupSettings | None:
+    """None without a group."""
+    group = arguments["group"]
+    if group is None:
+        for name, default in GROUP_ONLY.items():
+            if arguments[name] != default:
+                raise InvalidRequestError(
+                    f"{name}={arguments[name]!r} is a setting of consumer groups: name the group, "
+                    f"group=..., or leave {name} out"
+                )
+        return None
+    instance_id, assignor = arguments["group_instance_id"], arguments["assignor"]
+    for name, value, chars_max in (
+        ("group", group, None),  # check_group_id says it better
+        ("group_instance_id", instance_id, limits.INSTANCE_ID_CHARS_MAX),
+        ("assignor", assignor, limits.ASSIGNOR_CHARS_MAX),
+    ):
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{name}={value!r}: a text (str)")
+        if value is not None and chars_max is not None and not 1 <= len(value) <= chars_max:
+            raise InvalidGroupError(
+                f"{name} has {len(value)} characters: 1 to {chars_max} are allowed"
+            )
+    session_ms = _integer(
+        arguments,
+        "session_timeout_ms",
+        limits.SESSION_TIMEOUT_MS_MIN,
+        limits.SESSION_TIMEOUT_MS_MAX,
+    )
+    heartbeat_ms = _integer(arguments, "heartbeat_interval_ms", 1, limits.HEARTBEAT_WAIT_MS_MAX)
+    return GroupSettings(
+        group=check_group_id(group),
+        instance_id=instance_id,
+        auto_commit=bool(arguments["auto_commit"]),
+        auto_commit_interval_ms=_integer(arguments, "auto_commit_interval_ms", 1, DAY_MS),
+        session_timeout_ms=session_ms,
+        heartbeat_interval_ms=min(heartbeat_ms, session_ms // 3),
+        max_poll_interval_ms=_integer(arguments, "max_poll_interval_ms", 1, POLL_INTERVAL_MS_MAX),
+        assignor=assignor,
+        client_id=arguments["client_id"],
+        rack=arguments["client_rack"] or "",
     )
 
 

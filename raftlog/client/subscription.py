@@ -17,98 +17,39 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from operator import itemgetter
 from typing import Final
 
 from raftlog import limits
-from raftlog.client.settings import ConsumerSettings, OffsetReset
+from raftlog.client.parts import Batch, Chunk, Part, Wanted
+from raftlog.client.settings import ConsumerSettings, OffsetReset, Start
 from raftlog.errors import InvalidRequestError, RaftlogError
-from raftlog.types import ConsumerRecord, LeaderEpoch, Offset, TopicPartition
+from raftlog.types import ConsumerRecord, Offset, TopicPartition
 
 _offset_of: Final = itemgetter(ConsumerRecord._fields.index("offset"))
-
-
-@dataclass(slots=True, eq=False)
-class Part:
-    """One partition that is read."""
-
-    tp: TopicPartition
-    position: Offset | None  # of the next record for the application; None: to be looked up
-    reset: OffsetReset  # how to look it up
-    generation: int = 0
-    fetch_offset: Offset = 0  # Invariant: >= position; where its last chunk ends
-    buffered_bytes: int = 0  # in chunks
-    in_flight: bool = False  # a fetch, or a look-up, of this generation
-    halted: bool = False  # its last chunk is an error that nobody has seen yet
-    paused: bool = False
-    not_before: float = 0.0  # backing off until then
-    failures: int = 0  # in a row
-    last_epoch: LeaderEpoch = -1  # of the last batch that was fetched, if that was just before
-    doubted: Offset | None = None  # what was to be read from there on came damaged, once at least
-    damaged_since: float | None = None  # since when its broker calls its own copy damaged
-
-
-@dataclass(slots=True, eq=False)
-class Batch:
-    """One batch as fetched, the offset after its last record, and in which epoch it was led."""
-
-    data: memoryview
-    next_offset: Offset
-    leader_epoch: LeaderEpoch = -1
-
-
-@dataclass(slots=True, eq=False)
-class Chunk:
-    """What one fetch brought for one partition: batches, or an error in their place."""
-
-    part: Part
-    generation: int
-    batches: deque[Batch]
-    size_bytes: int = 0
-    error: RaftlogError | None = None
-    # Of the first batch, once it is decoded. Those before ``position`` are read.
-    records: list[ConsumerRecord] = field(default_factory=list)
-    is_iterated: bool = False  # an iteration runs over ``records``
-
-    @property
-    def is_stale(self) -> bool:
-        return self.generation != self.part.generation
-
-    def end_iteration(self) -> None:
-        """Have an iteration over the records end here: it would not notice what happens now."""
-        if self.is_iterated:
-            self.is_iterated = False
-            rest = self.records[:]
-            self.records.clear()
-            self.records = rest
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A partition to fetch, or (``offset`` None) to look the position up of; as it was then."""
-
-    part: Part
-    generation: int
-    offset: Offset | None
-    doubtful: bool = False  # it came damaged before: the broker is to look at its disk
 
 
 class Subscription:
     """All partitions of one consumer."""
 
-    def __init__(self, settings: ConsumerSettings) -> None:
+    def __init__(self, settings: ConsumerSettings, *, start: Start | None = None) -> None:
+        """``start``: where partitions begin that are assigned; default: by the reset policy."""
         self.lock = allocate_lock()
-        self.parts: dict[TopicPartition, Part] = {}
+        self.parts: OrderedDict[TopicPartition, Part] = OrderedDict()
         self.topics: tuple[str, ...] = ()  # subscribed to; () when partitions are assigned
+        self.is_open = False  # partitions may come by themselves
+        self.interrupted = False  # the application is to do something before it gets more records
         self.starved = False  # something was not fetched for want of room: tell when there is some
         self.closed = False
         self._chunks: deque[Chunk] = deque()  # in the order they came
         self._buffered_bytes = 0
         self._waiters: list[Callable[[], object]] = []
+        self._handed: list[Part] = []  # of which some records may be unprocessed
         self._settings = settings
+        self._start: Start = start or settings.auto_offset_reset
         fetch_bytes = settings.max_partition_fetch_bytes
         self._part_bytes_max = min(
             fetch_bytes * limits.PREFETCH_FETCHES_MAX, limits.PREFETCH_BYTES_MAX
@@ -123,15 +64,35 @@ class Subscription:
             for tp, part in self.parts.items():
                 if tp not in kept:
                     self._drop(part)
-            reset = self._settings.auto_offset_reset
-            self.parts = {tp: part or Part(tp, None, reset) for tp, part in kept.items()}
+            policy = self._settings.auto_offset_reset
+            self.parts = OrderedDict(
+                (tp, part or Part(tp, None, self._start, policy)) for tp, part in kept.items()
+            )
             self.topics = tuple(topics)
 
-    def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read new partitions of topics subscribed to, too: from their first record on."""
+    def add(self, partitions: Iterable[TopicPartition], *, start: Start = "earliest") -> None:
+        """Read new partitions of topics subscribed to, too: from their first record on.
+
+        ``start`` of "committed": from where the group has come to, if it has.
+        """
         with self.lock:
             for tp in partitions:
-                self.parts.setdefault(tp, Part(tp, None, "earliest"))
+                self.parts.setdefault(tp, Part(tp, None, start, "earliest"))
+
+    def add_known(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these, too: from where the group has come to, else by the reset policy."""
+        with self.lock:
+            for tp in partitions:
+                part = Part(tp, None, "committed", self._settings.auto_offset_reset)
+                self.parts.setdefault(tp, part)
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these no longer."""
+        with self.lock:
+            for tp in partitions:
+                part = self.parts.pop(tp, None)
+                if part is not None:
+                    self._drop(part)
 
     def part(self, tp: TopicPartition) -> Part:
         """The partition, or raise ``InvalidRequestError``."""
@@ -148,7 +109,7 @@ class Subscription:
         with self.lock:
             part = self.part(tp)
             self._drop(part)
-            part.doubted = None
+            part.doubted = part.unprocessed = None
             part.position = part.fetch_offset = offset
 
     def reset(self, tp: TopicPartition, how: OffsetReset) -> None:
@@ -156,6 +117,7 @@ class Subscription:
         with self.lock:
             part = self.part(tp)
             self._drop(part)
+            part.unprocessed = None
             part.position, part.reset = None, how
 
     def found(self, wanted: Wanted, offset: Offset) -> None:
@@ -165,6 +127,16 @@ class Subscription:
             if wanted.generation == part.generation:
                 self._drop(part)  # another look-up may be under way: it counts no more
                 part.position = part.fetch_offset = offset
+                if part.reset == "committed":
+                    part.committed = offset
+                part.known_to = max(part.known_to, offset)
+
+    def not_committed(self, wanted: Wanted) -> None:
+        """The group has no offset of it: look its position up by the policy."""
+        part = wanted.part
+        with self.lock:
+            if wanted.generation == part.generation:
+                part.reset = part.policy
 
     def came_damaged(self, part: Part) -> bool:
         """Drop what is fetched and not read, and fetch it again: its first batch is damaged.
@@ -253,8 +225,9 @@ class Subscription:
             if not batches:
                 return
             part.fetch_offset = batches[-1].next_offset
+            part.known_to = max(part.known_to, part.fetch_offset)
             # What gave something comes last next time: a broker fills its answer from the front.
-            self.parts[part.tp] = self.parts.pop(part.tp)
+            self.parts.move_to_end(part.tp)
             part.buffered_bytes += size_bytes
             self._buffered_bytes += size_bytes
             self._chunks.append(Chunk(part, part.generation, deque(batches), size_bytes))
@@ -364,6 +337,49 @@ class Subscription:
         if not chunk.batches:
             self._remove(chunk)
 
+    def begin_run(self, chunk: Chunk) -> Iterator[ConsumerRecord] | None:
+        """An iteration over what is left of the chunk's first batch, which is decoded.
+
+        It ends early when something else is to be done. None if there is such a thing already.
+        """
+        part = chunk.part
+        with self.lock:
+            if self.interrupted or chunk.is_stale:
+                return None
+            chunk.end_iteration()
+            chunk.is_iterated = part.is_iterated = True
+            part.unprocessed = part.position
+            self._handed.append(part)
+            return islice(chunk.records, self.first_unread(chunk), None)
+
+    def end_iteration(self, chunk: Chunk) -> None:
+        with self.lock:
+            chunk.end_iteration()
+
+    # -- what is handed out, and what is done
+
+    def hand_out(self, part: Part) -> None:
+        """The application is about to be given records of ``part``."""
+        if part.unprocessed is None:
+            part.unprocessed, part.is_iterated = part.position, False
+            self._handed.append(part)
+
+    def all_processed(self) -> None:
+        """The application asks for more: it is done with what it has."""
+        if self._handed:
+            handed, self._handed = self._handed, []
+            for part in handed:
+                part.unprocessed = None
+
+    def forget_unprocessed(self) -> None:
+        """Put every position back to what is processed: the rest is left to whoever reads next."""
+        with self.lock:
+            for part in self.parts.values():
+                if part.unprocessed is not None:
+                    part.position = part.processed
+                    self._drop(part)
+        self.all_processed()
+
     def take_batches(self, chunk: Chunk, bytes_max: int) -> list[Batch]:
         """The batches of ``chunk`` and of those that follow it, at least one, to read at once."""
         taken: list[Batch] = []
@@ -400,18 +416,31 @@ class Subscription:
     # -- waiting
 
     def when_ready(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` once: when something came, or the consumer was closed; or at once."""
+        """Call ``callback`` once, or at once: when something came, or is to be done."""
         with self.lock:
-            if not self.closed and not any(not chunk.part.paused for chunk in self._chunks):
+            if not (self.closed or self.interrupted) and all(
+                chunk.part.paused for chunk in self._chunks
+            ):
                 self._waiters.append(callback)
                 return
         callback()
+
+    def interrupt(self) -> None:
+        """Have the application do something before it gets more records; soon, if it reads."""
+        with self.lock:
+            self.interrupted = True
+            self._cut()
+
+    def _cut(self) -> None:
+        for chunk in self._chunks:
+            chunk.end_iteration()
+        self._wake()
 
     def shut(self) -> None:
         """End all waits."""
         with self.lock:
             self.closed = True
-            self._wake()
+            self._cut()
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []

@@ -21,7 +21,6 @@ from raftlog.errors import (
     OffsetOutOfRangeError,
     UnknownPartitionError,
     UnknownTopicError,
-    UnsupportedFeatureError,
 )
 from raftlog.types import OffsetAndTimestamp, TopicPartition
 from tests.client.samples import python
@@ -189,14 +188,19 @@ def test_what_can_never_be_right(fake: FakeCluster, call: Any, error: type[Excep
             call(consumer)
 
 
-def test_there_are_no_groups_yet(fake: FakeCluster) -> None:
-    with pytest.raises(UnsupportedFeatureError, match=r"assign\(\) or subscribe\(\)"):
-        Consumer(fake.bootstrap, group="g")
+def test_what_is_a_groups_needs_one(fake: FakeCluster) -> None:
+    with pytest.raises(InvalidRequestError, match="name the group"):
+        Consumer(fake.bootstrap, auto_commit=False)
     with consumer_of(fake) as consumer:
-        for call in (consumer.commit, lambda: consumer.committed(A)):
-            with pytest.raises(UnsupportedFeatureError, match="group"):
+        for call in (
+            consumer.commit,
+            consumer.commit_async,
+            consumer.group_metadata,
+            lambda: consumer.committed(A),
+            lambda: consumer.subscribe(["t"], on_assign=print),
+        ):
+            with pytest.raises(InvalidRequestError, match="group="):
                 call()
-    gc.collect()
 
 
 def test_closing_ends_a_poll_of_another_thread(fake: FakeCluster) -> None:

@@ -29,6 +29,7 @@ def test_a_topic() -> None:
             id="x",
             config={"retention.ms": "5"},
             config_overrides=["retention.ms"],
+            is_internal=True,
             partitions=[
                 wire.PartitionDescription(
                     info=info,
@@ -43,7 +44,7 @@ def test_a_topic() -> None:
     )
     partition = PartitionDescription(2, None, 4, (1, 2), (2,), (3,), 1, 2, 3, 4, "bad")
     assert found == TopicDescription(
-        "t", "x", {"retention.ms": "5"}, ("retention.ms",), (partition,)
+        "t", "x", {"retention.ms": "5"}, ("retention.ms",), (partition,), is_internal=True
     )
 
 

@@ -6,11 +6,12 @@ import asyncio
 
 import pytest
 
-from raftlog.client.leaders import delete_records, list_offsets
+from raftlog.client.leaders import delete_records, list_offsets, try_offsets
 from raftlog.errors import (
     LeaderNotAvailableError,
     OffsetOutOfRangeError,
     RaftlogError,
+    RequestTimedOutError,
     UnknownPartitionError,
     UnknownTopicError,
 )
@@ -219,3 +220,31 @@ def test_a_broker_that_does_not_know_the_topic_yet_is_asked_again() -> None:
         await cluster.close()
 
     run(test)
+
+
+def test_trying_tells_of_each_partition_what_can_be_known_soon() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", 3, leaders=[1, None, 2])
+        fill(fake, 5)
+        fake.pause(2)
+        cluster = cluster_of(fake)
+        await cluster.topic("t")
+        started = now()
+        found = await try_offsets(cluster, dict.fromkeys(PARTITIONS, "latest"), patience_ms=3_000)
+        assert now() - started < 6
+        first, second, third = (found[tp] for tp in PARTITIONS)
+        assert isinstance(first, OffsetAnswer)
+        assert first.offset == 5
+        assert isinstance(second, LeaderNotAvailableError)
+        assert "t:1 has no leader" in str(second)
+        assert isinstance(third, RequestTimedOutError)
+        assert "broker 2" in str(third)
+        # One that comes back within the time is heard.
+        fake.resume(2)
+        fake.topics["t"].leaders[1] = 1
+        found = await try_offsets(cluster, dict.fromkeys(PARTITIONS, "latest"), patience_ms=3_000)
+        assert all(isinstance(answer, OffsetAnswer) for answer in found.values())
+        assert await try_offsets(cluster, {}, patience_ms=3_000) == {}
+        await cluster.close()
+
+    run(test, brokers=2)

@@ -176,6 +176,7 @@ class FakeCluster:
         self.api_ranges: dict[int, tuple[int, int]] = {}  # what differs from this release
         self.producer_ids = iter(range(1_000, 2_000))
         self._next: dict[Api, deque[Behaviour]] = defaultdict(deque)
+        self.always: dict[Api, Behaviour] = {}  # for what is not planned with ``next``
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -273,8 +274,9 @@ class FakeCluster:
         if peer.broker_id in self._cut_off and isinstance(request.message, ProduceRequest):
             return  # it waits for those that it is cut off from
         planned = self._next[request.api]
-        if planned:
-            planned.popleft()(peer, request)
+        behave = planned.popleft() if planned else self.always.get(request.api)
+        if behave is not None:
+            behave(peer, request)
             return
         try:
             message, attachment = self.answer(peer.broker_id, request)

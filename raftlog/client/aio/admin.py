@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from raftlog import limits
-from raftlog.client.aio.loop_bound import LoopBound
+from raftlog.client.aio.group_admin import AsyncGroupAdmin
 from raftlog.client.cluster import Cluster
 from raftlog.client.connection import Connection
 from raftlog.client.descriptions import (
@@ -19,6 +19,7 @@ from raftlog.client.descriptions import (
     recovery_description,
     topic_description,
 )
+from raftlog.client.groups.coordinator import Coordinators
 from raftlog.client.host import Host
 from raftlog.client.leaders import At, delete_records, list_offsets
 from raftlog.client.overview import describe_cluster, describe_topics
@@ -101,18 +102,19 @@ class AdminBase:
         """What only one of the skins has."""
 
 
-class AsyncAdmin(LoopBound, AdminBase):
-    """Creates, changes and describes topics; looks offsets up. An asynchronous context manager.
+class AsyncAdmin(AsyncGroupAdmin, AdminBase):
+    """Creates, changes and describes topics and consumer groups; looks offsets up.
 
-    Calls that name several topics try all of them, and then raise the first failure, which names
-    its topic. A call that may have been carried out though its answer was lost raises an
-    ``OutcomeUnknownError``, unless doing it again does no harm.
+    An asynchronous context manager. Calls that name several topics try all of them, and then raise
+    the first failure, which names its topic. A call that may have been carried out though its
+    answer was lost raises an ``OutcomeUnknownError``, unless doing it again does no harm.
     """
 
     def _setup(self) -> None:
         self._cluster = Cluster(
             self._settings, connector=self._host.connector, chance=self._host.chance
         )
+        self._coordinators = Coordinators(self._cluster)
 
     # -- topics
 

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from raftlog import limits
 from raftlog.client.aio.loop_bound import LoopBound
-from raftlog.client.consumer import (
+from raftlog.client.consumer_base import (
+    CLOSE_TIMEOUT_MS_DEFAULT,
     POLL_RECORDS_DEFAULT,
     POLL_RECORDS_MAX,
     POLL_TIMEOUT_MS_DEFAULT,
     ConsumerBase,
-    no_groups,
-    nothing_assigned,
+    check_callback,
+    check_interest,
+    check_some,
+    chosen,
 )
 from raftlog.client.consumer_core import check_times
-from raftlog.client.settings import OffsetReset, integer
-from raftlog.client.subscription import check_partitions, check_topics
-from raftlog.errors import ClosedError
-from raftlog.types import ConsumerRecord, Offset, OffsetAndTimestamp, TopicPartition
+from raftlog.client.groups.member import Reading
+from raftlog.client.groups.offsets import check_offsets
+from raftlog.client.groups.rebalancing import CommitCallback
+from raftlog.client.settings import DAY_MS, OffsetReset, integer
+from raftlog.client.subscription import check_partitions
+from raftlog.errors import ClosedError, InvalidRequestError, RaftlogError
+from raftlog.types import (
+    ConsumerRecord,
+    Offset,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    RebalanceListener,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,31 +50,78 @@ class AsyncConsumer(LoopBound, ConsumerBase):
 
     Made anywhere; used on one event loop, by one task at a time. An asynchronous context manager,
     and an asynchronous iterator of records. Records are decoded in the loop's thread, a batch at a
-    time; between batches other tasks have their turn.
+    time; between batches other tasks have their turn. The callbacks may be coroutine functions.
     """
+
+    _user: asyncio.Task[Any] | None = None  # the task that was given records last
+    _using: asyncio.Task[Any] | None = None  # the task that is in a call
+    _depth = 0
 
     def _bound(self, loop: asyncio.AbstractEventLoop) -> None:
         self._core.attach(loop.call_soon)
+
+    def _bind(self) -> None:
+        rebalancer = self._rebalancer
+        if self._closed and rebalancer is not None and rebalancer.is_busy:
+            return  # a callback of ``close``
+        super()._bind()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Raise when another task is in such a call."""
+        self._bind()
+        task = asyncio.current_task()
+        if self._depth and self._using is not task:
+            raise InvalidRequestError(
+                "two tasks use this consumer at once: give each its own, or poll in one task only "
+                "and hand the records on"
+            )
+        self._using = task
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
 
     # -- what to read
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """See ``Consumer.assign``."""
-        self._bind()
-        await self._core.assign(check_partitions(partitions))
+        checked = check_partitions(partitions)
+        with self._alone():
+            await self._leave()
+            await self._core.assign(checked)
 
-    async def subscribe(self, topics: Iterable[str]) -> None:
-        """See ``Consumer.subscribe``."""
-        self._bind()
-        await self._core.subscribe(check_topics(topics))
+    async def subscribe(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        on_assign: RebalanceListener | None = None,
+        on_revoke: RebalanceListener | None = None,
+        on_lost: RebalanceListener | None = None,
+    ) -> None:
+        """See ``Consumer.subscribe``. The callbacks may be coroutine functions."""
+        names, compiled = check_interest(topics, pattern)
+        with self._alone():
+            self._listen(on_assign, on_revoke, on_lost, coroutines=True)
+            await self._core.subscribe(names, compiled)
 
     async def unsubscribe(self) -> None:
-        """Read nothing."""
-        self._bind()
-        self._subscription.assign(())
+        """See ``Consumer.unsubscribe``."""
+        with self._alone():
+            await self._leave()
+            self._core.assign_nothing()
+
+    async def _leave(self) -> None:
+        if self._rebalancer is not None:
+            errors: list[Exception] = []
+            reading = await self._rebalancer.give_up(errors, only_processed=False)
+            await self._core.leave(reading)
+            await self._rebalancer.end(errors)
 
     async def assignment(self) -> set[TopicPartition]:
-        """The partitions that are read."""
+        """See ``Consumer.assignment``."""
         return set(self._subscription.parts)
 
     async def partitions_for(self, topic: str) -> set[int]:
@@ -91,7 +153,7 @@ class AsyncConsumer(LoopBound, ConsumerBase):
     ) -> list[ConsumerRecord]:
         """See ``Consumer.poll``."""
         integer("max_records", max_records, 1, POLL_RECORDS_MAX)
-        return await self._wait_for(lambda: self._core.take(max_records), timeout_ms)
+        return await self._wait_for(lambda: self._core.take(max_records), timeout_ms) or []
 
     async def poll_arrow(self, timeout_ms: int = POLL_TIMEOUT_MS_DEFAULT) -> pa.RecordBatch | None:
         """See ``Consumer.poll_arrow``."""
@@ -104,31 +166,52 @@ class AsyncConsumer(LoopBound, ConsumerBase):
             run = await self._wait_for(core.next_run, None)
             assert run is not None, "it waits for ever"
             for record in run.records:
-                done = core.deserialized(record) if core.has_deserializers else record
+                try:
+                    done = core.deserialized(record) if core.has_deserializers else record
+                except Exception:
+                    self._subscription.all_processed()  # the one before it was
+                    raise
                 run.part.position = record.offset + 1
                 yield done
 
-    async def _wait_for(self, take: Callable[[], T], timeout_ms: int | None) -> T:
+    async def _wait_for(self, take: Callable[[], T], timeout_ms: int | None) -> T | None:
         """What ``take`` gives, once it is something; else what it gave last."""
         timeout_s = None
         if timeout_ms is not None:
             timeout_s = integer("timeout_ms", timeout_ms, 0, limits.WAIT_MS_MAX) / 1_000
-        self._bind()
-        if not self._subscription.parts:
-            raise nothing_assigned()
-        self._core.activate()
-        await asyncio.sleep(0)  # records may never run out: others have their turn nevertheless
-        found = take()
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not found:
-                    await self._ready()
-                    found = take()
-        except TimeoutError:
-            return found
-        return found
+        with self._alone():
+            self._check_readable()
+            rebalancer = self._rebalancer
+            if rebalancer is None:
+                return await self._wait_alone(take, timeout_s)
+            rebalancer.polling()
+            try:
+                return await self._wait_alone(take, timeout_s)
+            finally:
+                self._user = asyncio.current_task()
+                rebalancer.polled()
 
-    async def _ready(self) -> None:
+    async def _wait_alone(self, take: Callable[[], T], timeout_s: float | None) -> T | None:
+        await asyncio.sleep(0)  # records may never run out: others have their turn nevertheless
+        deadline = None if timeout_s is None else self._core.monotonic() + timeout_s
+        while True:
+            if self._subscription.closed:
+                raise ClosedError("the AsyncConsumer was closed")
+            if self._subscription.interrupted:
+                if self._rebalancer is None:
+                    self._subscription.interrupted = False
+                else:
+                    await self._rebalancer.attend()  # however long its callbacks take
+            found = take()
+            if found:
+                return found
+            left = None if deadline is None else deadline - self._core.monotonic()
+            if left is not None and left <= 0:
+                return found
+            await self._ready(left)
+
+    async def _ready(self, timeout_s: float | None) -> None:
+        """Wait until there may be something to take, or to do."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def wake() -> None:
@@ -136,9 +219,7 @@ class AsyncConsumer(LoopBound, ConsumerBase):
                 waiter.set_result(None)
 
         self._subscription.when_ready(wake)
-        await waiter
-        if self._closed:
-            raise ClosedError("the AsyncConsumer was closed")
+        await asyncio.wait([waiter], timeout=timeout_s)
 
     # -- where to read
 
@@ -150,10 +231,10 @@ class AsyncConsumer(LoopBound, ConsumerBase):
 
     async def seek(self, partition: TopicPartition, offset: Offset) -> None:
         """See ``Consumer.seek``."""
-        self._bind()
         (tp,) = check_partitions([partition])
-        self._subscription.seek(tp, integer("offset", offset, 0, limits.OFFSET_MAX))
-        self._core.look()
+        with self._alone():
+            self._subscription.seek(tp, integer("offset", offset, 0, limits.OFFSET_MAX))
+            self._core.look()
 
     async def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """See ``Consumer.seek_to_beginning``."""
@@ -177,6 +258,13 @@ class AsyncConsumer(LoopBound, ConsumerBase):
         self._bind()
         return await self._core.offsets(check_partitions(partitions), "latest")
 
+    async def lag(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, int]:
+        """See ``Consumer.lag``."""
+        self._bind()
+        return await self._core.lag(self._these(partitions))
+
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
@@ -185,34 +273,107 @@ class AsyncConsumer(LoopBound, ConsumerBase):
         return await self._core.offsets_for_times(check_times(times))
 
     async def _reset(self, partitions: Iterable[TopicPartition] | None, how: OffsetReset) -> None:
+        with self._alone():
+            await self._core.reset(self._these(partitions), how)
+
+    # -- what the group has
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, Offset | OffsetAndMetadata] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """See ``Consumer.commit``."""
+        if timeout_ms is not None:
+            integer("timeout_ms", timeout_ms, 1, DAY_MS)
+        reading = self._reading("commit", offsets)
+        await self._grouped("commit").commit(reading, timeout_ms=timeout_ms)
+
+    def commit_async(
+        self,
+        offsets: Mapping[TopicPartition, Offset | OffsetAndMetadata] | None = None,
+        callback: CommitCallback | None = None,
+    ) -> asyncio.Future[dict[TopicPartition, OffsetAndMetadata]]:
+        """See ``Consumer.commit_async``; it is no coroutine, and gives an asyncio future."""
+        check_callback(callback)
+        reading = self._reading("commit_async", offsets)
+        rebalancer = self._rebalancer
+        future: asyncio.Future[dict[TopicPartition, OffsetAndMetadata]]
+        future = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_look_at)
+
+        def done(error: RaftlogError | None) -> None:
+            if callback is not None and rebalancer is not None:
+                rebalancer.committed(callback, reading.offsets, error)
+            if future.done():
+                return
+            if error is None:
+                future.set_result(dict(reading.offsets))
+            else:
+                future.set_exception(error)
+
+        self._grouped("commit_async").commit_soon(reading, done)
+        return future
+
+    def _reading(self, what: str, offsets: object) -> Reading:
+        member = self._grouped(what)
+        if offsets is not None:
+            self._bind()
+            return member.reading(check_offsets(offsets))
+        with self._alone():
+            return member.reading()
+
+    @overload
+    async def committed(
+        self, partitions: TopicPartition, *, metadata: Literal[False] = False
+    ) -> Offset | None: ...
+    @overload
+    async def committed(
+        self, partitions: TopicPartition, *, metadata: Literal[True]
+    ) -> OffsetAndMetadata | None: ...
+    @overload
+    async def committed(
+        self, partitions: Iterable[TopicPartition], *, metadata: Literal[False] = False
+    ) -> dict[TopicPartition, Offset | None]: ...
+    @overload
+    async def committed(
+        self, partitions: Iterable[TopicPartition], *, metadata: Literal[True]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
+    async def committed(
+        self, partitions: TopicPartition | Iterable[TopicPartition], *, metadata: bool = False
+    ) -> Any:
+        """See ``Consumer.committed``."""
         self._bind()
-        if partitions is None:
-            checked = list(self._subscription.parts)
-        else:
-            checked = check_partitions(partitions)
-        await self._core.reset(checked, how)
-
-    # -- groups, which there are none of yet
-
-    async def commit(self, *_args: Any, **_settings: Any) -> None:
-        """Raises ``UnsupportedFeatureError``: consumer groups come in a later release."""
-        raise no_groups("commit")
-
-    async def committed(self, *_args: Any, **_settings: Any) -> None:
-        """Raises ``UnsupportedFeatureError``: consumer groups come in a later release."""
-        raise no_groups("committed")
+        member, (checked, is_one) = self._grouped("committed"), check_some(partitions)
+        return chosen(await member.committed(checked), is_one=is_one, metadata=metadata)
 
     # -- the end
 
-    async def close(self) -> None:
-        """Stop. Idempotent."""
+    async def close(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS_DEFAULT) -> None:
+        """See ``Consumer.close``; another task stands for another thread."""
+        integer("timeout_ms", timeout_ms, 0, DAY_MS)
+        await self._close(timeout_ms, only_processed=self._is_others())
+
+    def _is_others(self) -> bool:
+        return self._user not in (None, asyncio.current_task())
+
+    async def _close(self, timeout_ms: int, *, only_processed: bool) -> None:
         if self._closed:
             return
         if self._loop is not None:
             self._bind()
         self._closed = True
-        if self._loop is not None:
-            await self._core.close()
+        if self._loop is None:
+            return
+        self._subscription.shut()
+        rebalancer, errors = self._rebalancer, list[Exception]()
+        if rebalancer is not None:
+            reading = await rebalancer.give_up(errors, only_processed=only_processed)
+            await self._core.leave(reading, timeout_ms, away=True)
+        await self._core.close()
+        if rebalancer is not None:
+            await rebalancer.end(errors)
 
     async def __aenter__(self) -> AsyncConsumer:
         return self
@@ -223,7 +384,9 @@ class AsyncConsumer(LoopBound, ConsumerBase):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close()
+        """``close``; after an exception, with only what was processed committed."""
+        only_processed = kind is not None or self._is_others()
+        await self._close(CLOSE_TIMEOUT_MS_DEFAULT, only_processed=only_processed)
 
     def __del__(self) -> None:
         if not self._closed and self._loop is not None:
@@ -233,3 +396,9 @@ class AsyncConsumer(LoopBound, ConsumerBase):
                 stacklevel=2,
                 source=self,
             )
+
+
+def _look_at(future: asyncio.Future[Any]) -> None:
+    """Somebody may be waiting, and nobody need be."""
+    if not future.cancelled():
+        future.exception()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raftlog.client.aio.consumer import AsyncConsumer
-from raftlog.errors import ClosedError, InvalidRequestError, UnsupportedFeatureError
+from raftlog.errors import ClosedError, InvalidRequestError
 from raftlog.types import OffsetAndTimestamp
 from tests.client.test_fetcher import fill
 from tests.client.test_subscription import A, B
@@ -126,14 +126,16 @@ def test_others_have_their_turn() -> None:
     run(test)
 
 
-def test_no_groups() -> None:
+def test_what_is_a_groups_needs_one() -> None:
     async def test(fake: FakeCluster) -> None:
-        with pytest.raises(UnsupportedFeatureError):
-            consumer_of(fake, group="g")
+        with pytest.raises(InvalidRequestError, match="name the group"):
+            consumer_of(fake, group_instance_id="one")
         consumer = consumer_of(fake)
-        for call in (consumer.commit, consumer.committed):
-            with pytest.raises(UnsupportedFeatureError):
+        for call in (consumer.commit, lambda: consumer.committed(A)):
+            with pytest.raises(InvalidRequestError, match="group="):
                 await call()
+        with pytest.raises(InvalidRequestError, match="group="):
+            consumer.commit_async()
         await consumer.close()
 
     run(test)

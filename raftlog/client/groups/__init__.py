@@ -1,0 +1,1 @@
+"""The consumer's side of consumer groups: the coordinator, membership, offsets, commits."""

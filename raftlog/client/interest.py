@@ -1,0 +1,81 @@
+"""Which topics a consumer subscribes to: by name, or by a pattern that is tried again and again.
+
+On the I/O loop. Without a consumer group all partitions of the topics are read; with one, the group
+is told of the topics, and says which.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from raftlog.client.cluster import Cluster
+from raftlog.client.groups.member import Member
+from raftlog.client.metadata import ClusterView
+from raftlog.client.subscription import Subscription
+from raftlog.types import TopicPartition, is_internal_topic
+
+
+class Interest:
+    """Of one consumer. ``topics``: those subscribed to, as far as they exist."""
+
+    def __init__(self, cluster: Cluster, subscription: Subscription, member: Member | None) -> None:
+        self.topics: tuple[str, ...] = ()
+        self._cluster = cluster
+        self._subscription = subscription
+        self._member = member
+        self._pattern: re.Pattern[str] | None = None
+        cluster.on_view.append(self._on_view)
+
+    async def subscribe(self, topics: Sequence[str], pattern: re.Pattern[str] | None) -> None:
+        """From now on, ``topics``, of which there is metadata, or those that match."""
+        cluster = self._cluster
+        if pattern is not None:
+            cluster.all_topics = True
+            view = await cluster.persist(cluster.refresh, repeatable=True)
+            topics = matching(pattern, view.topics)
+        cluster.all_topics = pattern is not None
+        self._pattern = pattern
+        self.topics = tuple(topics)
+        self._subscription.is_open = pattern is not None or self._member is not None
+        if self._member is not None:
+            self._member.subscribe(self.topics, cluster.view)
+        else:
+            self._subscription.assign(self._partitions(self.topics), topics=self.topics)
+
+    def nothing(self) -> None:
+        self._cluster.all_topics = False
+        self._pattern = None
+        self.topics = ()
+        self._subscription.is_open = False
+
+    def _partitions(self, topics: Iterable[str]) -> list[TopicPartition]:
+        view = self._cluster.view
+        return [
+            TopicPartition(topic, partition)
+            for topic in topics
+            for partition in range(view.topic(topic).partition_count)
+        ]
+
+    def _on_view(self, view: ClusterView) -> None:
+        if self._pattern is None:
+            return
+        topics = tuple(matching(self._pattern, view.topics))
+        if topics == self.topics:
+            return
+        before, self.topics = self.topics, topics
+        if self._member is not None:
+            self._member.resubscribe(topics)
+            return
+        subscription = self._subscription
+        gone = set(before).difference(topics)
+        subscription.remove([tp for tp in subscription.parts if tp.topic in gone])
+        subscription.topics = topics
+        subscription.add(self._partitions(set(topics).difference(before)))
+
+
+def matching(pattern: re.Pattern[str], topics: Iterable[str]) -> list[str]:
+    """Those of which the whole name matches; not those that the brokers keep for themselves."""
+    return sorted(
+        topic for topic in topics if not is_internal_topic(topic) and pattern.fullmatch(topic)
+    )

@@ -1,0 +1,89 @@
+"""What a consumer knows of one partition that it reads, and has fetched of it. Plain values."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from raftlog.client.settings import OffsetReset, Start
+from raftlog.errors import RaftlogError
+from raftlog.types import ConsumerRecord, LeaderEpoch, Offset, TopicPartition
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """One partition that is read."""
+
+    tp: TopicPartition
+    position: Offset | None  # of the next record for the application; None: to be looked up
+    reset: Start  # how to look it up
+    policy: OffsetReset = "error"  # how else, if nothing is committed
+    generation: int = 0
+    fetch_offset: Offset = 0  # Invariant: >= position; where its last chunk ends
+    buffered_bytes: int = 0  # in chunks
+    in_flight: bool = False  # a fetch, or a look-up, of this generation
+    halted: bool = False  # its last chunk is an error that nobody has seen yet
+    paused: bool = False
+    not_before: float = 0.0  # backing off until then
+    failures: int = 0  # in a row
+    last_epoch: LeaderEpoch = -1  # of the last batch that was fetched, if that was just before
+    doubted: Offset | None = None  # what was to be read from there on came damaged, once at least
+    damaged_since: float | None = None  # since when its broker calls its own copy damaged
+    known_to: Offset = 0  # there are records up to here, as far as is known
+    committed: Offset | None = None  # by the consumer group, as far as is known
+    # Where what was handed out begins that the application may still be working on.
+    unprocessed: Offset | None = None
+    is_iterated: bool = False  # of that, all is processed but the last record
+
+    @property
+    def processed(self) -> Offset | None:
+        """The offset after what the application is done with; it cannot be lost by a commit."""
+        position, unprocessed = self.position, self.unprocessed
+        if position is None or unprocessed is None:
+            return position
+        return max(unprocessed, position - 1) if self.is_iterated else unprocessed
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """One batch as fetched, the offset after its last record, and in which epoch it was led."""
+
+    data: memoryview
+    next_offset: Offset
+    leader_epoch: LeaderEpoch = -1
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """What one fetch brought for one partition: batches, or an error in their place."""
+
+    part: Part
+    generation: int
+    batches: deque[Batch]
+    size_bytes: int = 0
+    error: RaftlogError | None = None
+    # Of the first batch, once it is decoded. Those before ``position`` are read.
+    records: list[ConsumerRecord] = field(default_factory=list)
+    is_iterated: bool = False  # an iteration runs over ``records``
+
+    @property
+    def is_stale(self) -> bool:
+        return self.generation != self.part.generation
+
+    def end_iteration(self) -> None:
+        """Have an iteration over the records end here: it would not notice what happens now."""
+        if self.is_iterated:
+            self.is_iterated = False
+            rest = self.records[:]
+            self.records.clear()
+            self.records = rest
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A partition to fetch, or (``offset`` None) to look the position up of; as it was then."""
+
+    part: Part
+    generation: int
+    offset: Offset | None
+    doubtful: bool = False  # it came damaged before: the broker is to look at its disk
