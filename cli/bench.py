@@ -9,6 +9,8 @@ import click
 from cli import bench_options as options
 from cli import output
 from cli.bench_cluster import cluster
+from cli.bench_compact import compact
+from cli.bench_groups import groups
 from raftlog.limits import MIB
 
 
@@ -191,3 +193,5 @@ def everything(scale: float, directory: Path | None, rounds: int, as_json: bool)
 
 
 bench.add_command(cluster)
+bench.add_command(compact)
+bench.add_command(groups)

@@ -23,7 +23,9 @@ _OPTIONS: Final = (
         default="append",
         show_default=True,
         help="What clients do: append, replay (whole topics read again and again, from leaders and "
-        "followers), admin (topics come and go meanwhile).",
+        "followers), admin (topics come and go meanwhile), offsets (consumers commit how far they "
+        "are), groups (members of consumer groups, which --nemesis members harms), compact (topics "
+        "that keep the last record of each key).",
     ),
     click.option(
         "--nemesis",

@@ -32,6 +32,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "up": Entry("cli.up:up", "Run a local cluster in the foreground."),
     "broker": Entry("cli.broker:broker", "Run one broker."),
     "topic": Entry("cli.topic:topic", "Create, list, describe, alter and delete topics."),
+    "group": Entry(
+        "cli.group:group", "Look at consumer groups and their lag, move their offsets, delete them."
+    ),
     "cluster": Entry(
         "cli.cluster:cluster", "Look at the cluster, move leaders, recover from a loss."
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +18,8 @@ from raftlog.types import ConsumerRecord, Offset, TopicPartition
 
 POLL_MS: Final = 500
 POLL_RECORDS_MAX: Final = 10_000
+SOUGHT_MAX: Final = 10_000  # records that are looked for by reading them
+SOUGHT_STEP: Final = 10  # so many times further back each time
 SILENCE_S_MAX: Final = 60.0  # without -f every record asked for exists: no news is a fault
 
 
@@ -55,6 +58,53 @@ def plan(
         )
         for tp, extent in extents.items()
     }
+
+
+def with_last(
+    consumer: Consumer, spans: dict[TopicPartition, Span], count: int
+) -> dict[TopicPartition, Span]:
+    """``spans``, longer where they hold less than ``count`` records and there are more before them.
+
+    So it is with the last offsets of a compacted topic. Records are looked for further and further
+    back; of more than ``SOUGHT_MAX``, the offsets are good enough.
+    """
+    if not 0 < count <= SOUGHT_MAX:
+        return spans
+    begin = consumer.beginning_offsets(list(spans))
+    left, back = {tp for tp, span in spans.items() if span.start > begin[tp]}, count
+    found = dict(spans)
+    while left:
+        offsets = _offsets(consumer, {tp: found[tp] for tp in left}, count)
+        back *= SOUGHT_STEP
+        for tp in list(left):
+            if len(offsets[tp]) == count:
+                found[tp] = Span(offsets[tp][0], found[tp].stop)
+            if len(offsets[tp]) == count or found[tp].start <= begin[tp]:
+                left.remove(tp)
+            else:
+                found[tp] = Span(max(begin[tp], (found[tp].stop or 0) - back), found[tp].stop)
+    return found
+
+
+def _offsets(
+    consumer: Consumer, spans: dict[TopicPartition, Span], count: int
+) -> dict[TopicPartition, deque[Offset]]:
+    """The offsets of the last ``count`` records in each of the spans, which have an end."""
+    offsets: dict[TopicPartition, deque[Offset]] = {tp: deque(maxlen=count) for tp in spans}
+    consumer.assign(sorted(spans))
+    for tp, span in spans.items():
+        consumer.seek(tp, span.start)
+    heard = time.monotonic()
+    while not all(_is_done(consumer, tp, span) for tp, span in spans.items()):
+        records = consumer.poll(timeout_ms=POLL_MS, max_records=POLL_RECORDS_MAX)
+        for record in records:
+            if _wanted(record, spans, None):
+                offsets[TopicPartition(record.topic, record.partition)].append(record.offset)
+        now = time.monotonic()
+        heard = now if records else heard
+        if now - heard > SILENCE_S_MAX:
+            break  # whoever reads them will say so
+    return offsets
 
 
 def _resolve(

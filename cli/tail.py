@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import click
 
-from cli import options, reading
+from cli import group_tail, options, reading
 from cli.formats import Formatter, compile_format, format_json, format_values
-from cli.offsets import LATEST, Bound, From, Offsets, parse_offsets
+from cli.offsets import EARLIEST, LATEST, Bound, From, Offsets, parse_offsets
 from raftlog import Consumer
 from raftlog.clock import SystemClock
+from raftlog.types import check_group_id
 
 COUNT_DEFAULT: Final = 10  # as `tail` has it
 
@@ -42,6 +43,11 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
 @click.option("-n", "--count", type=click.IntRange(min=0), help="Stop after so many records.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for new records until interrupted.")
 @click.option(
+    "--group",
+    metavar="G",
+    help="Read as a member of this consumer group, which goes on where it stopped.",
+)
+@click.option(
     "--format",
     "formatter",
     metavar="FMT",
@@ -68,6 +74,7 @@ def tail(
     offsets: Offsets | None,
     count: int | None,
     follow: bool,
+    group: str | None,
     formatter: Formatter | None,
     pattern: re.Pattern[bytes] | None,
     any_replica: bool,
@@ -79,6 +86,10 @@ def tail(
     Without -f it ends at the records that are there when it starts. Without -o it prints the last
     10 (or COUNT) records of each partition; with -f, new ones. When a partition's leader is gone
     for good, --any-replica prints what a replica that is left knows to be committed.
+
+    With --group it prints what the group has not read yet, shares the partitions with the group's
+    other members (not with -p: then it reads that one), and commits what it has printed. Then -o
+    is only for where nothing is committed yet: earliest, which is the default, or latest.
 
     \b
     OFFSETS:  earliest  latest  N  -N (N before the end)  +N (N after the beginning)
@@ -96,14 +107,41 @@ def tail(
         raise click.UsageError("-f does not go with a range: it has an end")
     if as_json and formatter is not None:
         raise click.UsageError("--json does not go with --format")
-    if offsets is None:
-        last = COUNT_DEFAULT if count is None else count
-        offsets = Offsets(LATEST if follow else Bound(From.END, last))
-        count = count if follow else None
     write = format_json if as_json else formatter or format_values
     # Retention may overtake us: then go on with the first record that is left.
-    read_from = "replica" if any_replica else "leader"
-    with Consumer(bootstrap, auto_offset_reset="earliest", read_from=read_from) as consumer:
+    reset = "earliest" if group is None else _group_reset(group, offsets)
+    last = 0
+    if offsets is None and group is None:
+        last = 0 if follow else COUNT_DEFAULT if count is None else count
+        offsets = Offsets(LATEST if follow else Bound(From.END, last))
+        count = count if follow else None
+    is_interrupted = False
+    with Consumer(
+        bootstrap,
+        group=group,
+        auto_offset_reset=reset,
+        read_from="replica" if any_replica else "leader",
+    ) as consumer:
         partitions = reading.partitions_of(consumer, topic, partition)
-        spans = reading.plan(consumer, partitions, offsets, follow=follow)
-        reading.copy(consumer, spans, write=write, pattern=pattern, count=count)
+        printing: dict[str, Any] = {"write": write, "pattern": pattern, "count": count}
+        if group is not None:
+            printing |= {"is_member": partition is None, "follow": follow}
+            is_interrupted = not group_tail.copy(consumer, topic, partitions, **printing)
+        else:
+            assert offsets is not None, "it has a default"
+            spans = reading.plan(consumer, partitions, offsets, follow=follow)
+            spans = reading.with_last(consumer, spans, last)
+            reading.copy(consumer, spans, **printing)
+    if is_interrupted:
+        raise KeyboardInterrupt
+
+
+def _group_reset(group: str, offsets: Offsets | None) -> str:
+    """Where a group begins that has committed nothing."""
+    check_group_id(group)
+    if offsets not in {None, Offsets(EARLIEST), Offsets(LATEST)}:
+        raise click.UsageError(
+            "--group takes -o earliest or -o latest, for where nothing is committed yet; "
+            f"`raftlog group reset {group} --to OFFSETS` sets where the group goes on"
+        )
+    return "latest" if offsets == Offsets(LATEST) else "earliest"

@@ -100,9 +100,19 @@ def class_section(kind: type) -> Iterator[str]:
         yield call_block(kind.__name__, kind)
     else:
         yield function_section(kind.__name__, base.__init__, level=3)  # type: ignore[misc]
-    for name, value in vars(kind).items():
-        if inspect.isfunction(value) and not name.startswith("_") and value.__doc__:
-            yield function_section(f"{kind.__name__}.{name}", value, level=3)
+    for name, value in methods_of(kind):
+        yield function_section(f"{kind.__name__}.{name}", value, level=3)
+
+
+def methods_of(kind: type) -> Iterator[tuple[str, Any]]:
+    """The documented methods of a class of ours: its own, then those of the parts it is made of."""
+    told: set[str] = set()
+    for part in kind.__mro__:
+        for name, value in vars(part).items() if part.__module__.startswith("raftlog") else ():
+            is_public = inspect.isfunction(value) and not name.startswith("_") and value.__doc__
+            if is_public and name not in told:
+                told.add(name)
+                yield name, value
 
 
 def settings_of(kind: type) -> list[str]:

@@ -47,6 +47,52 @@ class Reader:
         return []
 
 
+class Sparse(Reader):
+    """The same, with holes: no record but those at ``offsets``."""
+
+    def __init__(self, offsets: Sequence[int], end: int) -> None:
+        super().__init__({FIRST: [b"%d" % offset for offset in range(end)]})
+        self._offsets = set(offsets)
+        self.sought: list[int] = []
+
+    def beginning_offsets(self, _partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return {FIRST: 0}
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self.sought.append(offset)
+        super().seek(partition, offset)
+
+    def poll(self, timeout_ms: int, max_records: int) -> list[ConsumerRecord]:
+        records = super().poll(timeout_ms, max_records)
+        return [record for record in records if record.offset in self._offsets]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "count", "start"),
+    [
+        (range(1_000), 10, 990),
+        ([*range(0, 1_000, 5), 999], 10, 955),
+        ([3, 500, 999], 2, 500),
+        ([3, 500, 999], 3, 3),
+        ([3, 500, 999], 10, 0),
+        ([], 10, 0),
+    ],
+)
+def test_the_last_records_may_lie_far_back(offsets: Sequence[int], count: int, start: int) -> None:
+    """As compaction leaves them."""
+    reader = Sparse(offsets, 1_000)
+    spans = {FIRST: Span(1_000 - count, 1_000)}
+    assert reading.with_last(reader, spans, count) == {FIRST: Span(start, 1_000)}
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 10), (50_000, 50_000), (5, 0)])
+def test_what_cannot_be_longer_and_very_many_are_not_looked_for(start: int, count: int) -> None:
+    reader = Sparse([], 100_000)
+    spans = {FIRST: Span(start, 100_000)}
+    assert reading.with_last(reader, spans, count) == spans
+    assert reader.sought == []
+
+
 def copied(
     capfdbinary: pytest.CaptureFixture[bytes],
     spans: dict[TopicPartition, Span],
