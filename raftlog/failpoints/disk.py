@@ -28,8 +28,9 @@ _LOG_FILES: Final = {
     ".log": "segment",
     ".index": "index",
     ".producers": "producers",
+    ".cleaned": "cleaned",
 }
-_LOG_STATE_FILES: Final = frozenset(("checkpoint", "epochs"))
+_LOG_STATE_FILES: Final = frozenset(("checkpoint", "compaction", "epochs"))
 _TOPICS: Final = "topics"
 _DIRECTORIES: Final = ("data-dir", "topics-dir", "topic-dir", "topic-dir", "partition-dir")
 

@@ -17,6 +17,8 @@ _ON_DISK: Final = {
     "catalog": "create read write truncate sync rename remove",
     "checkpoint": "create read write sync remove",
     "clean": "create read write truncate sync rename remove",
+    "cleaned": "create write sync remove",
+    "compaction": "create read write truncate sync rename remove",
     "data-dir": "create sync",
     "epochs": "create read write truncate sync rename remove",
     "identity": "create read write truncate sync rename remove",
@@ -26,7 +28,7 @@ _ON_DISK: Final = {
     "parent-dir": "sync",
     "partition-dir": "create sync rename remove",
     "producers": "create read write truncate sync rename remove",
-    "segment": "create read write truncate sync remove",
+    "segment": "create read write truncate sync rename remove",
     "topic-dir": "create sync remove",
     "topics-dir": "create sync",
 }

@@ -157,7 +157,7 @@ def checked(
                 raise ValueError(f"it gives {topic}:{number} to {name!r}, which cannot have it")
             if owner.setdefault(partition, name) != name:
                 raise ValueError(f"it gives {topic}:{number} to {owner[partition]!r} and {name!r}")
-        found[name] = frozenset(TopicPartition(*partition) for partition in partitions)
+        found[name] = frozenset(partitions)
     return found
 
 

@@ -89,8 +89,13 @@ class LogCompacting(LogSyncing):
         return any(drop.paths and not drop.is_done for drop in self._drops)
 
     @property
+    def _sure_start(self) -> Offset:
+        """Below it records are gone for good; from there on a crash may bring some back."""
+        return min(self.log_start_offset, self._checkpoint.latest.log_start_offset)
+
+    @property
     def _clean_end(self) -> Offset:
-        return max(self._compaction_state.clean_end_offset, self.log_start_offset)
+        return max(self._compaction_state.clean_end_offset, self._sure_start)
 
     def _cleanable(self, now_ms: TimestampMs, high_watermark: Offset) -> list[Segment]:
         """The segments that a pass may rewrite, from the first on."""
@@ -146,13 +151,15 @@ class LogCompacting(LogSyncing):
         high_watermark: Offset,
         chance_seed: int,
         memory_bytes: int,
+        ticket_bytes: int = TICKET_BYTES,
     ) -> CompactionTicket | None:
         """Work that compacts some of the log; None when none is due, or something is in the way.
 
-        A pass over a large log takes several tickets, so that not all of the log needs room twice:
-        call again. ``chance_seed`` (64 bits) has to be unknown to producers; ``memory_bytes``
-        bounds the map of keys (32 bytes each; see ``OffsetMap``). Not while a sync is out. Raises
-        ``DamagedLogError`` where even a look at the log meets damage.
+        A pass over a large log takes several tickets, each for at most ``ticket_bytes`` of segments
+        (or one), so that not all of the log needs room twice: call again. ``chance_seed`` (64 bits)
+        has to be unknown to producers; ``memory_bytes`` bounds the map of keys (32 bytes each; see
+        ``OffsetMap``). Not while a sync is out. Raises ``OSError``, and ``DamagedLogError`` where
+        even a look at the log meets damage.
         """
         if self._compaction is not None or self._ticket is not None or not self._is_writable:
             return None
@@ -163,7 +170,7 @@ class LogCompacting(LogSyncing):
         if self._pass is None:
             self._pass = self._plan_pass(now_ms, high_watermark, chance_seed, memory_bytes)
         if self._pass is not None:
-            self._compaction = self._ticket_of(self._pass)
+            self._compaction = self._ticket_of(self._pass, ticket_bytes)
         return self._compaction
 
     def _plan_pass(
@@ -182,7 +189,7 @@ class LogCompacting(LogSyncing):
             dirty=[_source(s, clean_end) for s in segments if s.next_offset > clean_end],
             clean_end=clean_end,
             limit=segments[-1].next_offset,
-            log_start=min(self.log_start_offset, self._checkpoint.latest.log_start_offset),
+            log_start=self._sure_start,
             due_below=self._compaction_state.tombstones_due_below(
                 now_ms=now_ms, retention_ms=self.config.delete_retention_ms
             ),
@@ -190,7 +197,7 @@ class LogCompacting(LogSyncing):
             state=self._compaction_state,
         )
 
-    def _ticket_of(self, work: Pass) -> CompactionTicket | None:
+    def _ticket_of(self, work: Pass, ticket_bytes: int) -> CompactionTicket:
         """For the segments that come next. One group at least, and no more than there is room for:
         whether that is enough only writing will tell."""
         from raftlog.storage.cleaner import BATCH_BYTES_TARGET, CompactionTicket
@@ -204,7 +211,7 @@ class LogCompacting(LogSyncing):
         grouped = compaction.groups(
             [self._info(s) for s in segments.values()], segment_bytes=self.config.segment_bytes
         )
-        bytes_max = min(TICKET_BYTES, self._disk.free_bytes(self.directory))
+        bytes_max = min(ticket_bytes, self._disk.free_bytes(self.directory))
         return CompactionTicket(
             disk=self._disk,
             files=self._compaction_files,

@@ -31,6 +31,7 @@ SETTINGS: Final = {
     "broker.session.timeout.ms": "1000",
     "log.retention.check.interval.ms": "200",
     "log.checkpoint.interval.ms": "200",
+    "log.cleaner.interval.ms": "100",
 }
 HIT_S: Final = 20.0  # within which what a step does comes by its failpoints
 PADDING_BYTES: Final = 1 << 20
@@ -234,6 +235,35 @@ def administration(world: World) -> None:
     )
 
 
+def compaction(world: World) -> None:
+    """Two passes over the target's log: the second one begins by settling the first."""
+    world.number += 1
+    name = f"tour-{world.number}"
+    settings = {"cleanup.policy": "compact", "segment.bytes": "16384"}
+    settings["min.cleanable.dirty.ratio"] = "0.01"
+    ask(world, lambda admin: admin.create_topics([NewTopic(name, 1, 3, settings)]))
+    with Producer(world.cluster.bootstrap) as producer:
+        for _ in range(2):
+            before = state_of_compaction(world, name)
+            for number in range(200):
+                producer.send(name, b"x" * 400, b"%d" % (number % 5))
+            producer.flush()
+            wait_until(
+                lambda: state_of_compaction(world, name) not in (b"", before),  # noqa: B023
+                timeout_s=HIT_S,
+                what="a pass",
+            )
+    ask(world, lambda admin: admin.delete_topics([name]))
+
+
+def state_of_compaction(world: World, topic: str) -> bytes:
+    """What the target's file says; empty when there is none."""
+    found = [*world.target.data_dir.glob(f"topics/{topic}/*/0/compaction")]
+    with suppress(OSError):
+        return found[0].read_bytes() if found else b""
+    return b""
+
+
 def leadership(world: World) -> None:
     partition = world.led_by_target()
     ask(world, lambda admin: admin.transfer_leader(TOPIC, partition, TARGET % 3 + 1))
@@ -286,6 +316,16 @@ def damaged(world: World) -> None:
         index.unlink()
 
 
+def half_cleaned(world: World) -> None:
+    """A compaction that was not decided yet."""
+    (partition_dir(world) / f"{0:020d}.cleaned").write_bytes(bytes(TORN_BYTES))
+
+
+def without_state(world: World) -> None:
+    """What is known of compactions cannot be read."""
+    (partition_dir(world) / "compaction").write_bytes(bytes(TORN_BYTES))
+
+
 def padded(world: World) -> None:
     """The consensus journal has grown to where it is rewritten."""
     path = world.target.data_dir / "consensus.journal"
@@ -315,12 +355,15 @@ def newest_segment(world: World) -> Path:
 STEPS: Final = (
     Step("traffic", act=traffic),
     Step("administration", act=administration),
+    Step("compaction", act=compaction),
     Step("leadership", act=leadership),
     Step("isolation", act=isolation),
     Step("killed", down=nothing),
     Step("stopped", down=nothing, stops=True),
     Step("torn", down=torn),
     Step("damaged", down=damaged),
+    Step("half-cleaned", down=half_cleaned),
+    Step("without-state", down=without_state),
     Step("padded", down=padded),
     Step("wiped", down=wiped),
     Step("crowded", act=administration, rules=("catalog.write.before=fail(ENOSPC)x1",)),

@@ -17,22 +17,25 @@ from jepsen_like.control import sandbox
 RUN_SECONDS_MAX = 240
 # Kinds, and other words of the command line. Together they take about two minutes.
 WITHOUT_ROOT = (
-    ("kill,storm", "--seed", "11"),
-    ("pause,crash-at", "--seed", "12", "--workload", "replay"),
+    ("storm,crash-at", "--seed", "11"),
     ("wipe", "--seed", "13", "--brokers", "5"),
     ("kill,transfer", "--seed", "14", "--workload", "admin"),
+    ("kill,pause", "--seed", "15", "--workload", "offsets"),
+    ("kill,crash-at", "--seed", "16", "--workload", "compact"),
 )
 WITH_ROOT = (
-    ("power", "--seed", "21"),
+    ("power", "--seed", "21", "--workload", "replay"),
     ("partition,one-way", "--seed", "22", "--pairs"),
+    ("members", "--seed", "23", "--workload", "groups"),
 )
+TIME_S = 10
 
 
 def made(directory: Path, kinds: str, *words: str) -> dict[str, object]:
     """The summary of a run, which has to be a valid one."""
     command = [sys.executable, "-m", "raftlog", "chaos", "run", "--nemesis", kinds, *words]
     done = subprocess.run(
-        [*command, "--time", "14", "--report", str(directory)],
+        [*command, "--time", str(TIME_S), "--report", str(directory)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

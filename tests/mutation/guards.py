@@ -6,6 +6,10 @@ from typing import Final
 
 from tests.mutation import (
     guards_cluster,
+    guards_compacting,
+    guards_compaction,
+    guards_consumer_groups,
+    guards_coordinator,
     guards_copying,
     guards_disk,
     guards_groups,
@@ -23,6 +27,7 @@ from tests.mutation.guard import Guard
 GUARDS: Final[tuple[Guard, ...]] = (
     *guards_disk.GUARDS,
     *guards_log.GUARDS,
+    *guards_compaction.GUARDS,
     *guards_journal.GUARDS,
     *guards_raft.GUARDS,
     *guards_groups.GUARDS,
@@ -33,4 +38,7 @@ GUARDS: Final[tuple[Guard, ...]] = (
     *guards_hosts.GUARDS,
     *guards_copying.GUARDS,
     *guards_roles.GUARDS,
+    *guards_consumer_groups.GUARDS,
+    *guards_compacting.GUARDS,
+    *guards_coordinator.GUARDS,
 )

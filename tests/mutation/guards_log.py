@@ -8,6 +8,19 @@ from tests.mutation.guard import Guard
 
 OPENING: Final = [
     Guard(
+        name="what lies below an empty log goes",
+        why="a torn segment that nobody will read waits for a later start",
+        module="raftlog/storage/opening.py",
+        old="    return recovered.segments[0].base_offset if recovered.segments else ",
+        new="    return recovered.segments[0].base_offset if recovered.segments else 0 * ",
+        tests=(
+            (
+                "tests/storage/test_opening.py"
+                "::test_what_lies_below_an_empty_log_goes_even_where_its_last_segment_held_nothing"
+            ),
+        ),
+    ),
+    Guard(
         name="CRC of what is recovered",
         why="a torn batch is served",
         module="raftlog/storage/recovery.py",
@@ -356,10 +369,12 @@ COPYING: Final = [
         "        self.disk.sync_dir(self.directory)\n"
         "        for path in self.paths:\n"
         "            if self.disk.exists(path):\n"
-        "                self.disk.remove(path)\n",
+        "                with suppress(FileNotFoundError):  # a compaction removes indexes, too\n"
+        "                    self.disk.remove(path)\n",
         new="        for path in self.paths:\n"
         "            if self.disk.exists(path):\n"
-        "                self.disk.remove(path)\n"
+        "                with suppress(FileNotFoundError):  # a compaction removes indexes, too\n"
+        "                    self.disk.remove(path)\n"
         "        self.checkpoint.raise_log_start(self.log_start_offset, self.anchor)\n"
         "        self.disk.sync_dir(self.directory)\n",
         tests=(

@@ -15,6 +15,7 @@ AREAS: Final[Mapping[str, str]] = {
     "Storage": "raftlog/storage/",
     "Consensus": "raftlog/consensus/",
     "Replication": "raftlog/replication/",
+    "Consumer groups": "raftlog/groups/",
     "Protocol": "raftlog/protocol/",
     "Brokers": "raftlog/server/",
     "Clients": "raftlog/client/",

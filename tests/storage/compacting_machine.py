@@ -12,6 +12,7 @@ from contextlib import suppress
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from raftlog import limits
 from raftlog.disk import NO_ROOM
 from raftlog.errors import DiskFullError, StorageFailedError
 from raftlog.storage.cleaner import CompactionTicket
@@ -29,6 +30,9 @@ from tests.storage.log_machine import LogMachine, keys
 from tests.storage.logs import batch_of, stored
 from tests.storage.model import StoredBatch
 
+memories = st.sampled_from((1, 4, 1_000))  # keys
+sizes = st.sampled_from((0, 1_000, limits.GIB))
+
 
 class CompactingMachine(LogMachine):
     """A log whose segments are compacted now and then."""
@@ -37,12 +41,13 @@ class CompactingMachine(LogMachine):
     has_run = False
     # What a ticket has made and, perhaps, planned: by the offset where it begins.
     cleaned: dict[int, list[StoredBatch]]
+    forgotten: list[StoredBatch]  # by the model, for they are deleted; and still in a segment
     # Since when which part of the log is clean, as the model sees it: the earliest it could be.
     clean: list[tuple[int, int]]
     began_ms = durable_start = 0  # of the pass: when, and where the log began for sure
 
     def start_compacting(self) -> None:
-        self.cleaned, self.clean = {}, []
+        self.cleaned, self.clean, self.forgotten = {}, [], []
 
     @property
     def clean_end(self) -> int:  # type: ignore[override]
@@ -67,8 +72,12 @@ class CompactingMachine(LogMachine):
                 self.note(batch)
 
     @precondition(lambda self: self.compaction is None and self.ticket is None)
-    @rule(memory_keys=st.sampled_from((1, 4, 1_000)), pause_ms=st.sampled_from((0, 300, 1_500)))
-    def begin_compaction(self, memory_keys: int, pause_ms: int) -> None:
+    @rule(
+        memory_keys=memories,
+        pause_ms=st.sampled_from((0, 300, 1_500)),
+        ticket_bytes=sizes,
+    )
+    def begin_compaction(self, memory_keys: int, pause_ms: int, ticket_bytes: int) -> None:
         self.roll()  # or there is seldom anything to do
         self.sync()
         self.now_ms += pause_ms
@@ -79,8 +88,11 @@ class CompactingMachine(LogMachine):
             high_watermark=watermark,
             chance_seed=7,
             memory_bytes=32 * memory_keys,
+            ticket_bytes=ticket_bytes,
         )
         self.has_run = False
+        base = self.model.batches[0].base if self.model.batches else self.model.end
+        self.forgotten = [batch for batch in all_batches(self.log) if batch.end <= base]
         if self.compaction is not None:
             assert self.config.is_compacted
             work = self.compaction.work
@@ -118,11 +130,15 @@ class CompactingMachine(LogMachine):
         self.note_plan(ticket)
 
     @precondition(lambda self: self.compaction is None and self.ticket is None)
-    @rule(memory_keys=st.sampled_from((1, 4, 1_000)), pause_ms=st.sampled_from((0, 300, 1_500)))
-    def compact(self, memory_keys: int, pause_ms: int) -> None:
+    @rule(
+        memory_keys=memories,
+        pause_ms=st.sampled_from((0, 300, 1_500)),
+        ticket_bytes=sizes,
+    )
+    def compact(self, memory_keys: int, pause_ms: int, ticket_bytes: int) -> None:
         """The whole of a pass, if no more is in the way."""
         for _ in range(20):
-            self.begin_compaction(memory_keys, pause_ms)
+            self.begin_compaction(memory_keys, pause_ms, ticket_bytes)
             if self.compaction is not None:
                 self.run_compaction()
             if self.compaction is None:
@@ -161,11 +177,11 @@ class CompactingMachine(LogMachine):
         assert not [name for name in names if name.endswith(CLEANED_SUFFIX)]
 
     def forget_plans(self) -> None:
-        self.cleaned = {}
+        self.cleaned, self.forgotten = {}, []
 
     def note_plan(self, ticket: CompactionTicket) -> None:
         """Take down what the cleaned files hold, and see that they may."""
-        self.forget_plans()
+        self.cleaned = {}
         work = ticket.work
         if ticket.is_stale:
             return
@@ -180,7 +196,8 @@ class CompactingMachine(LogMachine):
             self.cleaned[segment.base_offset] = segment_batches(segment)
             segment.path = path
         first = self.log._segments[0].base_offset
-        before = [batch for batch in self.model.batches if batch.end > first]
+        known = [*self.forgotten, *self.model.batches]
+        before = [batch for batch in known if batch.end > first]
         after = [batch for batch in self.with_cleaned() if batch.end > first]
         terms = Terms(work.limit, work.due_below, self.durable_start)
         check_pass(before, after, terms, end=work.end_offset if work.is_done else None)
@@ -212,7 +229,7 @@ class CompactingMachine(LogMachine):
         ranges = [(batches[0].base, batches[-1].end) for batches in self.cleaned.values()]
         kept = [
             batch
-            for batch in self.model.batches
+            for batch in (*self.forgotten, *self.model.batches)
             if not any(first <= batch.base < end for first, end in ranges)
         ]
         return sorted([*kept, *made], key=lambda batch: batch.base)

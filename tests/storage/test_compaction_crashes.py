@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -11,7 +12,7 @@ from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.disk import TEMPORARY_SUFFIX
 from raftlog.record import check, parse_header, split
-from raftlog.storage import Log, inspect, log_compacting
+from raftlog.storage import Log, inspect
 from raftlog.storage.compaction_files import CLEANED_SUFFIX
 from raftlog.testing.disk import SimDisk
 from tests.storage.compacted import Terms, all_batches, check_pass
@@ -74,13 +75,13 @@ def log_of(count: int, config: TopicConfig = CONFIG) -> Callable[[SimDisk], Prom
     return prepare
 
 
-def compaction(disk: SimDisk, promise: Promise) -> None:
+def compaction(disk: SimDisk, promise: Promise, *, ticket_bytes: int = limits.GIB) -> None:
     """Two passes and what follows them: the second one settles the first."""
     log = promise.log
-    compact(log)
+    compact(log, ticket_bytes=ticket_bytes)
     promise.put((b"k0", b"late" * 50), sequence=log.log_end_offset)
     promise.seal()
-    compact(log)
+    compact(log, ticket_bytes=ticket_bytes)
     log.sync()
 
 
@@ -143,11 +144,9 @@ def test_two_passes(chances: int, seed: int) -> None:
     assert changes > 30
 
 
-def test_a_pass_of_several_tickets(
-    chances: int, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_compacting, "TICKET_BYTES", 1_000)
-    sweep(log_of(9), compaction, check_log, seed=seed, chances=chances)
+def test_a_pass_of_several_tickets(chances: int, seed: int) -> None:
+    act = partial(compaction, ticket_bytes=1_000)
+    sweep(log_of(9), act, check_log, seed=seed, chances=chances)
 
 
 def test_a_pass_that_is_taken_back(chances: int, seed: int) -> None:

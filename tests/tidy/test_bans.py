@@ -34,6 +34,7 @@ CODE = ("raftlog/", "cli/", "spark_source/", "jepsen_like/")
 PURE = (
     "raftlog/record/",
     "raftlog/replication/",
+    "raftlog/groups/",
     "raftlog/protocol/",
     "raftlog/config/",
     "raftlog/types.py",

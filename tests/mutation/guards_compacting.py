@@ -1,0 +1,123 @@
+"""Guards of compaction in brokers: what may be compacted, and who may follow a log that was."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutation.guard import Guard
+
+_COPIES: Final = "tests/server/cluster/test_compacted_copies.py"
+_ONE_LOG: Final = "tests/server/test_log_compaction.py"
+_HOST: Final = "tests/server/test_host_compaction.py"
+
+GUARDS: Final = [
+    Guard(
+        name="a compacted topic takes only records with keys",
+        why="records that nobody can ever supersede fill it for ever",
+        module="raftlog/server/handlers/produce.py",
+        old="validate(batch, keys_required=host.log.config.is_compacted)",
+        new="validate(batch)",
+        tests=(
+            (
+                "tests/server/handlers/test_produce.py"
+                "::test_a_compacted_topic_takes_only_records_with_keys"
+            ),
+        ),
+    ),
+    Guard(
+        name="a key may be missing in a few records",
+        why="a batch in which some records have a key passes for one in which all have",
+        module="raftlog/record/decoder.py",
+        old="if keys_required and (rows.key_lengths is None or rows.key_nulls is not None):",
+        new="if keys_required and rows.key_lengths is None:",
+        tests=("tests/record/test_decoder.py::test_keys_may_be_required_of_every_record",),
+    ),
+    Guard(
+        name="only what is committed is compacted",
+        why="a record is removed for one that is cut again: the key has lost both",
+        module="raftlog/server/compacting.py",
+        old="            high_watermark=lambda: host.high_watermark,\n",
+        new="            high_watermark=lambda: host.log.log_end_offset,\n",
+        tests=(f"{_HOST}::test_only_what_is_committed_is_compacted",),
+    ),
+    Guard(
+        name="a log is not cut while it is compacted",
+        why="what was compacted comes back as part of a log that no longer has it",
+        module="raftlog/server/replica_host.py",
+        old="        self.compaction.when_over(lambda: self._commit.between_syncs(work))\n",
+        new="        self._commit.between_syncs(work)\n",
+        tests=(f"{_HOST}::test_a_cut_waits_for_the_end_of_a_compaction_which_counts_for_nothing",),
+    ),
+    Guard(
+        name="files stay until their compaction is over",
+        why="a thread writes into the directory of a topic that was deleted",
+        module="raftlog/server/replica_host.py",
+        old="        self.compaction.when_over(lambda: self._drops.when_quiet(done))\n",
+        new="        self._drops.when_quiet(done)\n",
+        tests=(f"{_HOST}::test_a_host_that_closes_is_quiet_when_the_compaction_is_over",),
+    ),
+    Guard(
+        name="a compaction that is given up counts for nothing",
+        why="it takes the place of segments that are about to be cut",
+        module="raftlog/server/log_compaction.py",
+        old="error is None and not self.is_given_up and not ticket.is_stale",
+        new="error is None and not ticket.is_stale",
+        tests=(f"{_ONE_LOG}::test_one_that_is_done_when_it_is_given_up_counts_for_nothing",),
+    ),
+    Guard(
+        name="compaction begins and ends between syncs",
+        why="segments change places under a sync that has their files",
+        module="raftlog/server/log_compaction.py",
+        old="            self._commit.between_syncs(partial(self._end, ticket, error, finished))\n",
+        new="            self._end(ticket, error, finished)\n",
+        tests=(f"{_ONE_LOG}::test_it_begins_and_ends_between_two_syncs",),
+    ),
+    Guard(
+        name="who was behind for too long begins anew",
+        why="what was deleted while it was away is there again, once it leads",
+        module="raftlog/server/cluster/fetcher.py",
+        old="            if self._is_outdated(host, data):\n",
+        new="            if self._is_outdated(host, data) and not len(data):\n",
+        tests=(f"{_COPIES}::test_who_was_behind_for_too_long_begins_anew",),
+    ),
+    Guard(
+        name="a copy begins anew once",
+        why="a large copy that takes longer than delete.retention.ms is never done",
+        module="raftlog/server/cluster/fetcher.py",
+        old='            host.fresh_ms = float("inf")  # until it is up to date\n',
+        new="            host.fresh_ms = None\n",
+        tests=(f"{_COPIES}::test_it_begins_anew_once_and_not_again_while_it_copies",),
+    ),
+    Guard(
+        name="who is up to date is known to be",
+        why="a replica that lags for a moment, after a quiet day, begins anew",
+        module="raftlog/server/cluster/fetcher.py",
+        old="            host.fresh_ms = self._now_ms()\n",
+        new="            pass\n",
+        tests=(f"{_COPIES}::test_who_was_behind_for_too_long_begins_anew",),
+    ),
+    Guard(
+        name="only compacted batches are taken in part",
+        why="a log that differs from its leader's goes on with a part of a batch",
+        module="raftlog/server/cluster/fetcher.py",
+        old="        if not is_inside or not first.is_compacted or ",
+        new="        if not is_inside or ",
+        tests=(f"{_COPIES}::test_batches_that_do_not_fit_for_another_reason_are_damage",),
+    ),
+    Guard(
+        name="a batch of another epoch is not taken in part",
+        why="a log whose end another leader wrote goes on with what does not follow from it",
+        module="raftlog/server/cluster/fetcher.py",
+        old=" or first.leader_epoch != log.last_epoch:\n",
+        new=":\n",
+        tests=(f"{_COPIES}::test_batches_that_do_not_fit_for_another_reason_are_damage",),
+    ),
+    Guard(
+        name="a part of a batch has nothing that the log has already",
+        why="a record is there twice, at offsets that go back",
+        module="raftlog/record/compaction.py",
+        old="    kept = original.offsets >= from_offset\n",
+        new="    kept = original.offsets >= 0\n",
+        tests=(f"{_COPIES}::test_the_rest_may_hold_no_record_and_still_covers_its_offsets",),
+    ),
+]

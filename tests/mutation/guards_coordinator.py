@@ -1,0 +1,213 @@
+"""Guards of the coordinator of consumer groups: what it tells, and when it may."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutation.guard import Guard
+
+SHARDS: Final = "tests/server/groups/test_shards.py"
+BEATS: Final = "tests/server/groups/test_shard_heartbeats.py"
+READING: Final = "tests/server/groups/test_shard_reading.py"
+WIRE_STATE: Final = "tests/server/handlers/test_group_state.py"
+INTERNAL_WIRE: Final = "tests/server/handlers/test_internal_topics.py"
+CLUSTERS: Final = "tests/server/groups/test_clusters.py"
+
+TELLING: Final = [
+    Guard(
+        name="an answer waits for its commit",
+        why="a commit of offsets is told ok, and is gone after a failover (S39)",
+        module="raftlog/server/groups/answering.py",
+        old="        self._host.when_committed(end, told)\n",
+        new="        told(None)\n",
+        tests=(
+            f"{SHARDS}::test_a_change_is_told_when_all_in_sync_have_it",
+            f"{WIRE_STATE}::test_a_commit_is_told_when_it_is_on_the_disk",
+        ),
+    ),
+    Guard(
+        name="an answer waits for all that was decided before it",
+        why="a read tells an offset that is not committed, and that goes back",
+        module="raftlog/server/groups/shards.py",
+        old="            go, failed, end=self._end, is_confirmed=",
+        new="            go, failed, end=self._end if is_appended else 0, is_confirmed=",
+        tests=(
+            f"{SHARDS}::test_a_read_waits_for_what_was_decided_before_it",
+            f"{SHARDS}::test_a_refusal_waits_too",
+        ),
+    ),
+    Guard(
+        name="offsets are read from who certainly leads",
+        why="a coordinator that was cut off tells an old offset, and records are read again",
+        module="raftlog/server/groups/shards.py",
+        old="            self._settle(go, failed, is_confirmed=True)\n",
+        new="            self._settle(go, failed)\n",
+        tests=(
+            f"{SHARDS}::test_a_read_is_told_when_it_is_certain_who_leads",
+            f"{CLUSTERS}::test_who_was_cut_off_tells_no_old_offset",
+        ),
+    ),
+    Guard(
+        name="a question about leadership answers for nobody who came after it",
+        why="another leader may have begun in between, and have committed more",
+        module="raftlog/server/groups/confirming.py",
+        old="        self._under_way, self._waiting = self._waiting, []\n",
+        new="        self._under_way = self._waiting\n",
+        tests=(
+            (
+                "tests/server/groups/test_confirming.py"
+                "::test_who_comes_while_a_question_is_under_way_waits_for_the_next"
+            ),
+        ),
+    ),
+    Guard(
+        name="heartbeats are answered by who led a moment ago",
+        why="members stay with one that was cut off, while another one ends their sessions",
+        module="raftlog/server/groups/shards.py",
+        old="        self._settle(go, failed, is_confirmed=not self._confirmations.is_recent)\n",
+        new="        self._settle(go, failed)\n",
+        tests=(
+            f"{BEATS}::test_heartbeats_of_who_leads_no_more_and_has_not_heard_of_it_end",
+            f"{CLUSTERS}::test_members_of_who_was_cut_off_are_sent_away",
+        ),
+    ),
+    Guard(
+        name="who leads no more tells nothing",
+        why="what is committed at an offset from then on is another leader's decision",
+        module="raftlog/server/groups/shards.py",
+        old="        if self.is_over:  # what is committed here from now on is another leader's\n",
+        new="        if self._closed:\n",
+        tests=(f"{BEATS}::test_who_leads_no_more_tells_nothing_even_if_nobody_has_noticed",),
+    ),
+    Guard(
+        name="what was written and is not committed is unknown",
+        why="a commit that came to be is told as not done, and sent again over a newer one",
+        module="raftlog/server/groups/answering.py",
+        old="        if answer.is_appended:\n            return CommitUnknownError(str(error))\n",
+        new="",
+        tests=(
+            (
+                f"{SHARDS}"
+                "::test_what_was_appended_and_is_not_committed_when_leadership_ends_is_unknown"
+            ),
+        ),
+    ),
+    Guard(
+        name="answers of a leader that was cut off come to an end",
+        why="whoever asks it waits until the network is whole again",
+        module="raftlog/server/groups/answering.py",
+        old="            self._confirmations.confirm(self._patience_lost)\n",
+        new="            pass\n",
+        tests=(
+            (
+                "tests/server/groups/test_answering.py"
+                "::test_nobody_waits_for_a_commit_that_a_leader_cut_off_will_not_make"
+            ),
+        ),
+    ),
+]
+
+STATE: Final = [
+    Guard(
+        name="what the log does not take is forgotten",
+        why="the state has what no log has: it is told to members, and gone after a failover",
+        module="raftlog/server/groups/shards.py",
+        old="            self._begin_anew(error)\n            if is_begun:\n",
+        new="            if is_begun:\n",
+        tests=(
+            f"{SHARDS}::test_what_the_log_does_not_take_is_forgotten",
+            f"{WIRE_STATE}::test_a_full_disk_refuses_commits_and_forgets_nothing",
+        ),
+    ),
+    Guard(
+        name="a state that a mistake left half done is forgotten",
+        why="the coordinator goes on with a state that is not in the log",
+        module="raftlog/server/groups/shards.py",
+        old="            self._begin_anew(error)  # nobody knows what it has changed\n",
+        new="",
+        tests=(f"{SHARDS}::test_a_mistake_of_ours_is_forgotten_too",),
+    ),
+    Guard(
+        name="a new coordinator reads up to the end of its log",
+        why="what an earlier leader has told ok is missing: offsets go back",
+        module="raftlog/server/groups/loading.py",
+        old="    await committed(host, end)\n    assert host.is_ready",
+        new="    end = host.high_watermark\n    assert True",
+        tests=(
+            f"{READING}::test_a_new_leader_reads_all_once_that_is_committed",
+            "tests/server/groups/test_loading.py::test_it_waits_for_what_is_not_committed_yet",
+        ),
+    ),
+    Guard(
+        name="a state is of one leader epoch",
+        why="somebody else has led in between, and has decided what this state does not have",
+        module="raftlog/server/groups/shards.py",
+        old="            or host.leader_epoch != self.epoch\n",
+        new="",
+        tests=(
+            f"{SHARDS}::test_a_new_epoch_is_another_shards",
+            "tests/server/groups/test_coordinator.py::test_a_new_epoch_is_read_anew",
+        ),
+    ),
+    Guard(
+        name="a coordinator begins with the topics of now",
+        why="it knows an older version of the cluster's state than its log, and waits for ever",
+        module="raftlog/server/groups/coordinator.py",
+        old="        self._known = None\n        return self._known_topics()\n",
+        new="        return self._known_topics()\n",
+        tests=(
+            ("tests/server/groups/test_coordinator.py::test_a_shard_begins_with_the_topics_of_now"),
+        ),
+    ),
+    Guard(
+        name="loading lets others have their turn",
+        why="a broker that becomes a coordinator answers nobody for seconds",
+        module="raftlog/server/groups/loading.py",
+        old="        if number % RECORDS_PER_TURN == 0:\n            await asyncio.sleep(0)\n",
+        new="",
+        tests=("tests/server/groups/test_loading.py::test_others_have_their_turn_in_between",),
+    ),
+    Guard(
+        name="the topic of groups waits for all brokers",
+        why="it is made with fewer copies than the cluster could have, and keeps so many",
+        module="raftlog/server/groups/lookup.py",
+        old="        self._wait_for_brokers()\n",
+        new="",
+        tests=(
+            (
+                "tests/server/groups/test_lookup.py"
+                "::test_brokers_that_have_yet_to_come_are_waited_for_and_not_for_ever"
+            ),
+        ),
+    ),
+]
+
+INTERNAL: Final = [
+    Guard(
+        name="clients do not write to internal topics",
+        why="a record of a client's is read as the state of a consumer group",
+        module="raftlog/server/handlers/produce.py",
+        old="            check_not_internal(part.topic)\n",
+        new="",
+        tests=(f"{INTERNAL_WIRE}::test_clients_do_not_write_it",),
+    ),
+    Guard(
+        name="clients do not delete internal topics",
+        why="all groups and all that they have committed are gone by one command",
+        module="raftlog/server/handlers/topics.py",
+        old="        check_not_internal(name)\n        return",
+        new="        return",
+        tests=(f"{INTERNAL_WIRE}::test_clients_do_not_change_it[delete]",),
+    ),
+    Guard(
+        name="clients do not extend internal topics",
+        why="groups are looked for in other partitions than those that have them",
+        module="raftlog/server/handlers/topics.py",
+        old="        check_not_internal(topic.name)\n"
+        "        return await context.authority.add_partitions",
+        new="        return await context.authority.add_partitions",
+        tests=(f"{INTERNAL_WIRE}::test_clients_do_not_change_it[extend]",),
+    ),
+]
+
+GUARDS: Final = [*TELLING, *STATE, *INTERNAL]
