@@ -69,7 +69,23 @@ MIXES: Final[tuple[Mix, ...]] = (
     Mix(name="admin", nemeses=("kill", "transfer", "settings"), workload="admin", weight=2),
     Mix(name="admin and netsplit", nemeses=("partition", "kill"), workload="admin"),
     Mix(name="replay", nemeses=("kill", "partition"), workload="replay"),
+    Mix(name="offsets", nemeses=("kill", "storm", "partition", "pause"), workload="offsets"),
+    Mix(name="offsets and power", nemeses=("power", "kill", "transfer"), workload="offsets"),
+    Mix(name="offsets and disks", nemeses=("wipe", "crash-at", "slow-disk"), workload="offsets"),
+    Mix(name="members", nemeses=("members",), workload="groups"),
+    Mix(name="members and brokers", nemeses=("members", "kill", "pause"), workload="groups"),
+    Mix(
+        name="members and netsplits",
+        nemeses=("member-pause", "member-partition", "partition", "transfer"),
+        workload="groups",
+        pairs=True,
+    ),
+    Mix(name="groups and power", nemeses=("power", "member-kill"), workload="groups", pairs=True),
+    Mix(name="compaction", nemeses=("kill", "storm", "crash-at"), workload="compact"),
+    Mix(name="compaction and power", nemeses=("power", "crash-at"), workload="compact"),
+    Mix(name="compaction and losses", nemeses=("wipe", "corrupt", "kill"), workload="compact"),
     Mix(name="everything", nemeses=("all",), brokers=5, weight=2),
+    Mix(name="everything with groups", nemeses=("all",), workload="groups", brokers=5),
 )
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
+from jepsen_like import keys as keys_
 from jepsen_like import values
 from jepsen_like.history import Append, Ends, Poll, Recorder, Type, Where
 from raftlog import errors
@@ -85,6 +86,18 @@ OUTCOMES: Final[Mapping[type[RaftlogError], Failed]] = {
     errors.WrongClusterError: "info",
     errors.StaleBrokerError: "info",
     errors.ChainMismatchError: "info",
+    # Of consumer groups, not of sends.
+    errors.NotCoordinatorError: "fail",
+    errors.CoordinatorLoadingError: "fail",
+    errors.StaleMemberEpochError: "fail",
+    errors.InvalidGroupError: "info",
+    errors.UnknownGroupError: "info",
+    errors.UnknownMemberError: "info",
+    errors.FencedMemberError: "info",
+    errors.InstanceFencedError: "info",
+    errors.PartitionNotOwnedError: "info",
+    errors.GroupNotEmptyError: "info",
+    errors.UnknownAssignorError: "info",
     # A disk that fails may have taken what it was given.
     errors.StorageError: "info",
     errors.DataDirectoryError: "info",
@@ -161,15 +174,17 @@ class Clients:
         one_by_one: bool = False,
         acks: int = -1,
         idempotent: bool = True,
+        keys: int = 0,
     ) -> Group:
         """Queue ``count`` new values, each with ``padding`` bytes. The invocation is recorded.
 
         By ``send_many``, or ``one_by_one`` by ``send``. Groups of one producer that are begun one
         after the other are sent in that order. ``finish`` has to be called with what is returned.
+        ``keys``: how many keys the partition has; 0 for records without.
         """
         assert count == 1 or count * (padding + RECORD_BYTES) <= GROUP_BYTES_MAX
         first, self._next_value = self._next_value, self._next_value + count
-        records = [values.encode(value, padding) for value in range(first, first + count)]
+        made = [_record(value, padding, keys) for value in range(first, first + count)]
         self.recorder.record(
             Append(
                 time=0,
@@ -187,11 +202,14 @@ class Clients:
         failure: RaftlogError | None = None
         try:
             if one_by_one:
-                for value, record in enumerate(records, start=first):
-                    parts.append((await producer.send(topic, record, partition=number), value))
+                for value, (record, named) in enumerate(made, start=first):
+                    future = await producer.send(topic, record, partition=number, **named)
+                    parts.append((future, value))
             else:
-                future = await producer.send_many(topic, records, partition=number)
-                parts.append((future, first))
+                records = [record for record, _ in made]
+                named = _columns([named for _, named in made])
+                several = await producer.send_many(topic, records, partition=number, **named)
+                parts.append((several, first))
         except RaftlogError as error:
             failure = error
         return Group(process, str(partition), first, count, acks, idempotent, parts, failure)
@@ -297,15 +315,31 @@ class Clients:
         return ends
 
 
+def _record(value: int, padding: int, count: int) -> tuple[bytes | None, dict[str, Any]]:
+    """What is sent; and key and headers, if there are ``count`` keys."""
+    if not count:
+        return values.encode(value, padding), {}
+    key, record, headers = keys_.encode(value, padding, count)
+    return record, {"key": key, "headers": headers}
+
+
+def _columns(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The same for all records of a group at once."""
+    if not rows[0]:
+        return {}
+    return {"keys": [r["key"] for r in rows], "headers": [r["headers"] for r in rows]}
+
+
 def by_partition(
     records: Sequence[ConsumerRecord],
 ) -> dict[TopicPartition, list[tuple[int, int, int]]]:
     """(offset, value, leader epoch) of each record, in the order given."""
     decode = values.decode
     found: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
-    for topic, partition, offset, _, value, _, _, epoch in records:
-        key = topic, partition
-        if key not in found:
-            found[key] = []
-        found[key].append((offset, decode(value), epoch))
-    return {TopicPartition(*key): rows for key, rows in found.items()}
+    for topic, partition, offset, key, value, headers, _, epoch in records:
+        name = topic, partition
+        if name not in found:
+            found[name] = []
+        number = decode(value) if key is None else keys_.decode(key, value, headers)
+        found[name].append((offset, number, epoch))
+    return {TopicPartition(*name): rows for name, rows in found.items()}

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from jepsen_like.generator import MEMBERS_ALL_MAX
 from jepsen_like.host import Exit, Host, how_it_ended
 from jepsen_like.plan import Shape
 from jepsen_like.status import (
@@ -32,7 +33,9 @@ from raftlog.testing.processes import READY_TIMEOUT_S, BrokerProcess
 
 if TYPE_CHECKING:
     from jepsen_like.control.disks import LoopDisk
+    from jepsen_like.control.member_places import MemberPlaces
     from jepsen_like.control.namespaces import Namespaces
+    from jepsen_like.members import Members
     from jepsen_like.net import Net
     from jepsen_like.relays import RelayLinks
 
@@ -68,7 +71,8 @@ class Needs:
     ``namespaces``: a network of its own for each broker. ``relays``: links between brokers pass
     through relays; ``client_relays``: those of clients do, too. ``loop_disks``: file systems in
     files. ``time_namespaces``: monotonic clocks that differ by days. ``fake_time``: wall clocks
-    that can be set. ``failpoints``: brokers listen to them.
+    that can be set. ``failpoints``: brokers listen to them. ``member_places``: a network of its
+    own for each member of a consumer group; needs ``namespaces``, and counts only with them.
     """
 
     namespaces: bool = False
@@ -78,6 +82,7 @@ class Needs:
     fake_time: bool = False
     failpoints: bool = False
     client_relays: bool = False
+    member_places: bool = False
 
 
 class ClusterUnderTest:
@@ -102,6 +107,8 @@ class ClusterUnderTest:
         self.directory = directory.resolve()
         self.hosts: dict[int, Host] = {}
         self.namespaces: Namespaces | None = None
+        self.members: Members | None = None  # of consumer groups, once there are any
+        self.member_places: MemberPlaces | None = None
         self.net: Net
         self._settings = {**SETTINGS, **(settings or {})}
         self._source = source
@@ -286,6 +293,8 @@ class ClusterUnderTest:
         self._stack.callback(self._asking.close)
         links = self._links(listen) if needs.relays or needs.client_relays else None
         self.net = self._net(listen, links)
+        if needs.member_places and self.namespaces is not None and not needs.client_relays:
+            self._place_members(listen)
         for broker_id in ids:
             self._make_host(broker_id, listen, links)
         self._stack.callback(self._end_processes)
@@ -301,6 +310,12 @@ class ClusterUnderTest:
 
         spaces = self.namespaces = self._stack.enter_context(Namespaces(len(ids)))
         return {broker_id: Address(spaces.address(broker_id), PORT) for broker_id in ids}
+
+    def _place_members(self, listen: Mapping[int, Address]) -> None:
+        from jepsen_like.control.member_places import MemberPlaces
+
+        places = MemberPlaces(self.namespaces, listen, MEMBERS_ALL_MAX)  # type: ignore[arg-type]
+        self.member_places = self._stack.enter_context(places)
 
     def _links(self, listen: Mapping[int, Address]) -> RelayLinks:
         from jepsen_like.relays import RelayLinks

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 from jepsen_like import generator
-from jepsen_like.nemesis.registry import expand
+from jepsen_like.nemesis.registry import GROUPS, expand
 from jepsen_like.plan import WORKLOADS, RunPlan, WorkloadName
 
 # What these kinds take away is lost: topics need copies elsewhere.
@@ -18,8 +18,10 @@ LOSSY: Final = frozenset(
 )
 # What a script of the user's can do to a cluster that is not ours, and what any client can.
 ELSEWHERE: Final = frozenset(
-    ("kill", "storm", "pause", "partition", "one-way", "transfer", "topics", "settings")
-)
+    ("kill", "storm", "pause", "partition", "one-way", "transfer", "topics", "settings",
+     "member-kill", "member-pause", "member-churn")
+)  # fmt: skip
+MEMBER_KINDS: Final = frozenset(GROUPS["members"])
 BROKERS_MAX: Final = 9
 AVAILABLE: Final = 0.75  # of the runs have topics that go on while a replica is away
 FACTOR_LEAST: Final = 3  # copies of such a topic
@@ -66,7 +68,7 @@ def draw_plan(options: RunOptions) -> RunPlan:
         raise ValueError(f"a run lasts 5 s to {TIME_MAX_S:g} s, not {options.time_s:g} s")
     if not 1 <= options.brokers <= BROKERS_MAX:
         raise ValueError(f"a cluster has 1 to {BROKERS_MAX} brokers here, not {options.brokers}")
-    kinds = expand(options.nemeses)
+    kinds = _kinds(options)
     if options.bootstrap is not None and not ELSEWHERE.issuperset(kinds):
         others = ", ".join(sorted({*kinds} - ELSEWHERE))
         raise ValueError(
@@ -83,14 +85,37 @@ def draw_plan(options: RunOptions) -> RunPlan:
         lossy=not LOSSY.isdisjoint(kinds),
         available=is_available and options.brokers >= FACTOR_LEAST,
     )
+    rate = options.rate
+    if rate is None:
+        rate = generator.draw_rate(random, workload=options.workload)
+    clients = generator.draw_workload(random, name=options.workload, mode=mode, rate=rate)
+    groups = generator.draw_groups(random, workload=options.workload, topics=shape.topics)
+    settings = generator.draw_settings(random, workload=options.workload)
+    if shape.coordinators:
+        factor = max(topic.replication_factor for topic in shape.topics)
+        factor = max(factor, min(FACTOR_LEAST, options.brokers))
+        settings += (
+            ("offsets.topic.num.partitions", str(shape.coordinators)),
+            ("offsets.topic.replication.factor", str(factor)),
+        )
     return RunPlan(
         seed=options.seed,
         shape=shape,
-        workload=generator.draw_workload(
-            random, name=options.workload, mode=mode, rate=options.rate
-        ),
+        workload=replace(clients, groups=groups),
         nemeses=kinds,
         time_s=options.time_s,
         rate=options.rate,
         pairs=options.pairs,
+        settings=settings,
     )
+
+
+def _kinds(options: RunOptions) -> tuple[str, ...]:
+    """Members of groups are harmed only where there are some: not by ``all`` elsewhere."""
+    kinds = expand(options.nemeses)
+    if options.workload == "groups":
+        return kinds
+    named = sorted(MEMBER_KINDS & {*options.nemeses})
+    if named:
+        raise ValueError(f"{', '.join(named)} needs consumer groups: --workload groups")
+    return tuple(kind for kind in kinds if kind not in MEMBER_KINDS)

@@ -8,6 +8,7 @@ on a disk whose broker is down.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Final
 
-from jepsen_like import values
+from jepsen_like import keys, values
 from jepsen_like.client import Source, by_partition, describe
 from jepsen_like.history import Dump, Note, Read, Recorder, Seen
 from jepsen_like.workload.base import (
@@ -23,6 +24,7 @@ from jepsen_like.workload.base import (
     WorkloadContext,
     consumer_of,
     existing_partitions,
+    is_internal,
 )
 from raftlog.aio import AsyncConsumer
 from raftlog.disk import Disk, OsDisk
@@ -41,6 +43,9 @@ from raftlog.storage.segment import LOG_SUFFIX, base_offsets, file_name
 from raftlog.types import Offset, TopicPartition
 
 CAUGHT_UP_TIMEOUT_S: Final = 300.0
+# With so much more for one reader than for the quickest, when all is quiet, something is wrong.
+SLOW_S: Final = 60.0
+SLOWER: Final = 10
 RUNS_MAX: Final = 5_000  # in one entry
 POLL_RECORDS: Final = 5_000
 POLL_WAIT_MS: Final = 1_000
@@ -64,10 +69,17 @@ class _Reader:
     positions: dict[TopicPartition, Offset] = field(default_factory=dict)
     found: dict[TopicPartition, list[Seen]] = field(default_factory=dict)
     problem: str = ""
+    took_s: float = 0.0
     _attempt: int = 0
 
     async def run(self) -> None:
         """Until all is read; whoever waits for it sets the bound."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await self._read_all()
+        self.took_s = loop.time() - began
+
+    async def _read_all(self) -> None:
         while self.left:
             self._attempt += 1
             try:
@@ -113,6 +125,10 @@ class _Reader:
         """Whether it went well. A partition that is in trouble must not stop the others."""
         try:
             records = await consumer.poll(POLL_WAIT_MS, POLL_RECORDS)
+            if not records:  # the last records before an end may have been compacted away
+                for partition in self.left:
+                    at = await consumer.position(partition)
+                    self.positions[partition] = max(at, self.positions[partition])
         except RaftlogError as error:
             self.problem = describe(error)
             await asyncio.sleep(PATIENCE_S)
@@ -200,6 +216,9 @@ async def final_reads(
     for reader in reading:
         if reader.left:
             reader.give_up()
+        elif reader.took_s > SLOW_S + SLOWER * min(other.took_s for other in reading):
+            text = f"{reader.name} took {reader.took_s:.0f} s, from {reader.source}s, to catch up"
+            context.note(f"{text} with what nobody appended to", is_trouble=True)
     return not late
 
 
@@ -271,7 +290,11 @@ class _Dumping:
         for problem in report.problems:
             if problem.kind != inspect.DAMAGE:  # the next start puts it right
                 self._note(f"broker {self.broker_id}, {problem.path}: {problem.message}")
-        found = list(values.runs(self._records(directory, report.log_start_offset)))
+        records = self._records(directory, report.log_start_offset)
+        if is_internal(partition.topic):  # not what clients have sent: its chain has to do
+            deque(records, 0)
+            records = iter(())
+        found = list(values.runs(records))
         for part in _parts(found):
             self._record(
                 partition,
@@ -286,7 +309,6 @@ class _Dumping:
     def _records(self, directory: str, log_start_offset: Offset) -> Iterator[tuple[int, int, int]]:
         """Of every batch that is whole, from the log start on; notes the last one's chain."""
         names = self.disk.list_dir(directory)
-        decode = values.decode
         for base in live_bases(base_offsets(names, LOG_SUFFIX), log_start_offset):
             for row in inspect.scan(self.disk, f"{directory}/{file_name(base, LOG_SUFFIX)}"):
                 if row.header is None or row.error:
@@ -295,7 +317,7 @@ class _Dumping:
                 lists = decode_lists(row.data, check_crc=False)
                 rows = zip(
                     lists.offsets,
-                    map(decode, lists.values),
+                    map(keys.decode, lists.keys, lists.values, lists.headers),
                     repeat(row.header.leader_epoch),
                     strict=False,
                 )

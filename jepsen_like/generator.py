@@ -6,11 +6,15 @@ state of the random generator and the same arguments give the same shapes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Final, Literal, TypeAlias
 
 from jepsen_like.plan import (
     ConsumerShape,
+    GroupShape,
+    MemberShape,
     ProducerShape,
     Shape,
     TopicShape,
@@ -45,6 +49,30 @@ SEGMENT_BYTES: Final = ("16384", "65536", "65536", "65536", "1048576")
 PRESSURE_SEGMENT_BYTES: Final = ("65536", "262144", "1048576")
 ADMIN_RATES: Final = (0.2, 0.5, 1.0)
 
+# -- consumer groups
+WITH_GROUPS: Final = frozenset(("offsets", "groups"))
+COORDINATORS: Final = (1, 4)  # partitions of the internal topic
+GROUPS: Final = (2, 4)
+MEMBERS: Final = (3, 6)
+MEMBERS_ALL_MAX: Final = 14  # each is a process, and all share some processors with the brokers
+SESSION_TIMEOUTS_S: Final = (2.0, 4.0, 6.0)
+GROUP_PARTITIONS: Final = (4, 8, 12)  # of all topics of the group workload together
+GROUP_RATES: Final = (100.0, 300.0, 600.0)  # records per second; members log what they are given
+OFFSETS_RATES: Final = (50.0, 200.0)
+ADD_PARTITIONS_RATES: Final = (0.0, 0.05, 0.1)  # per second
+
+# -- where something else than appending matters most
+FEW_CLIENTS: Final = frozenset(("offsets", "groups", "compact"))
+FEW_PRODUCERS: Final = (3, 6)
+FEW_CONSUMERS: Final = (2, 4)
+FEW_PADDING_MAX: Final = 1_000
+
+# -- compaction
+COMPACT_RATES: Final = (200.0, 1_000.0, 3_000.0)
+KEYS: Final = (20, 200, 2_000)
+CLEANER: Final[Mapping[str, str]] = {"log.cleaner.interval.ms": "300"}
+COMPACT_SEGMENT_BYTES: Final = ("16384", "16384", "65536")
+
 
 def draw_rate_mode(random: Random) -> RateMode:
     return random.choice(RATE_MODES)
@@ -71,7 +99,8 @@ def draw_shape(
     if not factors:
         raise ValueError(f"{brokers} brokers: three copies of a partition need three of them")
     count = random.randint(1, TOPICS_MAX)
-    left = max(count, random.choice((1, 2, 4, 8, PARTITIONS_MAX)))
+    sizes = GROUP_PARTITIONS if workload == "groups" else (1, 2, 4, 8, PARTITIONS_MAX)
+    left = max(count, random.choice(sizes))
     topics: list[TopicShape] = []
     for number in range(1, count + 1):
         topics_after = count - number
@@ -89,7 +118,25 @@ def draw_shape(
                 config=_topic_config(random, mode),
             )
         )
-    return Shape(brokers=brokers, topics=tuple(topics))
+    if workload == "compact":
+        topics = [_compacted(random, topic) for topic in topics]
+    coordinators = random.choice(COORDINATORS) if workload in WITH_GROUPS else 0
+    return Shape(brokers=brokers, topics=tuple(topics), coordinators=coordinators)
+
+
+def _compacted(random: Random, topic: TopicShape) -> TopicShape:
+    """The same topic with keys; compacted as early and as often as can be."""
+    config = {
+        **dict(topic.config),
+        "cleanup.policy": random.choice(("compact", "compact", "compact,delete")),
+        "segment.bytes": random.choice(COMPACT_SEGMENT_BYTES),
+        "min.cleanable.dirty.ratio": random.choice(("0.0", "0.0", "0.3")),
+        "delete.retention.ms": random.choice(("1000", "1000", "3000", "10000")),
+        "min.compaction.lag.ms": random.choice(("0", "0", "500")),
+    }
+    if random.random() < 0.5:
+        config["segment.ms"] = "3000"
+    return replace(topic, config=tuple(sorted(config.items())), keys=random.choice(KEYS))
 
 
 def _topic_config(random: Random, mode: RateMode) -> tuple[tuple[str, str], ...]:
@@ -117,12 +164,17 @@ def draw_workload(
     ``producers``, ``consumers``: how many; default: 8 to 32 and 4 to 16, more for higher rates.
     """
     total = RATES[mode] if rate is None else rate
+    if name in FEW_CLIENTS:
+        producers = producers or random.randint(*FEW_PRODUCERS)
+        consumers = consumers or random.randint(*FEW_CONSUMERS)
     if producers is None:
         least = PRODUCERS[0] * (2 if total >= RATES["pressure"] else 1)
         producers = random.randint(least, PRODUCERS[1] if total > RATES["slow"] else 2 * least)
     if consumers is None:
         consumers = random.randint(*CONSUMERS)
     paddings = _draw_paddings(random, producers)
+    if name in FEW_CLIENTS:
+        paddings = [min(padding, FEW_PADDING_MAX) for padding in paddings]
     small = max(sum(padding < LARGE_BYTES for padding in paddings), 1)
     return WorkloadShape(
         name=name,
@@ -131,7 +183,71 @@ def draw_workload(
             for padding in paddings
         ),
         consumers=tuple(_draw_consumer(random) for _ in range(consumers)),
-        admin_rate=random.choice(ADMIN_RATES) if name == "admin" else 0.0,
+        admin_rate=_draw_admin_rate(random, name),
+    )
+
+
+def _draw_admin_rate(random: Random, name: WorkloadName) -> float:
+    rates = {"admin": ADMIN_RATES, "groups": ADD_PARTITIONS_RATES}
+    return random.choice(rates[name]) if name in rates else 0.0
+
+
+def draw_settings(random: Random, *, workload: WorkloadName) -> tuple[tuple[str, str], ...]:
+    """Settings of every broker, for what the workload is about to happen often in a short run."""
+    if workload in WITH_GROUPS:
+        size = random.choice(("16384", "65536", "1048576"))
+        settings = {"offsets.topic.segment.bytes": size, **CLEANER}
+    elif workload == "compact":
+        settings = dict(CLEANER)
+    else:
+        settings = {}
+    return tuple(sorted(settings.items()))
+
+
+def draw_rate(random: Random, *, workload: WorkloadName) -> float | None:
+    """Records per second, where the workload has another opinion than the rate mode."""
+    rates = {"groups": GROUP_RATES, "offsets": OFFSETS_RATES, "compact": COMPACT_RATES}
+    return random.choice(rates[workload]) if workload in rates else None
+
+
+def draw_groups(
+    random: Random, *, workload: WorkloadName, topics: Sequence[TopicShape]
+) -> tuple[GroupShape, ...]:
+    """The consumer groups: with members in the group workload, else without; or none."""
+    if workload not in WITH_GROUPS:
+        return ()
+    count = random.randint(*GROUPS)
+    names = [topic.name for topic in topics]
+    if workload == "offsets":
+        return tuple(GroupShape(name=f"g{n}", topics=tuple(names)) for n in range(1, count + 1))
+    most = MEMBERS_ALL_MAX // count
+    return tuple(_draw_group(random, f"g{n}", names, most) for n in range(1, count + 1))
+
+
+def _draw_group(random: Random, name: str, topics: list[str], members_max: int) -> GroupShape:
+    by_pattern = random.random() < 0.3
+    read = topics if by_pattern else random.sample(topics, random.randint(1, len(topics)))
+    is_static = random.random() < 0.25
+    commits = random.choice(("manual", "manual", "auto"))
+    count = random.randint(MEMBERS[0], max(MEMBERS[0], min(MEMBERS[1], members_max)))
+    return GroupShape(
+        name=name,
+        topics=tuple(sorted(read)),
+        members=tuple(
+            MemberShape(
+                style=random.choice(("poll", "poll", "aio", "iterate")),
+                commits="auto" if commits == "auto" else "manual",
+                commit_every=random.choice((1, 1, 3)),
+                auto_commit_s=random.choice((0.1, 1.0)),
+                records_max=random.choice((50, 200, 500)),
+                handling_s=random.choice((0.0, 0.0, 0.05, 0.5)),
+                instance=f"{name}-i{number}" if is_static else "",
+            )
+            for number in range(1, count + 1)
+        ),
+        by_pattern=by_pattern,
+        assignor=random.choice(("", "", "range", "uniform")),
+        session_timeout_s=random.choice(SESSION_TIMEOUTS_S),
     )
 
 

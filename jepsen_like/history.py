@@ -63,11 +63,18 @@ class Append(Entry, tag="append"):
 
 
 class Poll(Entry, tag="poll"):
-    """One call of a consumer; an invocation says the positions that it reads from."""
+    """One call of a consumer; an invocation says the positions that it reads from.
+
+    ``group``: of the consumer group that it is a member of. A member's poll is completed when the
+    application has dealt with the records, and before it asks for more; ``at``: when that was, by
+    the member's own clock, which is the history's.
+    """
 
     positions: dict[str, int] = {}
     records: dict[str, list[Seen]] = {}  # in the order given, by partition
     source: Literal["leader", "replica"] = "leader"
+    group: str = ""
+    at: int = 0
     error: str = ""
 
 
@@ -99,6 +106,46 @@ class Admin(Entry, tag="admin"):
     error: str = ""
 
 
+class Commit(Entry, tag="commit"):
+    """Offsets to go on from, committed for a consumer group, by partition.
+
+    By a member of it, whose name the process is, or by one who is nobody's member. The completion
+    repeats the offsets. ``at``: when it was, if it was somebody else who wrote the line.
+    """
+
+    group: str
+    offsets: dict[str, int] = {}
+    at: int = 0
+    error: str = ""
+
+
+class Committed(Entry, tag="committed"):
+    """Somebody asks what a consumer group has committed. -1: nothing, for that partition."""
+
+    group: str
+    offsets: dict[str, int] = {}  # of the completion
+    error: str = ""
+
+
+class Member(Entry, tag="member"):
+    """What happened to a member of a consumer group; ``process``: its name, of one life of it.
+
+    ``what``: ``start`` (``args`` has ``topics``, ``commits``: "manual" where it says so of each
+    commit and "auto" where it does not, ``session_timeout_s``, ``handling_s``: how long it may be
+    away from the consumer at most); ``assigned``, ``revoked`` and ``lost`` with partitions, as the
+    application was told; ``killed``, ``paused``, ``resumed``, ``cut`` and ``mended`` by a nemesis;
+    ``end``, however it ended. Until it is told, ends or is killed, a member believes that it has
+    what it was assigned.
+    """
+
+    group: str
+    what: str
+    partitions: list[str] = []
+    args: dict[str, Any] = {}
+    at: int = 0
+    error: str = ""
+
+
 class Fault(Entry, tag="fault"):
     """A nemesis at work. ``type``: ``invoke`` before, ``info`` after it acted; ``phase`` says
     whether it began or ended the fault. ``effect`` is what was seen of it, never what was hoped."""
@@ -115,7 +162,8 @@ class Fault(Entry, tag="fault"):
 
 
 class Phase(Entry, tag="phase"):
-    """The runner's next step: setup, load, heal, quiesce, read, dump, end."""
+    """The runner's next step: setup, load, heal, quiesce, drain, read, dump, end. With ``drain``,
+    members of consumer groups get the time to be given all that there is."""
 
     name: str
 
@@ -155,7 +203,20 @@ class Dump(Entry, tag="dump"):
 
 
 AnyEntry: TypeAlias = (
-    Start | Append | Poll | Ends | Delete | Admin | Fault | Phase | Note | Read | Dump
+    Start
+    | Append
+    | Poll
+    | Ends
+    | Delete
+    | Admin
+    | Commit
+    | Committed
+    | Member
+    | Fault
+    | Phase
+    | Note
+    | Read
+    | Dump
 )
 
 _DECODER: Final = msgspec.json.Decoder(AnyEntry)

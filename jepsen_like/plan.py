@@ -9,28 +9,42 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-WorkloadName: TypeAlias = Literal["append", "replay", "admin"]
-WORKLOADS: Final[tuple[WorkloadName, ...]] = ("append", "replay", "admin")
+WorkloadName: TypeAlias = Literal["append", "replay", "admin", "offsets", "groups", "compact"]
+WORKLOADS: Final[tuple[WorkloadName, ...]] = (
+    "append",
+    "replay",
+    "admin",
+    "offsets",
+    "groups",
+    "compact",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicShape:
-    """One topic of the workload."""
+    """One topic of the workload. ``keys``: how many keys each of its partitions has, if it is
+    compacted; 0 for records without keys."""
 
     name: str
     partitions: int
     replication_factor: int
     min_isr: int
     config: tuple[tuple[str, str], ...] = ()
+    keys: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The cluster under test: brokers have the ids 1 to ``brokers``."""
+    """The cluster under test: brokers have the ids 1 to ``brokers``.
+
+    ``coordinators``: how many partitions the internal topic has whose leaders coordinate consumer
+    groups; 0 where there are no groups.
+    """
 
     brokers: int
     topics: tuple[TopicShape, ...]
     flush_policy: str = "durable"
+    coordinators: int = 0
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
@@ -79,13 +93,47 @@ class ConsumerShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemberShape:
+    """One member of a consumer group, a process. Times in seconds.
+
+    ``style``: how it is given records: "poll" and "iterate" with ``Consumer``, "aio" with
+    ``AsyncConsumer``. ``commits``: "manual" after every ``commit_every`` polls and when something
+    is revoked, "auto" every ``auto_commit_s``. ``handling_s``: how long it deals with what a poll
+    gave, at most. ``instance``: its ``group.instance.id``; empty for a dynamic member.
+    """
+
+    style: Literal["poll", "iterate", "aio"] = "poll"
+    commits: Literal["manual", "auto"] = "manual"
+    commit_every: int = 1
+    auto_commit_s: float = 1.0
+    records_max: int = 500
+    handling_s: float = 0.0
+    instance: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupShape:
+    """One consumer group. ``topics``: by name; ``by_pattern``: it subscribes to a pattern that fits
+    them. ``assignor``: empty for the broker's default. ``members``: none where those who commit
+    assign partitions to themselves."""
+
+    name: str
+    topics: tuple[str, ...]
+    members: tuple[MemberShape, ...] = ()
+    by_pattern: bool = False
+    assignor: str = ""
+    session_timeout_s: float = 6.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadShape:
-    """The clients. ``admin_rate``: changes per second of the admin workload, 0 for none."""
+    """The clients. ``admin_rate``: changes per second of an operator, 0 for none."""
 
     name: WorkloadName
     producers: tuple[ProducerShape, ...]
     consumers: tuple[ConsumerShape, ...]
     admin_rate: float = 0.0
+    groups: tuple[GroupShape, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

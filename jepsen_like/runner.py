@@ -33,6 +33,7 @@ from jepsen_like.drawing import RunOptions, draw_plan
 from jepsen_like.external import ExternalCluster
 from jepsen_like.final import dump_replicas, final_reads
 from jepsen_like.history import Note, Phase, Recorder, Start, read
+from jepsen_like.members import Members
 from jepsen_like.nemesis.driver import Driver
 from jepsen_like.nemesis.ledger import Ledger
 from jepsen_like.nemesis.registry import make, needs_of
@@ -43,6 +44,9 @@ from jepsen_like.summary import KILLS, summarise
 from jepsen_like.workload.admin import AdminWorkload
 from jepsen_like.workload.append import AppendWorkload
 from jepsen_like.workload.base import Workload, WorkloadContext, existing_partitions
+from jepsen_like.workload.compact import CompactWorkload
+from jepsen_like.workload.groups import GroupsWorkload
+from jepsen_like.workload.offsets import OffsetsWorkload
 from jepsen_like.workload.replay import ReplayWorkload
 
 HISTORY: Final = "history.jsonl"
@@ -52,11 +56,14 @@ QUIESCE_S: Final = 60.0
 LOOK_S: Final = 0.5  # between two looks at how far the run is
 CLIENTS_END_S: Final = 90.0  # for clients to flush and close after the load
 PROCESS: Final = "runner"
-OF_ROOT: Final = frozenset(("namespaces", "loop_disks", "time_namespaces"))
+OF_ROOT: Final = frozenset(("namespaces", "loop_disks", "time_namespaces", "member_places"))
 MAKERS: Final[Mapping[WorkloadName, Callable[[], Workload]]] = {
     "append": AppendWorkload,
     "replay": ReplayWorkload,
     "admin": AdminWorkload,
+    "offsets": OffsetsWorkload,
+    "groups": GroupsWorkload,
+    "compact": CompactWorkload,
 }
 
 
@@ -150,7 +157,8 @@ class _Run:
         with contextlib.ExitStack() as stack:
             cluster = stack.enter_context(self._cluster())
             stack.callback(self.clients.close)
-            context, workload = self._workload(cluster)
+            members = self._members(cluster, stack)
+            context, workload = self._workload(cluster, members)
             ledger = Ledger(cluster)
             nemeses = make(self.plan.nemeses, cluster, ledger)
             driver = Driver(nemeses, ledger, self.recorder, self._elapsed_s)
@@ -169,6 +177,8 @@ class _Run:
             for text in cluster.unexpected_exits():
                 self._note(text, is_trouble=True)
             self._note_kills(cluster)
+            if workload.drains:
+                self._drain(context, workload)
             self._phase("read")
             self.clients.wait(self._read(context))
             self._dump(cluster)
@@ -212,7 +222,24 @@ class _Run:
             )
         )
 
-    def _workload(self, cluster: Any) -> tuple[WorkloadContext, Workload]:
+    def _members(self, cluster: Any, stack: contextlib.ExitStack) -> Members | None:
+        """The members of the plan's consumer groups, none of which runs yet."""
+        groups = self.plan.workload.groups
+        if not any(group.members for group in groups):
+            return None
+        places = getattr(cluster, "member_places", None)
+        members = Members(
+            self.options.directory / "members",
+            self.recorder,
+            cluster.bootstrap,
+            groups,
+            **({} if places is None else {"prefix": places.prefix}),
+        )
+        stack.callback(members.close)
+        cluster.members = members
+        return members
+
+    def _workload(self, cluster: Any, members: Members | None) -> tuple[WorkloadContext, Workload]:
         async def prepare() -> tuple[WorkloadContext, Workload]:
             context = WorkloadContext(
                 plan=self.plan,
@@ -221,6 +248,7 @@ class _Run:
                 recorder=self.recorder,
                 random=Random(f"{self.plan.seed}/clients"),
                 stopping=asyncio.Event(),
+                members=members,
             )
             workload: Workload = MAKERS[self.plan.workload.name]()
             await workload.prepare(context)
@@ -271,6 +299,11 @@ class _Run:
         if any(kills.values()):
             each = ", ".join(f"broker {broker} {count}" for broker, count in kills.items())
             self._note(f"{KILLS}: {sum(kills.values())} ({each})")
+
+    def _drain(self, context: WorkloadContext, workload: Workload) -> None:
+        self._phase("drain")
+        if not self.clients.wait(workload.drain(context)):
+            self._phase("drain", type_="fail")
 
     async def _read(self, context: WorkloadContext) -> None:
         try:

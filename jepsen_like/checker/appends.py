@@ -39,6 +39,8 @@ def _kept(partition: Partition, promised: Runs, findings: Findings) -> None:
     if log is None:
         return
     missing = missing_from_log(partition, promised)
+    if partition.is_compacted:  # what is gone below the end, ``compaction`` looks at
+        missing = missing.above(log.end)
     present = log.values.count(missing.value, missing.value + missing.count)
 
     def tell(place: int) -> Found:

@@ -12,6 +12,7 @@ from itertools import chain, repeat
 from typing import Any, Final
 
 from jepsen_like import history
+from jepsen_like.checker.gather_groups import GroupsGatherer
 from jepsen_like.checker.runs import FAR, Table
 from jepsen_like.history import AnyEntry, Seen
 
@@ -128,6 +129,7 @@ class Gatherer:
         self.processes: list[str] = []  # names by number, of producers and others
         self.sessions: list[str] = []  # names of consumers, by session
         self.polls = Table(len(POLL))
+        self.groups = GroupsGatherer(self.trouble)
         self.faults: dict[int, FaultSpan] = {}
         self.phases: list[history.Phase] = []
         self.troubles: list[str] = []
@@ -152,6 +154,9 @@ class Gatherer:
             history.Ends: self._ends,
             history.Delete: self._delete,
             history.Admin: self._admin,
+            history.Commit: lambda entry: self.groups.commit(entry, self.line),
+            history.Committed: lambda entry: self.groups.committed(entry, self.line),
+            history.Member: lambda entry: self.groups.member(entry, self.line),
             history.Fault: self._fault,
             history.Phase: self.phases.append,
             history.Note: self._note,
@@ -237,6 +242,8 @@ class Gatherer:
         invoked, line, positions = pending
         session, row = self._session[entry.process], len(self.polls)
         self.polls.add((session, invoked, entry.time, line, self.line))
+        if entry.group:
+            self.groups.poll(entry, self.line)
         if any(entry.records.values()):
             self._seen(entry, row)
             self._idle_since[session] = NEVER

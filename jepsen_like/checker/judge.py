@@ -17,9 +17,12 @@ from jepsen_like import history
 from jepsen_like.checker import (
     appends,
     availability,
+    compaction,
+    groups,
     honesty,
     logs,
     observed,
+    offsets,
     polls,
     replicas,
     values,
@@ -28,16 +31,35 @@ from jepsen_like.checker import (
 from jepsen_like.checker.gather import FAIL, INFO, NEVER, OK, SECOND, Gatherer
 from jepsen_like.checker.lifetimes import Lifetimes
 from jepsen_like.checker.partition import Partition, Polls
-from jepsen_like.checker.verdict import EVIDENCE_MAX, Findings, Verdict, judged
+from jepsen_like.checker.verdict import EVIDENCE_MAX, KINDS, Findings, Verdict, judged
 from jepsen_like.history import AnyEntry, DamagedHistoryError
 
 RETENTION: Final = ("retention.ms", "retention.bytes")
 BEYOND: Final = "a fault went beyond what the cluster promises to bear"
 RESTING: Final = {
-    "quiesce": "the cluster did not come to rest",
-    "read": "not all could be read",
+    "quiesce": ("STUCK", "the cluster did not come to rest"),
+    "drain": ("GROUP-STUCK", "the members of consumer groups did not catch up"),
+    "read": ("STUCK", "not all could be read"),
 }
 NO_DUMPS: Final = "nobody looked at the files of replicas"
+NO_GROUPS: Final = "there was no consumer group"
+NO_MEMBERS: Final = "the consumer groups had no members"
+NOT_COMPACTED: Final = "no topic was compacted"
+LOSSES: Final = (
+    "LOST-tail",
+    "LOST-mid",
+    "OBSERVED-THEN-LOST",
+    "GROUP-SKIPPED",
+    "COMPACT-LOST-KEY",
+    "COMPACT-RESURRECTED",
+)
+OF_MEMBERS: Final = (
+    "GROUP-SKIPPED",
+    "GROUP-UNDELIVERED",
+    "GROUP-TWO-OWNERS",
+    "GROUP-COMMIT-BACKWARD",
+    "GROUP-STUCK",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +115,20 @@ def _judge(run: Gatherer, limits: Limits) -> Verdict:
         polls.check(partition, findings, lag_ns=limits.lag_ns)
         watermarks.check(partition, findings)
         replicas.check(partition, findings)
+        compaction.check(partition, findings)
+    late = offsets.check(run.groups, findings, beyond_since=beyond_since)
+    groups.check(
+        run.groups,
+        {partition.name: partition for partition in partitions},
+        findings,
+        has_drained=any(phase.name == "drain" for phase in run.phases),
+        faults=run.faults.values(),
+        beyond_since=beyond_since,
+    )
     for phase in run.phases:
         if phase.name in RESTING and phase.type == "fail":
-            findings.add("STUCK", f"when all was healed, {RESTING[phase.name]}", phase=phase.name)
+            kind, what = RESTING[phase.name]
+            findings.add(kind, f"when all was healed, {what}", phase=phase.name)
     outages, unavailability = availability.check(
         [partition.appends for partition in partitions],
         list(run.faults.values()),
@@ -108,7 +141,7 @@ def _judge(run: Gatherer, limits: Limits) -> Verdict:
         valid=judged(findings.counts, troubles),
         counts=findings.counts,
         anomalies=tuple(findings.anomalies),
-        stats=_stats(run, partitions) | unavailability | _set_aside(findings),
+        stats=_stats(run, partitions) | late | unavailability | _set_aside(findings),
         outages=outages,
         troubles=troubles,
         not_injected=honesty.not_injected(run.faults),
@@ -125,14 +158,20 @@ def _not_applicable(run: Gatherer, beyond_since: int) -> dict[str, str]:
     if not any(gathered.dumps for gathered in run.partitions.values()):
         reasons |= dict.fromkeys(("REPLICA-DIVERGENCE", "DAMAGED-REPLICA"), NO_DUMPS)
     if beyond_since < NEVER:
-        reasons |= dict.fromkeys(("LOST-tail", "LOST-mid", "OBSERVED-THEN-LOST"), BEYOND)
+        reasons |= dict.fromkeys(LOSSES, BEYOND)
+    if not run.groups.groups:
+        reasons |= {kind: NO_GROUPS for kind in KINDS if kind.startswith("GROUP-")}
+    elif not run.groups.members:
+        reasons |= dict.fromkeys(OF_MEMBERS, NO_MEMBERS)
+    if not any(keys for _, keys in _compacted(run).values()):
+        reasons |= {kind: NOT_COMPACTED for kind in KINDS if kind.startswith("COMPACT-")}
     return reasons
 
 
 def _partitions(run: Gatherer, beyond_since: int) -> Iterator[Partition]:
     columns = run.polls.columns()
     all_polls = Polls(run.sessions, *columns)
-    shortened = _shortened(run)
+    shortened, compacted = _shortened(run), _compacted(run)
     lives = {
         topic: Lifetimes(changes, run.faults.values(), run.lag_ns)
         for topic, changes in run.topics.items()
@@ -144,6 +183,8 @@ def _partitions(run: Gatherer, beyond_since: int) -> Iterator[Partition]:
             polls=all_polls,
             lifetimes=lives.get(gathered.topic) or Lifetimes(),
             is_shortened=gathered.topic in shortened,
+            is_compacted=compacted.get(gathered.topic, (False, 0))[0],
+            keys=compacted.get(gathered.topic, (False, 0))[1],
             beyond_since=beyond_since,
         )
 
@@ -157,6 +198,19 @@ def _shortened(run: Gatherer) -> set[str]:
         if any(_deletes(_settings(change.args)) for change in changes if change.outcome != FAIL):
             found.add(name)
     return found
+
+
+def _compacted(run: Gatherer) -> dict[str, tuple[bool, int]]:
+    """Of each topic of the plan, whether it is compacted, and how many keys a partition has."""
+    plan = run.start.plan if run.start is not None else {}
+    topics = (plan.get("shape") or {}).get("topics") or ()
+    return {
+        topic["name"]: (
+            "compact" in str(dict(topic.get("config") or ()).get("cleanup.policy", "")),
+            int(topic.get("keys") or 0),
+        )
+        for topic in topics
+    }
 
 
 def _settings(args: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,5 +245,25 @@ def _stats(run: Gatherer, partitions: list[Partition]) -> dict[str, Any]:
         "partitions": len(partitions),
         "replicas_dumped": sum(len(p.gathered.dumps) for p in partitions),
         "faults_injected": dict(sorted(injected.items())),
+        **_group_stats(run),
         "seconds": max(0, run.time - run.began) / SECOND if run.line else 0.0,
     }
+
+
+def _group_stats(run: Gatherer) -> dict[str, Any]:
+    """What there was of consumer groups; nothing if there were none."""
+    found = run.groups
+    if not found.groups:
+        return {}
+    shares = [share for group in found.groups.values() for share in group.shares.values()]
+    stats: dict[str, Any] = {
+        "groups": len(found.groups),
+        "group_operations": dict(sorted(found.operations.items())),
+    }
+    if found.members:
+        stats["members"] = len(found.members)
+        stats["assignments"] = sum(len(share.owned) for share in shares)
+        stats["records_given_to_groups"] = sum(
+            int(np.sum(share.given.columns()[1])) for share in shares
+        )
+    return stats

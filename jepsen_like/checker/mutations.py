@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from jepsen_like.checker import mutations_of_groups as groups
 from jepsen_like.checker import mutations_of_runs as runs
 from jepsen_like.checker.synthetic import SECOND, SIDE
 from jepsen_like.checker.tape import Acked, Tape, renumbered
@@ -428,6 +429,33 @@ _KINDS: Final[dict[str, tuple[Callable[[Tape], None], ...]]] = {
     "STUCK": (leave_a_replica_behind, leave_a_reader_behind, never_come_to_rest),
     "RESURRECTED": (raise_the_dead, see_the_dead),
     "UNAVAILABLE": (runs.stop_for_a_while, runs.refuse_most),
+    "GROUP-OFFSET-LOST": (
+        groups.tell_an_offset_of_before,
+        groups.tell_a_member_s_offset_of_before,
+        groups.begin_before_what_was_committed,
+    ),
+    "GROUP-OFFSET-PHANTOM": (
+        groups.tell_what_nobody_committed,
+        groups.tell_what_failed,
+        groups.tell_more_than_was_given,
+    ),
+    "GROUP-OFFSET-ZERO": (groups.tell_zero, groups.tell_nothing),
+    "GROUP-SKIPPED": (groups.skip_a_record, groups.skip_a_record_silently),
+    "GROUP-UNDELIVERED": (groups.skip_what_is_not_committed,),
+    "GROUP-TWO-OWNERS": (
+        groups.accept_commits_of_two,
+        groups.tell_two_that_they_own_it,
+        groups.ask_too_late,
+    ),
+    "GROUP-COMMIT-BACKWARD": (groups.commit_what_was_lost,),
+    "GROUP-STUCK": (
+        groups.stop_at_the_end,
+        groups.read_nothing_of_a_partition,
+        groups.never_catch_up,
+    ),
+    "COMPACT-LOST-KEY": (groups.lose_a_key, groups.lose_a_key_on_a_replica),
+    "COMPACT-RESURRECTED": (groups.bring_a_key_back,),
+    "COMPACT-MOVED": (groups.move_a_record,),
     UNKNOWN: (
         runs.break_off,
         runs.read_nothing_at_the_end,

@@ -9,7 +9,19 @@ from msgspec.structs import replace
 
 from jepsen_like.checker.synthetic import SECOND
 from jepsen_like.checker.tape import Tape
-from jepsen_like.history import Append, Dump, Ends, Fault, Note, Phase, Poll, Read
+from jepsen_like.history import (
+    Append,
+    Commit,
+    Committed,
+    Dump,
+    Ends,
+    Fault,
+    Member,
+    Note,
+    Phase,
+    Poll,
+    Read,
+)
 
 P = "load:0"
 
@@ -50,9 +62,8 @@ def read_nothing_at_the_end(tape: Tape) -> None:
 
 
 def acknowledge_nothing(tape: Tape) -> None:
-    tape.entries = [
-        e for e in tape.entries if not isinstance(e, Append | Poll | Ends | Fault | Dump | Read)
-    ]
+    gone = Append | Poll | Ends | Commit | Committed | Member | Fault | Dump | Read
+    tape.entries = [e for e in tape.entries if not isinstance(e, gone)]
 
 
 def claim_a_fault(tape: Tape) -> None:

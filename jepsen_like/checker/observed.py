@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jepsen_like.checker import compaction
 from jepsen_like.checker.appends import missing_from_log
 from jepsen_like.checker.gather import NEVER
 from jepsen_like.checker.logs import compare, epoch_order
@@ -29,7 +30,7 @@ def _still_there(partition: Partition, odd: Runs, findings: Findings) -> None:
     """What a consumer was given stays; if it now is elsewhere, its place must not be empty."""
     log = partition.log
     assert log is not None, "there is no final log"
-    missing = missing_from_log(partition, odd)
+    missing = compaction.not_superseded(partition, missing_from_log(partition, odd))
     is_empty = log.offsets.count(missing.offset, missing.end) == 0
     is_away = log.values.count(missing.value, missing.value + missing.count) < missing.count
     lost = distinct(missing.take(is_empty | is_away))

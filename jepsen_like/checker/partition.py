@@ -99,8 +99,9 @@ class Partition:
     ``acked``: acknowledged runs, ``by`` is the row of their append. ``seen``: what polls gave, in
     that order, ``by`` is the row of the poll, ``seen_life`` the topic's life. ``log`` is set by the
     first of the checks; None if nobody read the partition at the end. ``is_shortened``: the topic's
-    settings let brokers delete. ``beyond_since``: when the first fault began that was more than the
-    cluster promises to bear, in ns.
+    settings let brokers delete. ``is_compacted``: they let brokers remove what is superseded;
+    ``keys``: how many keys there are, 0 if nobody says. ``beyond_since``: when the first fault
+    began that was more than the cluster promises to bear, in ns.
     """
 
     def __init__(
@@ -111,6 +112,8 @@ class Partition:
         polls: Polls,
         lifetimes: Lifetimes,
         is_shortened: bool = False,
+        is_compacted: bool = False,
+        keys: int = 0,
         beyond_since: int = NEVER,
     ) -> None:
         self.gathered = gathered
@@ -118,6 +121,8 @@ class Partition:
         self.polls = polls
         self.lifetimes = lifetimes
         self.is_shortened = is_shortened
+        self.is_compacted = is_compacted
+        self.keys = keys if is_compacted else 0
         self.beyond_since = beyond_since
         self.log: Log | None = None
         self._odd: Runs | None = None  # see ``odd``

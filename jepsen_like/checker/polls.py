@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jepsen_like.checker.compaction import lasting
 from jepsen_like.checker.gather import SECOND
 from jepsen_like.checker.partition import Partition
 from jepsen_like.checker.runs import FAR, Bools, Ints, Runs
@@ -37,6 +38,8 @@ def _continuity(partition: Partition, findings: Findings) -> None:
     is_known = within & (expected > -FAR)
     back = is_known & (runs.offset < expected)
     skip = is_known & (runs.offset > np.maximum(expected, gone))
+    if partition.is_compacted:
+        skip &= _are_any_in(lasting(partition), np.maximum(expected, gone), runs.offset)
 
     def tell(place: int) -> Found:
         poll = int(runs.by[place])
@@ -54,6 +57,12 @@ def _continuity(partition: Partition, findings: Findings) -> None:
     findings.each("NONMONOTONIC-POLL", np.flatnonzero(back & ~is_inside), tell)
     findings.each("INT-POLL-SKIP", np.flatnonzero(skip & is_inside), tell)
     findings.each("POLL-SKIP", np.flatnonzero(skip & ~is_inside), tell)
+
+
+def _are_any_in(offsets: Ints, start: Ints, end: Ints) -> Bools:
+    """Whether there are any of ``offsets``, which ascend, from each start on and below its end."""
+    found: Bools = np.searchsorted(offsets, start) < np.searchsorted(offsets, end)
+    return found
 
 
 def _sequence(partition: Partition) -> _Sequence:
@@ -94,6 +103,8 @@ def _stale(partition: Partition, findings: Findings, lag_ns: int) -> None:
     is_late = (completed - since >= lag_ns // 2) & (completed < partition.beyond_since)
     there = np.maximum(position, partition.gone_below)
     stale = is_last_life & is_late & (there < acked)
+    if partition.is_compacted:
+        stale &= _are_any_in(lasting(partition), there, acked)
 
     def tell(place: int) -> Found:
         poll = int(rows[place])

@@ -22,8 +22,13 @@ from jepsen_like.checker.runs import Runs, agree, overlaps
 from jepsen_like.checker.values import evidence
 from jepsen_like.checker.verdict import Findings
 
+INTERNAL = "__"  # how the names of topics begin in which brokers keep their own state
+
 
 def check(partition: Partition, findings: Findings) -> None:
+    if partition.name.startswith(INTERNAL):
+        _internal(partition, findings)
+        return
     agreeing: list[Copy] = []
     tails: list[tuple[Copy, Runs]] = []
     for copy in partition.gathered.dumps.values():
@@ -45,17 +50,34 @@ def check(partition: Partition, findings: Findings) -> None:
     _tails(partition, tails, findings)
 
 
+def _internal(partition: Partition, findings: Findings) -> None:
+    """What brokers keep in a topic of their own: whole, and of one history. Its records are not
+    known here."""
+    copies = list(partition.gathered.dumps.values())
+    for copy in copies:
+        if copy.problem:
+            findings.add(
+                "DAMAGED-REPLICA",
+                f"{partition.name}, {copy.who}: {copy.problem}",
+                partition=partition.name,
+                replicas=[copy.who],
+            )
+    _chains(partition, [copy for copy in copies if not copy.problem], findings)
+
+
 def _one(partition: Partition, copy: Copy, runs: Runs, findings: Findings) -> bool:
     """Judge one replica's files; whether they agree with the final log."""
     epoch_order(partition, copy.who, runs, findings)
     log = partition.log
     if log is None:
-        holes(partition, copy, runs, findings)
+        if not partition.is_compacted:
+            holes(partition, copy, runs, findings)
         return False
     start = copy.start
     if not partition.is_shortened:
         start = min(start, max(log.start, partition.deleted_below))
-    if not copy.problem:  # what could not be read is not missing
+    # What could not be read is not missing.
+    if not copy.problem and not partition.is_compacted:
         holes(partition, replace(copy, start=start), runs, findings)
     if copy.should_be_whole and copy.end < log.end and not copy.problem:
         findings.add(

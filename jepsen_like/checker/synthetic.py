@@ -3,8 +3,9 @@
 No cluster runs: a log is a list, and every operation takes effect at one moment between its
 invocation and its completion. What makes judging hard is all there: appends of which nobody knows
 whether they landed, duplicates of producers that are not idempotent, consumers that come and go,
-deleted records, a topic that is deleted and created again, faults, a replica that was left behind.
-The same seed and size give the same history.
+deleted records, a topic that is deleted and created again, faults, a replica that was left behind;
+and consumer groups and a compacted topic, each in a topic of its own (``synthetic_groups``,
+``synthetic_compaction``). The same seed and size give the same history.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Final, Literal
 
+from jepsen_like.checker.synthetic_compaction import KEYS, Compacted
+from jepsen_like.checker.synthetic_compaction import PARTITION as KEYED
+from jepsen_like.checker.synthetic_groups import PARTITIONS as GROUPED
+from jepsen_like.checker.synthetic_groups import TICKS, Groups
 from jepsen_like.history import (
     Admin,
     AnyEntry,
@@ -141,6 +146,8 @@ class _Synthesis:
         names = [f"load:{number}" for number in range(size.partitions)]
         self.logs = {name: _Log() for name in (*names, SIDE, SHORT)}
         self.loaded = [*names, SHORT]
+        self.groups = Groups(random, self._ticks(TICKS))
+        self.compacted = Compacted(random, self.now, self._ticks(1)[-1])
         self.epoch = 1
         self.next_value = 1
         self.sent = 0
@@ -159,13 +166,33 @@ class _Synthesis:
 
     def entries(self) -> Iterator[AnyEntry]:
         self._begin()
+        for entry in (*self.groups.entries(), *self.compacted.entries()):
+            self._at(entry.time, partial(self.out.append, entry))
         while self.heap:
             at, _, act = heappop(self.heap)
             self.now = max(self.now, at)
             act()
             yield from self._flush()
         self.now = max(self.now, self.load_end) + SECOND
+        self._keep()
         yield from self._ending()
+
+    def _ticks(self, count: int) -> list[int]:
+        """Times that divide the load."""
+        length = int(self.size.time_s * SECOND)
+        return [self.now + length * number // (count + 1) for number in range(1, count + 1)]
+
+    def _keep(self) -> None:
+        """What is in the logs of the groups' topic and of the compacted one."""
+        for name in GROUPED:
+            log = self.logs[name] = _Log()
+            for _, count, value, epoch in self.groups.log(name):
+                log.add(value, count, epoch)
+        log = self.logs[KEYED] = _Log()
+        for offset, count, value, epoch in self.compacted.log():
+            log.end = offset
+            log.add(value, count, epoch)
+        log.end = self.compacted.log_end
 
     def _flush(self) -> Iterator[AnyEntry]:
         yield from self.out
@@ -194,6 +221,8 @@ class _Synthesis:
     def _begin(self) -> None:
         config = [("retention.ms", "1000")]
         topics = [{"name": "load"}, {"name": "side"}, {"name": "short", "config": config}]
+        config = [("cleanup.policy", "compact")]
+        topics += [{"name": "grouped"}, {"name": "keyed", "config": config, "keys": KEYS}]
         plan = {"seed": 0, "shape": {"topics": topics}, "nemeses": ["kill", "partition"]}
         self.out.append(Start(time=self.now, process="runner", type="info", plan=plan))
         for name in ("setup", "load"):
@@ -413,8 +442,12 @@ class _Synthesis:
     # -- the end
 
     def _ending(self) -> Iterator[AnyEntry]:
-        for name in ("heal", "quiesce", "read"):
+        for name in ("heal", "quiesce", "drain"):
             yield self._phase(name)
+        for entry in self.groups.ending(self.now):
+            self.now = entry.time
+            yield entry
+        yield self._phase("read")
         for reader in ("reader-1", "reader-2"):
             for partition, log in self.logs.items():
                 for part in _parts(log):

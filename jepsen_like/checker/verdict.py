@@ -44,6 +44,24 @@ KINDS: Final[Mapping[str, str]] = {
     "STUCK": "when all was healed, a replica or a reader did not get to the end",
     "RESURRECTED": "a value acknowledged before its topic was deleted is seen in the topic that "
     "was created afterwards",
+    "GROUP-OFFSET-LOST": "an offset that a group had committed is not told, but a lower one; or a "
+    "member begins below it",
+    "GROUP-OFFSET-PHANTOM": "an offset is told as committed that nobody tried to commit",
+    "GROUP-OFFSET-ZERO": "no offset, or 0, is told as committed after another was acknowledged",
+    "GROUP-SKIPPED": "a record below what a group has committed was dealt with by none of its "
+    "members",
+    "GROUP-UNDELIVERED": "a record was given to no member of a group, though later ones were",
+    "GROUP-TWO-OWNERS": "two members of a group owned a partition at the same time, and commits of "
+    "both were accepted, or both were awake for longer than it takes to notice, or it was given to "
+    "the second before the first was asked for it",
+    "GROUP-COMMIT-BACKWARD": "a commit was accepted below one that another member, or the same, "
+    "had made since the partition was the committer's",
+    "GROUP-STUCK": "when all was healed, the members of a group did not get to the end",
+    "COMPACT-LOST-KEY": "the last acknowledged record of a key is gone from a compacted topic, and "
+    "none of that key is behind it",
+    "COMPACT-RESURRECTED": "a key has a value again, older than the acknowledged record that "
+    "deleted it",
+    "COMPACT-MOVED": "in a compacted topic, an acknowledged record is at another offset",
     "UNAVAILABLE": "nothing was acknowledged for too long, or less than half of what was sent, "
     "though the faults at that time should not have hindered it",
 }

@@ -25,6 +25,7 @@ from jepsen_like.nemesis.power import (
     not_injected_but,
     start_again,
 )
+from jepsen_like.nemesis.process import draw_partition
 from jepsen_like.plan import Shape
 from jepsen_like.status import ClusterStatus
 from raftlog.failpoints import SITES, Hit
@@ -65,6 +66,14 @@ RARE: Final = (
     "producers.[!r]*",
     "segment.create.*",
 )
+# What it comes by when it compacts a log: where there are keys, or consumer groups.
+COMPACTING: Final = (
+    "cleaned.*",
+    "compaction.*",
+    "index.re[mn]*",
+    "segment.re[mn]*",
+)
+NOT_COMPACTING: Final = ("*.truncate.*",)
 # What it comes by when it starts after a crash.
 RECOVERING: Final = (
     "*.read.before",
@@ -86,7 +95,10 @@ FAILING: Final = (
 )
 
 WHEN: Final = ("busy", "busy", "busy", "rare", "recovering", "recovering")  # a crash is to come
+COMPACTS: Final = 0.5  # the share of crashes that are to come then, where there is something to it
+RARELY: Final = ("rare", "compacting")
 SKIP_MAX: Final = 300  # hits that are passed over
+COMPACTING_SKIP_MAX: Final = 3
 DOWN_S: Final = ((0.5, 2.0), (1.0, 5.0), (5.0, 20.0))
 RARE_HOLD_S: Final = (5.0, 20.0)
 INSIDE_S: Final = (5.0, 20.0)
@@ -304,32 +316,40 @@ def _one(random: Random, shape: Shape) -> tuple[int, ...]:
     return (random.choice(shape.broker_ids),)
 
 
+def _compacts(shape: Shape) -> bool:
+    """Whether brokers have logs to compact."""
+    return shape.coordinators > 0 or any(topic.keys for topic in shape.topics)
+
+
 def _draw_crash(random: Random, shape: Shape) -> FaultPlan:
     when = random.choice(WHEN)
+    if _compacts(shape) and random.random() < COMPACTS:
+        when = "compacting"
     sites = {
         "busy": matching(BUSY),
         "rare": matching(RARE),
         "recovering": matching(RECOVERING, but=NOT_RECOVERING),
+        "compacting": matching(COMPACTING, but=NOT_COMPACTING),
     }
     site = random.choice(sites[when])
     skip = _skip(random) if when == "busy" else 0
+    if when == "compacting":
+        skip = random.randint(0, COMPACTING_SKIP_MAX)
     return FaultPlan(
         kind="crash-at",
         targets=_one(random, shape),
         args={"when": when, "rule": f"{site}=crash@{skip}"},
-        hold_s=random.uniform(*(RARE_HOLD_S if when == "rare" else random.choice(DOWN_S))),
+        hold_s=random.uniform(*(RARE_HOLD_S if when in RARELY else random.choice(DOWN_S))),
         expects=expectation(shape, 1),
     )
 
 
 def _draw_pause(random: Random, shape: Shape) -> FaultPlan:
-    topic = random.choice(shape.topics)
     seconds = random.uniform(*INSIDE_S)
     return FaultPlan(
         kind="pause-inside",
         args={
-            "topic": topic.name,
-            "partition": random.randrange(topic.partitions),
+            **draw_partition(random, shape),
             "rule": f"segment.write.before=stall({seconds:.3f})@{_skip(random)}x1",
         },
         hold_s=seconds + BEGIN_S,

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from jepsen_like.nemesis import grudges
 from jepsen_like.nemesis.base import Effect, Expectation, FaultPlan, not_injected
 from jepsen_like.nemesis.grudges import LED, LED_ONE_WAY, ONE_WAY, SHAPES, Pair, Pairs
+from jepsen_like.nemesis.process import draw_partition
 from jepsen_like.net import NamespaceNet, Net
 from jepsen_like.plan import Shape
 from jepsen_like.status import ClusterStatus
@@ -78,11 +79,11 @@ class NetworkNemesis:
         if name == SWIZZLE:
             return _draw_swizzle(random, shape, order, hold_s)
         if name in led:
-            topic = random.choice(shape.topics)
-            partition = random.randrange(topic.partitions)
-            args = {"shape": name, "topic": topic.name, "partition": partition}
+            args = {"shape": name, **draw_partition(random, shape)}
             # Whoever leads: brokers are alike.
-            some = led[name](order, order[0], order[: topic.replication_factor])
+            factors = {topic.name: topic.replication_factor for topic in shape.topics}
+            factor = factors.get(args["topic"], max(factors.values()))
+            some = led[name](order, order[0], order[:factor])
             expects = self._expects(kind, shape, some)
             return FaultPlan(kind=kind, args=args, hold_s=hold_s, expects=expects)
         # Who is away from the majority is so for clients, too, in half of the cases: else those

@@ -16,7 +16,7 @@ from jepsen_like.nemesis.power import by_name, expectation
 from jepsen_like.plan import Shape
 from jepsen_like.status import ClusterStatus
 from raftlog.errors import RaftlogError
-from raftlog.types import TopicPartition
+from raftlog.types import OFFSETS_TOPIC, TopicPartition
 
 KINDS: Final[Mapping[str, str]] = {
     "kill": "SIGKILL to one broker, to the leader of a partition, or to a minority; start again.",
@@ -33,6 +33,7 @@ RECOVERING_S: Final = (0.0, 0.3)  # from a start to the next kill
 RECOVERIES: Final = (2, 5)
 KILLED: Final = ("one", "one", "leader", "leader", "minority")
 PAUSED: Final = ("one", "leader", "leader", "minority", "majority", "all")
+COORDINATOR: Final = 0.5  # the share of leaders that coordinate groups
 STORMS: Final = ("all", "rolling", "leader-twice", "recovery")
 SUCCESSOR_S: Final = 0.9  # for a new leader to appear, in a leader-twice storm
 SIGNAL_S: Final = 1.0  # for what a signal does to every thread of a process
@@ -264,11 +265,19 @@ def _killed(targets: Sequence[int], seen: Mapping[str, Any], *, is_hit: bool) ->
     return Effect(True, seen, tuple(targets))
 
 
+def draw_partition(random: Random, shape: Shape) -> dict[str, Any]:
+    """A partition, as arguments: where there are groups, every other one is of those whose leaders
+    coordinate them."""
+    if shape.coordinators and random.random() < COORDINATOR:
+        return {"topic": OFFSETS_TOPIC, "partition": random.randrange(shape.coordinators)}
+    topic = random.choice(shape.topics)
+    return {"topic": topic.name, "partition": random.randrange(topic.partitions)}
+
+
 def _draw_targets(who: str, random: Random, shape: Shape) -> tuple[tuple[int, ...], dict[str, Any]]:
     """Brokers; or none, and the partition whose leader it will be."""
     if who == "leader":
-        topic = random.choice(shape.topics)
-        return (), {"topic": topic.name, "partition": random.randrange(topic.partitions)}
+        return (), draw_partition(random, shape)
     counts = {
         "one": 1,
         "minority": random.randint(1, max(1, shape.minority)),

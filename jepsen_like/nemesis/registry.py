@@ -13,6 +13,7 @@ from jepsen_like.nemesis.disks import DisksNemesis
 from jepsen_like.nemesis.failpoints import FailpointsNemesis
 from jepsen_like.nemesis.links import LinksNemesis
 from jepsen_like.nemesis.losses import LossesNemesis
+from jepsen_like.nemesis.members import MembersNemesis
 from jepsen_like.nemesis.network import NetworkNemesis
 from jepsen_like.nemesis.power import PowerNemesis
 from jepsen_like.nemesis.process import ProcessNemesis
@@ -52,6 +53,8 @@ HOMES: Final[tuple[Home, ...]] = (
     Home(ClocksNemesis, ("clock-bases",), ("time_namespaces",)),
     Home(ResourcesNemesis, ("fds", "memory", "cpu")),
     Home(AdministrationNemesis, ("transfer", "topics", "settings")),
+    Home(MembersNemesis, ("member-kill", "member-pause", "member-churn")),
+    Home(MembersNemesis, ("member-partition",), ("namespaces", "member_places")),
 )
 
 KINDS: Final[Mapping[str, Home]] = {kind: home for home in HOMES for kind in home.kinds}
@@ -67,6 +70,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "clocks": ("clock-jump", "clock-strobe", "clock-bases"),
     "resources": ("fds", "memory", "cpu"),
     "admin": ("transfer", "topics", "settings"),
+    "members": ("member-kill", "member-pause", "member-churn", "member-partition"),
     "all": tuple(KINDS),
 }
 

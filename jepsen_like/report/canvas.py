@@ -45,6 +45,7 @@ COLOURS: Final[dict[str, tuple[str, str]]] = {
     "clocks": ("#4d7a1f", "#97c45f"),
     "resources": ("#7a5c52", "#c3a398"),
     "admin": ("#5a6672", "#9aa7b4"),
+    "members": ("#0f7a5c", "#45c29c"),
     "other": ("#5a6672", "#9aa7b4"),
 }
 

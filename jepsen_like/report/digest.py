@@ -16,10 +16,13 @@ from jepsen_like.history import (
     Admin,
     AnyEntry,
     Append,
+    Commit,
+    Committed,
     Delete,
     Ends,
     Entry,
     Fault,
+    Member,
     Note,
     Phase,
     Poll,
@@ -30,6 +33,7 @@ NS: Final = 1_000_000_000
 BUCKETS_PER_DOUBLING: Final = 8  # a bucket's middle is within 5 % of all that is in it
 NOTES_MAX: Final = 200
 NEW_LEADERS_MAX: Final = 2_000
+MEMBERS_MAX: Final = 20_000
 ERRORS_MAX: Final = 200  # different texts of errors
 ERROR_CHARS_MAX: Final = 160
 
@@ -131,6 +135,7 @@ class Digest:
     notes: list[tuple[float, Note]] = field(default_factory=list)
     notes_left_out: int = 0
     new_leaders: list[tuple[float, str, int]] = field(default_factory=list)  # when, where, epoch
+    members: list[Member] = field(default_factory=list)  # what happened to members of groups
 
     @property
     def total(self) -> Second:
@@ -172,6 +177,9 @@ class _Reader:
             Ends: self._other,
             Delete: self._other,
             Admin: self._other,
+            Commit: self._other,
+            Committed: self._other,
+            Member: self._member,
             Fault: self._fault,
             Phase: self._phase,
             Note: self._note,
@@ -225,7 +233,12 @@ class _Reader:
 
     # -- operations
 
-    def _complete(self, name: str, entry: Append | Poll | Ends | Delete | Admin, first: int) -> int:
+    def _complete(
+        self,
+        name: str,
+        entry: Append | Poll | Ends | Delete | Admin | Commit | Committed,
+        first: int,
+    ) -> int:
         """Count the end of an operation; how long it took, in ns, or -1 if nobody began it."""
         self.result.operations.setdefault(name, Counter())[entry.type] += 1
         if entry.error:
@@ -262,7 +275,11 @@ class _Reader:
                 self._second().read += sum(count for _offset, count, _value, _epoch in runs)
                 self._epoch(partition, runs[-1][3])
 
-    def _other(self, entry: Ends | Delete | Admin) -> None:
+    def _member(self, entry: Member) -> None:
+        if len(self.result.members) < MEMBERS_MAX:
+            self.result.members.append(entry)
+
+    def _other(self, entry: Ends | Delete | Admin | Commit | Committed) -> None:
         name = type(entry).__name__.lower()
         if entry.type == "invoke":
             self._open[name, entry.process, 0] = self._now

@@ -19,6 +19,7 @@ from jepsen_like.report import canvas, markup, plots, run_facts, tables
 from jepsen_like.report.digest import Digest, digest
 from jepsen_like.report.judgement import Anomaly, Judgement, judgement_of
 from jepsen_like.report.markup import node
+from jepsen_like.report.owners import ownership
 from jepsen_like.report.timeline import timeline
 
 REPORT: Final = "report.html"
@@ -190,6 +191,14 @@ def _pictures(found: Digest, judged: Judgement) -> Iterator[Element]:
         "lost. A crossed-out bar was not injected. Point at anything for more."
     )
     yield node("figure", timeline(found, judged.windows))
+    owners = ownership(found)
+    if owners is not None:
+        yield node("h2", "Who owned what", id="owners-section")
+        yield _hint(
+            "A bar for each time in which a member of a group believed to own a partition; hatched "
+            "while it was stopped. A lower bar: another one believed so, too."
+        )
+        yield node("figure", owners)
     yield node("h2", "Throughput and latency", id="plots")
     yield node("figure", plots.throughput(found, judged.windows))
     yield node("figure", plots.latency(found, judged.windows))

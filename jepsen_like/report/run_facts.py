@@ -81,6 +81,9 @@ def _asked(digest: Digest) -> Iterator[Row]:
     ]
     if clients:
         yield "clients", ", ".join(clients)
+    groups = workload.get("groups")
+    for one in map(_mapping, groups if isinstance(groups, list | tuple) else ()):
+        yield f"group {one.get('name')}", _group(one)
     if plan:
         pairs = ", two at a time" if plan.get("pairs") else ""
         yield "kinds of fault", (", ".join(kinds_of(digest)) or "none") + pairs
@@ -100,3 +103,18 @@ def _asked(digest: Digest) -> Iterator[Row]:
     if isinstance(plan.get("time_s"), int | float):
         yield "load", markup.seconds(plan["time_s"])
     yield "whole run", markup.seconds(digest.length_s)
+
+
+def _group(group: Mapping[str, Any]) -> str:
+    """A consumer group of the plan in words."""
+    members = [_mapping(member) for member in group.get("members") or ()]
+    topics = ", ".join(map(str, group.get("topics") or ()))
+    if not members:
+        return f"without members, of {topics}"
+    commits = "/".join(sorted({str(member.get("commits")) for member in members}))
+    styles = ", ".join(str(member.get("style")) for member in members)
+    static = ", static" if any(member.get("instance") for member in members) else ""
+    return (
+        f"{markup.counted(len(members), 'member')} ({styles}), {commits} commits{static}, session "
+        f"timeout {group.get('session_timeout_s'):g} s, of {topics}"
+    )

@@ -51,7 +51,7 @@ def timeline(digest: Digest, windows: Sequence[Window]) -> Element:
     sheet = Sheet("timeline", "Timeline of the run", told, length_s=digest.length_s)
     top = y = 6.0
     y = _phases(sheet, digest, y)
-    y = _faults(sheet, digest, y)
+    y = draw_faults(sheet, digest, y)
     y = _outages(sheet, windows, y)
     y = _new_leaders(sheet, digest, y)
     bottom = y + 8 + CHART
@@ -91,7 +91,8 @@ class _Bar:
     right: float
 
 
-def _faults(sheet: Sheet, digest: Digest, y: float) -> float:
+def draw_faults(sheet: Sheet, digest: Digest, y: float) -> float:
+    """A row for each kind of fault, from ``y`` on; where the next row may be."""
     kinds: dict[str, list[FaultSpan]] = {}
     for fault in digest.faults:
         kinds.setdefault(fault.kind, []).append(fault)

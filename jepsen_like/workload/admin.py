@@ -45,6 +45,7 @@ from jepsen_like.workload.base import (
     CLOSE_TIMEOUT_S,
     PATIENCE_S,
     REQUEST_TIMEOUT_MS,
+    LoadOnly,
     WorkloadContext,
     administrate,
     create_topic,
@@ -68,7 +69,7 @@ RETENTION_BYTES: Final = ("-1", "65536", "1048576")
 DELETED_PART: Final = 0.5  # of the records that a partition has, at most
 
 
-class AdminWorkload:
+class AdminWorkload(LoadOnly):
     """The clients of the append workload, and an operator."""
 
     name: WorkloadName = "admin"

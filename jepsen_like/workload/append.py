@@ -45,12 +45,12 @@ from __future__ import annotations
 from functools import partial
 
 from jepsen_like.plan import WorkloadName
-from jepsen_like.workload.base import Client, WorkloadContext, create_topics, run_all
+from jepsen_like.workload.base import Client, LoadOnly, WorkloadContext, create_topics, run_all
 from jepsen_like.workload.consuming import consume, observe_ends
 from jepsen_like.workload.producing import produce
 
 
-class AppendWorkload:
+class AppendWorkload(LoadOnly):
     """Producers, consumers, and two that ask where partitions end."""
 
     name: WorkloadName = "append"

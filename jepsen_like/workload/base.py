@@ -16,6 +16,7 @@ from typing import Final, Protocol, TypeAlias
 
 from jepsen_like.client import Clients, Source, describe
 from jepsen_like.history import Admin, Note, Recorder
+from jepsen_like.members import Members
 from jepsen_like.plan import RunPlan, TopicShape, WorkloadName
 from raftlog.aio import AsyncAdmin, AsyncConsumer
 from raftlog.errors import RaftlogError, TopicExistsError
@@ -37,7 +38,8 @@ class WorkloadContext:
 
     ``brokers``: addresses by id, for clients that know one broker only; ``bootstrap``: all of them.
     ``stopping``: set when the load is to end. ``targets``: what is written to and read at the
-    moment; it may grow.
+    moment; it may grow. ``keys``: how many keys the partitions of a topic have, by topic, if any.
+    ``members``: the processes of consumer groups; None where there are no groups.
     """
 
     plan: RunPlan
@@ -46,11 +48,14 @@ class WorkloadContext:
     recorder: Recorder
     random: Random
     stopping: asyncio.Event
+    members: Members | None = None
     clients: Clients = field(init=False)
     targets: list[TopicPartition] = field(init=False)
+    keys: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.clients = Clients(self.recorder)
+        self.keys = {topic.name: topic.keys for topic in self.plan.shape.topics if topic.keys}
         self.targets = [
             TopicPartition(topic.name, number)
             for topic in self.plan.shape.topics
@@ -78,10 +83,13 @@ class WorkloadContext:
 
 
 class Workload(Protocol):
-    """What clients do in a run."""
+    """What clients do in a run. ``drains``: it has something to do when all is healed."""
 
     @property
     def name(self) -> WorkloadName: ...
+
+    @property
+    def drains(self) -> bool: ...
 
     async def prepare(self, context: WorkloadContext) -> None:
         """Create the topics. Raises ``TimeoutError``, when it is noted."""
@@ -92,6 +100,22 @@ class Workload(Protocol):
         broker answers. Raises ``ExceptionGroup`` of what clients raised that is no error of
         raftlog's."""
         ...
+
+    async def drain(self, context: WorkloadContext) -> bool:
+        """Once all is healed and quiet: let those who are behind catch up, for a bounded time.
+
+        Whether they did."""
+        ...
+
+
+class LoadOnly:
+    """A workload that has nothing to do after the load."""
+
+    drains: bool = False
+
+    async def drain(self, _context: WorkloadContext) -> bool:
+        """Nobody is behind."""
+        return True
 
 
 async def run_all(context: WorkloadContext, clients: Mapping[str, Client]) -> None:
@@ -192,7 +216,7 @@ async def existing_partitions(
 ) -> list[TopicPartition]:
     """All partitions that there are, or those of ``topics``; asked until there is an answer.
 
-    Raises ``TimeoutError``.
+    Not those which the brokers keep their own state in. Raises ``TimeoutError``.
     """
     problem = ""
     try:
@@ -210,10 +234,16 @@ async def existing_partitions(
                     return [
                         TopicPartition(topic.name, part.partition)
                         for topic in found
+                        if not is_internal(topic.name)
                         for part in topic.partitions
                     ]
     except TimeoutError:
         raise TimeoutError(f"no list of topics after {timeout_s:g} s: {problem}") from None
+
+
+def is_internal(topic: str) -> bool:
+    """Whether the brokers keep their own state in it: nobody else writes there."""
+    return topic.startswith("__")
 
 
 # -- readers ---------------------------------------------------------------------------------------
@@ -230,6 +260,23 @@ async def consumer_of(
         read_from=source,
         fetch_max_wait_ms=wait_ms,
         max_partition_fetch_bytes=fetch_bytes_max,
+        request_timeout_ms=REQUEST_TIMEOUT_MS,
+        metadata_max_age_ms=METADATA_MAX_AGE_MS,
+    )
+    try:
+        yield consumer
+    finally:
+        await consumer.close()
+
+
+@asynccontextmanager
+async def group_consumer_of(bootstrap: str, group: str) -> AsyncIterator[AsyncConsumer]:
+    """A consumer that commits for a group, and only when it is told to, or asks for its offsets."""
+    consumer = AsyncConsumer(
+        bootstrap,
+        group=group,
+        auto_offset_reset="earliest",
+        auto_commit=False,
         request_timeout_ms=REQUEST_TIMEOUT_MS,
         metadata_max_age_ms=METADATA_MAX_AGE_MS,
     )

@@ -110,15 +110,17 @@ class Producing:
         one_by_one = random.random() < ONE_BY_ONE
         most = min(shape.group_max, max(1, GROUP_BYTES_MAX // (padding + RECORD_BYTES)))
         count = random.randint(1, min(most, ONE_BY_ONE_MAX) if one_by_one else most)
+        partition = random.choice(self._context.targets)
         group = await self._context.clients.begin(
             self._producer,
             self._process.name,
-            random.choice(self._context.targets),
+            partition,
             count=count,
             padding=padding,
             one_by_one=one_by_one,
             acks=shape.acks,
             idempotent=shape.idempotent,
+            keys=self._context.keys.get(partition.topic, 0),
         )
         task = asyncio.create_task(self._finish(group))
         self._finishing.add(task)

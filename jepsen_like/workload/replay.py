@@ -32,6 +32,7 @@ from jepsen_like.plan import WorkloadName
 from jepsen_like.workload import append
 from jepsen_like.workload.base import (
     PATIENCE_S,
+    LoadOnly,
     WorkloadContext,
     consumer_of,
     create_topics,
@@ -49,7 +50,7 @@ FETCH_BYTES: Final = (1_000, 65_536, 1 << 20)
 WAIT_MS: Final = 500
 
 
-class ReplayWorkload:
+class ReplayWorkload(LoadOnly):
     """The clients of the append workload, and readers of whole topics."""
 
     name: WorkloadName = "replay"

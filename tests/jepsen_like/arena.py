@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from typing import TypeVar
 
 from jepsen_like import values
+from jepsen_like.checker.judge import judge
 from jepsen_like.final import dump_replicas, final_reads
 from jepsen_like.history import (
     Admin,
@@ -20,13 +21,21 @@ from jepsen_like.history import (
     Dump,
     Ends,
     Note,
+    Phase,
     Poll,
     Read,
     Recorder,
+    Start,
     read,
 )
+from jepsen_like.members import Members
 from jepsen_like.plan import ConsumerShape, ProducerShape, RunPlan, Shape, TopicShape, WorkloadShape
-from jepsen_like.workload.base import Workload, WorkloadContext, existing_partitions
+from jepsen_like.workload.base import (
+    Workload,
+    WorkloadContext,
+    existing_partitions,
+    is_internal,
+)
 from raftlog.testing import Cluster, cluster, wait_until
 from raftlog.types import TopicPartition
 
@@ -118,6 +127,21 @@ class Play:
         also: Callable[[WorkloadContext], Awaitable[None]] | None,
     ) -> list[TopicPartition]:
         context = context_of(self.plan, recorder, running)
+        members = Members(
+            self.directory / "members", recorder, running.bootstrap, self.plan.workload.groups
+        )
+        context.members = members
+        try:
+            return await self._play(context, running, also)
+        finally:
+            await asyncio.to_thread(members.close)
+
+    async def _play(
+        self,
+        context: WorkloadContext,
+        running: Cluster,
+        also: Callable[[WorkloadContext], Awaitable[None]] | None,
+    ) -> list[TopicPartition]:
         await self.workload.prepare(context)
         load = asyncio.create_task(self.workload.run(context))
         acked = context.clients.acked
@@ -133,6 +157,9 @@ class Play:
             await also(context)
         context.stopping.set()
         await load
+        if self.workload.drains:
+            context.recorder.record(Phase(time=0, process="test", type="info", name="drain"))
+            assert await self.workload.drain(context)
         partitions = await existing_partitions(context)
         assert await final_reads(context, partitions, timeout_s=PATIENCE_S)
         return partitions
@@ -158,6 +185,11 @@ class History:
     @property
     def troubles(self) -> list[str]:
         return [note.text for note in self.of(Note, "info") if note.is_trouble]
+
+    def found(self, plan: RunPlan) -> dict[str, int]:
+        """What the judge finds in it, without zeros."""
+        start = Start(time=0, process="test", type="info", plan=asdict(plan))
+        return {kind: n for kind, n in judge([start, *self.entries]).counts.items() if n}
 
     def check(self) -> None:
         """Well formed, and nothing that can be told without a checker is wrong."""
@@ -226,6 +258,9 @@ class History:
                         assert reader[append.partition][offset + step][0] == first + step
         dumped: dict[tuple[int, str], dict[int, tuple[int, int]]] = {}
         for dump in self.of(Dump):
+            if is_internal(dump.partition):
+                assert not dump.problem
+                continue
             assert dump.should_be_whole
             assert not dump.problem
             rows = dumped.setdefault((dump.broker, dump.partition), {})

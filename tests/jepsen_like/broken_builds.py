@@ -28,6 +28,25 @@ INVALID: Final = 1  # exit status of ``raftlog chaos run``
 RUN_SECONDS_MAX: Final = 600
 
 
+# Only together do these do harm that is seen from outside: each alone makes good for the other.
+FREE_FIRST: Final = Guard(
+    name="a partition is free before it is given",
+    why="two members own it at the same time",
+    module="raftlog/groups/group.py",
+    old="[p for p in member.target - member.assigned if p not in self.owner]",
+    new="list(member.target - member.assigned)",
+    tests=(),
+)
+OWNERS_COMMIT: Final = Guard(
+    name="only the owner commits",
+    why="a commit of one who has lost the partition takes the group back",
+    module="raftlog/groups/commits.py",
+    old="if owner is not None and owner != member_id:",
+    new="if owner is None and not member_id:",
+    tests=(),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
     """``without``: guards' names in the mutation gate. ``arguments``: of the run that finds it."""
@@ -66,12 +85,32 @@ BUILDS: Final[tuple[Build, ...]] = (
         without=("an epoch that ended earlier at the leader", "chain of what is copied"),
         arguments=("--nemesis", "partition,kill,pause", "--time", "90", "--seed", "3"),
     ),
-)
+    Build(
+        name="commits",
+        why="a commit of offsets is told ok that only the coordinator has, and a failover takes it",
+        without=("an answer waits for its commit",),
+        arguments=("--workload", "offsets", "--nemesis", "partition",
+                   "--time", "90", "--seed", "4"),
+    ),
+    Build(
+        name="owners",
+        why="a partition is given to another while its owner reads it, and both commit",
+        without=(FREE_FIRST.name, OWNERS_COMMIT.name),
+        arguments=("--workload", "groups", "--nemesis", "member-churn,member-kill",
+                   "--time", "60", "--seed", "5"),
+    ),
+    Build(
+        name="keys",
+        why="compaction keeps no record of a key that has a newer one, or the newest",
+        without=("a newer record of the same key",),
+        arguments=("--workload", "compact", "--nemesis", "kill", "--time", "30", "--seed", "6"),
+    ),
+)  # fmt: skip
 
 
 def guards_of(build: Build) -> list[Guard]:
     """The guards that the build lacks. Raises ``KeyError`` for one that is not in the gate."""
-    known = {guard.name: guard for guard in GUARDS}
+    known = {guard.name: guard for guard in (*GUARDS, FREE_FIRST, OWNERS_COMMIT)}
     return [known[name] for name in build.without]
 
 

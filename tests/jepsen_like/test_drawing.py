@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.drawing import LOSSY, RunOptions, draw_plan
+from jepsen_like.drawing import LOSSY, MEMBER_KINDS, RunOptions, draw_plan
 from jepsen_like.nemesis.registry import KINDS
+from jepsen_like.plan import WORKLOADS, WorkloadName
 
 
 def options(**others: Any) -> RunOptions:
@@ -60,6 +61,7 @@ def test_most_runs_and_not_all_have_topics_that_go_on_without_a_replica() -> Non
         ({"brokers": 10}, "1 to 9"),
         ({"nemeses": ("kill", "power"), "bootstrap": "10.0.0.1:9100"}, "power; only kill"),
         ({"nemeses": ("wipe",), "brokers": 1}, "three of them"),
+        ({"nemeses": ("kill", "member-pause")}, "member-pause needs consumer groups"),
     ],
 )
 def test_senseless_options_are_refused_with_a_sentence(
@@ -71,3 +73,30 @@ def test_senseless_options_are_refused_with_a_sentence(
 
 def test_a_plan_is_plain_data() -> None:
     assert dataclasses.asdict(draw_plan(options()))["shape"]["brokers"] == 3
+
+
+def test_members_are_harmed_where_there_are_some() -> None:
+    assert MEMBER_KINDS.isdisjoint(draw_plan(options(nemeses=("all",))).nemeses)
+    drawn = draw_plan(options(nemeses=("all",), workload="groups"))
+    assert set(drawn.nemeses) >= MEMBER_KINDS
+    members = draw_plan(options(nemeses=("members",), workload="groups"))
+    assert set(members.nemeses) == MEMBER_KINDS
+
+
+@pytest.mark.parametrize("workload", ["offsets", "groups"])
+def test_the_topic_of_groups_is_as_safe_as_the_others(workload: WorkloadName) -> None:
+    for seed in range(20):
+        plan = draw_plan(options(workload=workload, seed=seed, nemeses=("wipe",), brokers=5))
+        settings = dict(plan.settings)
+        assert int(settings["offsets.topic.num.partitions"]) == plan.shape.coordinators > 0
+        factors = [topic.replication_factor for topic in plan.shape.topics]
+        assert int(settings["offsets.topic.replication.factor"]) == max(factors)
+
+
+def test_groups_and_keys_are_of_their_workloads() -> None:
+    for name in WORKLOADS:
+        plan = draw_plan(options(workload=name))
+        assert bool(plan.workload.groups) == (name in {"offsets", "groups"})
+        assert any(group.members for group in plan.workload.groups) == (name == "groups")
+        assert all(bool(topic.keys) == (name == "compact") for topic in plan.shape.topics)
+        assert bool(plan.shape.coordinators) == bool(plan.workload.groups)

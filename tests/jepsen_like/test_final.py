@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import raftlog
-from jepsen_like import final, values
+from jepsen_like import final, keys, values
 from jepsen_like.final import dump_replicas, final_reads
 from jepsen_like.history import AnyEntry, Dump, Note, Read, Recorder, Seen, read
 from jepsen_like.plan import WorkloadShape
@@ -73,6 +73,27 @@ def test_a_long_dump_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(found) == 3
     assert len({entry.chain for entry in found if isinstance(entry, Dump)}) == 1
     assert [seen[2] for seen in records(found)] == [1, 100, 900, 300, 700]
+
+
+def test_keys_and_tombstones_are_dumped_as_what_they_were_sent_for(tmp_path: Path) -> None:
+    sent = range(1, 40)
+    assert any(map(keys.is_tombstone, sent))
+    with raftlog.open(tmp_path / "data") as log:
+        log.create_topic("t", config={"cleanup.policy": "compact"})
+        with log.producer(linger_ms=0) as producer:
+            for value in sent:
+                key, record, headers = keys.encode(value, 10, 7)
+                producer.send("t", record, key, headers).result()
+    assert records(dump(tmp_path, tmp_path / "data")) == [(0, 39, 1, 0)]
+
+
+def test_what_brokers_keep_for_themselves_is_only_looked_at(tmp_path: Path) -> None:
+    fill(tmp_path / "data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(final, "is_internal", lambda topic: topic == "t")
+        (found,) = dump(tmp_path, tmp_path / "data")
+    assert isinstance(found, Dump)
+    assert (found.end, found.records, len(found.chain)) == (COUNT, [], 16)
 
 
 def test_what_was_deleted_is_not_dumped(tmp_path: Path) -> None:
@@ -189,3 +210,18 @@ def test_three_readers_read_everything_and_tell_what_is_missing(
         assert note.is_trouble
         assert note.text.startswith("STUCK: reader-")
         assert "one:0" in note.text
+
+
+@pytest.mark.integration
+def test_a_reader_that_takes_long_is_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(final, "SLOW_S", -1.0)
+    monkeypatch.setattr(final, "SLOWER", 0)
+    recorder = Recorder(tmp_path / "history.jsonl", time.monotonic_ns)
+    with cluster(1) as running:
+        assert asyncio.run(final_context(recorder, running, 0))[1]
+    recorder.close()
+    notes = [entry for entry in read(recorder.path) if isinstance(entry, Note)]
+    assert [note.is_trouble for note in notes] == [True] * 3
+    assert "reader-3 took 0 s, from replicas, to catch up" in notes[2].text

@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jepsen_like import generator
-from jepsen_like.generator import RATE_MODES, RATES, RateMode, draw_shape, draw_workload
+from jepsen_like.generator import (
+    FEW_CLIENTS,
+    MEMBERS_ALL_MAX,
+    RATE_MODES,
+    RATES,
+    RateMode,
+    draw_groups,
+    draw_shape,
+    draw_workload,
+)
+from jepsen_like.member import Settings, Work
 from jepsen_like.plan import WORKLOADS, WorkloadName
 from jepsen_like.values import PADDING_MAX
 from raftlog.aio import AsyncConsumer, AsyncProducer
@@ -65,9 +75,11 @@ def test_topics_are_such_as_the_brokers_can_have(
 @given(SEEDS, NAMES, MODES)
 def test_clients_are_such_as_can_be_made(seed: int, name: WorkloadName, mode: RateMode) -> None:
     shape = draw_workload(Random(seed), name=name, mode=mode)
-    assert 8 <= len(shape.producers) <= 32
-    assert 4 <= len(shape.consumers) <= 16
-    assert (shape.admin_rate > 0) == (name == "admin")
+    few = name in FEW_CLIENTS
+    assert (3 if few else 8) <= len(shape.producers) <= (6 if few else 32)
+    assert (2 if few else 4) <= len(shape.consumers) <= (4 if few else 16)
+    assert shape.admin_rate == 0 or name in {"admin", "groups"}
+    assert shape.admin_rate > 0 or name != "admin"
     for producer in shape.producers:
         AsyncProducer(
             "broker:1",
@@ -122,3 +134,58 @@ def test_each_kind_of_client_comes_up() -> None:
     assert {consumer.source for consumer in consumers} == {"leader", "replica"}
     assert {consumer.begin for consumer in consumers} == {"earliest", "latest", "middle"}
     assert min(consumer.fetch_bytes_max for consumer in consumers) < 1_000
+
+
+@given(SEEDS)
+def test_members_are_such_as_can_be_made(seed: int) -> None:
+    random = Random(seed)
+    topics = draw_shape(random, brokers=3, workload="groups").topics
+    groups = draw_groups(random, workload="groups", topics=topics)
+    assert 2 <= len(groups) <= 4
+    assert sum(len(group.members) for group in groups) <= MEMBERS_ALL_MAX
+    instances = [m.instance for group in groups for m in group.members if m.instance]
+    assert len(instances) == len(set(instances))
+    for group in groups:
+        assert 3 <= len(group.members) <= 6
+        assert set(group.topics) <= {topic.name for topic in topics}
+        assert not group.by_pattern or len(group.topics) == len(topics)
+        assert len({member.commits for member in group.members}) == 1
+        for number, member in enumerate(group.members):
+            made = Work(
+                Settings(
+                    bootstrap="broker:1",
+                    name=f"{group.name}/m{number}.1",
+                    group=group.name,
+                    topics=list(group.topics),
+                    style=member.style,
+                    commits=member.commits,
+                    instance=member.instance,
+                    assignor=group.assignor,
+                    session_timeout_s=group.session_timeout_s,
+                )
+            )
+            AsyncConsumer("broker:1", **made.consumer_settings())
+
+
+def test_each_kind_of_member_comes_up() -> None:
+    topics = draw_shape(Random(1), brokers=3, workload="groups").topics
+    drawn = [
+        group
+        for seed in range(30)
+        for group in draw_groups(Random(seed), workload="groups", topics=topics)
+    ]
+    members = [member for group in drawn for member in group.members]
+    assert {member.style for member in members} == {"poll", "iterate", "aio"}
+    assert {member.commits for member in members} == {"manual", "auto"}
+    assert {bool(member.instance) for member in members} == {True, False}
+    assert {group.by_pattern for group in drawn} == {True, False}
+    assert {group.assignor for group in drawn} == {"", "range", "uniform"}
+
+
+@given(SEEDS)
+def test_compacted_topics_are_such_as_can_be_made(seed: int) -> None:
+    for topic in draw_shape(Random(seed), brokers=3, workload="compact").topics:
+        config = TopicConfig.from_text(dict(topic.config))
+        assert config.is_compacted
+        assert config.retention_ms == config.retention_bytes == -1
+        assert topic.keys > 0

@@ -11,10 +11,13 @@ from jepsen_like.history import (
     Admin,
     AnyEntry,
     Append,
+    Commit,
+    Committed,
     Delete,
     Dump,
     Ends,
     Fault,
+    Member,
     Note,
     Phase,
     Poll,
@@ -119,6 +122,46 @@ class Small:
     def ends(self, end: int, process: str = "asker") -> None:
         self.add(Ends(time=0, process=process, type="invoke"))
         self.add(Ends(time=0, process=process, type="ok", ends={P: end}))
+
+    # -- consumer groups
+
+    def commit(
+        self, offset: int, *, process: str = "m1", type_: Type = "ok", group: str = "g"
+    ) -> None:
+        """Invoke and complete; nothing comes of one that is only invoked."""
+        for kind in ("invoke", type_) if type_ != "invoke" else ("invoke",):
+            entry = Commit(time=0, process=process, type="ok", group=group, offsets={P: offset})
+            entry.type = kind  # type: ignore[assignment]
+            self.add(entry)
+
+    def told(self, offset: int, *, who: str = "asker", group: str = "g") -> None:
+        """Somebody asks what is committed."""
+        self.add(Committed(time=0, process=who, type="invoke", group=group))
+        self.add(Committed(time=0, process=who, type="ok", group=group, offsets={P: offset}))
+
+    def member(self, what: str, name: str = "m1", **args: Any) -> None:
+        """Of the one partition. It starts with a session of a second."""
+        if what == "start":
+            args = {"topics": ["t"], "session_timeout_s": 1.0, "commits": "manual", **args}
+        has_partition = what in {"assigned", "revoked", "lost"}
+        self.add(
+            Member(
+                time=0, process=name, type="info", group="g", what=what, args=args,
+                partitions=[P] if has_partition else [],
+            )
+        )  # fmt: skip
+
+    def owns(self, name: str = "m1", **args: Any) -> None:
+        """It starts, and is assigned the partition."""
+        self.member("start", name, **args)
+        self.member("assigned", name)
+
+    def given(self, *records: Seen, name: str = "m1", generation: int = 1) -> None:
+        """A member has dealt with records."""
+        process = f"{name}#{generation}"
+        self.add(Poll(time=0, process=process, type="invoke", group="g"))
+        found = {P: list(records)}
+        self.add(Poll(time=0, process=process, type="ok", group="g", records=found))
 
     # -- changes and faults
 

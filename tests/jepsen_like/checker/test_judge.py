@@ -67,8 +67,11 @@ def test_all_of_a_verdict_fits_into_json() -> None:
 def test_statistics() -> None:
     stats = judge(history(1)).stats
     assert stats["lines"]["append invoke"] == sum(stats["appends"].values())
-    assert stats["partitions"] == 4
-    assert stats["replicas_dumped"] == 12
+    assert stats["partitions"] == 7
+    assert stats["replicas_dumped"] == 21
+    assert stats["groups"] == 3
+    assert stats["group_operations"]["commits ok"] > 20
+    assert stats["members"] == 5
     assert stats["faults_injected"] == {"kill": 1, "partition": 1}
     assert 70 < stats["load_s"] < stats["seconds"]
     assert 0 < stats["records_acknowledged"] < stats["records_sent"]

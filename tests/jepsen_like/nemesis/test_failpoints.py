@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -320,3 +320,18 @@ def test_each_kind_is_injected_into_real_brokers_and_nothing_is_lost(tmp_path: P
         nemesis.heal()
         assert FailpointSwitch(failpoint_file(running.directory, 2)).path.read_text() == ""
         assert running.unexpected_exits() == []
+
+
+def test_where_logs_are_compacted_brokers_die_while_they_do() -> None:
+    keyed = replace(SHAPE, topics=(replace(SHAPE.topics[0], keys=9),))
+    nemesis = FailpointsNemesis(None, None)  # type: ignore[arg-type]
+    for shape in (keyed, replace(SHAPE, coordinators=2)):
+        drawn = [nemesis.draw("crash-at", Random(seed), shape).args for seed in range(200)]
+        rules = [args["rule"] for args in drawn if args["when"] == "compacting"]
+        assert 60 < len(rules) < 140
+        names = {rule.partition(".")[0] for rule in rules}
+        assert names == {"cleaned", "compaction", "segment", "index"}
+        assert not any("truncate" in rule for rule in rules)
+    assert "compacting" not in {
+        nemesis.draw("crash-at", Random(seed), SHAPE).args["when"] for seed in range(100)
+    }

@@ -1,0 +1,289 @@
+"""Judges what consumer groups were given, and who owned what meanwhile. Pure.
+
+At-least-once: every record below what a group has committed was dealt with by one of its members;
+and in the end, when all is healed and there was time enough, every record at all.
+
+One owner: a member owns a partition, as far as it knows, from when its application was told so
+until it is told otherwise, or dies. One that was stopped, or cut off, may go on believing it after
+its session has ended; then its commits must be refused. So two owners at a time are an anomaly if
+commits of both were accepted meanwhile; or if both were awake and both kept believing it for longer
+than it takes to notice that a session has ended; or if the first of them was asked to give it up,
+as only a member is that is there, after the second had it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from jepsen_like.checker.gather import NEVER, SECOND, FaultSpan
+from jepsen_like.checker.gather_groups import GroupsGatherer, MemberLife, Owned, Share
+from jepsen_like.checker.offsets import Commits, Fetched
+from jepsen_like.checker.partition import Partition
+from jepsen_like.checker.runs import FAR, Cover, Ints
+from jepsen_like.checker.verdict import Findings, Found
+
+# Faults that leave all but those whom they hit alone.
+QUIET_KINDS = frozenset(("member-kill", "member-churn", "transfer", "topics", "settings"))
+SLACK_NS = 5 * SECOND  # beside sessions: for processes that share a processor with many others
+
+
+def check(
+    run: GroupsGatherer,
+    partitions: Mapping[str, Partition],
+    findings: Findings,
+    *,
+    has_drained: bool,
+    faults: Iterable[FaultSpan] = (),
+    beyond_since: int = NEVER,
+) -> None:
+    """All but the offsets that were read back. ``has_drained``: there was time to catch up."""
+    disturbing = [fault for fault in faults if fault.is_harmful and fault.kind not in QUIET_KINDS]
+    disturbed = Cover(
+        np.array([fault.begun for fault in disturbing], np.int64),
+        np.array([fault.ended for fault in disturbing], np.int64),
+    )
+    for group in run.groups.values():
+        if not group.members:
+            continue
+        for name, share in group.shares.items():
+            where = f"group {group.name}, {name}"
+            _two_owners(run, where, share, disturbed, findings)
+            _backward(run, where, share, findings, beyond_since)
+        topics = {topic for member in group.members for topic in run.members[member].topics}
+        for name, partition in partitions.items():
+            if partition.gathered.topic in topics and partition.log is not None:
+                where = f"group {group.name}, {name}"
+                _at_least_once(
+                    where, group.share(name), partition, findings, has_drained=has_drained
+                )
+
+
+# -- at least once ---------------------------------------------------------------------------------
+
+
+def _at_least_once(
+    where: str, share: Share, partition: Partition, findings: Findings, *, has_drained: bool
+) -> None:
+    log = partition.log
+    assert log is not None, "there is no final log"
+    offset, count, *_ = share.given.columns()
+    given = Cover(offset, offset + count)
+    farthest = int((offset + count).max(initial=log.start))
+    committed = Fetched.of(share).last
+    # Every part of the log that was given to nobody.
+    missing = log.offsets.both(Cover(*given.holes()))
+    bounds = ((committed, "GROUP-SKIPPED"), (farthest, "GROUP-UNDELIVERED"), (FAR, "GROUP-STUCK"))
+    below = -FAR
+    for end, kind in bounds:
+        if end <= below:
+            continue
+        part = missing.both(Cover(np.array([below]), np.array([end])))
+        below = end
+        if kind != "GROUP-SKIPPED" and not has_drained:
+            continue
+        _missing(where, part, kind, committed, farthest, findings)
+
+
+def _missing(
+    where: str, part: Cover, kind: str, committed: int, farthest: int, findings: Findings
+) -> None:
+    told = {
+        "GROUP-SKIPPED": f"and the group has committed {committed}",
+        "GROUP-UNDELIVERED": f"though {farthest - 1} was",
+        "GROUP-STUCK": "when all was healed and there was time enough",
+    }[kind]
+
+    def tell(place: int) -> Found:
+        first, last = int(part.start[place]), int(part.end[place]) - 1
+        return (
+            f"{where}: {first} to {last} was given to no member, {told}",
+            {"partition": where, "offsets": [first, last], "committed": committed},
+        )
+
+    findings.each(kind, range(len(part.start)), tell)
+
+
+# -- one owner -------------------------------------------------------------------------------------
+
+
+def _two_owners(
+    run: GroupsGatherer, where: str, share: Share, disturbed: Cover, findings: Findings
+) -> None:
+    commits = Commits.of(share)
+    for one, other in _overlapping(share.owned):
+        begin, end = max(one.begin, other.begin), min(one.end, other.end)
+        mine, theirs = (_accepted(commits, o.member, begin, end) for o in (one, other))
+        names = [run.names[one.member], run.names[other.member]]
+        both = f"{where}: {names[0]} and {names[1]} both owned it"
+        if len(mine) and len(theirs):
+            rows = [int(mine[0]), int(theirs[0])]
+            findings.add(
+                "GROUP-TWO-OWNERS",
+                f"{both}, and commits of both were accepted meanwhile: "
+                f"{int(commits.offset[rows[0]])} and {int(commits.offset[rows[1]])}",
+                partition=where,
+                members=names,
+                from_ns=begin,
+                to_ns=end,
+                lines=[[int(commits.line[r]), int(commits.last_line[r])] for r in rows],
+            )
+            continue
+        lives = [run.members[one.member], run.members[other.member]]
+        too_long = _awake_ns(lives, begin, end)
+        if too_long:
+            findings.add(
+                "GROUP-TWO-OWNERS",
+                f"{both} for {too_long / SECOND:.1f} s while both were awake",
+                partition=where,
+                members=names,
+                from_ns=begin,
+                to_ns=end,
+            )
+        elif _was_asked_late(run.members[one.member], one, other, disturbed):
+            findings.add(
+                "GROUP-TWO-OWNERS",
+                f"{both}: the first was asked to give it up, which is for members that are there, "
+                "after the other had been given it",
+                partition=where,
+                members=names,
+                from_ns=begin,
+                to_ns=end,
+            )
+
+
+def _was_asked_late(life: MemberLife, one: Owned, other: Owned, disturbed: Cover) -> bool:
+    """Whether the member that owned it first was asked for it only after the other had it.
+
+    Only a member whose session goes on is asked; and then nobody else has the partition before it
+    has answered. What it is asked may come late where something holds it up.
+    """
+    if one.how != "revoked" or one.end >= life.closed or one.begin >= other.begin:
+        return False
+    since = other.begin - life.session_ns - life.handling_ns - SLACK_NS
+    held_up = any(span.begin < one.end and span.end > since for span in (*life.pauses, *life.cuts))
+    return not held_up and not disturbed.count(np.array([since]), np.array([one.end]))[0]
+
+
+def _overlapping(owned: list[Owned]) -> Iterator[tuple[Owned, Owned]]:
+    """Pairs of different members. Few at a time own a partition: a sweep keeps those."""
+    open_: list[Owned] = []
+    for each in sorted(owned, key=lambda one: one.begin):
+        open_ = [one for one in open_ if one.end > each.begin]
+        for one in open_:
+            if one.member != each.member:
+                yield one, each
+        open_.append(each)
+
+
+def _accepted(commits: Commits, member: int, begin: int, end: int) -> Ints:
+    """The rows of a member's commits that were made, and acknowledged, between two times."""
+    is_it = commits.is_ok & (commits.member == member)
+    is_it &= (commits.invoked > begin) & (commits.completed < end)
+    return np.flatnonzero(is_it)
+
+
+def _awake_ns(lives: list[MemberLife], begin: int, end: int) -> int:
+    """The longest time between two times in which both could have noticed, if that is too long.
+
+    One that was stopped may take as long after as one that was just cut off.
+    """
+    allowed = max(life.session_ns + life.handling_ns for life in lives) + SLACK_NS
+    end = min(end, *(life.ended for life in lives))
+    longest, since = 0, begin
+    for pause in sorted((p for life in lives for p in life.pauses), key=lambda one: one.begin):
+        if pause.begin >= end:
+            break
+        longest = max(longest, pause.begin - since)
+        since = max(since, pause.end)
+    longest = max(longest, end - since)
+    return longest if end < NEVER and longest > allowed else 0
+
+
+# -- no way back -----------------------------------------------------------------------------------
+
+
+def _backward(
+    run: GroupsGatherer, where: str, share: Share, findings: Findings, beyond_since: int
+) -> None:
+    """An accepted commit below one that was acknowledged before it was made; and a member that
+    begins below what was acknowledged before the partition was its own."""
+    commits = Commits.of(share)
+    known = commits.known_by(commits.invoked)
+    is_back = commits.is_ok & (commits.offset < known) & (commits.completed < beyond_since)
+    begun = _begun(share)
+
+    def tell(row: int) -> Found:
+        name = run.names[int(commits.member[row])]
+        message = (
+            f"{where}: a commit of {int(commits.offset[row])} by {name} was accepted, after "
+            f"{int(known[row])} had been acknowledged"
+        )
+        return (
+            message,
+            {
+                "partition": where,
+                "offsets": [int(commits.offset[row]), int(known[row])],
+                "lines": [int(commits.line[row]), int(commits.last_line[row])],
+            },
+        )
+
+    rows = [
+        row
+        for row in np.flatnonzero(is_back).tolist()
+        if known[row] > commits.known_by(_at(begun, commits, row))[0]
+    ]
+    findings.each("GROUP-COMMIT-BACKWARD", rows, tell)
+    _begins_below(run, where, share, commits, findings, beyond_since)
+
+
+def _begun(share: Share) -> dict[int, list[int]]:
+    """When the partition became each member's, in order."""
+    begun: dict[int, list[int]] = {}
+    for owned in share.owned:
+        begun.setdefault(owned.member, []).append(owned.begin)
+    return begun
+
+
+def _at(begun: Mapping[int, list[int]], commits: Commits, row: int) -> Ints:
+    """When the partition last became the member's who made a commit. Before that, it could begin
+    at any offset that was committed."""
+    invoked = int(commits.invoked[row])
+    before = [at for at in begun.get(int(commits.member[row]), ()) if at < invoked]
+    return np.array([before[-1] if before else invoked])
+
+
+def _begins_below(
+    run: GroupsGatherer,
+    where: str,
+    share: Share,
+    commits: Commits,
+    findings: Findings,
+    beyond_since: int,
+) -> None:
+    offset, _, _, _, member, at, line = share.given.columns()
+    if not len(offset) or not share.owned:
+        return
+    order = np.lexsort((at, member))
+    offset, member, at, line = offset[order], member[order], at[order], line[order]
+    begins = sorted((owned.member, owned.begin, owned.end) for owned in share.owned)
+    known_at = commits.known_by(np.array([begin for _, begin, _ in begins]))
+    firsts = np.searchsorted(member, [who for who, _, _ in begins], "left").tolist()
+    lasts = np.searchsorted(member, [who for who, _, _ in begins], "right").tolist()
+    for number, (who, begin, end) in enumerate(begins):
+        first, last, known = firsts[number], lasts[number], int(known_at[number])
+        place = first + int(np.searchsorted(at[first:last], begin, "left"))
+        if place >= last or at[place] > end or at[place] >= beyond_since:
+            continue
+        given = offset[place : place + 1]
+        if given[0] >= known or commits.attempted(given, at[place : place + 1], late_only=True)[0]:
+            continue
+        findings.add(
+            "GROUP-OFFSET-LOST",
+            f"{where}: {run.names[who]} began at {int(given[0])}, after {known} had been "
+            "acknowledged",
+            partition=where,
+            offsets=[int(given[0]), known],
+            lines=[int(line[place])],
+        )

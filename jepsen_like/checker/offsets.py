@@ -1,0 +1,168 @@
+"""Judges the offsets that consumer groups have committed, as whoever asked was told them. Pure.
+
+What somebody was told has to be what was last acknowledged before the question, or what was
+attempted since. A commit of which nobody knows may come into effect later, over one that was made
+after it: what is read back then is lower, without harm but for records that are given again; such
+are only counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from jepsen_like.checker.gather import FAIL, NEVER, OK
+from jepsen_like.checker.gather_groups import GroupsGatherer, Share
+from jepsen_like.checker.runs import FAR, Bools, Ints
+from jepsen_like.checker.verdict import Findings, Found
+
+NOTHING = -1  # the offset of a partition for which none is committed
+
+
+@dataclass(frozen=True, slots=True)
+class Commits:
+    """All commits for one partition in one group, a row for each."""
+
+    member: Ints
+    offset: Ints
+    invoked: Ints
+    completed: Ints
+    outcome: Ints
+    line: Ints
+    last_line: Ints
+
+    @staticmethod
+    def of(share: Share) -> Commits:
+        return Commits(*share.commits.columns())
+
+    @property
+    def is_ok(self) -> Bools:
+        found: Bools = self.outcome == OK
+        return found
+
+    def known_by(self, times: Ints) -> Ints:
+        """The highest offset that had been acknowledged before each time; ``NOTHING`` if none."""
+        completed, offset = self.completed[self.is_ok], self.offset[self.is_ok]
+        order = np.argsort(completed, kind="stable")
+        highest = np.maximum.accumulate(np.append(NOTHING, offset[order]))
+        return highest[np.searchsorted(completed[order], times, "left")]
+
+    def attempted(self, offsets: Ints, times: Ints, *, late_only: bool = False) -> Bools:
+        """Whether each offset had been attempted before the time beside it.
+
+        ``late_only``: by a commit of which nobody knows when it took effect, if ever.
+        """
+        may_be = self.outcome != FAIL
+        if late_only:
+            may_be &= self.outcome != OK
+        offset, invoked = self.offset[may_be], self.invoked[may_be]
+        if not len(offset):
+            return np.zeros(len(offsets), np.bool_)
+        order = np.lexsort((invoked, offset))
+        offset, invoked = offset[order], invoked[order]
+        place = np.minimum(np.searchsorted(offset, offsets, "left"), len(offset) - 1)
+        found: Bools = (offset[place] == offsets) & (invoked[place] < times)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What was told about one partition in one group, a row for each answer."""
+
+    who: Ints
+    offset: Ints
+    invoked: Ints
+    completed: Ints
+    line: Ints
+    last_line: Ints
+
+    @staticmethod
+    def of(share: Share) -> Fetched:
+        return Fetched(*share.fetched.columns())
+
+    @property
+    def last(self) -> int:
+        """The answer to who asked last; ``NOTHING`` if nobody did."""
+        if not len(self.offset):
+            return NOTHING
+        return int(self.offset[int(np.argmax(self.invoked))])
+
+
+def check(run: GroupsGatherer, findings: Findings, *, beyond_since: int = NEVER) -> dict[str, int]:
+    """GROUP-OFFSET-LOST, -PHANTOM and -ZERO; how many answers showed a commit that came late."""
+    late = 0
+    for group in run.groups.values():
+        is_silent = any(run.members[member].is_silent for member in group.members)
+        for name, share in group.shares.items():
+            where = f"group {group.name}, {name}"
+            late += _share(run, where, share, findings, is_silent, beyond_since)
+    return {"late_commits_seen": late} if late else {}
+
+
+def _share(
+    run: GroupsGatherer,
+    where: str,
+    share: Share,
+    findings: Findings,
+    is_silent: bool,
+    beyond_since: int,
+) -> int:
+    commits, fetched = Commits.of(share), Fetched.of(share)
+    offset = fetched.offset
+    within = fetched.completed < beyond_since
+    known = commits.known_by(fetched.invoked)
+    is_low = within & (offset < known)
+    is_zero = is_low & (offset <= 0)
+    came_late = is_low & ~is_zero
+    came_late &= commits.attempted(offset, fetched.completed, late_only=True)
+
+    def tell(place: int) -> Found:
+        told, least = int(offset[place]), int(known[place])
+        message = (
+            f"{where}: {run.names[int(fetched.who[place])]} was told "
+            f"{'that nothing is committed' if told == NOTHING else told}, after {least} had been "
+            "acknowledged"
+        )
+        return (
+            message,
+            {"partition": where, "offsets": [told, least], "lines": _lines(fetched, place)},
+        )
+
+    findings.each("GROUP-OFFSET-ZERO", np.flatnonzero(is_zero), tell)
+    findings.each("GROUP-OFFSET-LOST", np.flatnonzero(is_low & ~is_zero & ~came_late), tell)
+
+    if is_silent:  # what they may have committed is what they were given, at most
+        highest = _given_by(share, fetched.completed)
+        is_phantom = (offset > 0) & (offset > np.maximum(highest, 0))
+    else:
+        is_phantom = (offset > 0) & ~commits.attempted(offset, fetched.completed)
+
+    def tell_phantom(place: int) -> Found:
+        message = (
+            f"{where}: {run.names[int(fetched.who[place])]} was told {int(offset[place])}, which "
+            "nobody had tried to commit"
+        )
+        return (
+            message,
+            {
+                "partition": where,
+                "offsets": [int(offset[place])],
+                "lines": _lines(fetched, place),
+            },
+        )
+
+    findings.each("GROUP-OFFSET-PHANTOM", np.flatnonzero(is_phantom), tell_phantom)
+    return int(came_late.sum())
+
+
+def _given_by(share: Share, times: Ints) -> Ints:
+    """Up to which offset members had been given records by each time; -FAR for none."""
+    offset, count, _, _, _, at, _ = share.given.columns()
+    order = np.argsort(at, kind="stable")
+    ends = np.append(-FAR, (offset + count)[order])
+    return np.maximum.accumulate(ends)[np.searchsorted(at[order], times, "right")]
+
+
+def _lines(fetched: Fetched, place: int) -> list[int]:
+    return [int(fetched.line[place]), int(fetched.last_line[place])]

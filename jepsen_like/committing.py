@@ -1,0 +1,89 @@
+"""How what becomes of committed offsets gets into the history; see ``client`` for the rest.
+
+The calls are raftlog's own with a recording around them. What is told about an offset has to fit
+the note that was committed beside it: one that does not is told as an offset nobody committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from jepsen_like.client import Failed, describe
+from jepsen_like.history import Commit, Committed, Recorder
+from raftlog import errors
+from raftlog.aio import AsyncConsumer
+from raftlog.errors import RaftlogError
+from raftlog.types import Offset, OffsetAndMetadata, TopicPartition
+
+NOTHING: Final = -1
+MISMATCH: Final = 1 << 40  # above all offsets that there are: an offset with another one's note
+# What says for sure that nothing was committed: the client or the broker looked at the request
+# before anything else. Any other error may be about a later attempt than the one that did it.
+CERTAIN: Final[tuple[type[RaftlogError], ...]] = (
+    errors.InvalidGroupError,
+    errors.InvalidRequestError,
+    errors.UnsupportedFeatureError,
+)
+
+
+def outcome_of(error: RaftlogError) -> Failed:
+    """How a commit ended that this error is all there is to know of."""
+    return "fail" if isinstance(error, CERTAIN) else "info"
+
+
+def noted(offsets: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Each offset with a note that says it, too."""
+    return {tp: OffsetAndMetadata(offset, str(offset)) for tp, offset in offsets.items()}
+
+
+async def commit(
+    recorder: Recorder,
+    consumer: AsyncConsumer,
+    process: str,
+    group: str,
+    offsets: Mapping[TopicPartition, Offset],
+) -> bool:
+    """Commit these, recorded. Whether they certainly are; raises nothing of raftlog's."""
+    named = {str(tp): offset for tp, offset in offsets.items()}
+    recorder.record(Commit(time=0, process=process, type="invoke", group=group, offsets=named))
+    done = Commit(time=0, process=process, type="ok", group=group, offsets=named)
+    try:
+        await consumer.commit(noted(offsets))
+    except RaftlogError as error:
+        done.type, done.error = outcome_of(error), describe(error)
+    recorder.record(done)
+    return done.type == "ok"
+
+
+async def committed(
+    recorder: Recorder,
+    consumer: AsyncConsumer,
+    process: str,
+    group: str,
+    partitions: Sequence[TopicPartition],
+) -> dict[TopicPartition, Offset] | None:
+    """Ask what the group has committed, recorded. None if nobody says."""
+    recorder.record(Committed(time=0, process=process, type="invoke", group=group))
+    done = Committed(time=0, process=process, type="ok", group=group)
+    try:
+        found = await consumer.committed(partitions, metadata=True)
+    except RaftlogError as error:
+        done.type, done.error = "fail", describe(error)
+        recorder.record(done)
+        return None
+    told = {tp: offset_of(found.get(tp)) for tp in partitions}
+    done.offsets = {str(tp): offset for tp, offset in told.items()}
+    recorder.record(done)
+    return told
+
+
+def offset_of(found: OffsetAndMetadata | None) -> Offset:
+    """The offset that was told; ``NOTHING`` for none.
+
+    A note is there only where it was committed by hand; it says the offset.
+    """
+    if found is None:
+        return NOTHING
+    is_right = found.metadata in {"", str(found.offset)}
+    return found.offset if is_right else MISMATCH + found.offset

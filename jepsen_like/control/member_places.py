@@ -1,0 +1,140 @@
+"""A network of its own for each member of a consumer group, on the brokers' bridge. Linux, root.
+
+Member N lives in the network namespace ``mN`` with the address 10.77.0.(100 + N), see
+``namespaces``. What is cut is cut at the member's end: its table of neighbours says that a broker
+is at a hardware address which nobody has. What the broker sends still arrives, and nothing comes of
+it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Collection, Mapping
+from types import TracebackType
+from typing import Final
+
+from jepsen_like.control.namespaces import (
+    BRIDGE,
+    CONTROL,
+    DEVICE,
+    FOLDER,
+    Namespaces,
+    run,
+    set_namespace,
+)
+from jepsen_like.control.namespaces import run_all as _run_all
+from raftlog.config.address import Address
+
+COUNT_MAX: Final = 100
+PROBE_TIMEOUT_S: Final = 0.3
+NOBODY: Final = "02:00:00:00:ff:ff"  # a hardware address that no device has
+_SUBNET: Final = "10.77.0"
+_FIRST: Final = 100
+
+
+class MemberPlaces:
+    """Places for ``count`` members, from a ``with`` block's beginning to its end.
+
+    ``namespaces``: the brokers'; it has to be there for longer. ``addresses``: where they listen.
+    """
+
+    def __init__(
+        self, namespaces: Namespaces, addresses: Mapping[int, Address], count: int
+    ) -> None:
+        if not 1 <= count <= COUNT_MAX:
+            raise ValueError(f"{count} members; 1 to {COUNT_MAX} can have a namespace each")
+        self._namespaces = namespaces
+        self._addresses = addresses
+        self._slots = range(1, count + 1)
+        self._handles: dict[int, int] = {}
+        self._cut: dict[int, list[int]] = {}
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> MemberPlaces:
+        """Raises ``OSError``, with what is in the way, when nothing of it is left."""
+        try:
+            for slot in self._slots:
+                self._make(slot)
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def prefix(self, slot: int) -> tuple[str, ...]:
+        """What to write before a command so that it runs there."""
+        return ("nsenter", f"--net={FOLDER / f'm{slot}'}")
+
+    def cut(self, slot: int, brokers: Collection[int]) -> None:
+        """Let the member and these brokers not hear of each other."""
+        self._cut[slot] = [*self._cut.get(slot, ()), *brokers]  # what fails half-way is mended too
+        self._point(slot, dict.fromkeys(brokers, NOBODY))
+
+    def mend(self, slot: int) -> None:
+        """Undo all cuts of the member's."""
+        brokers = set(self._cut.pop(slot, ()))
+        self._point(slot, {broker: self._namespaces.mac(broker) for broker in brokers})
+
+    def reaches(self, slot: int, broker: int) -> bool:
+        """Observed: a TCP connection to the broker can be made within 0.3 s, or is refused."""
+        try:
+            set_namespace(self._handles[slot])
+            probe = socket.socket()
+        finally:
+            self._namespaces.enter(CONTROL)
+        with probe:
+            probe.settimeout(PROBE_TIMEOUT_S)
+            try:
+                address = self._addresses[broker]
+                probe.connect((address.host, address.port))
+            except ConnectionRefusedError:
+                return True
+            except OSError:
+                return False
+            return True
+
+    def _point(self, slot: int, macs: Mapping[int, str]) -> None:
+        """Say at which hardware address each broker is."""
+        lines = [
+            f"neigh replace {self._namespaces.address(broker)} lladdr {mac} nud permanent"
+            f" dev {DEVICE}\n"
+            for broker, mac in sorted(macs.items())
+        ]
+        if lines:
+            _run_all([(("ip", "-n", f"m{slot}", "-batch", "-"), "".join(lines))])
+
+    def _make(self, slot: int) -> None:
+        name, port, address = f"m{slot}", f"w{slot}", f"{_SUBNET}.{_FIRST + slot}"
+        run("ip", "netns", "add", name)
+        self._stack.callback(run, "ip", "netns", "del", name)
+        handle = os.open(FOLDER / name, os.O_RDONLY | os.O_CLOEXEC)
+        self._stack.callback(os.close, handle)
+        self._handles[slot] = handle
+        run(
+            "ip", "-batch", "-",
+            stdin=f"link add {port} type veth peer name {DEVICE} netns {name}\n"
+            f"link set {port} master {BRIDGE}\n"
+            f"link set {port} up\n",
+        )  # fmt: skip
+        self._stack.callback(self._unplug, port)
+        _run_all(
+            [
+                (
+                    ("ip", "-n", name, "-batch", "-"),
+                    f"link set lo up\naddr add {address}/24 dev {DEVICE}\nlink set {DEVICE} up\n",
+                )
+            ]
+        )
+
+    def _unplug(self, port: str) -> None:
+        if port in {name for _, name in socket.if_nameindex()}:
+            run("ip", "link", "del", port)

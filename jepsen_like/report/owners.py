@@ -1,0 +1,164 @@
+"""Who owned which partition of a consumer group, and when: gathered, and as a picture. Pure.
+
+A bar for each time in which a member believed to own a partition; two at a time are drawn one below
+the other. Below are the faults.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from xml.etree.ElementTree import Element
+
+from jepsen_like.history import Member
+from jepsen_like.report import markup
+from jepsen_like.report.canvas import Sheet
+from jepsen_like.report.digest import NS, Digest
+from jepsen_like.report.markup import node
+from jepsen_like.report.timeline import draw_faults
+
+ROW: Final = 17.0
+BAR: Final = 13.0
+ROWS_MAX: Final = 96  # groups and partitions; the rest is only counted
+BARS_MAX: Final = 4_000
+BAR_WIDTH_MIN: Final = 1.5
+CHAR: Final = 6.2  # width of a letter in a bar
+# Of members, in turn.
+TINTS: Final = ("read", "ok", "power", "disk", "damage", "links", "process", "clocks", "resources")
+
+
+@dataclass(slots=True)
+class Owned:
+    """Times in seconds since the history began. ``how`` it ended: revoked, lost, killed, end."""
+
+    member: str
+    begin_s: float
+    end_s: float = math.inf
+    how: str = ""
+
+
+@dataclass(slots=True)
+class Owners:
+    """``by_partition``: by group and partition. ``stopped``: when members were, by name."""
+
+    by_partition: dict[tuple[str, str], list[Owned]] = field(default_factory=dict)
+    stopped: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+
+    def of(self, group: str, partition: str) -> list[Owned]:
+        return self.by_partition.setdefault((group, partition), [])
+
+
+def owners_of(entries: Iterable[Member], base_ns: int, length_s: float) -> Owners:
+    """What members of groups were told, in order. ``base_ns``: when the history began."""
+    found = Owners()
+    for entry in entries:
+        at_s = ((entry.at or entry.time) - base_ns) / NS
+        if entry.what == "assigned":
+            for partition in entry.partitions:
+                found.of(entry.group, partition).append(Owned(entry.process, at_s))
+        elif entry.what in {"revoked", "lost"}:
+            for partition in entry.partitions:
+                _end(found.of(entry.group, partition), entry, at_s)
+        elif entry.what in {"killed", "end"}:
+            for owned in found.by_partition.values():
+                _end(owned, entry, at_s)
+        elif entry.what == "paused":
+            found.stopped.setdefault(entry.process, []).append((at_s, math.inf))
+        elif entry.what == "resumed" and found.stopped.get(entry.process):
+            begin, _ = found.stopped[entry.process].pop()
+            found.stopped[entry.process].append((begin, at_s))
+    for owned in found.by_partition.values():
+        for one in owned:
+            one.end_s = min(one.end_s, length_s)
+    return found
+
+
+def _end(owned: list[Owned], entry: Member, at_s: float) -> None:
+    for one in reversed(owned):
+        if one.member == entry.process and math.isinf(one.end_s):
+            one.end_s, one.how = at_s, entry.what
+            return
+
+
+# -- the picture -----------------------------------------------------------------------------------
+
+
+def ownership(digest: Digest) -> Element | None:
+    """The whole run; None if there were no members."""
+    found = owners_of(digest.members, digest.base_ns, digest.length_s)
+    rows = sorted(found.by_partition, key=_natural)
+    if not rows:
+        return None
+    bars = sum(map(len, found.by_partition.values()))
+    told = f"{len(rows)} partitions of groups, assigned {bars} times in all."
+    sheet = Sheet("owners", "Who owned which partition", told, length_s=digest.length_s)
+    top = y = 6.0
+    tints = _tints(found)
+    left = BARS_MAX
+    for key in rows[:ROWS_MAX]:
+        sheet.label(y + 10, " ".join(key))
+        for one, lane in _lanes(found.by_partition[key]):
+            if left > 0:
+                sheet.put(*_draw(sheet, found, one, lane, y, tints[one.member]))
+            left -= 1
+        y += ROW
+    if rows[ROWS_MAX:]:
+        sheet.label(y + 10, f"and {len(rows) - ROWS_MAX} more")
+        y += ROW
+    y = draw_faults(sheet, digest, y + 6)
+    sheet.axis(top, y)
+    return sheet.finish(y + 24)
+
+
+def _natural(key: tuple[str, str]) -> tuple[str, str, int]:
+    group, partition = key
+    topic, _, number = partition.rpartition(":")
+    return group, topic, int(number) if number.isdigit() else -1
+
+
+def _tints(found: Owners) -> dict[str, str]:
+    """A colour for each member; the processes of one place in a group have one."""
+    names = sorted({one.member for owned in found.by_partition.values() for one in owned})
+    slots = list(dict.fromkeys(name.partition(".")[0] for name in names))
+    return {name: TINTS[slots.index(name.partition(".")[0]) % len(TINTS)] for name in names}
+
+
+def _lanes(owned: Sequence[Owned]) -> Iterator[tuple[Owned, int]]:
+    """Each with 1 if another one owns the partition meanwhile since before, else 0."""
+    last_s = -math.inf
+    for one in sorted(owned, key=lambda each: each.begin_s):
+        yield one, int(one.begin_s < last_s)
+        last_s = max(last_s, one.end_s)
+
+
+def _draw(
+    sheet: Sheet, found: Owners, one: Owned, lane: int, y: float, tint: str
+) -> Iterator[Element]:
+    left = sheet.x(one.begin_s)
+    right = max(sheet.x(one.end_s), left + BAR_WIDTH_MIN)
+    height = BAR / 2 if lane else BAR
+    place = {"y": y + (BAR - height), "height": height}
+    told = (
+        f"{one.member}: {markup.clock(one.begin_s)} to {markup.clock(one.end_s)}"
+        f"{f', {one.how}' if one.how else ''}"
+        f"{'; another believed to own it, too' if lane else ''}"
+    )
+    shape = node("rect", node("title", told), x=left, width=right - left, rx=1.5, **place)
+    shape.set("style", f"fill: var(--{tint}); stroke: var(--paper); stroke-width: 0.6")
+    yield shape
+    for begin_s, end_s in found.stopped.get(one.member, ()):
+        begin, end = max(left, sheet.x(begin_s)), min(right, sheet.x(min(end_s, one.end_s)))
+        if end > begin:
+            yield node(
+                "rect",
+                x=begin,
+                width=end - begin,
+                fill=sheet.pattern("hatch"),
+                pointer_events="none",
+                **place,
+            )
+    text = one.member.rpartition("/")[2]
+    if not lane and right - left > CHAR * len(text) + 5:
+        yield node("text", text, x=left + 3, y=y + 9.8, class_="on")
