@@ -7,7 +7,8 @@ Bounds stand in the field types: a message that decodes is inside all of them.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from _thread import allocate_lock
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -68,6 +69,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders: dict[type[Message], msgspec.msgpack.Decoder[Any]] = {}
+_making: Final = allocate_lock()
 
 
 def encode(message: Message) -> bytes:
@@ -80,11 +82,22 @@ def encode(message: Message) -> bytes:
 
 def decode(data: Buffer, message_type: type[MessageT]) -> MessageT:
     """Decode and validate; raises ``InvalidRequestError`` naming the field that is wrong."""
-    decoder = _decoders.get(message_type)
-    if decoder is None:
-        decoder = _decoders[message_type] = msgspec.msgpack.Decoder(message_type)
+    decoder = _decoders.get(message_type) or _decoder(message_type)
     try:
         message: MessageT = decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequestError(f"{message_type.__name__}: {error}") from error
     return message
+
+
+def _decoder(message_type: type[Message]) -> msgspec.msgpack.Decoder[Any]:
+    """Make the decoder, one at a time in a process.
+
+    What msgspec learns of a type it keeps with the type, as it goes: another thread that decodes
+    with what is there by then ends the process (SIGSEGV).
+    """
+    with _making:
+        decoder = _decoders.get(message_type)
+        if decoder is None:
+            decoder = _decoders[message_type] = msgspec.msgpack.Decoder(message_type)
+        return decoder

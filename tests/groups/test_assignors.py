@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from raftlog import limits
 from raftlog.groups.assignors import (
     BUILT_IN,
+    Assignor,
     MemberSpec,
     RangeAssignor,
     Spec,
@@ -56,7 +57,9 @@ def specs(draw: st.DrawFn) -> Spec:
 
 @pytest.mark.parametrize("assignor", BUILT_IN.values(), ids=BUILT_IN.keys())
 @given(case=specs())
-def test_everything_that_somebody_wants_goes_to_one_who_wants_it(assignor, case) -> None:  # type: ignore[no-untyped-def]
+def test_everything_that_somebody_wants_goes_to_one_who_wants_it(
+    assignor: Assignor, case: Spec
+) -> None:
     """Whatever members claim to own: two may claim the same."""
     assigned = checked(assignor.assign(case), case)
     wanted = set[str]().union(*(member.topics for member in case.members.values()))
@@ -86,7 +89,7 @@ def test_range_gives_some_nothing_if_there_are_too_few() -> None:
 
 
 @pytest.mark.parametrize("assignor", BUILT_IN.values(), ids=BUILT_IN.keys())
-def test_an_instance_that_starts_again_has_its_old_place(assignor) -> None:  # type: ignore[no-untyped-def]
+def test_an_instance_that_starts_again_has_its_old_place(assignor: Assignor) -> None:
     def assign(name: str) -> list[TopicPartition]:
         wants = frozenset({"x"})
         members = {

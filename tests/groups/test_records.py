@@ -16,10 +16,12 @@ from raftlog.groups.records import (
     FormerValue,
     GroupKey,
     GroupValue,
+    Key,
     MemberKey,
     MemberValue,
     OffsetKey,
     OffsetValue,
+    Value,
     decode_key,
     decode_value,
     record,
@@ -72,7 +74,7 @@ GOLDEN = [
 
 
 @pytest.mark.parametrize(("key", "value", "key_hex", "value_hex"), GOLDEN, ids=lambda x: None)
-def test_the_bytes_are_these_for_ever(key, value, key_hex: str, value_hex: str) -> None:  # type: ignore[no-untyped-def]
+def test_the_bytes_are_these_for_ever(key: Key, value: Value, key_hex: str, value_hex: str) -> None:
     found = record(key, value)
     assert found.value is not None
     assert (found.key.hex(), found.value.hex()) == (key_hex, value_hex)
@@ -82,13 +84,17 @@ def test_the_bytes_are_these_for_ever(key, value, key_hex: str, value_hex: str) 
 
 
 @pytest.mark.parametrize(("key", "value", "key_hex", "value_hex"), GOLDEN, ids=lambda x: None)
-def test_fields_that_a_later_release_adds_are_ignored(key, value, key_hex, value_hex) -> None:  # type: ignore[no-untyped-def]
+def test_fields_that_a_later_release_adds_are_ignored(
+    key: Key, value: Value, key_hex: str, value_hex: str
+) -> None:
     fields = [*msgspec.msgpack.decode(bytes.fromhex(value_hex)), "more"]
     assert decode_value(key, msgspec.msgpack.encode(fields)) == value
 
 
 @pytest.mark.parametrize(("key", "value", "key_hex", "value_hex"), GOLDEN, ids=lambda x: None)
-def test_what_a_later_release_writes_anew_is_left_alone(key, value, key_hex, value_hex) -> None:  # type: ignore[no-untyped-def]
+def test_what_a_later_release_writes_anew_is_left_alone(
+    key: Key, value: Value, key_hex: str, value_hex: str
+) -> None:
     assert decode_value(key, msgspec.msgpack.encode([2, "whatever"])) is None
     assert decode_key(msgspec.msgpack.encode([5, "whatever", {}])) is None
 

@@ -109,7 +109,7 @@ MEMBERS: Final = [
         module="raftlog/groups/group.py",
         old="        lost = None if old.is_away else old.instance_id\n",
         new="        lost = None\n",
-        tests=("tests/groups/test_heartbeats.py::test_the_old_one_is_fenced_from_then_on",),
+        tests=("tests/groups/test_static_members.py::test_the_old_one_is_fenced_from_then_on",),
     ),
     Guard(
         name="a late join brings nobody back",

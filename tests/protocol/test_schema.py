@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import msgspec
@@ -129,3 +131,36 @@ def test_a_failure_is_bounded_and_always_text() -> None:
     long = Failure.of(UnknownTopicError("x" * 10_000))
     assert len(long.message) == limits.ERROR_MESSAGE_CHARS_MAX
     assert Failure.of(UnknownTopicError("in /data/\udcff")).message == "in /data/?"
+
+
+RACE = """
+import sys, threading
+from raftlog.protocol import schema
+from raftlog.protocol.metadata import PartitionInfo
+from raftlog.protocol.topics import (
+    DescribeTopicsResponse, PartitionDescription, TopicDescription
+)
+
+sys.setswitchinterval(1e-6)
+info = PartitionInfo(partition=0, leader=1, leader_epoch=1, replicas=[1], isr=[1])
+topic = TopicDescription(name="t", config={"a": "b"}, partitions=[PartitionDescription(info=info)])
+message = DescribeTopicsResponse(topics=[topic])
+data = schema.encode(message)
+barrier = threading.Barrier(8)
+
+def decode():
+    barrier.wait()
+    assert schema.decode(data, DescribeTopicsResponse) == message
+
+threads = [threading.Thread(target=decode) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_threads_that_are_the_first_to_decode_a_message_do_not_end_the_process() -> None:
+    """Found by a run of chaos that ended by SIGSEGV: one in two processes here did so."""
+    processes = [subprocess.Popen([sys.executable, "-c", RACE]) for _ in range(10)]
+    assert [process.wait(timeout=60) for process in processes] == [0] * 10
