@@ -174,3 +174,14 @@ def test_nonsense_is_found_out(
 def test_members_and_partitions_may_be_left_out() -> None:
     found = checked({"a": [("x", 1)]}, spec({"x": 2}, a="x", b="x"))  # type: ignore[list-item]
     assert found == {"a": frozenset({TopicPartition("x", 1)}), "b": frozenset()}
+
+
+def test_a_name_may_have_as_many_characters_as_the_limit_says() -> None:
+    for name in ("x", "x" * limits.ASSIGNOR_CHARS_MAX):
+        assert name in named([Own(name)])
+
+
+def test_uniform_gives_each_member_something_of_each_topic() -> None:
+    assigned = UniformAssignor().assign(spec({"x": 2, "y": 2}, a="xy", b="xy"))
+    for name, number in (("a", 0), ("b", 1)):
+        assert (numbers(assigned, name, "x"), numbers(assigned, name, "y")) == ([number], [number])

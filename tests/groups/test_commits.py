@@ -185,3 +185,13 @@ def test_no_group_is_made_for_nothing() -> None:
         scene.commit(None, ("t", 0), group="other")
     with pytest.raises(InvalidGroupError):
         scene.commit(None, ("t", 0), group="x" * 300)
+
+
+@pytest.mark.parametrize("number", [-1, 4])
+def test_a_partition_has_a_number_from_0_on(number: int) -> None:
+    scene = Scene()
+    scene.join("m1")
+    (error,) = scene.commit("m1", ("t", number))
+    assert type(error) is UnknownPartitionError
+    assert f"4 partitions, from 0 on: there is no {number}" in str(error)
+    assert scene.shard.fetch(GROUP) == []

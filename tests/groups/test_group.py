@@ -5,7 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.groups import TopicInfo
+from raftlog.groups import BUILT_IN, GroupSettings, TopicInfo
+from raftlog.groups.group import Group, rows_of
+from raftlog.groups.member import Member
+from raftlog.groups.records import GroupKey, MemberKey, decode_key
+from raftlog.groups.targets import World
 from tests.groups.scene import GROUP, Scene, share
 from tests.groups.states import groups_of
 
@@ -127,3 +131,76 @@ def test_only_so_many_former_members_are_remembered() -> None:
         scene.join(f"m{number}", "t")
         scene.leave(f"m{number}")
     assert set(groups_of(scene.shard)[GROUP].former) == {"m6", "m7", "m8"}
+
+
+def test_who_keeps_what_it_has_is_neither_woken_nor_written() -> None:
+    scene = Scene()
+    scene.join("m1")
+    scene.join("m2")
+    scene.settle()
+    start = len(scene.log)
+    scene.join("m3")
+    assert scene.woken == {"m2", "m3"}
+    assert {decode_key(one.key) for one in scene.log[start:]} == {
+        GroupKey(GROUP),
+        MemberKey(GROUP, "m2"),
+        MemberKey(GROUP, "m3"),
+    }
+    assert (groups_of(scene.shard)[GROUP].epoch, scene.epoch_of("m1")) == (3, 2)
+
+
+def test_a_topic_that_goes_while_it_is_asked_back_is_given_up() -> None:
+    scene = Scene({"t": 1, "u": 1})
+    scene.join("m1", "t", "u")
+    scene.join("m2", "u")
+    group = groups_of(scene.shard)[GROUP]
+    assert group.members["m1"].revoking == {("id-u", 0): scene.now + 30}
+    assert scene.epoch_of("m1") == 1
+    scene.set_topics({"t": 1})
+    assert group.members["m1"].revoking == {}
+    assert scene.epoch_of("m1") == group.epoch == 2
+
+
+def alone() -> Group:
+    """A group without a shard, with member m, whose records were taken."""
+    group = Group("g", World(GroupSettings(), BUILT_IN))
+    group.admit(Member("m", None, "", "", "", ("t",), None, 10_000, 30_000, sequence=1))
+    group.take_records()
+    return group
+
+
+def test_one_that_changes_and_goes_within_a_step_leaves_its_tombstone_alone() -> None:
+    group = alone()
+    group.write(group.members["m"])
+    group.expel(group.members["m"], "it left", now=1.0, now_ms=5)
+    records = [(decode_key(one.key), one.value is None) for one in group.take_records()]
+    assert records == [(MemberKey("g", "m"), True), (GroupKey("g"), False)]
+    assert group.take_records() == []
+
+
+def test_a_former_member_is_forgotten_when_its_time_is_over() -> None:
+    group = alone()
+    group.expel(group.members["m"], "it left", now=100.0, now_ms=5)
+    group.forget_former(now=109.9)
+    assert list(group.former) == ["m"]
+    group.forget_former(now=110.0)
+    assert group.former == {}
+
+
+def test_tombstones_name_every_key_in_the_log_and_the_groups_last() -> None:
+    scene = Scene()
+    scene.join("m1", instance_id="i1")
+    scene.join("m2", "t", instance_id="i1")
+    scene.join("m3")
+    scene.leave("m3")  # it is remembered, but not in the log
+    scene.commit("m2", ("t", 0), ("t", 1))
+    latest = {one.key: one.value for one in scene.log}
+    tombstones = groups_of(scene.shard)[GROUP].tombstones()
+    assert {one.key for one in tombstones} == {key for key, value in latest.items() if value}
+    assert all(one.value is None for one in tombstones)
+    assert decode_key(tombstones[-1].key) == GroupKey(GROUP)
+
+
+def test_rows_have_topics_and_partitions_in_order() -> None:
+    rows = rows_of([("b", 2), ("a", 1), ("b", 0), ("a", 0)])
+    assert list(rows.items()) == [("a", [0, 1]), ("b", [0, 2])]

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import msgspec
+import pytest
+
+from raftlog.groups import Heartbeat
 from raftlog.groups.member import Former, Member
 from raftlog.groups.values import TopicInfo, Topics
 from tests.groups.scene import share
@@ -59,3 +64,44 @@ def test_former_members_are_remembered_for_a_session_and_fenced_ones_for_an_hour
     assert Former("it left", 1, 10_000).begun_anew(5.0).until == 15.0
     assert Former("fenced", 1, 10_000, "i1").begun_anew(5.0).until == 3_605.0
     assert Former("fenced", 1, 7_200_000, "i1").begun_anew(5.0).until == 7_205.0
+
+
+SAID = Heartbeat(
+    group="g",
+    member_id="m",
+    member_epoch=3,
+    sequence=1,
+    topics=("t",),
+    owned=(share("t", 1),),
+    session_timeout_ms=10_000,
+    rebalance_timeout_ms=30_000,
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "same"),
+    [
+        ({}, True),
+        ({"sequence": 2}, True),
+        ({"member_epoch": 2}, False),
+        ({"owned": ()}, False),
+        ({"owned": (share("t", 1, 2),)}, False),
+        ({"topics": ("t", "u")}, False),
+        ({"session_timeout_ms": 10_001}, False),
+        ({"rebalance_timeout_ms": 30_001}, False),
+        ({"instance_id": "i"}, False),
+        ({"assignor": "range"}, False),
+    ],
+    ids=str,
+)
+def test_a_heartbeat_says_the_same_if_only_its_sequence_differs(
+    fields: dict[str, Any], same: bool
+) -> None:
+    one = member()
+    one.said = SAID
+    heartbeat = msgspec.structs.replace(SAID, **fields)
+    assert not one.says_the_same(heartbeat)  # it was not answered yet
+    one.steady_answer(Topics({"t": TopicInfo("id-t", 4)}))
+    assert one.says_the_same(heartbeat) is same
+    one.said = None
+    assert not one.says_the_same(heartbeat)

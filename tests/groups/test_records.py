@@ -47,7 +47,7 @@ MEMBER = MemberValue(
 )
 
 # The log of a release is read by the next: these bytes never change.
-GOLDEN = [
+GOLDEN: list[tuple[Key, Value, str, str]] = [
     (
         GroupKey("g"),
         GroupValue(1, 7, 12, None, "uniform"),
@@ -129,3 +129,57 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 def test_versions_are_the_ones_that_are_written() -> None:
     assert records.VERSION == 1
     assert all(value.version == records.VERSION for _, value, *_ in GOLDEN)
+
+
+@pytest.mark.parametrize(("key", "value", "key_hex", "value_hex"), GOLDEN, ids=lambda x: None)
+def test_a_value_that_lacks_a_field_is_refused(
+    key: Key, value: Value, key_hex: str, value_hex: str
+) -> None:
+    fields = msgspec.msgpack.decode(bytes.fromhex(value_hex))
+    for count in range(len(fields)):
+        with pytest.raises(InvalidRequestError):
+            decode_value(key, msgspec.msgpack.encode(fields[:count]))
+
+
+@pytest.mark.parametrize(("key", "value", "key_hex", "value_hex"), GOLDEN, ids=lambda x: None)
+def test_a_value_with_a_field_of_another_type_is_refused(
+    key: Key, value: Value, key_hex: str, value_hex: str
+) -> None:
+    fields = msgspec.msgpack.decode(bytes.fromhex(value_hex))
+    for index in range(len(fields)):
+        wrong = [*fields[:index], 0.5, *fields[index + 1 :]]
+        with pytest.raises(InvalidRequestError):
+            decode_value(key, msgspec.msgpack.encode(wrong))
+
+
+DAMAGED = [
+    msgspec.msgpack.encode([True, "uniform"]),  # a bool is no version and no kind
+    b"\x92\x01\xa1\xff",  # text that is no UTF-8
+    b"\x91" * 100_000,  # deeper than a decoder may go
+    b"\xdd\xff\xff\xff\xff",  # four thousand million fields, it says
+]
+
+
+@pytest.mark.parametrize("data", DAMAGED, ids=["bool", "text", "deep", "long"])
+def test_damage_is_refused_and_says_of_what(data: bytes) -> None:
+    with pytest.raises(InvalidRequestError, match="a group's record"):
+        decode_key(data)
+    for key, *_ in GOLDEN:
+        with pytest.raises(InvalidRequestError, match=r"a group's record|no value of \w+Key\("):
+            decode_value(key, data)
+
+
+@given(st.text(), st.text(), st.text(), st.integers(0, 2**31), st.integers(0, 2**63 - 1))
+def test_whatever_is_written_is_read_again(
+    group: str, name: str, metadata: str, partition: int, offset: int
+) -> None:
+    key = OffsetKey(group, name, partition)
+    value = OffsetValue(1, "id", offset, -1, metadata, -1, 0)
+    found = record(key, value)
+    assert found.value is not None
+    assert decode_key(found.key) == key
+    assert decode_value(key, found.value) == value
+    others: list[Key] = [MemberKey(group, name), FormerKey(group, name), GroupKey(group)]
+    for other in others:
+        read = decode_key(record(other, None).key)
+        assert (type(read), read) == (type(other), other)

@@ -6,7 +6,15 @@ from random import Random
 
 import pytest
 
-from raftlog.groups import BUILT_IN, GroupSettings, GroupShard, TopicInfo
+from raftlog.groups import (
+    BUILT_IN,
+    GroupRecord,
+    GroupSettings,
+    GroupShard,
+    TopicInfo,
+    replaying,
+)
+from raftlog.groups.group import Group
 from raftlog.groups.records import (
     FormerKey,
     FormerValue,
@@ -153,3 +161,59 @@ def test_a_group_without_a_record_of_its_own_is_a_group() -> None:
 def test_a_log_of_nothing_is_a_coordinator_of_nothing() -> None:
     assert started().list() == []
     assert GroupShard(GroupSettings(), BUILT_IN).group_count == 0
+
+
+# -- what follows from the records -----------------------------------------------------------------
+
+
+def completed(*records: GroupRecord, now: float = 100.0, now_ms: int = 900) -> Group:
+    group = groups_of(replayed(records, GroupSettings()))[GROUP]
+    replaying.complete(group, now=now, now_ms=now_ms)
+    return group
+
+
+def test_owners_heirs_and_instances_follow_from_the_members() -> None:
+    group = completed(
+        record(
+            MemberKey(GROUP, "m1"),
+            member(assigned={"id-t": [0]}, revoking={"id-t": [1]}, instance_id="i", target={}),
+        ),
+        record(MemberKey(GROUP, "m2"), member(target={"id-t": [1, 2]})),
+    )
+    assert group.owner == dict.fromkeys([("id-t", 0), ("id-t", 1)], "m1")
+    assert group.heir == dict.fromkeys([("id-t", 1), ("id-t", 2)], "m2")
+    assert group.instances == {"i": "m1"}
+    assert group.members["m1"].revoking == {("id-t", 1): 130.0}
+    assert group.members["m1"].session_ends == 110.0
+
+
+@pytest.mark.parametrize("names", [("m1", "m2"), ("m2", "m1")])
+def test_of_two_owners_the_first_by_name_has_it(names: tuple[str, str]) -> None:
+    rows = {"id-t": [0]}
+    group = completed(
+        *(record(MemberKey(GROUP, name), member(assigned=rows, target=rows)) for name in names)
+    )
+    assert group.owner == {("id-t", 0): "m1"}
+    assert [group.members[name].assigned for name in ("m1", "m2")] == [{("id-t", 0)}, frozenset()]
+
+
+def test_those_that_lost_their_instance_are_remembered_for_as_long_again() -> None:
+    former = record(FormerKey(GROUP, "f"), FormerValue(1, "i", 10_000, 3))
+    assert completed(GROUP_RECORD, former, now=100.0).former["f"].until == 3_700.0
+
+
+@pytest.mark.parametrize(("epoch", "after"), [(2, 3), (3, 3), (4, 4)])
+def test_a_group_is_not_at_an_older_epoch_than_a_member(epoch: int, after: int) -> None:
+    group = record(GroupKey(GROUP), GroupValue(1, epoch, 1, None, "uniform"))
+    assert completed(group, record(MemberKey(GROUP, "m"), member())).epoch == after
+
+
+def test_a_group_whose_record_is_missing_is_empty_from_now_on_and_says_so() -> None:
+    group = completed(OFFSET_RECORD, now_ms=900)
+    assert group.empty_since_ms == 900
+    assert [one.key for one in group.take_records()] == [record(GroupKey(GROUP), None).key]
+
+
+def test_a_group_that_is_empty_stays_so_since_when_it_was() -> None:
+    group = completed(record(GroupKey(GROUP), GroupValue(1, 3, 1, 500, "range")), now_ms=900)
+    assert (group.empty_since_ms, group.take_records()) == (500, [])

@@ -109,3 +109,20 @@ def test_what_nobody_is_to_have_any_more_stays_best_with_who_has_it() -> None:
     scene.leave("m2")
     view = scene.shard.describe(GROUP).members[0]
     assert view.target[0].partitions == (0, 1)
+
+
+def test_what_is_on_its_way_to_a_member_counts_as_that_members() -> None:
+    """m1 has yet to give 3, 4 and 5 up when m3 comes: two of them are to stay meant for m2."""
+    scene = Scene({"t": 6})
+    for name in ("m1", "m2", "m3"):
+        scene.join(name)
+    targets = [set(member.target[0].partitions) for member in scene.members]
+    assert targets == [{0, 1}, {3, 4}, {2, 5}]
+
+
+def test_an_assignor_is_told_all_that_it_may_know_of_a_member() -> None:
+    own = Own({})
+    scene = scene_with(own, default_assignor="own")
+    scene.join("m1", "t", "gone", instance_id="i1", client_id="c1", rack="r1")
+    topics = frozenset({"t", "gone"})
+    assert own.asked == [Spec({"m1": MemberSpec(topics, frozenset(), "i1", "c1", "r1")}, {"t": 3})]

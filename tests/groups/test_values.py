@@ -44,3 +44,8 @@ def test_a_topic_has_the_partitions_that_it_has() -> None:
     assert topics.has(("1", 2))
     assert not topics.has(("1", 3))
     assert not topics.has(("2", 0))
+
+
+def test_a_heartbeat_has_the_documented_timeouts() -> None:
+    heartbeat = Heartbeat(group="g", member_id="m", member_epoch=0, sequence=1, topics=())
+    assert (heartbeat.session_timeout_ms, heartbeat.rebalance_timeout_ms) == (45_000, 300_000)

@@ -104,9 +104,11 @@ def test_a_process_reads_commits_and_leaves(style: str, tmp_path: Path) -> None:
             assert process.stdout is not None
             assert process.stdin is not None
             events: list[dict[str, Any]] = []
+            is_told = False
             for line in process.stdout:
                 events.append(json.loads(line))
-                if _count(events) == 100 and process.stdin.writable():
+                if _count(events) == 100 and not is_told:
+                    is_told = True
                     process.stdin.write("stop\n")
                     process.stdin.flush()
                 if events[-1]["what"] == "end":
