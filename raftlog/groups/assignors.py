@@ -6,6 +6,7 @@ own need not be careful: what it returns is checked, and a group falls back to `
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -34,9 +35,13 @@ class Spec:
     members: Mapping[str, MemberSpec]
     partitions: Mapping[str, int]
 
-    def order_of(self, member_id: str) -> tuple[str, str]:
-        """Sorts members so that one with an instance id keeps its place when it starts again."""
-        return (self.members[member_id].instance_id or "", member_id)
+    def order_of(self, member_id: str) -> tuple[bool, str, str]:
+        """Sorts members so that one with an instance id keeps its place when it starts again.
+
+        Those that have one come first, as in Kafka.
+        """
+        instance_id = self.members[member_id].instance_id
+        return (instance_id is None, instance_id or "", member_id)
 
     def subscribers(self, topic: str) -> list[str]:
         """Members that subscribe to the topic, in order."""
@@ -144,20 +149,26 @@ def elected(votes: Iterable[str | None], default: str) -> str:
 def checked(
     assigned: Mapping[str, Collection[TopicPartition]], spec: Spec
 ) -> dict[str, frozenset[TopicPartition]]:
-    """What an assignor returned, of all members. Raises ``ValueError`` for nonsense."""
+    """What an assignor returned, of all members.
+
+    Raises ``ValueError`` for nonsense, and ``TypeError`` for what is no number of a partition.
+    """
     found: dict[str, frozenset[TopicPartition]] = dict.fromkeys(spec.members, frozenset())
     owner: dict[TopicPartition, str] = {}
     for name, partitions in assigned.items():
         member = spec.members.get(name)
         if member is None:
             raise ValueError(f"it names {name!r}, which is no member")
-        for partition in partitions:
-            topic, number = partition
+        own: set[TopicPartition] = set()
+        for topic, index in partitions:
+            number = int(operator.index(index))  # whatever stands for one: it is written down
+            partition = TopicPartition(topic, number)
             if not (topic in member.topics and 0 <= number < spec.partitions.get(topic, 0)):
                 raise ValueError(f"it gives {topic}:{number} to {name!r}, which cannot have it")
             if owner.setdefault(partition, name) != name:
                 raise ValueError(f"it gives {topic}:{number} to {owner[partition]!r} and {name!r}")
-        found[name] = frozenset(partitions)
+            own.add(partition)
+        found[name] = frozenset(own)
     return found
 
 

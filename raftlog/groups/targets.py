@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from raftlog.groups.assignors import UNIFORM, Assignor, MemberSpec, Spec, checked, elected
 from raftlog.groups.member import Member
@@ -82,4 +83,5 @@ def _spec(members: Mapping[str, Member], owner: Mapping[Part, str], topics: Topi
         for topic in sorted(wanted)
         if topic in topics.by_name
     }
-    return Spec(specs, partitions)
+    # A plug-in may not change what its answer is checked against.
+    return Spec(MappingProxyType(specs), MappingProxyType(partitions))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -185,3 +186,25 @@ def test_uniform_gives_each_member_something_of_each_topic() -> None:
     assigned = UniformAssignor().assign(spec({"x": 2, "y": 2}, a="xy", b="xy"))
     for name, number in (("a", 0), ("b", 1)):
         assert (numbers(assigned, name, "x"), numbers(assigned, name, "y")) == ([number], [number])
+
+
+@pytest.mark.parametrize("partitions", [[("x", True), ("x", False)], iter([("x", 0), ("x", 1)])])
+def test_what_stands_for_a_number_becomes_one(partitions: Any) -> None:
+    """It is written to the log, where only a plain number can be read again."""
+    (found,) = checked({"a": partitions}, spec({"x": 2}, a="x")).values()
+    assert sorted(found) == [("x", 0), ("x", 1)]
+    assert all(type(partition.partition) is int for partition in found)
+
+
+def test_what_is_no_number_is_refused() -> None:
+    with pytest.raises(TypeError):
+        checked({"a": [("x", 0.5)]}, spec({"x": 2}, a="x"))  # type: ignore[list-item]
+
+
+def test_members_with_an_instance_id_come_first() -> None:
+    members = {
+        "a": MemberSpec(frozenset("x")),
+        "b": MemberSpec(frozenset("x"), instance_id="2"),
+        "c": MemberSpec(frozenset("x"), instance_id="1"),
+    }
+    assert Spec(members, {"x": 3}).subscribers("x") == ["c", "b", "a"]
