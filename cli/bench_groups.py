@@ -56,7 +56,7 @@ def groups(
 
     if partitions <= members:
         raise click.UsageError(
-            f"--partitions {partitions}: more than --members {members}, so that one more has a share"
+            f"--partitions {partitions}: more than --members {members}: one more is to join"
         )
     figure = bench.rebalances(directory, partitions=partitions, members=members)
     options.print_figures([figure], as_json=as_json)

@@ -1,4 +1,4 @@
-"""Groups from outside, on three real brokers: nothing is missing, also while one of them is gone."""
+"""Groups from outside, on three real brokers: nothing is missing, even while one is gone."""
 
 from __future__ import annotations
 
