@@ -28,6 +28,7 @@ PERIOD_S: Final = 0.02  # between the records of one partition
 SETTLE_S: Final = 60.0
 CHUNK_RECORDS: Final = 10_000
 IDLE_PROCESSES: Final = 4
+REST_S: Final = 10.0  # until members have settled, and have committed where they begin
 # A figure of throughput needs no disk that other work keeps busy.
 TOPIC_CONFIG: Final = {"flush.policy": "os"}
 
@@ -329,6 +330,7 @@ def idle(
                 admin.create_topics([NewTopic(topic, members, config=TOPIC_CONFIG)])
             with _idlers(brokers.bootstrap, kind, topic, groups, members):
                 pids = brokers.pids
+                time.sleep(REST_S)
                 before = sum(map(_cpu_s, pids))
                 time.sleep(seconds)
                 cores.append((sum(map(_cpu_s, pids)) - before) / seconds)

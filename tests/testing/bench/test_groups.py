@@ -36,7 +36,8 @@ def test_group_consumption_stands_beside_assigned(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_members_at_rest_cost_something(tmp_path: Path) -> None:
+def test_members_at_rest_cost_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "REST_S", 0.1)
     figure = groups.idle(tmp_path, groups=2, members=2, seconds=0.5)
     assert figure.to_dict()["groups"] == 2
     assert figure.cores >= 0
