@@ -273,7 +273,12 @@ class _Link:
                 close(dialler, is_reset=True)
         if target is None:
             return
-        connection = Connection(self.channels, dialler, target)
+        try:
+            connection = Connection(self.channels, dialler, target)
+        except OSError:  # one of the ends is gone already
+            for end in (dialler, target):
+                close(end, is_reset=True)
+            return
         self.connections.add(connection)
         try:
             await connection.run()
