@@ -287,6 +287,9 @@ class _Link:
 
     async def _dial(self) -> socket.socket:
         target = self._socket_in(self._dialler)
+        task = asyncio.current_task()
+        assert task is not None, "it runs in one"
+        task.add_done_callback(lambda _: target.close())  # however that ends
         try:
             target.setblocking(False)
             async with asyncio.timeout(DIAL_TIMEOUT_S):
