@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from raftlog import Admin
-from raftlog.failpoints import SITES
+from raftlog.failpoints import SITES, Hit
 from raftlog.testing import wait_until
 from tests.integration.failpoint_tour import (
     HIT_S,
@@ -29,16 +29,26 @@ SAMPLE: Final = 12  # sites of each run of the quick tests
 SHARDS: Final = 8
 
 Recording = Mapping[str, Sequence[Step]]  # the steps that come by a site
+# A busy machine may not come by what happens in the background before a step is over.
+TOURS_MAX: Final = 3
 
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     """Which failpoints each step of the tour comes by."""
+    found: dict[str, list[Step]] = {}
     with world(tmp_path_factory.mktemp("recording")) as made:
-        for step in STEPS:
-            visit(made, step, [f"*=note # {step.name}"], lambda: False)
-            made.recover()
-        noted = [hit for hit in made.switch.hits if hit.action == "note"]
+        for _ in range(TOURS_MAX):
+            for step in STEPS:
+                visit(made, step, [f"*=note # {step.name}"], lambda: False)
+                made.recover()
+            found = steps_by_site([hit for hit in made.switch.hits if hit.action == "note"])
+            if found.keys() >= set(SITES):
+                break
+    return found
+
+
+def steps_by_site(noted: Sequence[Hit]) -> dict[str, list[Step]]:
     by_name = {step.name: step for step in STEPS}
     found: dict[str, list[Step]] = {}
     for hit in noted:
