@@ -78,15 +78,15 @@ def test_compacted_topics_keep_their_last_records(seed: int, brokers: int) -> No
 
 @pytest.mark.seeds
 @pytest.mark.parametrize(
-    ("brokers", "number"), [*((3, n) for n in range(16)), *((1, n) for n in range(4))]
+    ("brokers", "number"), [*((3, n) for n in range(8)), *((1, n) for n in range(2))]
 )
-def test_200_seeds_of_compacted_topics(seed: int, brokers: int, number: int) -> None:
+def test_100_seeds_of_compacted_topics(seed: int, brokers: int, number: int) -> None:
     seeds("safety", brokers, chunk(seed + 20_000, number), compacted=True)
 
 
 @pytest.mark.seeds
-@pytest.mark.parametrize("number", range(4))
-def test_40_seeds_of_a_core_that_compacts(seed: int, number: int) -> None:
+@pytest.mark.parametrize("number", range(2))
+def test_20_seeds_of_a_core_that_compacts(seed: int, number: int) -> None:
     seeds("liveness", 3, chunk(seed + 20_000, number), compacted=True)
 
 
