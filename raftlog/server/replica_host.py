@@ -232,7 +232,8 @@ class PartitionHost:
     ) -> Appended:
         """Append a validated batch. How far it got: ``when_committed``, ``when_on_disk``.
 
-        Raises ``NotLeaderError``, and ``NotEnoughReplicasError`` if it is ``to_be_committed``.
+        Raises ``NotLeaderError``, also when the log is damaged and there are others to lead, and
+        ``NotEnoughReplicasError`` if it is ``to_be_committed``.
         """
         leadership = self.check_leading()
         if to_be_committed and self.obstacle:
@@ -253,6 +254,12 @@ class PartitionHost:
         except DiskFullError:
             self.room.refused()
             raise
+        except DamagedLogError as error:
+            if len(leadership.state.replicas) == 1:
+                raise
+            raise NotLeaderError(  # the producer is to ask again, and not to give up
+                f"{self.topic_partition}: this broker is about to lead it no more: {error}"
+            ) from error
         if not appended.duplicate:
             if self.room.is_short:
                 self.room.found()

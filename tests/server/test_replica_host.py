@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 
 from raftlog.config import TopicConfig
 from raftlog.errors import (
+    DamagedLogError,
     DiskFullError,
+    NotLeaderError,
     OffsetOutOfRangeError,
     RaftlogError,
     StorageFailedError,
@@ -206,6 +209,26 @@ def test_that_there_is_no_room_is_noted_until_something_is_appended(
         s.disk.faults.no_room = False
         s.append(b"b")
         assert not s.host.room.is_short
+
+    scene(test)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "refusal"), [((1,), DamagedLogError), ((1, 2, 3), NotLeaderError)]
+)
+def test_who_appends_to_a_damaged_log_is_told_to_ask_another_if_there_is_one(
+    scene: Callable[..., None], replicas: tuple[int, ...], refusal: type[RaftlogError]
+) -> None:
+    """Until its roles are looked at, the broker leads on, with a log that takes nothing more."""
+
+    async def test(s: Scene) -> None:
+        assert s.host.leadership is not None
+        state = replace(s.host.leadership.state, leader_epoch=5, replicas=replicas)
+        s.host.lead(state, 1, lag_max_seconds=30.0)
+        s.append(b"a")
+        s.host.log.note_damage("byte 7 is bad", offset=0)
+        with pytest.raises(refusal, match="byte 7 is bad"):
+            s.append(b"b")
 
     scene(test)
 
