@@ -18,18 +18,17 @@ from raftlog.errors import (
     CommitUnknownError,
     DamagedLogError,
     DiskFullError,
-    FencedLeaderEpochError,
     NotEnoughReplicasError,
     NotLeaderError,
     OffsetOutOfRangeError,
     RaftlogError,
     StorageFailedError,
-    UnknownLeaderEpochError,
 )
 from raftlog.record import BatchHeader
 from raftlog.replication.leadership import Leadership
 from raftlog.replication.partition_state import PartitionState, state_alone
 from raftlog.server.drops import Drops
+from raftlog.server.fencing import check_epoch
 from raftlog.server.flusher import GroupCommit
 from raftlog.server.log_compaction import LogCompaction
 from raftlog.server.room import Room
@@ -203,17 +202,8 @@ class PartitionHost:
         return self.leadership
 
     def check_epoch(self, known_epoch: LeaderEpoch) -> None:
-        """Raise unless the epoch that a client knows is this replica's; -1 is any (KIP-320)."""
-        if known_epoch == -1 or known_epoch == self.leader_epoch:
-            return
-        if known_epoch < self.leader_epoch:
-            raise FencedLeaderEpochError(
-                f"{self.topic_partition} is in leader epoch {self.leader_epoch}; the request knows "
-                f"{known_epoch}"
-            )
-        raise UnknownLeaderEpochError(
-            f"{self.topic_partition}: leader epoch {known_epoch} is not known here yet"
-        )
+        """Raise unless the epoch that a client knows is this replica's; -1 is any."""
+        check_epoch(known_epoch, self.leader_epoch, self.topic_partition)
 
     def check_readable(self, *, replica_ok: bool) -> None:
         """Raise unless consumers may read here: from the leader, or with ``replica_ok`` anywhere.

@@ -1,0 +1,27 @@
+"""Fencing by leader epoch: what a client knows of a leader, against what this broker is. Pure.
+
+Source: KIP-320.
+"""
+
+from __future__ import annotations
+
+from raftlog.errors import FencedLeaderEpochError, UnknownLeaderEpochError
+from raftlog.types import LeaderEpoch, TopicPartition
+
+
+def check_epoch(
+    known_epoch: LeaderEpoch, leader_epoch: LeaderEpoch, topic_partition: TopicPartition
+) -> None:
+    """Raise unless the epoch that a client knows is this replica's; -1 is any.
+
+    ``FencedLeaderEpochError`` for an older one, ``UnknownLeaderEpochError`` for a newer one.
+    """
+    if known_epoch == -1 or known_epoch == leader_epoch:
+        return
+    if known_epoch < leader_epoch:
+        raise FencedLeaderEpochError(
+            f"{topic_partition} is in leader epoch {leader_epoch}; the request knows {known_epoch}"
+        )
+    raise UnknownLeaderEpochError(
+        f"{topic_partition}: leader epoch {known_epoch} is not known here yet"
+    )
