@@ -11,11 +11,12 @@ import warnings
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from threading import RLock, get_ident
+from threading import RLock, Thread, current_thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from raftlog import limits
+from raftlog.client.closing import Closing
 from raftlog.client.consumer_base import (
     CLOSE_TIMEOUT_MS_DEFAULT,
     POLL_RECORDS_DEFAULT,
@@ -71,7 +72,8 @@ class Consumer(ConsumerBase):
         self._core.attach(self._thread.schedule)
         self._used = False
         self._in_use = RLock()
-        self._user: int | None = None  # the thread that was given records last
+        self._user: Thread | None = None  # that was given records last
+        self._closing = Closing(self._thread, self._core.monotonic)
         self._closed = False
 
     # -- what to read
@@ -108,7 +110,8 @@ class Consumer(ConsumerBase):
         consumer's (it may ``commit``), ``on_lost`` when they are not any more (default:
         ``on_revoke``). What one raises is raised by ``poll``, and the rebalance goes on.
 
-        Raises ``UnknownTopicError``, ``BrokerUnavailableError``.
+        Raises ``UnknownTopicError``, ``BrokerUnavailableError``, and ``InvalidRequestError`` for
+        more than 1,000 topics in a group; ``poll`` does, as long as a pattern matches more later.
         """
         names, compiled = check_interest(topics, pattern)
         with self._alone():
@@ -217,7 +220,7 @@ class Consumer(ConsumerBase):
             try:
                 return self._wait_alone(take, timeout_s)
             finally:
-                self._user = get_ident()
+                self._user = current_thread()
                 rebalancer.polled()
 
     def _wait_alone(self, take: Callable[[], T], timeout_s: float | None) -> T:
@@ -421,19 +424,35 @@ class Consumer(ConsumerBase):
         self._thread.check_process()
 
     def close(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS_DEFAULT) -> None:
-        """Stop. Idempotent.
+        """Stop. Idempotent, and from any thread; when another one is at it, wait until it is done.
 
         In a group: call ``on_revoke``, commit everything that was handed out, if ``auto_commit``
-        says so, and leave, within ``timeout_ms``. Called by another thread than the one that reads,
-        it commits only what was processed.
+        says so, and leave. Called by another thread than the one that reads, it commits only what
+        was processed. When it returns, this is committed, and so is all that ``commit_async`` was
+        asked for, unless that took the coordinator longer than ``timeout_ms``, or it refused: then
+        the log says so (logger ``raftlog``), and the records come again. It waits up to as long for
+        the other thread to come out of a call, and for ``on_revoke`` as long as that takes.
+
+        The end of the program waits for a ``close`` that is under way, in a daemon thread too. It
+        closes no consumer: of one that is not closed by then, what was committed before counts. In
+        a signal handler, set a flag or raise: it runs in the reading thread, and ``close`` there
+        takes the records in hand for processed.
         """
         integer("timeout_ms", timeout_ms, 0, DAY_MS)
-        self._close(timeout_ms, only_processed=self._user not in (None, get_ident()))
+        self._close(timeout_ms, only_processed=self._is_others())
+
+    def _is_others(self) -> bool:
+        """Whether another thread than this one may be working on records."""
+        return self._user not in (None, current_thread())
 
     def _close(self, timeout_ms: int, *, only_processed: bool) -> None:
-        if self._closed:
-            return
-        self._closed = True
+        wait_s = timeout_ms / 1_000
+        with self._closing.begin(wait_s=wait_s, takes_s=2 * wait_s) as is_mine:
+            if is_mine:
+                self._closed = True
+                self._end(timeout_ms, only_processed=only_processed)
+
+    def _end(self, timeout_ms: int, *, only_processed: bool) -> None:
         rebalancer, errors = self._rebalancer, list[Exception]()
         is_alone = False
         try:
@@ -462,7 +481,7 @@ class Consumer(ConsumerBase):
         trace: TracebackType | None,
     ) -> None:
         """``close``; after an exception, with only what was processed committed."""
-        only_processed = kind is not None or self._user not in (None, get_ident())
+        only_processed = kind is not None or self._is_others()
         self._close(CLOSE_TIMEOUT_MS_DEFAULT, only_processed=only_processed)
 
     def __del__(self) -> None:

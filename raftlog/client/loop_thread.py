@@ -50,6 +50,11 @@ class LoopThread:
             loop = self._start()
         return loop
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether it is a parent process's, of which this one is a fork."""
+        return bool(self._parent)
+
     def check_process(self) -> None:
         """Raise ``ClosedError`` in a forked child, where the thread is not."""
         if self._parent:

@@ -19,6 +19,7 @@ from _thread import allocate_lock
 from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from operator import itemgetter
 from typing import Final
@@ -69,6 +70,15 @@ class Subscription:
                 (tp, part or Part(tp, None, self._start, policy)) for tp, part in kept.items()
             )
             self.topics = tuple(topics)
+
+    def assign_range(
+        self, tp: TopicPartition, start: Offset, until: Offset, served_by: set[int]
+    ) -> None:
+        """Read exactly ``tp``, from ``start`` to before ``until``."""
+        self.assign(())
+        part = Part(tp, start, "error", fetch_offset=start, until=until, served_by=served_by)
+        with self.lock:
+            self.parts = OrderedDict({tp: part})
 
     def add(self, partitions: Iterable[TopicPartition], *, start: Start = "earliest") -> None:
         """Read new partitions of topics subscribed to, too: from their first record on.
@@ -191,6 +201,8 @@ class Subscription:
             for part in self.parts.values():
                 if part.in_flight or part.halted or (part.paused and part.position is not None):
                     continue
+                if part.until is not None and part.fetch_offset >= part.until:
+                    continue
                 if part.not_before > now:
                     again_at = min(part.not_before, again_at or part.not_before)
                     continue
@@ -224,6 +236,7 @@ class Subscription:
             part.failures = 0
             if not batches:
                 return
+            batches = part.up_to_end(batches, size_bytes)
             part.fetch_offset = batches[-1].next_offset
             part.known_to = max(part.known_to, part.fetch_offset)
             # What gave something comes last next time: a broker fills its answer from the front.
@@ -372,13 +385,19 @@ class Subscription:
                 part.unprocessed = None
 
     def forget_unprocessed(self) -> None:
-        """Put every position back to what is processed: the rest is left to whoever reads next."""
+        """Put every position back to what is processed: the rest is left to whoever reads next.
+
+        An iteration in another thread may be between a record and its position: what it writes
+        from here on is of no effect.
+        """
         with self.lock:
-            for part in self.parts.values():
-                if part.unprocessed is not None:
-                    part.position = part.processed
-                    self._drop(part)
-        self.all_processed()
+            for tp, part in list(self.parts.items()):
+                processed = part.processed
+                self._drop(part)
+                self.parts[tp] = replace(
+                    part, position=processed, fetch_offset=processed or 0, unprocessed=None
+                )
+            self._handed = []
 
     def take_batches(self, chunk: Chunk, bytes_max: int) -> list[Batch]:
         """The batches of ``chunk`` and of those that follow it, at least one, to read at once."""
@@ -395,7 +414,7 @@ class Subscription:
                     taken.append(batch)
         return taken
 
-    def finish_batches(self, chunk: Chunk, taken: Sequence[Batch]) -> None:
+    def finish_batches(self, chunk: Chunk, taken: Sequence[object]) -> None:
         """What ``take_batches`` gave is read to its end."""
         part = chunk.part
         with self.lock:

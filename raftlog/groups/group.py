@@ -45,6 +45,8 @@ class Group:
     __slots__ = (
         "_changed",
         "_group_changed",
+        "_is_due",
+        "_newcomers",
         "_records",
         "assignor",
         "empty_since_ms",
@@ -80,6 +82,8 @@ class Group:
         self._records: list[GroupRecord] = []
         self._changed: dict[str, None] = {}  # members to be written
         self._group_changed = False
+        self._newcomers: list[Member] | None = None  # of those that join at once; None: each alone
+        self._is_due = False  # a rebalance for them
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -113,6 +117,37 @@ class Group:
             self.empty_since_ms = None
             self._group_changed = True
         self.touch(member)
+
+    def begin_with(self, member: Member, *, changed: bool, now: float) -> None:
+        """It was admitted, or took a place over; ``changed``: so there is to be a rebalance."""
+        if self._newcomers is not None:
+            self._newcomers.append(member)
+            self._is_due = self._is_due or changed
+            return
+        if changed:
+            self.rebalance(now=now, changed=True)
+        self._welcome(member)
+
+    def hold(self) -> None:
+        """Until ``go_on``, those that join are taken without a rebalance for each of them."""
+        if self._newcomers is None:
+            self._newcomers, self._is_due = [], False
+
+    def go_on(self, *, now: float) -> None:
+        """One rebalance for all that came since ``hold``, if it takes one."""
+        newcomers, self._newcomers = self._newcomers or (), None
+        if self._is_due:
+            self._is_due = False
+            self.rebalance(now=now, changed=True)
+        for member in newcomers:
+            self._welcome(member)
+
+    def _welcome(self, member: Member) -> None:
+        """It has what it is given from here on; one with nothing is at the group's epoch, too."""
+        if not member.revoking:
+            member.epoch = self.epoch
+        member.known_epoch = member.epoch
+        member.answer = None
 
     def expel(self, member: Member, reason: str, *, now: float, now_ms: int) -> None:
         """It is a member no more, and what it had is free. A rebalance has to follow."""

@@ -141,11 +141,7 @@ def _join(group: Group, heartbeat: Heartbeat, *, now: float) -> Beat:
         group.admit(member)
         changed = True
     member.renew(now)
-    if changed:
-        group.rebalance(now=now, changed=True)
-    # It has what it is given from here on; a member with nothing is at the group's epoch as well.
-    member.epoch = group.epoch if not member.revoking else member.epoch
-    member.known_epoch = member.epoch
+    group.begin_with(member, changed=changed, now=now)
     member.said = heartbeat
     return present(group, member)
 

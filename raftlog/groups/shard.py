@@ -193,6 +193,39 @@ class GroupShard:
         self._groups[group.id] = group
         return self._finish(beat, [group], now=now)
 
+    def join_all(
+        self, joins: Sequence[Heartbeat], *, now: float, now_ms: int
+    ) -> Step[list[Beat | RaftlogError]]:
+        """``heartbeat`` for several that join, in order; with one rebalance for those of a group.
+
+        The result has what each is answered, or refused with. Raises ``CoordinatorLoadingError``.
+        """
+        self._check_started()
+        held: dict[str, Group] = {}
+        refused: dict[int, RaftlogError] = {}
+        for index, join in enumerate(joins):
+            try:
+                group = self._groups.get(join.group)
+                if group is None:
+                    group = self._new_group(join.group)
+                else:
+                    held[group.id] = group
+                group.hold()
+                heartbeats.take(group, join, now=now, now_ms=now_ms)
+            except RaftlogError as error:
+                refused[index] = error
+            else:
+                self._groups[group.id] = held[group.id] = group
+        for group in held.values():
+            group.go_on(now=now)
+        outcomes: list[Beat | RaftlogError] = []
+        for index, join in enumerate(joins):
+            try:
+                outcomes.append(refused.get(index) or self.beat(join.group, join.member_id))
+            except RaftlogError as error:  # another one of these has taken its place
+                outcomes.append(error)
+        return self._finish(outcomes, held.values(), now=now)
+
     def beat(self, group: str, member_id: str) -> Beat:
         """What a heartbeat of the member that waits is to be answered with now.
 

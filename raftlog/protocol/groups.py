@@ -185,10 +185,14 @@ class GroupListing(Message):
 
 
 class ListGroupsResponse(Message):
-    """``loading``: how many partitions of ``__consumer_offsets`` the broker is still reading."""
+    """``loading``: how many partitions of ``__consumer_offsets`` the broker is still reading.
+
+    ``partitions``: those that it speaks for. One that has just been elected may not know yet.
+    """
 
     groups: list[GroupListing]
     loading: int = 0
+    partitions: Annotated[list[PartitionIndex], _Partitions] | None = None
 
 
 class DescribeGroupsRequest(Message):

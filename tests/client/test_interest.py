@@ -6,10 +6,13 @@ import re
 
 import pytest
 
+from raftlog import limits
 from raftlog.client.interest import Interest, matching
 from raftlog.client.subscription import Subscription
-from raftlog.errors import UnknownTopicError
+from raftlog.errors import InvalidRequestError, UnknownTopicError
 from raftlog.types import TopicPartition
+from tests.client.groups.consuming import consumer_of
+from tests.client.groups.fake_coordinator import FakeCoordinator
 from tests.client.samples import consumer_settings
 from tests.client.test_cluster import cluster_of
 from tests.client.world import FakeCluster, run
@@ -60,5 +63,80 @@ def test_a_topic_by_name_has_to_exist() -> None:
         interest = Interest(cluster, Subscription(consumer_settings()), None)
         with pytest.raises(UnknownTopicError):
             await interest.subscribe(["nope"], None)
+
+    run(test)
+
+
+# -- more topics than a member of a group may read
+
+
+def test_a_pattern_that_begins_to_match_too_many_topics_is_told_of_and_drops_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "TOPICS_PER_MEMBER_MAX", 2)
+
+    async def test(fake: FakeCluster) -> None:
+        fake.create("b1")
+        fake.create("b2")
+        groups = FakeCoordinator(fake)
+        async with consumer_of(fake, metadata_max_age_ms=1_000) as consumer:
+            await consumer.subscribe(pattern="[ab].*")
+            await consumer.poll(100)
+            fake.create("a1")  # it comes first in the order of names
+            fake.create("a2")
+            groups.know_topics()
+            for _ in range(2):  # as long as it is so
+                with pytest.raises(InvalidRequestError) as caught:
+                    await consumer.poll(60_000)
+                for part in ("matches 4 topics", "up to 2", "the 2 that it has", "narrower"):
+                    assert part in str(caught.value)
+            assert {tp.topic for tp in await consumer.assignment()} == {"b1", "b2"}
+            assert await consumer.poll(100) == [], "it goes on in between"
+            del fake.topics["b1"], fake.topics["a2"]
+            groups.know_topics()
+            while {tp.topic for tp in await consumer.assignment()} != {"a1", "b2"}:
+                try:
+                    await consumer.poll(100)
+                except InvalidRequestError as error:
+                    assert "narrower" in str(error)  # noqa: PT017 - it was told of before
+            await consumer.poll(10_000)
+
+    run(test)
+
+
+@pytest.mark.parametrize("names", [None, ["a1", "a2", "b1"]])
+def test_a_subscription_to_too_many_topics_changes_nothing(
+    names: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "TOPICS_PER_MEMBER_MAX", 2)
+
+    async def test(fake: FakeCluster) -> None:
+        for name in ("a1", "a2", "b1"):
+            fake.create(name)
+        FakeCoordinator(fake)
+        async with consumer_of(fake, metadata_max_age_ms=1_000) as consumer:
+            await consumer.subscribe(pattern="a.*")
+            await consumer.poll(100)
+            with pytest.raises(InvalidRequestError, match="3 topics"):
+                await consumer.subscribe(names, pattern=None if names else ".*")
+            assert {tp.topic for tp in await consumer.assignment()} == {"a1", "a2"}
+            del fake.topics["a2"]
+            while {tp.topic for tp in await consumer.assignment()} != {"a1"}:
+                await consumer.poll(100)  # the pattern is tried still
+
+    run(test)
+
+
+def test_without_a_group_a_pattern_may_match_any_number_of_topics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "TOPICS_PER_MEMBER_MAX", 2)
+
+    async def test(fake: FakeCluster) -> None:
+        for name in ("a1", "a2", "b1"):
+            fake.create(name)
+        async with consumer_of(fake, group=None) as consumer:
+            await consumer.subscribe(pattern=".*")
+            assert {tp.topic for tp in await consumer.assignment()} == {"a1", "a2", "b1"}
 
     run(test)

@@ -178,7 +178,14 @@ class World:
     # -- the coordinator ---------------------------------------------------------------------------
 
     def deliver(self, actor: Actor, heartbeat: Heartbeat) -> None:
-        """The heartbeat arrives, for the first time or once more."""
+        """The heartbeat arrives, for the first time or once more; of those that join, maybe all
+        that are on their way at once.
+        """
+        if heartbeat.member_epoch == JOIN_EPOCH and self.random.random() < 0.8:
+            others = [sent for sent in self.requests if sent[1].member_epoch == JOIN_EPOCH]
+            self.requests = [sent for sent in self.requests if sent not in others]
+            self._admit([(actor, heartbeat), *others])
+            return
         self._answer_parked(heartbeat.member_id)
         try:
             step = self.shard.heartbeat(heartbeat, now=self.now, now_ms=self.now_ms)
@@ -192,6 +199,18 @@ class World:
             self._answer(actor, heartbeat, step.result)
         else:
             self.parked[heartbeat.member_id] = (actor, heartbeat)
+
+    def _admit(self, sent: list[tuple[Actor, Heartbeat]]) -> None:
+        for _, heartbeat in sent:
+            self._answer_parked(heartbeat.member_id)
+        joins = [heartbeat for _, heartbeat in sent]
+        try:
+            step = self.shard.join_all(joins, now=self.now, now_ms=self.now_ms)
+        except CoordinatorLoadingError:
+            return
+        self._take(step)
+        for (actor, heartbeat), outcome in zip(sent, step.result, strict=True):
+            self._answer(actor, heartbeat, outcome)
 
     def commit(self, actor: Actor | None, part: Part) -> None:
         """By a member, or by nobody. What was accepted must be fetched from then on."""

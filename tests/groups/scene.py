@@ -73,6 +73,17 @@ class Scene:
             fields["topics"] = topics or ("t",)
         return self.beat(name, owned=(), epoch=JOIN_EPOCH, **fields)
 
+    def join_all(self, *joins: Heartbeat) -> list[Beat | RaftlogError]:
+        """At once; see ``joining``."""
+        outcomes: list[Beat | RaftlogError] = self.take(
+            self.shard.join_all(joins, now=self.now, now_ms=self.now_ms)
+        )
+        for join, outcome in zip(joins, outcomes, strict=True):
+            self.heard[join.member_id] = join
+            if isinstance(outcome, Beat):
+                self.told[join.member_id] = outcome
+        return outcomes
+
     def beat(
         self,
         name: str,
@@ -210,6 +221,22 @@ KEPT = (
     "assignor",
     "group",
 )
+
+
+def joining(name: str, *topics: str, sequence: int = 1, **fields: Any) -> Heartbeat:
+    """Subscribes to t, unless topics are named."""
+    return Heartbeat(
+        member_id=name,
+        member_epoch=JOIN_EPOCH,
+        sequence=sequence,
+        topics=topics or ("t",),
+        **{
+            "group": GROUP,
+            "session_timeout_ms": SESSION_MS,
+            "rebalance_timeout_ms": REBALANCE_MS,
+            **fields,
+        },
+    )
 
 
 def share(topic: str, *numbers: int) -> Share:

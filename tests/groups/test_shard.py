@@ -58,6 +58,7 @@ OPERATIONS: dict[str, Any] = {
         now=0.0,
         now_ms=0,
     ),
+    "join_all": lambda shard: shard.join_all([], now=0.0, now_ms=0),
     "beat": lambda shard: shard.beat("g", "m"),
     "commit": lambda shard: shard.commit("g", "", -1, [Commit("t", 0, 1)], {}, now=0.0, now_ms=0),
     "fetch": lambda shard: shard.fetch("g"),

@@ -56,6 +56,74 @@ def test_a_changed_vote_counts() -> None:
     assert scene.shard.describe(GROUP).assignor == "uniform"
 
 
+ALL_THREE = [TopicPartition("t", number) for number in range(3)]
+
+
+@pytest.mark.parametrize("how", ["beat", "rejoin", "restart"])
+def test_who_comes_with_another_assignor_and_nothing_else_has_the_group_rebalanced(
+    how: str,
+) -> None:
+    """``restart``: a static member that was away, and has another member id now."""
+    who = "m3" if how == "restart" else "m2"
+    scene = scene_with(Own({who: ALL_THREE}))
+    scene.join("m1", "t")
+    scene.join("m2", "t", instance_id="n2")
+    scene.settle()
+    before = scene.shard.describe(GROUP)
+    assert (before.assignor, before.state) == ("uniform", "stable")
+    if how == "beat":
+        scene.beat("m2", assignor="own")
+    elif how == "rejoin":
+        scene.join("m2", assignor="own")
+    else:
+        scene.go_away("m2")
+        scene.join("m3", "t", instance_id="n2", assignor="own")
+    after = scene.shard.describe(GROUP)
+    assert (after.assignor, after.group_epoch) == ("own", before.group_epoch + 1)
+    scene.settle()
+    assert (scene.of("m1"), scene.of(who)) == (set(), {0, 1, 2})
+
+
+@pytest.mark.parametrize("how", ["beat", "rejoin", "restart"])
+def test_a_vote_that_moves_nothing_moves_nobody(how: str) -> None:
+    """The group's epoch grows, as the assignor is another one; its members' do not."""
+    scene = Scene({"t": 4})
+    scene.join("m2", "t", instance_id="n2")
+    scene.join("m1", "t")
+    scene.settle()
+    before = scene.shard.describe(GROUP)
+    share = scene.of("m2")
+    if how == "beat":
+        scene.beat("m2", assignor="range")
+    elif how == "rejoin":
+        scene.join("m2", assignor="range")
+    else:
+        scene.go_away("m2")
+        scene.join("m3", "t", instance_id="n2", assignor="range")
+    after = scene.shard.describe(GROUP)
+    assert (after.assignor, after.state) == ("range", "stable")
+    assert after.group_epoch == before.group_epoch + 1
+    assert scene.epoch_of("m1") == before.group_epoch
+    assert "m1" not in scene.woken
+    assert scene.of("m3" if how == "restart" else "m2") == share
+
+
+@pytest.mark.parametrize("how", ["rejoin", "restart"])
+def test_who_comes_again_with_the_same_assignor_has_nothing_rebalanced(how: str) -> None:
+    own = Own({"m1": ALL_THREE})
+    scene = scene_with(own)
+    scene.join("m1", "t", instance_id="i1", assignor="own")
+    scene.settle()
+    asked = len(own.asked)
+    if how == "rejoin":
+        scene.join("m1")
+    else:
+        scene.go_away("m1")
+        scene.join("m2", "t", instance_id="i1", assignor="own")
+    assert len(own.asked) == asked
+    assert scene.shard.describe(GROUP).group_epoch == 1
+
+
 @pytest.mark.parametrize(
     "result",
     [

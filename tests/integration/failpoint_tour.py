@@ -13,14 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from raftlog import Admin, NewTopic, Producer, TopicPartition
+from raftlog import Admin, Consumer, NewTopic, Producer, TopicPartition
 from raftlog.consensus.journal import REWRITE_BYTES, Journal
 from raftlog.disk import OsDisk
 from raftlog.errors import BrokerUnavailableError, RaftlogError
+from raftlog.groups import partition_of_group
 from raftlog.testing import Cluster, wait_until
 from raftlog.testing.cluster import local_cluster
 from raftlog.testing.failpoints import FailpointSwitch
+from raftlog.testing.probes import answers
 from raftlog.testing.processes import BrokerProcess
+from raftlog.types import OFFSETS_TOPIC
 from tests.integration.load import TOPIC, Load, read_all, same_everywhere, until_in_sync
 
 TARGET: Final = 2
@@ -205,9 +208,12 @@ def traffic(world: World) -> None:
 
 
 def ask(world: World, work: Callable[[Admin], object]) -> None:
-    """By a client that knows no other broker yet."""
-    with Admin(str(world.target.address)) as admin:
-        work(admin)
+    """By a client that knows no other broker yet. Returns when what follows the answer is done."""
+    try:
+        with Admin(str(world.target.address)) as admin:
+            work(admin)
+    finally:
+        answers(world.target.address)
 
 
 def administration(world: World) -> None:
@@ -244,24 +250,55 @@ def compaction(world: World) -> None:
     ask(world, lambda admin: admin.create_topics([NewTopic(name, 1, 3, settings)]))
     with Producer(world.cluster.bootstrap) as producer:
         for _ in range(2):
-            before = state_of_compaction(world, name)
             for number in range(200):
                 producer.send(name, b"x" * 400, b"%d" % (number % 5))
-            producer.flush()
+                if number % 50 == 49:  # four segments, each full: the last one is not compacted yet
+                    producer.flush()
             wait_until(
-                lambda: state_of_compaction(world, name) not in (b"", before),  # noqa: B023
+                lambda: bytes_of_log(world, name) < 100 * 400,
                 timeout_s=HIT_S,
                 what="a pass",
             )
     ask(world, lambda admin: admin.delete_topics([name]))
 
 
-def state_of_compaction(world: World, topic: str) -> bytes:
-    """What the target's file says; empty when there is none."""
-    found = [*world.target.data_dir.glob(f"topics/{topic}/*/0/compaction")]
-    with suppress(OSError):
-        return found[0].read_bytes() if found else b""
-    return b""
+def bytes_of_log(world: World, topic: str) -> int:
+    """Of all segments that the target has of a topic of one partition."""
+    total = 0
+    for path in world.target.data_dir.glob(f"topics/{topic}/*/0/*.log"):
+        with suppress(OSError):  # gone meanwhile
+            total += path.stat().st_size
+    return total
+
+
+def groups(world: World) -> None:
+    """A group that the target coordinates: a member comes, reads, commits and goes."""
+    world.number += 1
+    group, first = f"tour-{world.number}", TopicPartition(TOPIC, 0)
+    ask(world, lambda admin: admin.commit_offsets(group, {first: 0}))
+    coordinate(world, group)
+    with Consumer(
+        str(world.target.address), group=group, auto_offset_reset="earliest", auto_commit=False
+    ) as consumer:
+        consumer.subscribe([TOPIC])
+        for _ in range(200):
+            if consumer.poll(100):
+                break
+        consumer.commit()
+        consumer.committed(first)
+        ask(world, lambda admin: admin.describe_groups([group]))
+    ask(world, lambda admin: admin.list_groups())
+    ask(world, lambda admin: admin.delete_group_offsets(group, [first]))
+    ask(world, lambda admin: admin.delete_groups([group]))
+
+
+def coordinate(world: World, group: str) -> None:
+    """Have the target lead the group's partition."""
+    with Admin(world.cluster.bootstrap) as admin:
+        partition = partition_of_group(group, len(admin.offsets(OFFSETS_TOPIC)))
+    if world.cluster.leader(OFFSETS_TOPIC, partition) != TARGET:
+        until_in_sync(world.cluster, OFFSETS_TOPIC, partition)
+        ask(world, lambda admin: admin.transfer_leader(OFFSETS_TOPIC, partition, TARGET))
 
 
 def leadership(world: World) -> None:
@@ -356,6 +393,7 @@ STEPS: Final = (
     Step("traffic", act=traffic),
     Step("administration", act=administration),
     Step("compaction", act=compaction),
+    Step("groups", act=groups),
     Step("leadership", act=leadership),
     Step("isolation", act=isolation),
     Step("killed", down=nothing),

@@ -64,11 +64,25 @@ TELLING: Final = [
         name="heartbeats are answered by who led a moment ago",
         why="members stay with one that was cut off, while another one ends their sessions",
         module="raftlog/server/groups/shards.py",
-        old="        self._settle(go, failed, is_confirmed=not self._confirmations.is_recent)\n",
-        new="        self._settle(go, failed)\n",
+        old="        is_confirmed = not self._confirmations.is_recent\n",
+        new="        is_confirmed = False\n",
         tests=(
             f"{BEATS}::test_heartbeats_of_who_leads_no_more_and_has_not_heard_of_it_end",
             f"{CLUSTERS}::test_members_of_who_was_cut_off_are_sent_away",
+        ),
+    ),
+    Guard(
+        name="only members are told that all is as it was",
+        why="one that was thrown out goes on, or one joins in what is never committed",
+        module="raftlog/server/groups/reassuring.py",
+        old=(
+            "        if found is None or not 0 < epoch <= found.member_epoch "
+            "or not self._may_tell(member):\n"
+        ),
+        new="        if found is None:\n",
+        tests=(
+            f"{BEATS}::test_whoever_is_thrown_out_hears_nothing_before_that_is_committed",
+            f"{BEATS}::test_who_joins_hears_nothing_before_that_is_committed",
         ),
     ),
     Guard(

@@ -8,6 +8,17 @@ from tests.mutation.guard import Guard
 
 HOSTS: Final = [
     Guard(
+        name="a damaged copy sends producers to another leader",
+        why="a producer gives up what the next leader would take",
+        module="raftlog/server/replica_host.py",
+        old="            if len(leadership.state.replicas) == 1:\n                raise\n",
+        new="            if leadership.state.replicas:\n                raise\n",
+        tests=(
+            "tests/server/test_replica_host.py"
+            "::test_who_appends_to_a_damaged_log_is_told_to_ask_another_if_there_is_one",
+        ),
+    ),
+    Guard(
         name="only the leader appends",
         why="two brokers give one offset to two records",
         module="raftlog/server/replica_host.py",
@@ -134,9 +145,9 @@ HOSTS: Final = [
     Guard(
         name="clients of an older epoch are fenced",
         why="a client that knows an old leader reads on as if nothing had happened (KIP-320)",
-        module="raftlog/server/replica_host.py",
-        old="        if known_epoch < self.leader_epoch:\n            raise",
-        new="        if known_epoch < -1:\n            raise",
+        module="raftlog/server/fencing.py",
+        old="    if known_epoch < leader_epoch:\n        raise",
+        new="    if known_epoch < -1:\n        raise",
         tests=(
             (
                 "tests/server/test_guards_hosts.py"
@@ -147,10 +158,9 @@ HOSTS: Final = [
     Guard(
         name="clients of any other epoch are refused",
         why="a client that knows a newer leader is answered by the old one (S04)",
-        module="raftlog/server/replica_host.py",
-        old="        if known_epoch == -1 or known_epoch == self.leader_epoch:\n"
-        "            return\n",
-        new="        if known_epoch >= -1:\n            return\n",
+        module="raftlog/server/fencing.py",
+        old="    if known_epoch == -1 or known_epoch == leader_epoch:\n        return\n",
+        new="    if known_epoch >= -1:\n        return\n",
         tests=(
             (
                 "tests/server/test_guards_hosts.py"

@@ -54,6 +54,8 @@ class AsyncConsumer(LoopBound, ConsumerBase):
     """
 
     _user: asyncio.Task[Any] | None = None  # the task that was given records last
+    _closer: asyncio.Task[Any] | None = None  # the one that closes it
+    _end_of_close: asyncio.Future[None] | None = None
     _using: asyncio.Task[Any] | None = None  # the task that is in a call
     _depth = 0
 
@@ -351,7 +353,10 @@ class AsyncConsumer(LoopBound, ConsumerBase):
     # -- the end
 
     async def close(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS_DEFAULT) -> None:
-        """See ``Consumer.close``; another task stands for another thread."""
+        """See ``Consumer.close``; another task stands for another thread.
+
+        The end of the loop waits for nothing: await it.
+        """
         integer("timeout_ms", timeout_ms, 0, DAY_MS)
         await self._close(timeout_ms, only_processed=self._is_others())
 
@@ -360,12 +365,28 @@ class AsyncConsumer(LoopBound, ConsumerBase):
 
     async def _close(self, timeout_ms: int, *, only_processed: bool) -> None:
         if self._closed:
+            if self._closer not in (None, asyncio.current_task()):
+                await asyncio.wait([self._ended()], timeout=timeout_ms / 1_000)
             return
         if self._loop is not None:
             self._bind()
         self._closed = True
         if self._loop is None:
             return
+        self._closer = asyncio.current_task()
+        try:
+            await self._end(timeout_ms, only_processed=only_processed)
+        finally:
+            self._closer = None
+            self._ended().set_result(None)
+
+    def _ended(self) -> asyncio.Future[None]:
+        """Of the one ``close``."""
+        if self._end_of_close is None:
+            self._end_of_close = asyncio.get_running_loop().create_future()
+        return self._end_of_close
+
+    async def _end(self, timeout_ms: int, *, only_processed: bool) -> None:
         self._subscription.shut()
         rebalancer, errors = self._rebalancer, list[Exception]()
         if rebalancer is not None:

@@ -133,6 +133,13 @@ async def _ask_coordinators(
             ) from answer
         assert isinstance(answer, ListGroupsResponse)
         found[broker] = answer
+    for number, (leader, _) in enumerate(leaders):
+        spoken_for = None if leader is None else found[leader].partitions
+        if spoken_for is not None and number not in spoken_for:
+            raise LeaderNotAvailableError(
+                f"broker {leader}, which coordinates the groups of {OFFSETS_TOPIC}:{number}, does "
+                "not know that yet: try again in a moment"
+            )
     return found
 
 

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from raftlog import limits
 from raftlog.client.cluster import Cluster
 from raftlog.client.groups.committing import Committer
 from raftlog.client.groups.coordinator import Coordinators
@@ -23,7 +22,6 @@ from raftlog.client.settings import GroupSettings
 from raftlog.client.subscription import Subscription
 from raftlog.errors import (
     ClosedError,
-    InvalidRequestError,
     RaftlogError,
     RequestTimedOutError,
 )
@@ -62,6 +60,7 @@ class Member:
         self.coordinators = Coordinators(cluster)
         self.membership = Membership(settings, member_id)
         self.commit_due = False  # the time for an automatic commit has come
+        self._problem: RaftlogError | None = None  # that the application has yet to see
         self._cluster = cluster
         self._subscription = subscription
         self._now = now
@@ -93,11 +92,6 @@ class Member:
         """Be a member that reads these."""
         if self.membership.phase is Phase.OUT:
             self._subscription.assign(())
-        if len(topics) > limits.TOPICS_PER_MEMBER_MAX:
-            raise InvalidRequestError(
-                f"{len(topics)} topics: a member of a group subscribes to up to "
-                f"{limits.TOPICS_PER_MEMBER_MAX}"
-            )
         for topic in topics:
             found = view.topic(topic)
             if self._known.get(topic, ("", 0))[0] != found.id:
@@ -107,8 +101,18 @@ class Member:
 
     def resubscribe(self, topics: Sequence[str]) -> None:
         """The same, of topics that may be newer than the subscription."""
-        self.membership.subscribe(topics[: limits.TOPICS_PER_MEMBER_MAX], now=self._now())
+        self.membership.subscribe(topics, now=self._now())
         self._heartbeats.look()
+
+    def report(self, error: RaftlogError) -> None:
+        """Have the application's next poll raise ``error``; the consumer goes on nevertheless."""
+        self._problem = error
+        self._subscription.interrupt()
+
+    def take_problem(self) -> RaftlogError | None:
+        """What was reported last, once. The application's."""
+        problem, self._problem = self._problem, None
+        return problem
 
     def look(self) -> None:
         """The application has changed something. May be called in its thread."""
@@ -282,12 +286,18 @@ class Member:
     # -- the end
 
     async def leave(self, reading: Reading, epoch: int, *, timeout_ms: int) -> None:
-        """Commit, and leave the group, within ``timeout_ms``; log what cannot be done."""
+        """Commit, and leave the group, within ``timeout_ms``; log what cannot be done.
+
+        What the application had begun to commit before is waited for, too.
+        """
         deadline = self._now() + timeout_ms / 1_000
+        await asyncio.sleep(0)  # what was asked for before begins
         try:
             await self.commit(reading, timeout_ms=timeout_ms)
         except RaftlogError as error:
             self._log(error)
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=max(deadline - self._now(), 0.0))
         left_ms = max(int((deadline - self._now()) * 1_000), 0)
         await self._heartbeats.leave(epoch, timeout_ms=left_ms)
 

@@ -83,6 +83,8 @@ class Rebalancer:
                 await self._act_on(change, errors)
             if self._member.commit_due:
                 self._member.commit_automatically()
+            if (problem := self._member.take_problem()) is not None:
+                errors.append(problem)
             _raise_first(errors)
             if membership.phase is Phase.ENDED and membership.error is not None:
                 raise type(membership.error)(*membership.error.args)

@@ -68,11 +68,13 @@ class Answers:
         end: Offset,
         is_confirmed: bool = False,
         is_appended: bool = False,
-    ) -> None:
+    ) -> Callable[[], object]:
         """Call ``go`` once everything below ``end`` is committed; ``failed`` if it will not be.
 
         ``is_confirmed``: and once it is certain that this broker leads. ``is_appended``: what is
         told was written; if nobody can tell whether it is committed, that is what is told.
+
+        Returns what has neither be called any more.
         """
         answer = _Answer(
             go,
@@ -88,6 +90,7 @@ class Answers:
             self._confirmations.confirm(told)
         if self._waiting and self._timer is None:
             self._timer = self._loop.call_later(PATIENCE_SECONDS, self._lose_patience)
+        return partial(self._waiting.pop, answer, None)
 
     def _told(self, answer: _Answer, error: RaftlogError | None) -> None:
         if answer not in self._waiting:

@@ -21,17 +21,19 @@ from raftlog.errors import (
     CommitUnknownError,
     CoordinatorLoadingError,
     NotEnoughReplicasError,
+    OutcomeUnknownError,
     RaftlogError,
     StorageError,
     ThrottledError,
 )
-from raftlog.groups import Beat, GroupShard, Heartbeat, Step
+from raftlog.groups import JOIN_EPOCH, Beat, GroupShard, Heartbeat, Step
 from raftlog.groups.values import Topics
 from raftlog.record import parse_header
 from raftlog.server.groups.answering import Answers, Failed, not_coordinator
 from raftlog.server.groups.confirming import Confirmations
 from raftlog.server.groups.loading import load
 from raftlog.server.groups.parking import MemberKey, ParkedHeartbeats
+from raftlog.server.groups.reassuring import HeartbeatAnswer, Reassurances
 from raftlog.server.groups.writing import batches_of
 from raftlog.server.replica_host import PartitionHost
 from raftlog.server.waiters import Acknowledge
@@ -80,9 +82,11 @@ class LedShard:
         self._closed = False
         self._why: RaftlogError = self._loading_error("")
         self._parked = ParkedHeartbeats(services.loop)
+        self._joining: dict[MemberKey, tuple[Heartbeat, HeartbeatAnswer]] = {}  # in this turn
         self._told: set[MemberKey] = set()  # whose heartbeat was answered since topics changed
         self._confirmations = Confirmations(partial(services.confirm, host), self._loop.time)
         self._answers = Answers(host, self._confirmations, self._loop)
+        self._reassurances = Reassurances(self._loop, may_tell=self._may_tell)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._failures = 0  # without a sound time in between
@@ -184,15 +188,21 @@ class LedShard:
     ) -> None:
         """Take a member's heartbeat; if there is nothing to tell it, answer in ``wait_seconds``.
 
-        The first one since topics have changed has something to be told: that they have.
+        The first one since topics have changed has something to be told: that they have. One whose
+        answer takes long to be committed is answered with what its member was told last.
 
         Another one of the same member that waits is answered now. Raises what ``change`` raises.
         """
         member: MemberKey = (beat.group, beat.member_id)
         self._parked.wake(member)
+        if member in self._joining:
+            self._admit()
         groups = self._serving()
         if beat.member_epoch <= 0:
             self._check_writable()  # joins and leaves are written
+        if beat.member_epoch == JOIN_EPOCH:
+            self._admit_soon(member, beat, done, failed)
+            return
         try:
             step = self._operate(
                 lambda groups, now, now_ms: groups.heartbeat(beat, now=now, now_ms=now_ms), groups
@@ -200,38 +210,82 @@ class LedShard:
         except RaftlogError as error:
             self._refuse(error, groups, failed)
             return
+        answer = self._reassurances.begin(
+            member, beat.member_epoch, done, failed, session_ms=beat.session_timeout_ms
+        )
         is_known = member in self._told and not step.result.is_news_to(beat)
         if is_known and wait_seconds > 0:
-            self._parked.park(
-                member,
-                owner,
-                partial(self._unpark, member, done, failed),
-                wait_seconds=wait_seconds,
-            )
+            unpark = partial(self._unpark, member, answer)
+            self._parked.park(member, owner, unpark, wait_seconds=wait_seconds)
             return
+        self._tell(member)
+        self._settle_beat(step.result, answer)
+
+    def _admit_soon(
+        self, member: MemberKey, beat: Heartbeat, done: Callable[[Beat], None], failed: Failed
+    ) -> None:
+        """All that join in one turn of the loop cost one rebalance, and are written together."""
+        if not self._joining:
+            self._loop.call_soon(self._admit)
+        answer = self._reassurances.begin(member, JOIN_EPOCH, done, failed, session_ms=0)
+        self._joining[member] = beat, answer
+
+    def _admit(self) -> None:
+        joining, self._joining = self._joining, {}
+        if not joining:
+            return
+        joins = [beat for beat, _ in joining.values()]
+        try:
+            groups = self._serving()
+            step = self._operate(
+                lambda groups, now, now_ms: groups.join_all(joins, now=now, now_ms=now_ms), groups
+            )
+        except RaftlogError as error:
+            for _, answer in joining.values():
+                answer.fail(error)
+            return
+        except Exception as error:  # nobody else would hear of it
+            logger.exception("%s: a mistake about consumer groups", self.host.topic_partition)
+            for _, answer in joining.values():
+                answer.fail(OutcomeUnknownError(f"the broker made a mistake: {error!r}"))
+            return
+        for (member, (_, answer)), outcome in zip(joining.items(), step.result, strict=True):
+            if isinstance(outcome, RaftlogError):
+                self._settle(partial(answer.fail, outcome), answer.fail)
+                continue
+            self._tell(member)
+            self._settle_beat(outcome, answer)
+
+    def _tell(self, member: MemberKey) -> None:
+        """What it is told now, it is told for the first time since topics have changed."""
         if len(self._told) >= MEMBERS_TOLD_MAX:
             self._told.clear()
         self._told.add(member)
-        self._settle_beat(partial(done, step.result), failed)
 
     def _unpark(
-        self,
-        member: MemberKey,
-        done: Callable[[Beat], None],
-        failed: Failed,
-        reason: RaftlogError | None,
+        self, member: MemberKey, answer: HeartbeatAnswer, reason: RaftlogError | None
     ) -> None:
         if reason is not None:
-            failed(reason)
+            answer.fail(reason)
             return
         self._told.add(member)
         assert self._groups is not None, "what is parked is refused when the state is dropped"
         try:
             beat = self._groups.beat(*member)
         except RaftlogError as error:
-            self._settle(partial(failed, error), failed)
+            self._settle(partial(answer.fail, error), answer.fail)
         else:
-            self._settle_beat(partial(done, beat), failed)
+            self._settle_beat(beat, answer)
+
+    def _may_tell(self, member: MemberKey) -> bool:
+        """Whether the member may be told again what it was told last."""
+        if self.is_over or self._groups is None or not self._confirmations.is_recent:
+            return False
+        try:
+            self._groups.beat(*member)
+        except RaftlogError:  # it is thrown out, though that is not committed
+            return False
+        return True
 
     # -- deciding and writing ----------------------------------------------------------------------
 
@@ -315,9 +369,11 @@ class LedShard:
             raise error  # by the log; and the state is gone
         self._settle(partial(failed, error), failed)
 
-    def _settle_beat(self, go: Callable[[], None], failed: Failed) -> None:
+    def _settle_beat(self, beat: Beat, answer: HeartbeatAnswer) -> None:
         """A heartbeat's answer may be some seconds old, and does no harm."""
-        self._settle(go, failed, is_confirmed=not self._confirmations.is_recent)
+        is_confirmed = not self._confirmations.is_recent
+        drop = self._settle(partial(answer.go, beat), answer.fail, is_confirmed=is_confirmed)
+        answer.wait(drop)
 
     def _settle(
         self,
@@ -326,12 +382,15 @@ class LedShard:
         *,
         is_confirmed: bool = False,
         is_appended: bool = False,
-    ) -> None:
-        """Nothing is told before all that was decided so far is committed."""
+    ) -> Callable[[], object]:
+        """Nothing is told before all that was decided so far is committed. Returns what drops it.
+
+        But for what a member knows already, see ``reassuring``.
+        """
         if self.is_over:  # what is committed here from now on is another leader's
             failed(not_coordinator(self.host, "it leads it no more"))
-            return
-        self._answers.settle(
+            return _nothing
+        return self._answers.settle(
             go, failed, end=self._end, is_confirmed=is_confirmed, is_appended=is_appended
         )
 
@@ -361,6 +420,7 @@ class LedShard:
             self._timer.cancel()
             self._timer = None
         self._parked.refuse_all(reason)
+        self._reassurances.forget_all()
 
     def _begin_anew(self, error: Exception) -> None:
         """What was decided last is not in the log: forget it, by reading what is."""
@@ -430,3 +490,7 @@ class LedShard:
             groups,
         )
         logger.info("%s: its consumer groups are read", self.host.topic_partition)
+
+
+def _nothing() -> None:
+    """Of what is over already, nothing has to be dropped."""

@@ -214,7 +214,8 @@ def handle_list(context: BrokerContext, request: Request, reply: Reply) -> None:
             for one in sorted(found, key=lambda one: one.group)
         ]
         loading = sum(answer is None for answer in answers)
-        reply.send(wire.ListGroupsResponse(groups=listings, loading=loading))
+        partitions = sorted(shard.host.topic_partition.partition for shard in shards)
+        reply.send(wire.ListGroupsResponse(groups=listings, loading=loading, partitions=partitions))
 
     gathering: _Gathering[list[GroupListing] | None] = _Gathering(len(shards), send)
     for index, shard in enumerate(shards):

@@ -91,6 +91,7 @@ class Coordination:
     def __init__(self, fake: FakeCluster) -> None:
         self.groups: dict[str, FakeGroup] = {}
         self.loading: dict[int, int] = {}  # broker -> so many more times it is still loading
+        self.unaware: dict[int, int] = {}  # broker -> so many more times it leads nothing yet
         self._others = fake.answer
         self._fake = fake
         setattr(fake, "answer", self._answer)  # noqa: B010 - a method, for this one
@@ -141,12 +142,18 @@ class Coordination:
         if loading:
             self.loading[broker_id] = loading - 1
             return wire.ListGroupsResponse(groups=[], loading=1)
+        unaware = self.unaware.get(broker_id, 0)
+        if unaware:
+            self.unaware[broker_id] = unaware - 1
+            return wire.ListGroupsResponse(groups=[], partitions=[])
+        leaders = self._fake.topics[OFFSETS_TOPIC].leaders
         return wire.ListGroupsResponse(
+            partitions=[number for number, leader in enumerate(leaders) if leader == broker_id],
             groups=[
                 wire.GroupListing(group=group.name, state=group.state, members=len(group.members))
                 for group in self.groups.values()
                 if group.coordinator == broker_id
-            ]
+            ],
         )
 
     def _describe(self, broker_id: int, name: str) -> wire.GroupDescription:

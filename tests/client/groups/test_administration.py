@@ -91,6 +91,22 @@ def test_a_coordinator_that_is_loading_is_waited_for() -> None:
     run(test)
 
 
+def test_a_coordinator_that_does_not_know_yet_that_it_is_one_is_waited_for() -> None:
+    async def test(fake: FakeCluster) -> None:
+        world = Coordination(fake)
+        world.make("a")
+        world.make("b", 2)
+        world.unaware[2] = 3
+        cluster = cluster_of(fake)
+        assert [row.group for row in await administration.list_groups(cluster)] == ["a", "b"]
+        world.unaware[2] = 1_000_000
+        with pytest.raises(LeaderNotAvailableError, match=f"broker 2, .* {OFFSETS_TOPIC}:1"):
+            await administration.list_groups(cluster)
+        await cluster.close()
+
+    run(test, brokers=2)
+
+
 def test_a_list_that_lacks_a_broker_is_an_error() -> None:
     async def test(fake: FakeCluster) -> None:
         world = Coordination(fake)

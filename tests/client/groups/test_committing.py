@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from raftlog.errors import (
+    CoordinatorLoadingError,
     FencedMemberError,
     GroupNotEmptyError,
     InvalidRequestError,
@@ -20,6 +21,7 @@ from raftlog.protocol import api as apis
 from raftlog.protocol.groups import OffsetCommitRequest
 from raftlog.types import OffsetAndMetadata, TopicPartition
 from tests.client.groups.consuming import Story, consumer_of, filled, some, until
+from tests.client.test_fetcher import fill
 from tests.client.test_subscription import A, B
 from tests.client.world import FakeCluster, refuse, run
 
@@ -263,5 +265,43 @@ def test_a_commit_that_takes_too_long_may_be_done_later() -> None:
             fake.resume(1)
             await asyncio.sleep(1)
             assert groups.committed()[A] == 2
+
+    run(test)
+
+
+def test_closing_waits_for_what_was_to_be_committed_without_waiting() -> None:
+    async def test(fake: FakeCluster) -> None:
+        groups = filled(fake)
+        async with consumer_of(fake, auto_commit=False) as consumer:
+            await consumer.subscribe(["t"])
+            await some(consumer, 2)
+            fake.next(apis.OFFSET_COMMIT, refuse(CoordinatorLoadingError("in a moment")))
+            future = consumer.commit_async()
+        assert groups.committed()[A] == 2
+        assert future.done()
+
+    run(test)
+
+
+def test_closing_waits_for_the_commit_of_what_is_being_given_up() -> None:
+    async def test(fake: FakeCluster) -> None:
+        groups = filled(fake)
+        one, two = consumer_of(fake), consumer_of(fake)
+        await one.subscribe(["t"])
+        await some(one, 5)
+        await one.commit()
+        fill(fake, 1, partition=1)
+        await some(one, 1)
+        await two.subscribe(["t"])
+        await two.poll(10)
+        await until(lambda: one._subscription.interrupted)
+        loading = refuse(CoordinatorLoadingError("in a moment"))
+        fake.next(apis.OFFSET_COMMIT, loading, loading)
+        one.commit_async({A: 5})  # which comes before it
+        await one.poll(0)
+        assert set(one._subscription.parts) == {A}, "the other is given up"
+        await one.close()
+        assert groups.committed() == {A: 5, B: 1}
+        await two.close()
 
     run(test)

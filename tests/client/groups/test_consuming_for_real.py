@@ -304,22 +304,6 @@ def test_two_threads_at_once_are_told(log: EmbeddedLog, topic: str) -> None:
         assert [type(error) for error in errors] == [ClosedError]
 
 
-def test_closed_by_another_thread_only_what_is_processed_is_committed(
-    log: EmbeddedLog, topic: str
-) -> None:
-    consumer = consumer_of(log, topic)
-    consumer.subscribe([topic])
-    iteration = iter(consumer)
-    assert [next(iteration).offset for _ in range(3)] == [0, 1, 2]
-    thread = threading.Thread(target=consumer.close)
-    thread.start()
-    thread.join(20)
-    with pytest.raises(ClosedError):
-        next(iteration)
-    with consumer_of(log, topic) as another:
-        assert another.committed(TopicPartition(topic, 0)) == 2
-
-
 def test_ctrl_c_in_a_poll_and_on(log: EmbeddedLog, topic: str) -> None:
     with consumer_of(log, topic) as consumer:
         consumer.subscribe([topic])

@@ -244,6 +244,39 @@ def test_closed_by_another_task_only_what_is_processed_is_committed() -> None:
     run(test)
 
 
+def test_who_closes_what_another_task_is_closing_waits_for_that() -> None:
+    async def test(fake: FakeCluster) -> None:
+        groups = filled(fake)
+        consumer = consumer_of(fake)
+        await consumer.subscribe(["t"])
+        await some(consumer, 2)
+        slow = asyncio.Event()
+        closing: list[asyncio.Task[None]] = []
+
+        async def finish(_partitions: list[TopicPartition]) -> None:
+            await consumer.close()  # within the task that closes: of no effect
+            await slow.wait()
+
+        async def program() -> None:
+            async with consumer:
+                await consumer.subscribe(["t"], on_revoke=finish)
+                closing.append(asyncio.ensure_future(consumer.close()))
+                await consumer.poll(60_000, 1)
+                await consumer.poll(60_000, 1)
+
+        running = asyncio.ensure_future(program())
+        await asyncio.sleep(1)
+        assert not running.done()
+        slow.set()
+        with pytest.raises(ClosedError):
+            await running
+        assert closing[0].done()
+        assert A in groups.committed()
+        await consumer.close()
+
+    run(test)
+
+
 def test_closing_takes_no_longer_than_it_may() -> None:
     async def test(fake: FakeCluster) -> None:
         filled(fake)

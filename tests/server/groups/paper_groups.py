@@ -7,7 +7,7 @@ comes with the records that would bring it back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from raftlog.errors import InvalidRequestError, NotLeaderError, RaftlogError, UnknownMemberError
@@ -40,6 +40,9 @@ class PaperGroups:
         self.ticks: list[float] = []
         self.on_start: tuple[bytes, ...] = ()
         self.is_started = True
+        self.joined: list[list[str]] = []  # together
+        self.refused: set[str] = set()
+        self.writes_joins = False
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         if value == BAD:
@@ -73,6 +76,18 @@ class PaperGroups:
         _check_times(now, now_ms)
         self.epochs.setdefault(beat.member_id, max(beat.member_epoch, 1))
         return Step(self.beat(beat.group, beat.member_id))
+
+    def join_all(
+        self, joins: Sequence[Heartbeat], *, now: float, now_ms: int
+    ) -> Step[list[Beat | RaftlogError]]:
+        self.joined.append([join.member_id for join in joins])
+        outcomes: list[Beat | RaftlogError] = []
+        for join in joins:
+            if join.member_id in self.refused:
+                outcomes.append(UnknownMemberError(f"no place for {join.member_id}"))
+            else:
+                outcomes.append(self.heartbeat(join, now=now, now_ms=now_ms).result)
+        return self._step(outcomes, *(b"join" for _ in self.joined if self.writes_joins))
 
     def beat(self, _group: str, member_id: str) -> Beat:
         if member_id not in self.epochs:
@@ -185,10 +200,23 @@ class Shown:
         )
 
     def beat(
-        self, member: str, *, epoch: int = 1, wait_seconds: float = 3.0, owner: str = "connection"
+        self,
+        member: str,
+        *,
+        epoch: int = 1,
+        wait_seconds: float = 3.0,
+        owner: str = "connection",
+        session_ms: int = 45_000,
     ) -> None:
         """Its outcome is told with the member's name."""
-        beat = Heartbeat(group="g", member_id=member, member_epoch=epoch, sequence=1, topics=("t",))
+        beat = Heartbeat(
+            group="g",
+            member_id=member,
+            member_epoch=epoch,
+            sequence=1,
+            topics=("t",),
+            session_timeout_ms=session_ms,
+        )
         self.shard.heartbeat(
             beat,
             lambda answer: self.told.append((member, answer.member_epoch)),

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Iterator
 
 import pytest
 
-from raftlog.errors import NotCoordinatorError, RaftlogError, RetriableError
+from raftlog.client.aio.consumer import AsyncConsumer
+from raftlog.errors import (
+    NotCoordinatorError,
+    OutcomeUnknownError,
+    RaftlogError,
+    RetriableError,
+)
 from raftlog.protocol import api as apis
 from raftlog.protocol import groups as wire
 from raftlog.server.groups.lookup import PATIENCE_SECONDS
+from raftlog.testing.simulator.process import ClientMachine
 from raftlog.testing.simulator.world import World
-from raftlog.types import OFFSETS_TOPIC
+from raftlog.types import OFFSETS_TOPIC, TopicPartition
 from tests.server.groups.simulated import GROUP, GroupCluster
 
 FETCH = wire.OffsetFetchRequest(group=GROUP)
@@ -83,6 +92,44 @@ def test_a_session_begins_anew_with_a_new_coordinator(cluster: GroupCluster) -> 
     assert [member.member_id for member in cluster.described().members] == ["m"]
     cluster.world.run_for(25)
     assert cluster.described().members == []
+
+
+def test_members_with_short_sessions_outlive_a_broker_that_is_gone(cluster: GroupCluster) -> None:
+    """Nothing is committed before it has left the in-sync replicas, which takes longer."""
+    coordinator = cluster.find()
+    cluster.all_in_sync(coordinator)
+    gone = other_than(coordinator)
+    others = [f"broker-{number}" for number in (1, 2, 3) if number != gone]
+    lost: list[list[TopicPartition]] = []
+    seconds: list[float] = []
+
+    async def run(machine: ClientMachine) -> None:
+        consumer = AsyncConsumer(
+            cluster.world.bootstrap,
+            host=machine.host(),
+            group=GROUP,
+            session_timeout_ms=2_000,
+            auto_commit=False,
+        )
+        async with consumer:
+            await consumer.subscribe(["t"], on_lost=lost.append)
+            while not await consumer.assignment():
+                await consumer.poll(100)
+            where = TopicPartition("t", 0)
+            await consumer.commit({where: 0})
+            cluster.world.network.partition([f"broker-{gone}"], others)
+            for _ in range(30):
+                begun = asyncio.get_running_loop().time()
+                waiting = consumer.commit_async({where: 0})
+                while not waiting.done():
+                    await consumer.poll(50)
+                with contextlib.suppress(RetriableError, OutcomeUnknownError):
+                    await waiting
+                seconds.append(asyncio.get_running_loop().time() - begun)
+
+    cluster.client(run)
+    assert max(seconds) > 2, "it has taken longer than a session"
+    assert lost == []
 
 
 def test_who_was_cut_off_tells_no_old_offset(cluster: GroupCluster) -> None:

@@ -310,3 +310,8 @@ def test_groups_are_listed_by_name(groups: GroupClient) -> None:
     for name in ("b", "c", "a", "é"):
         groups.commit(at(0, 5), group=name)
     assert list(groups.listed()) == ["a", "b", "c", "é"]
+
+
+def test_a_list_says_of_which_partitions_the_groups_are(groups: GroupClient) -> None:
+    answer = groups.client.ask(apis.LIST_GROUPS, wire.ListGroupsRequest())
+    assert answer.partitions == list(range(16))

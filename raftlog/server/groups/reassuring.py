@@ -1,0 +1,135 @@
+"""Heartbeats whose answers have to wait for the log: their members are told that all is as it was.
+
+A broker that dies holds up what is decided until it has left the in-sync replicas: seconds, in
+which members would hear nothing, take themselves for cut off, and be cut off, as they send no
+heartbeat while one is unanswered. So who has waited for a third of its session is told again what
+it was told last. That is committed, and no news; and its session was renewed when the heartbeat
+came. Whoever joins or leaves, and whoever may have been thrown out, waits on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from raftlog.errors import RaftlogError
+from raftlog.groups import Beat
+from raftlog.server.groups.answering import Failed
+from raftlog.server.groups.parking import MemberKey
+
+# Of its session, what a heartbeat waits at most: so that the next one may be lost.
+PATIENCE_SHARE: Final = 1 / 3
+MEMBERS_MAX: Final = 100_000  # remembered; one that is not waits for the log
+
+
+class Reassurances:
+    """Those of one shard."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, *, may_tell: Callable[[MemberKey], bool]
+    ) -> None:
+        """``may_tell``: whether this is a member still, and this broker leads, for all it knows."""
+        self._loop = loop
+        self._may_tell = may_tell
+        self._last: dict[MemberKey, Beat] = {}
+
+    def begin(
+        self,
+        member: MemberKey,
+        epoch: int,
+        done: Callable[[Beat], None],
+        failed: Failed,
+        *,
+        session_ms: int,
+    ) -> HeartbeatAnswer:
+        """The answer to a heartbeat that has just come, and said ``epoch``."""
+        until = self._loop.time() + session_ms / 1_000 * PATIENCE_SHARE
+        return HeartbeatAnswer(self, self._loop, member, epoch, done, failed, until=until)
+
+    def told(self, member: MemberKey, beat: Beat) -> None:
+        """The member has been told this, which is committed."""
+        if len(self._last) >= MEMBERS_MAX:
+            self._last.clear()
+        self._last[member] = beat
+
+    def last(self, member: MemberKey, epoch: int) -> Beat | None:
+        """What a member that says ``epoch`` may be told now, if anything."""
+        found = self._last.get(member)
+        if found is None or not 0 < epoch <= found.member_epoch or not self._may_tell(member):
+            return None
+        return found
+
+    def forget_all(self) -> None:
+        self._last.clear()
+
+
+class HeartbeatAnswer:
+    """Of one heartbeat. Ends once, whatever comes first."""
+
+    __slots__ = (
+        "_all",
+        "_done",
+        "_drop",
+        "_epoch",
+        "_failed",
+        "_is_over",
+        "_loop",
+        "_member",
+        "_timer",
+        "_until",
+    )
+
+    def __init__(
+        self,
+        reassurances: Reassurances,
+        loop: asyncio.AbstractEventLoop,
+        member: MemberKey,
+        epoch: int,
+        done: Callable[[Beat], None],
+        failed: Failed,
+        *,
+        until: float,
+    ) -> None:
+        self._all = reassurances
+        self._loop = loop
+        self._member = member
+        self._epoch = epoch
+        self._done = done
+        self._failed = failed
+        self._until = until
+        self._is_over = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._drop: Callable[[], object] | None = None
+
+    def go(self, beat: Beat) -> None:
+        """Tell what was decided: it is committed."""
+        if self._end():
+            self._all.told(self._member, beat)
+            self._done(beat)
+
+    def fail(self, error: RaftlogError) -> None:
+        if self._end():
+            self._failed(error)
+
+    def wait(self, drop: Callable[[], object]) -> None:
+        """It waits for the log, if it has not come already; ``drop`` has it wait no more."""
+        if not self._is_over:
+            self._drop = drop
+            left = max(self._until - self._loop.time(), 0.0)
+            self._timer = self._loop.call_later(left, self._reassure)
+
+    def _reassure(self) -> None:
+        beat = self._all.last(self._member, self._epoch)
+        if beat is not None and self._end():
+            assert self._drop is not None, "it waits"
+            self._drop()
+            self._done(beat)
+
+    def _end(self) -> bool:
+        if self._is_over:
+            return False
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        return True
