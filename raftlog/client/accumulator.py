@@ -162,9 +162,18 @@ class Accumulator:
             return batch.delivery, first
 
     def add_encoded(
-        self, topic: TopicQueues, partition: int | None, body: BatchBody, size: int
+        self,
+        topic: TopicQueues,
+        partition: int | None,
+        body: BatchBody,
+        size: int,
+        *,
+        base_sequence: int | None = None,
     ) -> Delivery | None:
-        """Add a batch that is encoded already, or None. It is closed: nothing joins it."""
+        """Add a batch that is encoded already, or None. It is closed: nothing joins it.
+
+        ``base_sequence``: of its first record, for a producer that counts itself.
+        """
         with self.lock:
             if size > self.bytes_free:
                 self._note_no_room(size)
@@ -173,6 +182,7 @@ class Accumulator:
             self._close_open(queue)
             batch = self._begin(queue)
             batch.body = body
+            batch.base_sequence = base_sequence
             batch.delivery.timestamps_ms = body.first_timestamp_ms
             batch.size_bytes = size
             self.bytes_free -= size

@@ -35,7 +35,10 @@ assert limits.PRODUCER_BATCH_BYTES_MAX // _HEADER_ENTRY_BYTES <= limits.HEADERS_
 
 
 class Identity(NamedTuple):
-    """Who an idempotent producer is to a partition: an id from the broker, and its epoch there."""
+    """Who an idempotent producer is to a partition: an id, and its epoch there.
+
+    The id comes from the broker, or from the producer's name (``raftlog.client.resumable``).
+    """
 
     producer_id: int
     producer_epoch: int
@@ -107,6 +110,7 @@ class PendingBatch:
     """
 
     __slots__ = (
+        "base_sequence",
         "body",
         "delivery",
         "due_at",
@@ -136,6 +140,7 @@ class PendingBatch:
         self.size_bytes = 0  # of its records, at most; what it takes of buffer_memory
         self.delivery = Delivery(queue.topic, queue.partition, self.timestamps_ms)
         self.body: BatchBody | None = None
+        self.base_sequence: int | None = None  # of a producer with a name, which counts itself
         # The sender's:
         self.order = -1  # among the batches of its partition; -1 before it was ever sent
         self.identity: Identity | None = None  # under which ``header`` gives it a sequence

@@ -23,6 +23,10 @@ of a leader that is stopped or cut off, which no answer of another leader tells,
 election may bring it back. If it cannot be settled under its old place, its outcome is unknown, and
 that is what its sender is told.
 
+A producer with a name (``ResumableFlight``) is given its identity, and each batch its sequence.
+None of that ever changes: what would end a sequence *breaks* the partition instead. From the batch
+that is lost on, none is sent any more; those before it go on.
+
 Between leaders: what is in flight went to one leader in one leader epoch. Nothing goes to another
 one until all of it is answered, or taken back because a newer leader is known: so batches reach
 each leader in their order.
@@ -157,6 +161,10 @@ class Flight:
         """Whether it may be in a log under a place that is given up: it cannot have another."""
         return batch.outcome_unknown and batch.identity is not None and not self._is_sealed(batch)
 
+    def why_broken(self, batch: PendingBatch) -> RaftlogError | None:  # noqa: ARG002
+        """Why ``batch`` must not be sent any more: never, where a sequence can begin anew."""
+        return None
+
     def begin_anew(self) -> None:
         """The log behind the partition is another one: it knows no sequence of ours."""
         if self.identity is not None:
@@ -172,10 +180,15 @@ class Flight:
             body,
             producer_id=self.identity.producer_id,
             producer_epoch=self.identity.producer_epoch,
-            base_sequence=self._next_sequence,
+            base_sequence=self._take_sequence(batch, body),
         )
         assert not batch.outcome_unknown, "it may be in a log under its former place"
-        self._next_sequence = (self._next_sequence + body.record_count) & SEQUENCE_MASK
+
+    def _take_sequence(self, batch: PendingBatch, body: BatchBody) -> int:  # noqa: ARG002
+        """The number of the batch's first record, as it goes out for the first time."""
+        sequence = self._next_sequence
+        self._next_sequence = (sequence + body.record_count) & SEQUENCE_MASK
+        return sequence
 
     def _raise_epoch(self) -> None:
         """Begin a new sequence. What was sealed before and is not resolved is sealed anew."""
@@ -213,7 +226,7 @@ class Flight:
                 again.append(batch)
             else:
                 lost.append((batch, error))
-                self.lose(batch)
+                self.lose(batch, error)
         return Settlement(again, lost)
 
     def _verdict(self, batch: PendingBatch, *, first: bool, now: float) -> RaftlogError | None:
@@ -237,10 +250,59 @@ class Flight:
             return refused(batch, error)
         return expired(batch) if batch.expires_at <= now else None
 
-    def lose(self, batch: PendingBatch) -> None:
+    def lose(self, batch: PendingBatch, error: RaftlogError) -> None:  # noqa: ARG002
         """The batch is not sent again: if it has a place in the sequence, that may be a hole."""
         if self._is_sealed(batch):
             self.spent = True
+
+
+@dataclass(slots=True)
+class ResumableFlight(Flight):
+    """One partition of a producer with a name. ``identity`` is given, and stays."""
+
+    _reason: RaftlogError | None = None  # why the partition is broken, once it is
+    _broken_at: int = 0  # the ``order`` from which on it is
+
+    def why_broken(self, batch: PendingBatch) -> RaftlogError | None:
+        """Why ``batch`` must not be sent (again): one before it was lost for good."""
+        if self._reason is None or self._order_of(batch) < self._broken_at:
+            return None
+        queue = batch.queue
+        return type(self._reason)(
+            f"{queue.topic}:{queue.partition}: this producer's sequence ended before this batch, "
+            f"because {self._reason}"
+        )
+
+    def begin_anew(self) -> None:
+        """The log behind the partition is another one: what was counted is not in it."""
+        reason = UnknownTopicError(
+            "the topic was deleted, and there is another one of that name: what this producer has "
+            "stored is gone. Start again, and ask it what is stored()"
+        )
+        self._break(0, reason)
+
+    def lose(self, batch: PendingBatch, error: RaftlogError) -> None:
+        """The batch is not sent again, so nothing after it may be."""
+        self._break(self._order_of(batch), error)
+
+    def _break(self, order: int, reason: RaftlogError) -> None:
+        if self._reason is None or order < self._broken_at:
+            self._reason, self._broken_at = reason, order
+
+    def _order_of(self, batch: PendingBatch) -> int:
+        return self._next_order if batch.order < 0 else batch.order
+
+    def _take_sequence(self, batch: PendingBatch, body: BatchBody) -> int:  # noqa: ARG002
+        assert batch.base_sequence is not None, "whoever has a name counts records himself"
+        return batch.base_sequence
+
+    def _verdict(self, batch: PendingBatch, *, first: bool, now: float) -> RaftlogError | None:
+        broken = self.why_broken(batch)
+        if broken is not None:
+            return refused(batch, broken)
+        if first and isinstance(batch.error, OutOfOrderSequenceError):
+            return refused(batch, overtaken(batch))
+        return Flight._verdict(self, batch, first=first, now=now)
 
 
 def stranded(batch: PendingBatch) -> RaftlogError:
@@ -250,6 +312,17 @@ def stranded(batch: PendingBatch) -> RaftlogError:
         f"{queue.topic}:{queue.partition}: an attempt got no answer and may have been stored; a "
         "batch before this one was lost, so it cannot be repeated without the risk of storing it "
         f"twice; the last attempt: {batch.error}"
+    )
+
+
+def overtaken(batch: PendingBatch) -> RaftlogError:
+    """The error of the first batch in line whose number is not the one that comes next."""
+    queue = batch.queue
+    return OutOfOrderSequenceError(
+        f"{queue.topic}:{queue.partition}: what is stored under this producer's name and epoch is "
+        "not what it was when this run began: another run of the same name has appended "
+        "meanwhile, or the state has expired. Nothing is stored twice. Start again with a new "
+        f"producer, which begins where stored() says ({batch.error})"
     )
 
 

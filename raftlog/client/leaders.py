@@ -17,6 +17,7 @@ from raftlog.client.connection import SILENCE_S
 from raftlog.client.retry import is_behind, may_pass
 from raftlog.client.stand_ins import STAND_IN_AFTER_S, End, replica_offsets
 from raftlog.errors import (
+    ConnectionLostError,
     LeaderNotAvailableError,
     NotLeaderError,
     OutcomeUnknownError,
@@ -31,6 +32,13 @@ from raftlog.protocol.fetch import (
     ListOffsetsResponse,
     OffsetAnswer,
     OffsetQuery,
+)
+from raftlog.protocol.produce import (
+    DescribedProducer,
+    DescribedProducers,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    ProducersQuery,
 )
 from raftlog.protocol.schema import Failure, Message
 from raftlog.protocol.topics import (
@@ -143,7 +151,39 @@ async def delete_records(
     return await _Asking(cluster, apis.DELETE_RECORDS, list(before), request, read).run(None)
 
 
-_STEP: Final = limits.PARTITIONS_PER_REQUEST_MAX
+async def describe_producer(
+    cluster: Cluster, partitions: Sequence[TopicPartition], producer_id: int
+) -> dict[TopicPartition, DescribedProducer]:
+    """What each partition has of one producer, committed. Raises the first failure as the error."""
+
+    def request(asked: Sequence[TopicPartition]) -> Message:
+        return DescribeProducersRequest(
+            partitions=[
+                ProducersQuery(
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    producer_ids=[producer_id],
+                    leader_epoch=cluster.view.partition(*tp).leader_epoch,
+                )
+                for tp in asked
+            ]
+        )
+
+    def read(message: Message) -> Sequence[DescribedProducers]:
+        assert isinstance(message, DescribeProducersResponse)
+        return message.partitions
+
+    asking = _Asking(cluster, apis.DESCRIBE_PRODUCERS, partitions, request, read)
+    answers = await asking.run(None)
+    found: dict[TopicPartition, DescribedProducer] = {}
+    for tp, answer in answers.items():
+        if [one.producer_id for one in answer.producers] != [producer_id]:
+            raise ConnectionLostError(f"the broker's answer about {tp} is for other producers")
+        found[tp] = answer.producers[0]
+    return found
+
+
+_STEP: Final = min(limits.PARTITIONS_PER_REQUEST_MAX, limits.PRODUCERS_PER_REQUEST_MAX)
 _LOOK_AGAIN_S: Final = 0.2  # for a newer leader than one that is silent
 
 

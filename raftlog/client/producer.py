@@ -106,7 +106,109 @@ class ProducerBase:
         """What only one of the skins has."""
 
 
-class Producer(ProducerBase):
+class ProducerThread:
+    """The life of a synchronous producer: an I/O thread, waits for room, and the end."""
+
+    _closed = True  # until it is set up: there is nothing to close
+    _core: ProducerCore
+
+    def _begin(self, host: Host) -> None:
+        """Set up. ``_core`` is there by now."""
+        self._accumulator = self._core.accumulator
+        self._owns_thread = host.loop_thread is None
+        self._thread = host.loop_thread or LoopThread("raftlog-producer")
+        self._thread.at_fork.add(self._accumulator.leave_behind)
+        self._core.attach(self._thread.schedule)
+        self._max_block_s = self._core.settings.max_block_ms / 1_000
+        self._used = False
+        self._closed = False
+
+    def _prepare(self, topic: str) -> TopicQueues:
+        """Learn about a topic that is sent to for the first time."""
+        if self._closed:
+            raise ClosedError("the producer was closed")
+        if not isinstance(topic, str):
+            raise TypeError(f"topic={topic!r}: the name of a topic (str)")
+        self._used = True
+        return self._thread.call(lambda: self._core.prepare(topic))
+
+    def _wait_for_room(self, deadline: float) -> None:
+        self._core.wake()
+        refuse_io_thread()
+        left = deadline - self._core.monotonic()
+        if left <= 0 or not wait_once(self._accumulator.when_room, left):
+            raise self._core.no_room()
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every record sent so far is acknowledged or has failed; send them at once.
+
+        ``timeout``: seconds; default: as long as it takes, which delivery_timeout_ms bounds. A
+        record's failure is its future's to tell, not flush's.
+
+        Raises ``TimeoutError`` when the time is over (the records are still being sent), and
+        ``ClosedError``.
+        """
+        if self._closed:
+            raise ClosedError("the producer was closed")
+        self._flush(timeout)
+
+    def _flush(self, timeout: float | None) -> None:
+        deliveries = self._accumulator.hurry()
+        if not deliveries:
+            return
+        self._core.wake()
+        if not wait_for(pending_of(deliveries), timeout):
+            raise TimeoutError(
+                f"batches not acknowledged within {timeout} s: {len(deliveries)}; they are still "
+                "being sent"
+            )
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush, for up to ``timeout`` seconds (default: as ``flush``), then stop. Idempotent.
+
+        Records that are not acknowledged by then fail: with ``ClosedError`` if they were not sent,
+        with ``ConnectionLostError`` if they may or may not have been stored.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._thread.at_fork.discard(self._accumulator.leave_behind)
+        try:
+            if self._used:
+                self._accumulator.shut()
+                self._flush_and_end(timeout)
+        finally:
+            if self._owns_thread:
+                self._thread.stop()
+
+    def _flush_and_end(self, timeout: float | None) -> None:
+        try:
+            with suppress(TimeoutError):
+                self._flush(timeout)
+        finally:  # also when Ctrl-C ends the wait: no future may be left undecided
+            self._thread.call(self._core.close)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        interrupted = kind is not None and not issubclass(kind, Exception)
+        self.close(CLOSE_AFTER_INTERRUPT_S if interrupted else None)
+
+    def __del__(self) -> None:
+        if not self._closed and self._used:
+            warnings.warn(
+                f"unclosed {self!r}: close it, or use `with`",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+            self._thread.abandon(self._core.close, stop=self._owns_thread)
+
+
+class Producer(ProducerThread, ProducerBase):
     """Sends records. Safe to share between threads; a context manager, which flushes and closes.
 
     A record's failure, whatever it is, comes out of its future; ``send`` itself raises only for
@@ -114,18 +216,13 @@ class Producer(ProducerBase):
     producer is closed.
     """
 
-    _closed = True  # until it is set up: there is nothing to close
-
     def _setup(self) -> None:
-        self._owns_thread = self._host.loop_thread is None
-        self._thread = self._host.loop_thread or LoopThread("raftlog-producer")
-        self._thread.at_fork.add(self._accumulator.leave_behind)
-        self._core.attach(self._thread.schedule)
         self._append = self._accumulator.append
         self._is_custom = self._core.is_custom
-        self._max_block_s = self._core.settings.max_block_ms / 1_000
-        self._used = False
-        self._closed = False
+        self._begin(self._host)
+
+    def __enter__(self) -> Producer:
+        return self
 
     def send(
         self,
@@ -223,90 +320,3 @@ class Producer(ProducerBase):
             if self._accumulator.wake_needed:
                 core.wake()
         return RangesFuture(parts)
-
-    def _prepare(self, topic: str) -> TopicQueues:
-        """Learn about a topic that is sent to for the first time."""
-        if self._closed:
-            raise ClosedError("the producer was closed")
-        if not isinstance(topic, str):
-            raise TypeError(f"topic={topic!r}: the name of a topic (str)")
-        self._used = True
-        return self._thread.call(lambda: self._core.prepare(topic))
-
-    def _wait_for_room(self, deadline: float) -> None:
-        self._core.wake()
-        refuse_io_thread()
-        left = deadline - self._core.monotonic()
-        if left <= 0 or not wait_once(self._accumulator.when_room, left):
-            raise self._core.no_room()
-
-    def flush(self, timeout: float | None = None) -> None:
-        """Wait until every record sent so far is acknowledged or has failed; send them at once.
-
-        ``timeout``: seconds; default: as long as it takes, which delivery_timeout_ms bounds. A
-        record's failure is its future's to tell, not flush's.
-
-        Raises ``TimeoutError`` when the time is over (the records are still being sent), and
-        ``ClosedError``.
-        """
-        if self._closed:
-            raise ClosedError("the producer was closed")
-        self._flush(timeout)
-
-    def _flush(self, timeout: float | None) -> None:
-        deliveries = self._accumulator.hurry()
-        if not deliveries:
-            return
-        self._core.wake()
-        if not wait_for(pending_of(deliveries), timeout):
-            raise TimeoutError(
-                f"batches not acknowledged within {timeout} s: {len(deliveries)}; they are still "
-                "being sent"
-            )
-
-    def close(self, timeout: float | None = None) -> None:
-        """Flush, for up to ``timeout`` seconds (default: as ``flush``), then stop. Idempotent.
-
-        Records that are not acknowledged by then fail: with ``ClosedError`` if they were not sent,
-        with ``ConnectionLostError`` if they may or may not have been stored.
-        """
-        if self._closed:
-            return
-        self._closed = True
-        self._thread.at_fork.discard(self._accumulator.leave_behind)
-        try:
-            if self._used:
-                self._accumulator.shut()
-                self._flush_and_end(timeout)
-        finally:
-            if self._owns_thread:
-                self._thread.stop()
-
-    def _flush_and_end(self, timeout: float | None) -> None:
-        try:
-            with suppress(TimeoutError):
-                self._flush(timeout)
-        finally:  # also when Ctrl-C ends the wait: no future may be left undecided
-            self._thread.call(self._core.close)
-
-    def __enter__(self) -> Producer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        interrupted = kind is not None and not issubclass(kind, Exception)
-        self.close(CLOSE_AFTER_INTERRUPT_S if interrupted else None)
-
-    def __del__(self) -> None:
-        if not self._closed and self._used:
-            warnings.warn(
-                f"unclosed {self!r}: close it, or use `with`",
-                ResourceWarning,
-                stacklevel=2,
-                source=self,
-            )
-            self._thread.abandon(self._core.close, stop=self._owns_thread)

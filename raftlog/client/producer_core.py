@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, cast
 
 from raftlog.client.accumulator import Accumulator
-from raftlog.client.batch import Run, TopicQueues
+from raftlog.client.batch import Identity, Run, TopicQueues
 from raftlog.client.cluster import Cluster
 from raftlog.client.delivery import Delivery, DeliveryFuture, RangesFuture
 from raftlog.client.host import Host
@@ -43,9 +43,11 @@ class ProducerCore:
         settings: ProducerSettings,
         host: Host,
         *,
-        key_serializer: Serializer | None,
-        value_serializer: Serializer | None,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        identity: Identity | None = None,
     ) -> None:
+        """``identity``: of a producer with a name; else brokers are asked for one."""
         chance = host.chance
         self.settings = settings
         self.cluster = Cluster(connection, connector=host.connector, chance=chance)
@@ -58,7 +60,9 @@ class ProducerCore:
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
         self._wall_ms = host.clock.wall_ms
-        self._sender = Sender(settings, self.cluster, self.accumulator, clock=host.clock)
+        self._sender = Sender(
+            settings, self.cluster, self.accumulator, clock=host.clock, identity=identity
+        )
         self._schedule: Callable[[Callable[[], None]], object] | None = None
         self._keeper: asyncio.Task[None] | None = None
 

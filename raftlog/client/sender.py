@@ -21,7 +21,7 @@ from raftlog.client.batch import Identity, PartitionQueue, PendingBatch
 from raftlog.client.cluster import Cluster
 from raftlog.client.connection import Answer, Connection
 from raftlog.client.delivery import NO_OFFSET
-from raftlog.client.flight import Flight, expired, refused, stranded
+from raftlog.client.flight import Flight, ResumableFlight, expired, refused, stranded
 from raftlog.client.links import Errand, Link, Links
 from raftlog.client.metadata import ClusterView, PartitionView
 from raftlog.client.retry import is_behind, is_old_news, may_retry
@@ -87,7 +87,9 @@ class Sender:
         accumulator: Accumulator,
         *,
         clock: Clock,
+        identity: Identity | None = None,
     ) -> None:
+        """``identity``: of a producer with a name, to be kept; else brokers are asked for one."""
         self._settings = settings
         self._cluster = cluster
         self._accumulator = accumulator
@@ -101,7 +103,8 @@ class Sender:
         )
         self._requests: dict[_Request, None] = {}  # in the order they were sent
         self._flights: dict[PartitionQueue, Flight] = {}
-        self._producer: Identity | None = None
+        self._given = identity
+        self._producer = identity
         self._asking_identity = False
         self._identity_error: RaftlogError | None = None  # why there is none yet
         self._timer: asyncio.TimerHandle | None = None
@@ -143,8 +146,7 @@ class Sender:
     ) -> float:
         """Load the next batch of ``queue`` if it can go; when to look at the queue again."""
         flight = self._flight(queue)
-        if head.expires_at <= now and not flight.in_flight:
-            self._expire(queue, flight, now)
+        if self._gives_up(queue, flight, head, now):
             return now
         if flight.is_busy(head):
             return NEVER  # an answer comes first, and pumps
@@ -355,6 +357,19 @@ class Sender:
 
     # -- batches that are not delivered
 
+    def _gives_up(
+        self, queue: PartitionQueue, flight: Flight, head: PendingBatch, now: float
+    ) -> bool:
+        """Whether ``head`` was not to be sent any more, and so has failed."""
+        broken = flight.why_broken(head)
+        if broken is not None:
+            self._fail_all(queue, flight, broken)
+            return True
+        if head.expires_at <= now and not flight.in_flight:
+            self._expire(queue, flight, now)
+            return True
+        return False
+
     def _expire(self, queue: PartitionQueue, flight: Flight, now: float) -> None:
         for batch in self._accumulator.take_expired(queue, now):
             if batch.error is None:
@@ -372,11 +387,14 @@ class Sender:
     def _drop(self, queue: PartitionQueue, flight: Flight, error: RaftlogError) -> None:
         """The partition is gone: fail everything that waits for it."""
         self._accumulator.forget(queue.topic)
+        self._fail_all(queue, flight, error)
+
+    def _fail_all(self, queue: PartitionQueue, flight: Flight, error: RaftlogError) -> None:
         for batch in self._accumulator.drop(queue):
             self._fail(batch, flight, refused(batch, type(error)(*error.args)))
 
     def _fail(self, batch: PendingBatch, flight: Flight, error: RaftlogError) -> None:
-        flight.lose(batch)
+        flight.lose(batch, error)
         self._resolve(batch, error)
 
     def _resolve(self, batch: PendingBatch, error: RaftlogError) -> None:
@@ -392,11 +410,16 @@ class Sender:
     def _flight(self, queue: PartitionQueue) -> Flight:
         flight = self._flights.get(queue)
         if flight is None:
-            flight = self._flights[queue] = Flight(self._settings.idempotent)
+            flight = self._flights[queue] = self._new_flight()
         if queue.is_anew:
             queue.is_anew = False
             flight.begin_anew()
         return flight
+
+    def _new_flight(self) -> Flight:
+        if self._given is None:
+            return Flight(self._settings.idempotent)
+        return ResumableFlight(idempotent=True, identity=self._given)
 
     def _on_links(self) -> None:
         """A road is open or closed, metadata came, or a broker is overdue."""

@@ -176,6 +176,15 @@ DELETE_OFFSETS: Final = Api(
     29, "delete_offsets", groups.DeleteOffsetsRequest, groups.DeleteOffsetsResponse
 )
 
+# -- producers with a name -------------------------------------------------------------------------
+DESCRIBE_PRODUCERS: Final = Api(
+    30,
+    "describe_producers",
+    produce.DescribeProducersRequest,
+    produce.DescribeProducersResponse,
+    idempotent=True,
+)
+
 APIS: Final[dict[int, Api]] = {
     api.number: api
     for api in (
@@ -209,6 +218,7 @@ APIS: Final[dict[int, Api]] = {
         DESCRIBE_GROUPS,
         DELETE_GROUPS,
         DELETE_OFFSETS,
+        DESCRIBE_PRODUCERS,
     )
 }
 

@@ -1,4 +1,4 @@
-"""``produce`` and ``init_producer_id``.
+"""``produce``, ``init_producer_id`` and ``describe_producers``.
 
 A produce request carries at most one batch per partition; the batches' bytes follow the header in
 the order of ``partitions``, each ``length`` bytes long. With ``acks=0`` there is no response at
@@ -22,6 +22,8 @@ from raftlog.protocol.schema import (
     WireOffset,
     WireTimestamp,
 )
+
+ProducerId = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class ProducePartition(Message):
@@ -65,5 +67,49 @@ class InitProducerIdRequest(Message):
 
 
 class InitProducerIdResponse(Message):
-    producer_id: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+    producer_id: ProducerId
     producer_epoch: Annotated[int, Meta(ge=0, le=(1 << 15) - 1)]
+
+
+class ProducersQuery(Message):
+    """What a partition's log has of these producers. ``leader_epoch`` as in ``produce``."""
+
+    topic: TopicName
+    partition: PartitionIndex
+    producer_ids: Annotated[
+        list[ProducerId], Meta(min_length=1, max_length=limits.PRODUCERS_PER_REQUEST_MAX)
+    ]
+    leader_epoch: WireEpoch = -1
+
+
+class DescribeProducersRequest(Message):
+    """Of all its partitions together: at most ``PRODUCERS_PER_REQUEST_MAX`` producer ids."""
+
+    partitions: Annotated[
+        list[ProducersQuery], Meta(min_length=1, max_length=limits.PARTITIONS_PER_REQUEST_MAX)
+    ]
+
+
+class DescribedProducer(Message):
+    """What a producer last wrote to a partition; -1 in all three if nothing is known of it.
+
+    ``last_sequence``: of the last record of the batch; ``last_offset``: where that one is stored.
+    """
+
+    producer_id: ProducerId
+    producer_epoch: Annotated[int, Meta(ge=-1, le=(1 << 15) - 1)] = -1
+    last_sequence: Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)] = -1
+    last_offset: WireOffset = -1
+
+
+class DescribedProducers(Message):
+    """One partition's answer: its producers in the order asked for. All it says is committed."""
+
+    topic: TopicName
+    partition: PartitionIndex
+    failure: Failure | None = None
+    producers: list[DescribedProducer] = []
+
+
+class DescribeProducersResponse(Message):
+    partitions: list[DescribedProducers]

@@ -13,6 +13,7 @@ from raftlog.server.context import BrokerContext
 from raftlog.server.handlers import (
     api_versions,
     cluster,
+    describe_producers,
     fetch,
     groups,
     init_producer_id,
@@ -60,6 +61,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.DESCRIBE_GROUPS.number: groups.handle_describe,
     api.DELETE_GROUPS.number: groups.handle_delete,
     api.DELETE_OFFSETS.number: groups.handle_delete_offsets,
+    api.DESCRIBE_PRODUCERS.number: describe_producers.handle,
 }
 
 

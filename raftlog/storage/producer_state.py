@@ -34,6 +34,14 @@ class WrittenBatch(NamedTuple):
     append_timestamp_ms: TimestampMs
 
 
+class LastWritten(NamedTuple):
+    """The last that a producer has in the log: its epoch, and where and as what that record is."""
+
+    epoch: int
+    last_sequence: int
+    last_offset: Offset
+
+
 @dataclass(slots=True)
 class _Producer:
     epoch: int
@@ -81,9 +89,18 @@ class ProducerTable:
                 f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence "
                 f"{header.base_sequence} where {expected} comes next: batches before it are "
                 "missing, or it is older than the last "
-                f"{limits.PRODUCER_BATCHES_REMEMBERED}. Start again with a new producer id"
+                f"{limits.PRODUCER_BATCHES_REMEMBERED}. Start again: with a new producer id, or, "
+                "under a producer's name, after what is stored"
             )
         return None
+
+    def last_written(self, producer_id: int) -> LastWritten | None:
+        """What a producer wrote last, committed or not; None if nothing is known of it."""
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return None
+        newest = producer.batches[-1]
+        return LastWritten(producer.epoch, newest.last_sequence, newest.last_offset)
 
     def newest_base_offsets(self) -> list[Offset]:
         """Where the newest batch of each producer begins: what compaction has to leave of it."""

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from raftlog.client.accumulator import Accumulator
-from raftlog.client.batch import TopicQueues
+from raftlog.client.batch import Identity, TopicQueues
 from raftlog.client.cluster import Cluster
 from raftlog.client.delivery import DeliveryFuture
 from raftlog.client.sender import Sender
@@ -21,7 +21,9 @@ from tests.client.world import FakeCluster
 class Rig:
     """A sender, what it drives and where it sends."""
 
-    def __init__(self, fake: FakeCluster, **settings: Any) -> None:
+    def __init__(
+        self, fake: FakeCluster, *, identity: Identity | None = None, **settings: Any
+    ) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         host = fake.host
@@ -40,7 +42,9 @@ class Rig:
             chance=host.chance,
         )
         self.accumulator = Accumulator(self.settings, clock=clock, choose=lambda _count: 0)
-        self.sender = Sender(self.settings, self.cluster, self.accumulator, clock=clock)
+        self.sender = Sender(
+            self.settings, self.cluster, self.accumulator, clock=clock, identity=identity
+        )
 
     async def __aenter__(self) -> Rig:
         for name in self.fake.topics:

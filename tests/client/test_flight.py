@@ -262,10 +262,10 @@ def test_a_batch_lost_while_it_waited_spends_its_place() -> None:
     launch(flight, first := batch())
     flight.setback(first, MOVED)
     flight.settle(0.0)
-    flight.lose(first)
+    flight.lose(first, MOVED)
     launch(flight, second := batch())
     assert place(second) == (7, 1, 0)
-    flight.lose(batch())  # one that was never launched leaves no hole
+    flight.lose(batch(), MOVED)  # one that was never launched leaves no hole
     assert not flight.spent
 
 

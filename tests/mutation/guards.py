@@ -18,6 +18,7 @@ from tests.mutation import (
     guards_leading,
     guards_log,
     guards_peers,
+    guards_producers,
     guards_raft,
     guards_roles,
     guards_states,
@@ -41,4 +42,5 @@ GUARDS: Final[tuple[Guard, ...]] = (
     *guards_consumer_groups.GUARDS,
     *guards_compacting.GUARDS,
     *guards_coordinator.GUARDS,
+    *guards_producers.GUARDS,
 )

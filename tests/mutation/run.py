@@ -31,7 +31,16 @@ from tests.mutation.guard import Guard, StaleGuardError
 from tests.mutation.guards import GUARDS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-COPIED: Final = ("raftlog", "cli", "spark_source", "jepsen_like", "tests", "docs", "pyproject.toml")
+COPIED: Final = (
+    "raftlog",
+    "cli",
+    "spark_source",
+    "pyspark_raftlog",
+    "jepsen_like",
+    "tests",
+    "docs",
+    "pyproject.toml",
+)
 TEST_SECONDS_MAX: Final = 60  # of one test: without its guard it may hang
 RUN_SECONDS_MAX: Final = 300
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from raftlog.record import BatchHeader, parse_header
 from raftlog.storage.producer_state import (
     PRODUCER_EXPIRY_MS,
     SEQUENCES,
+    LastWritten,
     ProducerTable,
     WrittenBatch,
     last_sequence,
@@ -190,3 +193,131 @@ def test_cutting_gives_the_table_of_the_shorter_log(
             assert known[0][2][-1] == expected.snapshot()["producers"][0][2][-1]
     elif first_left == 0:
         assert table.snapshot() == expected.snapshot()
+
+
+def test_what_a_producer_wrote_last() -> None:
+    table = table_of(
+        header_of(0, count=3, offset=10),
+        header_of(3, count=2, offset=20),
+        header_of(0, epoch=4, offset=30, producer_id=8),
+    )
+    assert table.last_written(ID) == LastWritten(0, 4, 21)
+    assert table.last_written(8) == LastWritten(4, 0, 30)
+    assert table.last_written(9) is None
+    table.note(header_of(0, epoch=1, offset=40))
+    assert table.last_written(ID) == LastWritten(1, 0, 40)
+
+
+RECORDS = 12  # that each run of the model appends
+numbered = cache(header_of)  # making one takes longer than all that is done with it
+
+
+class Run:
+    """A run of a producer with a name: it asks how many records are stored, and sends the rest."""
+
+    def __init__(self) -> None:
+        self.next: int | None = None  # the number of its next record; None before it asked
+
+
+class Model:
+    """A partition's log, its producers, and a network that keeps, repeats and reorders batches."""
+
+    def __init__(self) -> None:
+        self.table = ProducerTable()
+        self.log: list[BatchHeader] = []
+        self.committed = 0  # batches of the log
+        self.sent: list[BatchHeader] = []  # ever, by anybody: each may arrive at any time, again
+        self.told_max = 0  # records that some run was told are stored
+
+    @property
+    def numbers(self) -> list[int]:
+        """Which records are in the log, in its order."""
+        return [
+            header.base_sequence + number
+            for header in self.log
+            for number in range(header.record_count)
+        ]
+
+    def ask(self, run: Run) -> None:
+        """As the leader answers: what it speaks of is committed by then."""
+        written = self.table.last_written(ID)
+        self.committed = len(self.log)
+        run.next = 0 if written is None else written.last_sequence + 1
+        self.told_max = max(self.told_max, run.next)
+
+    def send(self, run: Run, count: int) -> None:
+        if run.next is not None and run.next < RECORDS:
+            count = min(count, RECORDS - run.next)
+            self.sent.append(numbered(run.next, count=count))
+            run.next += count
+
+    def arrive(self, header: BatchHeader) -> bool:
+        """Whether it is stored now, or was."""
+        try:
+            if self.table.check(header) is None:
+                header = header._replace(base_offset=len(self.numbers))
+                self.log.append(header)
+                self.table.note(header)
+        except OutOfOrderSequenceError:
+            return False
+        return True
+
+    def elect(self, kept: int) -> None:
+        """Another leader, whose log may lack what is not committed."""
+        del self.log[max(kept, self.committed) :]
+        self.table.cut(len(self.numbers), table_from(self.log))
+
+    def check(self) -> None:
+        assert self.numbers == list(range(len(self.numbers))), "each once, in order"
+        assert self.told_max <= len(self.numbers), "what a run leaves out stays"
+
+
+def table_from(log: list[BatchHeader]) -> ProducerTable:
+    table = ProducerTable()
+    for header in log:
+        table.note(header)
+    return table
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["send", "send", "repeat", "ask", "crash", "commit", "elect"]),
+        st.integers(0, 7),  # which run, batch or place in the log
+        st.integers(1, 4),  # how many records
+    ),
+    min_size=20,
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_two_runs_of_one_name_store_each_record_once(steps: list[tuple[str, int, int]]) -> None:
+    """Whatever they append at the same time, in whatever batches, and whatever becomes of those."""
+    model = Model()
+    runs = [Run(), Run()]
+    for run in runs:
+        model.ask(run)
+    for what, which, count in steps:
+        if what == "ask":
+            model.ask(runs[which % 2])
+        elif what == "send":
+            before = len(model.sent)
+            model.send(runs[which % 2], count)
+            if which < 6:  # the others may arrive later, or never
+                for header in model.sent[before:]:
+                    model.arrive(header)
+        elif what == "repeat" and model.sent:
+            model.arrive(model.sent[-1 - which % len(model.sent)])
+        elif what == "crash":
+            runs[which % 2] = Run()
+        elif what == "commit":
+            model.committed = max(model.committed, min(which, len(model.log)))
+        elif what == "elect":
+            model.elect(which)
+        model.check()
+    last = Run()
+    model.ask(last)
+    while last.next is not None and last.next < RECORDS:
+        model.send(last, 5)
+        assert model.arrive(model.sent[-1]), "with nobody else there, a run gets to the end"
+    assert model.numbers == list(range(RECORDS))

@@ -1,0 +1,136 @@
+"""``describe_producers``: what a partition's log has of some producers, as far as it stays so.
+
+A producer with a name that starts again leaves out what it is told is stored. So nothing is told
+that a new leader could still cut away: each answer waits until all that it speaks of is committed,
+and then until it is certain that no other leader knows of more.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import cast
+
+from raftlog import limits
+from raftlog.errors import InvalidRequestError, NotEnoughReplicasError, RaftlogError
+from raftlog.protocol.connection import Request
+from raftlog.protocol.produce import (
+    DescribedProducer,
+    DescribedProducers,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    ProducersQuery,
+)
+from raftlog.protocol.schema import Failure
+from raftlog.replication.leadership import Leadership
+from raftlog.server.context import BrokerContext
+from raftlog.server.replica_host import PartitionHost
+from raftlog.server.reply import Reply
+from raftlog.types import Offset
+
+
+def handle(context: BrokerContext, request: Request, reply: Reply) -> None:
+    queries = cast(DescribeProducersRequest, request.message).partitions
+    count = sum(len(query.producer_ids) for query in queries)
+    if count > limits.PRODUCERS_PER_REQUEST_MAX:
+        raise InvalidRequestError(
+            f"the request asks for {count} producers over all of its partitions; at most "
+            f"{limits.PRODUCERS_PER_REQUEST_MAX} are answered at a time: split it"
+        )
+    describing = _Describing(context, reply, len(queries))
+    for index, query in enumerate(queries):
+        describing.begin(index, query)
+
+
+class _Describing:
+    """One request under way: its answer goes out when every partition has its own."""
+
+    __slots__ = ("_answers", "_context", "_missing", "_reply")
+
+    def __init__(self, context: BrokerContext, reply: Reply, count: int) -> None:
+        self._context = context
+        self._reply = reply
+        self._answers: list[DescribedProducers | None] = [None] * count
+        self._missing = count
+
+    def begin(self, index: int, query: ProducersQuery) -> None:
+        """Note what the log has now; answer once that is committed, and nobody leads anew."""
+        try:
+            host = self._context.topics.host(query.topic, query.partition)
+            host.check_epoch(query.leader_epoch)
+            leadership = host.check_leading()
+            answer, end_offset = _described(query, host)
+            _check_committable(host, leadership, end_offset)
+        except RaftlogError as error:
+            self._settle(index, _failed(query, error))
+            return
+        host.when_committed(end_offset, partial(self._committed, index, query, host, answer))
+
+    def _committed(
+        self,
+        index: int,
+        query: ProducersQuery,
+        host: PartitionHost,
+        answer: DescribedProducers,
+        error: RaftlogError | None,
+    ) -> None:
+        """What ``answer`` says stays so; or ``error`` says why it may not."""
+        cluster = self._context.cluster
+        if error is not None or cluster is None:
+            self._confirmed(index, query, answer, error)
+            return
+        cluster.confirm(host, partial(self._confirmed, index, query, answer))
+
+    def _confirmed(
+        self,
+        index: int,
+        query: ProducersQuery,
+        answer: DescribedProducers,
+        error: RaftlogError | None,
+    ) -> None:
+        self._settle(index, answer if error is None else _failed(query, error))
+
+    def _settle(self, index: int, answer: DescribedProducers) -> None:
+        assert self._answers[index] is None, "a partition of a request has one outcome"
+        self._answers[index] = answer
+        self._missing -= 1
+        if self._missing == 0:
+            answers = cast(list[DescribedProducers], self._answers)
+            self._reply.send(DescribeProducersResponse(partitions=answers))
+
+
+def _described(query: ProducersQuery, host: PartitionHost) -> tuple[DescribedProducers, Offset]:
+    """What the log has of each producer, and the offset behind the last record of them all."""
+    producers: list[DescribedProducer] = []
+    end_offset = 0
+    for producer_id in query.producer_ids:
+        written = host.log.producers.last_written(producer_id)
+        if written is None:
+            producers.append(DescribedProducer(producer_id=producer_id))
+            continue
+        end_offset = max(end_offset, written.last_offset + 1)
+        producers.append(
+            DescribedProducer(
+                producer_id=producer_id,
+                producer_epoch=written.epoch,
+                last_sequence=written.last_sequence,
+                last_offset=written.last_offset,
+            )
+        )
+    answer = DescribedProducers(topic=query.topic, partition=query.partition, producers=producers)
+    return answer, end_offset
+
+
+def _check_committable(host: PartitionHost, leadership: Leadership, end_offset: Offset) -> None:
+    """Say at once what a wait for a commit would wait for. It would be for long."""
+    if end_offset > host.high_watermark and not leadership.has_quorum:
+        state = leadership.state
+        raise NotEnoughReplicasError(
+            f"{host.topic_partition}: what was appended last is not committed: of its replicas "
+            f"{sorted(state.isr)} are in sync, and its min.insync.replicas is {state.min_isr}. "
+            "Bring brokers back, or lower it"
+        )
+
+
+def _failed(query: ProducersQuery, error: RaftlogError) -> DescribedProducers:
+    failure = Failure.of(error)
+    return DescribedProducers(topic=query.topic, partition=query.partition, failure=failure)

@@ -1,0 +1,286 @@
+"""Describe producers: what is said of a producer is committed, and stays so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from raftlog import limits
+from raftlog.errors import (
+    CommitUnknownError,
+    FencedLeaderEpochError,
+    InvalidRequestError,
+    LeaderNotAvailableError,
+    NotEnoughReplicasError,
+    NotLeaderError,
+    RaftlogError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from raftlog.protocol import api as apis
+from raftlog.protocol.connection import Request
+from raftlog.protocol.produce import (
+    DescribedProducer,
+    DescribedProducers,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    ProducersQuery,
+)
+from raftlog.record import validate
+from raftlog.server.context import BrokerContext
+from raftlog.server.handlers import describe_producers
+from raftlog.server.replica_host import PartitionHost
+from raftlog.server.waiters import Acknowledge
+from tests.server.cluster.paper import PaperReply, Scene, play, state_of
+from tests.server.harness import (
+    Client,
+    FaultyDisk,
+    RunningBroker,
+    batch_of,
+    error_of,
+    only,
+    running,
+)
+
+ID = (1 << 62) + 7
+OTHER = 7
+
+
+def written(*values: bytes, sequence: int = 0, epoch: int = 0, producer_id: int = ID) -> bytes:
+    return batch_of(*values, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+
+
+def query(*ids: int, topic: str = "t", partition: int = 0, epoch: int = -1) -> ProducersQuery:
+    return ProducersQuery(
+        topic=topic, partition=partition, producer_ids=list(ids or (ID,)), leader_epoch=epoch
+    )
+
+
+def send(client: Client, *queries: ProducersQuery) -> int:
+    return client.send(apis.DESCRIBE_PRODUCERS, DescribeProducersRequest(partitions=list(queries)))
+
+
+def described(client: Client, correlation_id: int) -> list[DescribedProducers]:
+    message = client.answer(correlation_id).message
+    if isinstance(message, RaftlogError):
+        raise message
+    assert isinstance(message, DescribeProducersResponse)
+    return message.partitions
+
+
+def ask(client: Client, *queries: ProducersQuery) -> list[DescribedProducers]:
+    return described(client, send(client, *queries))
+
+
+def test_what_each_producer_wrote_last_is_told(client: Client) -> None:
+    client.create("t", partitions=2)
+    assert only(ask(client, query(ID, OTHER))).producers == [
+        DescribedProducer(ID),
+        DescribedProducer(OTHER),
+    ]
+    client.produce("t", written(b"a", b"b", b"c"))
+    client.produce("t", written(b"d", sequence=3))
+    client.produce("t", batch_of(b"of nobody"))
+    client.produce("t", written(b"e", b"f", producer_id=OTHER))
+    client.produce("t", written(b"a"), partition=1)
+    first, second = ask(client, query(OTHER, ID, 8), query(partition=1))
+    assert (first.topic, first.partition, second.topic, second.partition) == ("t", 0, "t", 1)
+    assert first.producers == [
+        DescribedProducer(OTHER, producer_epoch=0, last_sequence=1, last_offset=6),
+        DescribedProducer(ID, producer_epoch=0, last_sequence=3, last_offset=3),
+        DescribedProducer(8),
+    ]
+    assert only(second.producers).last_offset == 0
+
+
+def test_a_repeat_changes_nothing_and_a_new_epoch_counts_anew(client: Client) -> None:
+    client.create("t")
+    for _ in range(2):
+        client.produce("t", written(b"a", b"b"))
+        assert only(only(ask(client, query())).producers).last_sequence == 1
+    client.produce("t", written(b"a", epoch=5))
+    assert only(ask(client, query())).producers == [
+        DescribedProducer(ID, producer_epoch=5, last_sequence=0, last_offset=2)
+    ]
+
+
+def test_it_is_known_after_a_restart(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, broker.client() as client:
+        client.create("t")
+        client.produce("t", written(b"a", b"b"))
+    with running(tmp_path) as broker, broker.client() as client:
+        assert only(only(ask(client, query())).producers).last_sequence == 1
+        client.produce("t", written(b"c", sequence=2))
+        assert only(only(ask(client, query())).producers).last_sequence == 2
+
+
+def test_what_is_not_committed_is_waited_for(client: Client, disk: FaultyDisk) -> None:
+    client.create("t")
+    client.produce("t", written(b"a"))
+    disk.faults.sync_gate.clear()
+    appended = client.send_batch("t", written(b"b", b"c", sequence=1))
+    asked = send(client, query())
+    unknown = send(client, query(OTHER))
+    # Whatever the broker would say early would be here before the answer to a later request.
+    assert only(only(described(client, unknown)).producers).producer_epoch == -1
+    is_early = client.answered(asked)
+    later = client.send_batch("t", written(b"d", sequence=3))
+    client.offset("t", "latest")
+    disk.faults.sync_gate.set()
+    assert not is_early
+    assert only(only(described(client, asked)).producers).last_sequence == 2
+    assert client.produced(appended).base_offset == 1
+    assert client.produced(later).base_offset == 3
+
+
+def test_the_last_of_all_that_are_asked_for_is_waited_for(client: Client, disk: FaultyDisk) -> None:
+    client.create("t")
+    client.produce("t", written(b"a", producer_id=OTHER))
+    disk.faults.sync_gate.clear()
+    client.send_batch("t", written(b"b"))
+    asked = send(client, query(ID, OTHER))
+    client.offset("t", "latest")
+    is_early = client.answered(asked)
+    disk.faults.sync_gate.set()
+    assert not is_early
+    assert [one.last_offset for one in only(described(client, asked)).producers] == [1, 0]
+
+
+def test_who_leads_no_more_says_that_it_is_not_known(
+    broker: RunningBroker, client: Client, disk: FaultyDisk
+) -> None:
+    client.create("t")
+    host = broker.call(lambda: broker.broker.context.topics.host("t", 0))
+    disk.faults.sync_gate.clear()
+    appended = client.send_batch("t", written(b"a"))
+    asked = send(client, query())
+    client.offset("t", "latest")
+    broker.call(lambda: host.follow(None, host.leader_epoch + 1))
+    assert isinstance(error_of(only(described(client, asked))), CommitUnknownError)
+    assert isinstance(error_of(client.produced(appended)), CommitUnknownError)
+    disk.faults.sync_gate.set()
+    assert isinstance(error_of(only(ask(client, query()))), NotLeaderError)
+
+
+def test_each_partition_has_its_own_outcome(client: Client) -> None:
+    client.create("t")
+    client.produce("t", written(b"a"))
+    answers = ask(
+        client,
+        query(partition=1),
+        query(topic="nope"),
+        query(epoch=-1),
+        query(epoch=0),
+    )
+    assert isinstance(error_of(answers[0]), UnknownPartitionError)
+    assert isinstance(error_of(answers[1]), UnknownTopicError)
+    assert [only(answer.producers).last_sequence for answer in answers[2:]] == [0, 0]
+    assert answers[0].producers == []
+
+
+def test_a_client_with_an_older_epoch_is_told_so(tmp_path: Path) -> None:
+    for _ in range(2):
+        with running(tmp_path) as broker, broker.client() as client:
+            client.create("t")
+            answers = ask(client, query(epoch=0))
+            client.produce("t", written(b"a"))
+    assert isinstance(error_of(only(answers)), FencedLeaderEpochError)
+
+
+def test_only_so_many_are_answered_at_a_time(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create("t")
+    monkeypatch.setattr(limits, "PRODUCERS_PER_REQUEST_MAX", 4)
+    assert len(ask(client, query(1, 2), query(3, 4))) == 2
+    with pytest.raises(InvalidRequestError, match=r"asks for 5 producers .* at most 4"):
+        ask(client, query(1, 2), query(3, 4, 5))
+
+
+# -- in a cluster, on paper ------------------------------------------------------------------------
+
+
+class Asked:
+    """A broker of a cluster. Who leads is confirmed when the test says so."""
+
+    def __init__(self, host: PartitionHost) -> None:
+        self.host = host
+        self.reply = PaperReply()
+        self.waiting: list[Acknowledge] = []
+        self.topics = SimpleNamespace(host=lambda _topic, _partition: host)
+        self.cluster = SimpleNamespace(confirm=lambda _host, done: self.waiting.append(done))
+        request = SimpleNamespace(message=DescribeProducersRequest(partitions=[query()]))
+        describe_producers.handle(
+            cast(BrokerContext, self), cast(Request, request), self.reply.as_reply
+        )
+
+    @property
+    def answer(self) -> DescribedProducers:
+        ((message, _),) = self.reply.answers
+        assert isinstance(message, DescribeProducersResponse)
+        return only(message.partitions)
+
+
+def leader(s: Scene) -> PartitionHost:
+    """Broker 1 leads, and broker 2 follows, and has not got this batch."""
+    host = s.host()
+    host.lead(state_of(1, 2, epoch=5), 1, lag_max_seconds=10.0)
+    batch = written(b"a", b"b")
+    host.append(batch, validate(batch))
+    return host
+
+
+def test_the_followers_have_to_have_it_first() -> None:
+    """Else a run leaves out records that the next leader never had."""
+
+    async def test(s: Scene) -> None:
+        asked = Asked(leader(s))
+        await s.settle()
+        assert (asked.reply.answers, asked.waiting) == ([], [])
+        asked.host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
+        asked.waiting.pop()(None)
+        assert only(asked.answer.producers).last_sequence == 1
+
+    play(test)
+
+
+def test_what_was_appended_and_is_cut_was_never_told() -> None:
+    async def test(s: Scene) -> None:
+        asked = Asked(leader(s))
+        await s.settle()
+        asked.host.follow(2, 6)
+        assert isinstance(error_of(asked.answer), CommitUnknownError)
+        assert asked.waiting == []
+
+    play(test)
+
+
+def test_nobody_else_may_lead_by_then() -> None:
+    async def test(s: Scene) -> None:
+        host = leader(s)
+        host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
+        await s.settle()
+        asked = Asked(host)
+        assert asked.reply.answers == []
+        asked.waiting.pop()(LeaderNotAvailableError("nobody confirms"))
+        assert isinstance(error_of(asked.answer), LeaderNotAvailableError)
+
+    play(test)
+
+
+def test_a_commit_that_needs_more_replicas_is_not_waited_for() -> None:
+    async def test(s: Scene) -> None:
+        host = leader(s)
+        host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
+        await s.settle()
+        host.on_state(state_of(1, 2, epoch=5, isr=(1,), min_isr=2, version=2))
+        Asked(host).waiting.pop()(None)
+        batch = written(b"c", sequence=2)
+        host.append(batch, validate(batch), to_be_committed=False)
+        asked = Asked(host)
+        assert isinstance(error_of(asked.answer), NotEnoughReplicasError)
+
+    play(test)
