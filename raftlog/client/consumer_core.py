@@ -12,7 +12,7 @@ import logging
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from raftlog import limits
 from raftlog.client.cluster import Cluster
@@ -35,7 +35,7 @@ from raftlog.client.settings import (
 from raftlog.client.subscription import Subscription
 from raftlog.errors import CorruptBatchError, InvalidRequestError, RaftlogError
 from raftlog.protocol.groups import AWAY_EPOCH, LEAVE_EPOCH
-from raftlog.record import decode_arrow, decode_records
+from raftlog.record import BatchHeader, check, check_length, decode_arrow, decode_records
 from raftlog.types import (
     ConsumerRecord,
     Offset,
@@ -52,6 +52,9 @@ logger: Final = logging.getLogger(__name__)
 
 _ABANDON_TIMEOUT_MS: Final = 1_000
 _TURNS: Final = 1_000  # consumers begin with different replicas
+
+
+Checked: TypeAlias = tuple[BatchHeader, memoryview]  # a batch whose sums are right
 
 
 class Run(NamedTuple):
@@ -203,6 +206,27 @@ class ConsumerCore:
         self._fetch_on()
         return None
 
+    def take_checked(self) -> list[Checked]:
+        """The batches of one fetch, undecoded, their sums right; none if none came. Never waits.
+
+        Their headers say how far they go: the position moves past all of them.
+        """
+        header_of = check if self.settings.check_crcs else check_length
+        while (chunk := self._next_chunk()) is not None:
+            found: list[Checked] = []
+            try:
+                for batch in chunk.batches:
+                    found.append((header_of(batch.data), batch.data))  # noqa: PERF401
+            except CorruptBatchError as error:
+                if not found:
+                    self._came_damaged(chunk, error)
+                    continue
+            self.subscription.finish_batches(chunk, found)
+            self._fetch_on()
+            return found
+        self._fetch_on()
+        return []
+
     def deserialized(self, record: ConsumerRecord) -> ConsumerRecord:
         """The record with its key and value as the deserializers give them."""
         topic, partition, offset, key, value, headers, timestamp_ms, leader_epoch = record
@@ -321,6 +345,24 @@ class ConsumerCore:
         self._keep_fresh()
         await self._interest.subscribe(topics, pattern)
         await self._begin()
+
+    def begin_range(
+        self, tp: TopicPartition, start: Offset, until: Offset, served_by: set[int]
+    ) -> None:
+        """Read exactly ``tp``, from ``start`` to before ``until``, of another replica each time.
+
+        Of what is read, ``served_by`` gets the brokers.
+        """
+        self._keep_fresh()
+        self._interest.nothing()
+        self.subscription.assign_range(tp, start, until, served_by)
+        self.cluster.forget_topics({tp.topic})
+        self.turn(tp)
+        self._fetcher.activate()
+
+    def turn(self, tp: TopicPartition) -> None:
+        """Read ``tp`` of another replica from now on, if any will do."""
+        self._fetcher.turn(tp)
 
     def assign_nothing(self) -> None:
         self._interest.nothing()

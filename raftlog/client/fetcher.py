@@ -105,6 +105,10 @@ class Fetcher:
         self._active = True
         self.look()
 
+    def turn(self, tp: TopicPartition) -> None:
+        """Read ``tp`` of another replica than before, if any will do."""
+        self._sources.turn(tp)
+
     def look(self) -> None:
         """Fetch what is wanted now, and look again when more is."""
         if self._closed or not self._active:
@@ -168,7 +172,7 @@ class Fetcher:
                     topic=want.part.tp.topic,
                     partition=want.part.tp.partition,
                     offset=want.offset or 0,
-                    bytes_max=settings.max_partition_fetch_bytes,
+                    bytes_max=want.part.bytes_to_fetch(settings.max_partition_fetch_bytes),
                     leader_epoch=source.leader_epoch,
                     doubtful=want.doubtful,
                 )
@@ -242,6 +246,7 @@ class Fetcher:
             else:
                 self._subscription.fetched(want, (), 0)
             return
+        part.served_by.add(source.broker_id)
         batches, error = _batches(data, part.tp)
         self._check_epochs(want, batches)
         self._subscription.fetched(want, batches, len(data))

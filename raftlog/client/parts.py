@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
+from raftlog import limits
 from raftlog.client.settings import OffsetReset, Start
 from raftlog.errors import RaftlogError
 from raftlog.types import ConsumerRecord, LeaderEpoch, Offset, TopicPartition
+
+RECORD_BYTES_GUESS: Final = 128.0  # too few cost another fetch, too many are fetched for nothing
+_MARGIN: Final = 1.125
+_FETCH_BYTES_MIN: Final = 64 * limits.KIB
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +39,9 @@ class Part:
     damaged_since: float | None = None  # since when its broker calls its own copy damaged
     known_to: Offset = 0  # there are records up to here, as far as is known
     committed: Offset | None = None  # by the consumer group, as far as is known
+    until: Offset | None = None  # nothing at or above it is wanted
+    record_bytes: float = RECORD_BYTES_GUESS  # as it is stored; with ``until`` only
+    served_by: set[int] = field(default_factory=set)  # brokers that have given some of it
     # Where what was handed out begins that the application may still be working on.
     unprocessed: Offset | None = None
     is_iterated: bool = False  # of that, all is processed but the last record
@@ -42,6 +53,22 @@ class Part:
         if position is None or unprocessed is None:
             return position
         return max(unprocessed, position - 1) if self.is_iterated else unprocessed
+
+    def bytes_to_fetch(self, bytes_max: int) -> int:
+        """How much to ask for: enough to come to ``until``, and not much more."""
+        if self.until is None:
+            return bytes_max
+        expected = (self.until - self.fetch_offset) * self.record_bytes * _MARGIN
+        return int(min(max(expected, _FETCH_BYTES_MIN), bytes_max))
+
+    def up_to_end(self, batches: Sequence[Batch], size_bytes: int) -> Sequence[Batch]:
+        """Those of ``batches``, of ``size_bytes`` together, that are not above ``until``."""
+        if self.until is None:
+            return batches
+        passed = batches[-1].next_offset - self.fetch_offset
+        self.record_bytes = size_bytes / max(passed, 1)
+        last = bisect_left(batches, self.until, key=lambda batch: batch.next_offset)
+        return batches[: last + 1]
 
 
 @dataclass(slots=True, eq=False)

@@ -113,6 +113,11 @@ class Sources:
         """The leader has answered."""
         self._disputed.discard(tp)
 
+    def turn(self, tp: TopicPartition) -> None:
+        """Rather another replica than the one before."""
+        self._turn += 1
+        self.settle(tp)
+
     def keep(self, partitions: Mapping[TopicPartition, object]) -> None:
         """Forget all others."""
         self._disputed &= partitions.keys()

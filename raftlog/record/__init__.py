@@ -1,13 +1,16 @@
 """Record batches: bytes to and from records. Pure: no files, no sockets, no clock.
 
 ``batch`` draws the header and ``payload`` the columns inside; together they are the format's
-specification. ``encoder`` and ``decoder`` go between them and Python values, ``arrow`` to Arrow's.
+specification. ``encoder`` and ``decoder`` go between them and Python values, ``arrow_encoder`` and
+``arrow`` between them and Arrow's. ``key_hash`` and ``arrow_keys`` say where keys belong.
 ``compression``, ``checksum`` and ``columns`` (packed integers) know nothing of batches.
 """
 
 from __future__ import annotations
 
-from raftlog.record.arrow import decode_arrow
+from raftlog.record.arrow import arrow_schema, decode_arrow
+from raftlog.record.arrow_encoder import encode_arrow
+from raftlog.record.arrow_keys import partitions_of_arrow
 from raftlog.record.batch import (
     HEADER_BYTES,
     LEADER_BYTES,
@@ -15,6 +18,7 @@ from raftlog.record.batch import (
     BatchHeader,
     check,
     check_batches,
+    check_length,
     parse_header,
     seal,
     split,
@@ -38,14 +42,18 @@ __all__ = [
     "BatchHeader",
     "Codec",
     "RecordLists",
+    "arrow_schema",
     "check",
     "check_batches",
+    "check_length",
     "decode_arrow",
     "decode_lists",
     "decode_records",
     "encode",
+    "encode_arrow",
     "find_timestamp",
     "parse_header",
+    "partitions_of_arrow",
     "seal",
     "split",
     "stamp",

@@ -8,7 +8,7 @@ that is not bytes, ``InvalidRequestError`` for counts, times, headers and levels
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -46,8 +46,8 @@ def encode(
     A payload that compressing does not make smaller is stored as it is; the body's codec says so.
     """
     compression.check_level(codec, level)
-    count = _count(values, keys, headers)
-    timestamps, first_timestamp_ms, max_timestamp_ms = _timestamps(timestamps_ms, count)
+    count = count_of(values, keys, headers)
+    timestamps, first_timestamp_ms, max_timestamp_ms = timestamps_of(timestamps_ms, count)
     offsets, range_end = _offsets(offset_deltas, count, last_offset_delta)
     header_columns = None if headers is None else _headers(headers)
     packed = None if lengths is None else _packed(lengths, count)
@@ -66,16 +66,10 @@ def encode(
         payload = write_with(_column(keys, "key"), _column(values, "value", packed))
     except TypeError:  # a view of wide items, or no bytes at all: look at each entry
         payload = write_with(_checked_column(keys, "key"), _checked_column(values, "value"))
-    stored, codec = compression.compress(payload, codec, level=level)
-    if HEADER_BYTES + len(stored) > limits.BATCH_BYTES_MAX:
-        raise RecordTooLargeError(
-            f"{count} records take {len(stored)} bytes, over the {limits.BATCH_BYTES_MAX} that a "
-            "batch may have: send fewer at a time, or smaller ones"
-        )
-    return BatchBody(
-        payload=stored,
+    return body_of(
+        payload,
         codec=codec,
-        uncompressed_length=len(payload),
+        level=level,
         record_count=count,
         first_timestamp_ms=first_timestamp_ms,
         max_timestamp_ms=max_timestamp_ms,
@@ -83,8 +77,36 @@ def encode(
     )
 
 
-def _count(values: Sequence[object], *others: Sequence[object] | None) -> int:
-    """How many records there are, all columns agreeing."""
+def body_of(
+    payload: bytes,
+    *,
+    codec: Codec,
+    level: int | None,
+    record_count: int,
+    first_timestamp_ms: int,
+    max_timestamp_ms: int,
+    last_offset_delta: int,
+) -> BatchBody:
+    """The body around a ``payload``, which is compressed here; ``RecordTooLargeError``."""
+    stored, codec = compression.compress(payload, codec, level=level)
+    if HEADER_BYTES + len(stored) > limits.BATCH_BYTES_MAX:
+        raise RecordTooLargeError(
+            f"{record_count} records take {len(stored)} bytes, over the {limits.BATCH_BYTES_MAX} "
+            "that a batch may have: send fewer at a time, or smaller ones"
+        )
+    return BatchBody(
+        payload=stored,
+        codec=codec,
+        uncompressed_length=len(payload),
+        record_count=record_count,
+        first_timestamp_ms=first_timestamp_ms,
+        max_timestamp_ms=max_timestamp_ms,
+        last_offset_delta=last_offset_delta,
+    )
+
+
+def count_of(values: Sized, *others: Sized | None) -> int:
+    """How many records there are, all columns agreeing: values, then keys and headers."""
     count = len(values)
     if not 0 < count <= limits.RECORDS_PER_BATCH_MAX:
         raise InvalidRequestError(
@@ -96,7 +118,7 @@ def _count(values: Sequence[object], *others: Sequence[object] | None) -> int:
     return count
 
 
-def _timestamps(timestamps_ms: int | Sequence[int], count: int) -> tuple[bytes, int, int]:
+def timestamps_of(timestamps_ms: int | Sequence[int], count: int) -> tuple[bytes, int, int]:
     """The column, the first and the highest."""
     try:
         if isinstance(timestamps_ms, int):
@@ -106,16 +128,25 @@ def _timestamps(timestamps_ms: int | Sequence[int], count: int) -> tuple[bytes, 
             column = struct.pack(f"<{count}Q", *timestamps_ms)
             first, highest = int(timestamps_ms[0]), columns.highest(column)
     except struct.error as error:
-        raise InvalidRequestError(
-            f"timestamps are {count} whole numbers of milliseconds from 1970 on, or one for all: "
-            f"{error}"
-        ) from error
-    if highest > limits.TIMESTAMP_MS_MAX:
-        raise InvalidRequestError(
-            f"timestamp {highest} is over {limits.TIMESTAMP_MS_MAX}, the last millisecond of the "
-            "year 9999: give milliseconds, not microseconds"
-        )
+        raise no_timestamps(count, error) from error
+    check_highest(highest)
     return column, first, highest
+
+
+def no_timestamps(count: int, reason: object) -> InvalidRequestError:
+    """The error for what cannot be the timestamps of ``count`` records."""
+    return InvalidRequestError(
+        f"timestamps are {count} whole numbers of milliseconds from 1970 on, or one for all: "
+        f"{reason}"
+    )
+
+
+def check_highest(timestamp_ms: int) -> None:
+    if timestamp_ms > limits.TIMESTAMP_MS_MAX:
+        raise InvalidRequestError(
+            f"timestamp {timestamp_ms} is over {limits.TIMESTAMP_MS_MAX}, the last millisecond of "
+            "the year 9999: give milliseconds, not microseconds"
+        )
 
 
 def _offsets(
@@ -197,12 +228,16 @@ def _headers(headers: Sequence[Headers | Sequence[Header] | None]) -> HeaderRows
         ) from error
     if not pairs:
         return None
-    if len(pairs) > limits.HEADERS_PER_BATCH_MAX:
-        raise InvalidRequestError(
-            f"{len(pairs)} headers; a batch has at most {limits.HEADERS_PER_BATCH_MAX}"
-        )
+    check_header_count(len(pairs))
     names_column = _column(names, "header name")
     try:
         return header_rows(counts, names_column, _column(values, "header value"))
     except TypeError:  # as in encode
         return header_rows(counts, names_column, _checked_column(values, "header value"))
+
+
+def check_header_count(count: int) -> None:
+    if count > limits.HEADERS_PER_BATCH_MAX:
+        raise InvalidRequestError(
+            f"{count} headers; a batch has at most {limits.HEADERS_PER_BATCH_MAX}"
+        )

@@ -173,7 +173,7 @@ def _fault_of_headers(headers: HeaderColumns, record_count: int) -> str:
 _packers: Final = Pool(msgpack.Packer)
 
 # What a column of optional bytes is in the array: see the drawing.
-_Bin: TypeAlias = bytes | None
+_Bin: TypeAlias = Buffer | None
 HeaderRows: TypeAlias = list[_Bin]
 
 
@@ -196,6 +196,22 @@ class Column(NamedTuple):
         return [self.lengths, blob, self.nulls]
 
 
+class JoinedColumn(NamedTuple):
+    """The same, where the entries are one blob already."""
+
+    lengths: bytes | None
+    blob: Buffer
+    nulls: bytes | None
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.blob)
+
+    def packed(self) -> HeaderRows:
+        """The column's three places in the array."""
+        return [self.lengths, self.blob, self.nulls]
+
+
 NULL_COLUMN: Final = Column(None, (), 0, None)
 
 
@@ -204,8 +220,8 @@ def write(
     *,
     timestamps: bytes,
     offsets: bytes | None,
-    keys: Column,
-    values: Column,
+    keys: Column | JoinedColumn,
+    values: Column | JoinedColumn,
     headers: HeaderRows | None,
 ) -> bytes:
     """The payload. ``headers`` as from ``header_rows``.
@@ -226,7 +242,9 @@ def write(
     return payload
 
 
-def header_rows(counts: bytes, names: Column, values: Column) -> HeaderRows:
+def header_rows(
+    counts: bytes, names: Column | JoinedColumn, values: Column | JoinedColumn
+) -> HeaderRows:
     """The headers' array, for ``write``. ``TypeError`` as there."""
     assert names.lengths is not None and names.nulls is None
     return [counts, *names.packed()[:2], *values.packed()]

@@ -12,7 +12,7 @@ import pytest
 
 from raftlog import limits
 from raftlog.errors import CorruptBatchError, InvalidRequestError, UnsupportedFeatureError
-from raftlog.record import arrow, decode_arrow, decode_records
+from raftlog.record import arrow, arrow_schema, decode_arrow, decode_records
 from raftlog.types import ConsumerRecord
 from tests.record.batches import ALL_CODECS, NOW_MS, batch_of, forged, numpy_from, stamped
 from tests.record.test_decoder import BATCH, HEADERS, KEYS, LATE, SPARSE, STORED, TIMES, VALUES
@@ -52,8 +52,8 @@ def expected(batches: Sequence[bytes], from_offset: int = 0) -> list[dict[str, A
     ]
 
 
-def arrow_of(batches: Sequence[bytes], from_offset: int = 0) -> pa.RecordBatch:
-    table = decode_arrow(batches, topic="clicks", partition=3, from_offset=from_offset)
+def arrow_of(batches: Sequence[bytes], from_offset: int = 0, **options: Any) -> pa.RecordBatch:
+    table = decode_arrow(batches, topic="clicks", partition=3, from_offset=from_offset, **options)
     table.validate(full=True)
     return table
 
@@ -90,6 +90,55 @@ def test_many_batches_become_one(order: int) -> None:
 def test_from_an_offset_on(from_offset: int) -> None:
     assert arrow_of(EVERY, from_offset).to_pylist() == expected(EVERY, from_offset)
     assert arrow_of([SPARSE], from_offset).to_pylist() == expected([SPARSE], from_offset)
+
+
+@pytest.mark.parametrize("to_offset", [0, *range(98, 124), 301, 402, 501, 1 << 70])
+def test_to_an_offset(to_offset: int) -> None:
+    for from_offset in (0, 102, 110):
+        for batches in (EVERY, [SPARSE], [STORED]):
+            found = arrow_of(batches, from_offset, to_offset=to_offset).to_pylist()
+            rows = expected(batches, from_offset)
+            assert found == [row for row in rows if row["offset"] < to_offset]
+
+
+@pytest.mark.parametrize("batches", [[STORED], [SPARSE], [LATE], [NULLS], EVERY, []])
+def test_any_columns_in_any_order(batches: list[bytes]) -> None:
+    names = list(arrow_schema().names)
+    full = arrow_of(batches, 101)
+    for columns in [*([name] for name in names), names[::-1], ("value", "offset"), names]:
+        found = arrow_of(batches, 101, columns=columns)
+        assert found.schema.names == list(columns)
+        for name in columns:
+            assert found.column(name).equals(full.column(name))
+            assert found.schema.field(name).equals(full.schema.field(name))
+
+
+def test_whose_time_it_is_can_be_asked_for() -> None:
+    found = arrow_of([STORED, LATE], columns=["timestamp_type", "offset"])
+    assert found.schema.field("timestamp_type").type == pa.int32()
+    assert found.column("timestamp_type").to_pylist() == [0] * 5 + [1] * 5
+
+
+@pytest.mark.parametrize(
+    ("columns", "error", "match"),
+    [
+        ([], InvalidRequestError, "one at least"),
+        (["key", "key"], InvalidRequestError, "each once"),
+        (["key", "valeu"], InvalidRequestError, "no 'valeu'; there are topic, .*timestamp_type"),
+        ("key", TypeError, r"a list of names, such as \['key'\]"),
+    ],
+)
+def test_columns_that_there_are_not(columns: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        arrow_of([STORED], columns=columns)
+
+
+def test_a_column_that_is_not_asked_for_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow, "_ARROW_OFFSET_MAX", 100)
+    big = batch_of([b"v" * 60], keys=[b"k"])
+    assert arrow_of([big, big], columns=["key", "partition"]).num_rows == 2
+    with pytest.raises(InvalidRequestError, match="values of 120 together"):
+        arrow_of([big, big], columns=["value"])
 
 
 def test_no_batches_give_no_rows_in_the_same_schema() -> None:

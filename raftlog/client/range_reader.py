@@ -1,0 +1,288 @@
+"""A range of one partition, exactly and once, as Arrow: what one task of a batch job reads.
+
+It is the consumer's machinery, in-sync replicas, stand-ins and all, bound to end where the range
+does. Batches are taken as they were stored, checked, collected until they make a portion of the
+size asked for, and become Arrow's together.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+
+from raftlog import limits
+from raftlog.client.consumer_core import Checked, ConsumerCore
+from raftlog.client.host import Host
+from raftlog.client.loop_thread import LoopThread
+from raftlog.client.ranges import Lookout, Range
+from raftlog.client.settings import (
+    CLIENT_ID_DEFAULT,
+    DAY_MS,
+    Bootstrap,
+    connection_settings,
+    consumer_settings,
+    integer,
+)
+from raftlog.client.subscription import check_partitions
+from raftlog.client.waiting import refuse_io_thread, wait_once
+from raftlog.errors import (
+    ClosedError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    RequestTimedOutError,
+)
+from raftlog.record import decode_arrow
+from raftlog.record.arrow import schema_of
+from raftlog.types import Offset, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_DEFAULT: Final = 10_000
+BYTES_DEFAULT: Final = 4 * limits.MIB
+BYTES_MAX: Final = limits.GIB  # of a portion: with it, no column is more than Arrow can hold
+TIMEOUT_MS_DEFAULT: Final = 30_000
+_PARTITION_FETCH_BYTES: Final = 2 * limits.MIB
+_LOOK_AGAIN_S: Final = 1.0  # without news: other replicas, fresh metadata
+_END_PATIENCE_S: Final = 2.0  # so long the end may be beyond what is committed
+
+
+class RangeReader:
+    """Reads ranges of offsets, one after the other. For one thread at a time; a context manager.
+
+    Between reads it keeps its connections, and what it knows of the cluster.
+    """
+
+    _closed = True  # until it is set up: there is nothing to close
+
+    def __init__(
+        self,
+        bootstrap: Bootstrap = None,
+        *,
+        read_from: str = "replica",
+        client_rack: str | None = None,
+        check_crcs: bool = True,
+        fetch_max_wait_ms: int = 500,
+        fetch_max_bytes: int = limits.FETCH_BYTES_MAX,
+        max_partition_fetch_bytes: int = _PARTITION_FETCH_BYTES,
+        request_timeout_ms: int = 30_000,
+        client_id: str = CLIENT_ID_DEFAULT,
+        bootstrap_timeout_ms: int = 3_000,
+        metadata_max_age_ms: int = 30_000,
+        host: Host | None = None,
+    ) -> None:
+        """Nothing is connected before the first read.
+
+        ``read_from``: "replica": each read from another one of the in-sync replicas; "leader".
+        ``max_partition_fetch_bytes``: the most that one fetch brings, 1 to 52,428,800; so much may
+            be fetched beyond the end, and eight times as much ahead.
+        The others are as for ``Consumer``, and so are the errors raised.
+        """
+        arguments = {**locals(), "auto_offset_reset": "error", "fetch_min_bytes": 1}
+        host = host or Host()
+        self._core = ConsumerCore(
+            connection_settings(arguments), consumer_settings(arguments), host
+        )
+        self._subscription = self._core.subscription
+        self._owns_thread = host.loop_thread is None
+        self._thread = host.loop_thread or LoopThread("raftlog-range-reader")
+        self._core.attach(self._thread.schedule)
+        self._lookout = Lookout(self._core)
+        self._range: Range | None = None  # that is being read
+        self._position: Offset | None = None
+        self._used = False
+        self._closed = False
+
+    @property
+    def position(self) -> Offset | None:
+        """The offset after what was given by the read that began last; None before its first step.
+
+        In the middle of a log batch that was split into portions, where that log batch begins.
+        """
+        return self._position
+
+    def read(
+        self,
+        tp: TopicPartition,
+        start: Offset,
+        end: Offset,
+        *,
+        topic_id: str = "",
+        columns: Sequence[str] | None = None,
+        rows_max: int = ROWS_DEFAULT,
+        bytes_max: int = BYTES_DEFAULT,
+        timeout_ms: int = TIMEOUT_MS_DEFAULT,
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of ``tp`` from offset ``start`` to before ``end``, ascending, each once.
+
+        ``topic_id``: the topic's, if it is known: the name may be another topic's by now.
+        ``columns``: as for ``record.decode_arrow``; default: topic, partition, offset, key, value,
+            headers, timestamp (us, UTC), leader_epoch.
+        ``rows_max`` (1 to 1,048,576), ``bytes_max`` (1 to 1,073,741,824, not compressed): small log
+            batches are joined to so much, larger ones are split into about equal portions.
+        ``timeout_ms``: how long to wait for the next records, while brokers fail and leaders move.
+
+        The iterator ends when everything below ``end`` was given. Closing it early is fine; another
+        ``read`` ends it too. It raises, and so does its making what can never be right
+        (``InvalidRequestError``, ``TypeError``):
+
+        ``OffsetOutOfRangeError``: what is wanted is not there any more, maybe since the read began,
+        or ``end`` is beyond the end of what is committed. What came before has been given.
+        ``UnknownTopicError``, ``UnknownPartitionError``: there is no such topic (any more), or it
+        is not that of ``topic_id``.
+        ``CorruptBatchError``, ``DamagedLogError``: and no replica has it in a better state.
+        ``RequestTimedOutError``: nothing came for ``timeout_ms``; ``BrokerUnavailableError``: no
+        broker was ever reached. ``ClosedError``.
+        """
+        (checked,) = check_partitions([tp])
+        integer("start", start, 0, limits.OFFSET_MAX + 1)
+        integer("end", end, 0, limits.OFFSET_MAX + 1)
+        if start > end:
+            raise InvalidRequestError(f"{checked}: start={start} is after end={end}")
+        if columns is not None:
+            schema_of(columns)
+        wanted = Range(
+            tp=checked,
+            start=start,
+            end=end,
+            topic_id=topic_id,
+            columns=None if columns is None else tuple(columns),
+            rows_max=integer("rows_max", rows_max, 1, limits.RECORDS_PER_BATCH_MAX),
+            bytes_max=integer("bytes_max", bytes_max, 1, BYTES_MAX),
+            timeout_ms=integer("timeout_ms", timeout_ms, 1, DAY_MS),
+            fetched=start,
+        )
+        self._check_open()
+        return self._portions(wanted) if start < end else iter(())
+
+    # -- in the caller's thread
+
+    def _portions(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+        refuse_io_thread()
+        self._check_open()
+        self._used = True
+        self._range, self._position = wanted, wanted.start
+        problem: OffsetOutOfRangeError | None = None
+        try:
+            self._thread.call(partial(self._lookout.begin, wanted))
+            while problem is None and not (wanted.is_fetched and not wanted.batches):
+                try:
+                    while not wanted.is_enough:
+                        wanted.add(self._next(wanted))
+                except OffsetOutOfRangeError as error:
+                    problem = error  # what came before is good
+                if wanted.is_fetched or problem is not None:
+                    self._thread.call(partial(self._lookout.confirm, wanted))
+                while wanted.batches and (wanted.is_enough or problem is not None):
+                    for portion in self._decoded(wanted):
+                        yield portion
+                        self._check_current(wanted)
+            if problem is not None:
+                raise problem
+        finally:
+            if self._range is wanted:
+                self._range = None
+                # On the loop: this may run anywhere, when an iterator is collected.
+                self._thread.call_soon(self._core.assign_nothing)
+
+    def _decoded(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+        """The next portion, split if one log batch is more than was asked for."""
+        taken, pieces = wanted.take()
+        records = decode_arrow(
+            [data for _, data in taken],
+            topic=wanted.tp.topic,
+            partition=wanted.tp.partition,
+            from_offset=wanted.start,
+            to_offset=wanted.end,
+            check_crc=False,
+            columns=wanted.columns,
+        )
+        count = records.num_rows
+        pieces = min(pieces, count)
+        for piece in range(pieces):
+            first, last = count * piece // pieces, count * (piece + 1) // pieces
+            if piece == pieces - 1:
+                self._position = min(taken[-1][0].next_offset, wanted.end)
+            yield records.slice(first, last - first) if pieces > 1 else records
+        self._position = min(taken[-1][0].next_offset, wanted.end)
+
+    def _next(self, wanted: Range) -> list[Checked]:
+        """The next batches, waited for."""
+        core, now = self._core, self._core.monotonic
+        start = now()
+        deadline, look_at = start + wanted.timeout_ms / 1_000, start + _LOOK_AGAIN_S
+        while True:
+            try:
+                found = core.take_checked()
+            except OffsetOutOfRangeError as error:
+                self._thread.call(partial(self._lookout.doubt, wanted, error))
+                found = []
+            if found:
+                return found
+            left = min(deadline, look_at) - now()
+            if left > 0:
+                wait_once(self._subscription.when_ready, left)
+                self._check_current(wanted)
+                continue
+            is_late = now() - start >= min(_END_PATIENCE_S, wanted.timeout_ms / 1_000)
+            reason = self._thread.call(partial(self._lookout.look_around, wanted, is_late=is_late))
+            if now() >= deadline:
+                raise RequestTimedOutError(
+                    f"{wanted.tp}: nothing came for {wanted.timeout_ms} ms from offset "
+                    f"{wanted.fetched} on, where records up to {wanted.end} were to come"
+                    f"{reason and f' ({reason})'}"
+                )
+            look_at = now() + _LOOK_AGAIN_S
+
+    def _check_current(self, wanted: Range) -> None:
+        if self._closed or self._subscription.closed:
+            raise ClosedError("the range reader was closed")
+        if self._range is not wanted:
+            raise InvalidRequestError(
+                f"the read of {wanted.tp} was ended by another one: a range reader does one at a "
+                "time; make a reader for each thread"
+            )
+
+    # -- the end
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the range reader was closed")
+        self._thread.check_process()
+
+    def close(self) -> None:
+        """Stop. Idempotent. A read under way ends with ``ClosedError``."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._used:
+                self._subscription.shut()
+                self._thread.call(self._core.close)
+        finally:
+            if self._owns_thread:
+                self._thread.stop()
+
+    def __enter__(self) -> RangeReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._closed and self._used:
+            warnings.warn(
+                f"unclosed {self!r}: close it, or use `with`",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+            self._thread.abandon(self._core.abandon, stop=self._owns_thread)

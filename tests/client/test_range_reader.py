@@ -1,0 +1,324 @@
+"""Ranges as Arrow: every record once, whatever the brokers do; and what cannot be read is told."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from raftlog import limits
+from raftlog.client import range_reader
+from raftlog.client.host import Host
+from raftlog.client.range_reader import RangeReader
+from raftlog.errors import (
+    ClosedError,
+    InvalidRequestError,
+)
+from raftlog.protocol import api as apis
+from raftlog.protocol.fetch import FetchRequest
+from raftlog.protocol.metadata import MetadataRequest
+from raftlog.types import TopicPartition
+from tests.client.test_compacted import compacted
+from tests.client.test_fetcher import fill
+from tests.client.test_subscription import A, B
+from tests.client.world import FakeCluster, ignore
+
+pa = pytest.importorskip("pyarrow")
+
+TINY = 1  # a fetch then brings one log batch
+
+
+@pytest.fixture(autouse=True)
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_reader, "_LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr(range_reader, "_END_PATIENCE_S", 0.05)
+
+
+@contextmanager
+def reader_of(fake: FakeCluster, **settings: Any) -> Iterator[RangeReader]:
+    settings = {"fetch_max_wait_ms": 10, **settings}
+    host = Host(connector=fake.connect, chance=random.Random(1).random)
+    with RangeReader(fake.bootstrap, host=host, **settings) as reader:
+        yield reader
+
+
+@pytest.fixture
+def fake() -> FakeCluster:
+    """Ten records in batches of 3, 2, 4 and 1."""
+    made = FakeCluster()
+    made.create("t", 2)
+    fill(made, 3, 2, 4, 1)
+    return made
+
+
+def replicated(leader: int = 1) -> FakeCluster:
+    made = FakeCluster(brokers=3)
+    made.create("t", 2, leaders=[leader] * 2)
+    fill(made, 3, 2, 4, 1)
+    return made
+
+
+def offsets(portions: Iterator[Any]) -> list[list[int]]:
+    """Of each portion."""
+    return [portion.column("offset").to_pylist() for portion in portions]
+
+
+def flat(portions: Iterator[Any]) -> list[int]:
+    return list(chain.from_iterable(offsets(portions)))
+
+
+def fetches(fake: FakeCluster) -> list[tuple[int, int]]:
+    """Which broker was asked, for which offset."""
+    return [
+        (broker, message.partitions[0].offset)
+        for broker, message in fake.requests
+        if isinstance(message, FetchRequest)
+    ]
+
+
+async def nothing() -> None:
+    """For the loop to come past what was scheduled before."""
+
+
+# -- exactly the range -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fetch_bytes", [TINY, limits.MIB])
+@pytest.mark.parametrize("rows_max", [1, 2, 3, 100])
+def test_every_range_is_read_exactly(fake: FakeCluster, fetch_bytes: int, rows_max: int) -> None:
+    with reader_of(fake, max_partition_fetch_bytes=fetch_bytes) as reader:
+        for start in range(11):
+            for end in range(start, 11):
+                portions = offsets(reader.read(A, start, end, rows_max=rows_max))
+                assert list(chain(*portions)) == list(range(start, end))
+                assert all(0 < len(portion) <= rows_max for portion in portions)
+
+
+def test_an_empty_range_asks_nobody(fake: FakeCluster) -> None:
+    with reader_of(fake) as reader:
+        assert list(reader.read(A, 7, 7)) == []
+        assert list(reader.read(TopicPartition("nope", 0), 10**9, 10**9)) == []
+    assert not fake.connects
+
+
+def test_small_log_batches_are_joined_and_large_ones_split() -> None:
+    fake = FakeCluster()
+    fake.create("t")
+    fill(fake, *[1] * 25, 30, *[7] * 3)
+    with reader_of(fake) as reader:
+        sizes = [len(portion) for portion in offsets(reader.read(A, 0, 76, rows_max=10))]
+        assert sizes == [10, 10, 5, 10, 10, 10, 7, 7, 7]
+        fill(fake, 1)
+        assert offsets(reader.read(A, 75, 77)) == [[75, 76]]
+
+
+def test_portions_are_bounded_in_bytes() -> None:
+    fake = FakeCluster()
+    fake.create("t")
+    fill(fake, *[1] * 8, 8, size=1_000)
+    with reader_of(fake) as reader:
+        # 1,000 bytes of value, and what the columns need beside.
+        portions = offsets(reader.read(A, 0, 16, bytes_max=3_200))
+        assert [len(portion) for portion in portions] == [3, 3, 2, 2, 3, 3]
+        assert [len(p) for p in offsets(reader.read(A, 0, 3, bytes_max=1))] == [1, 1, 1]
+
+
+def test_columns_are_as_asked_for(fake: FakeCluster) -> None:
+    with reader_of(fake) as reader:
+        (portion,) = reader.read(A, 2, 4, columns=["timestamp_type", "value"])
+        assert portion.schema.names == ["timestamp_type", "value"]
+        assert portion.to_pylist() == [{"timestamp_type": 0, "value": b"x"}] * 2
+        (portion,) = reader.read(A, 2, 4)
+        assert portion.column("topic").to_pylist() == ["t"] * 2
+        assert portion.column("leader_epoch").to_pylist() == [3, 3]
+
+
+def test_holes_are_passed_over() -> None:
+    fake = FakeCluster()
+    log = fake.create("t").logs[0]
+    for base, end, *left in ((0, 10, 3, 7), (10, 20), (20, 22, 20, 21), (22, 30, 22), (30, 40)):
+        log.batches.append(compacted(base, end, *left))
+        log.end = end
+    with reader_of(fake, max_partition_fetch_bytes=TINY) as reader:
+        for start, end in ((0, 40), (4, 21), (8, 20), (10, 20), (23, 40), (22, 23)):
+            expected = [at for at in (3, 7, 20, 21, 22) if start <= at < end]
+            assert flat(reader.read(A, start, end)) == expected
+            assert reader.position == end
+        assert offsets(reader.read(A, 0, 40, rows_max=2)) == [[3, 7], [20, 21], [22]]
+
+
+def test_little_is_fetched_beyond_the_end() -> None:
+    fake = FakeCluster()
+    fake.create("t")
+    fill(fake, *[100] * 100, size=1_000)  # 10 MB
+    with reader_of(fake) as reader:
+        assert flat(reader.read(A, 0, 150)) == list(range(150))
+        asked = [message.partitions[0] for message in fake.asked(FetchRequest)]
+        assert [part.offset for part in asked] == [0, 100]
+        assert sum(part.bytes_max for part in asked) < 250_000
+        assert len(flat(reader.read(A, 0, 10_000))) == 10_000
+        assert len(fetches(fake)) < 20
+
+
+def test_fetching_goes_on_while_there_is_room_and_stops_at_the_end(fake: FakeCluster) -> None:
+    with reader_of(fake) as reader:
+        assert flat(reader.read(A, 0, 9)) == list(range(9))
+        fill(fake, 1)
+        assert flat(reader.read(B, 0, 0)) == []
+        assert fetches(fake) == [(1, 0)], "nothing is asked for once the end is reached"
+
+
+# -- from whom -------------------------------------------------------------------------------------
+
+
+def test_reads_are_spread_over_the_replicas() -> None:
+    fake = replicated()
+    with reader_of(fake) as reader:
+        for _ in range(6):
+            assert flat(reader.read(A, 0, 10)) == list(range(10))
+    assert sorted(broker for broker, _ in fetches(fake)) == [1, 1, 2, 2, 3, 3]
+
+
+def test_or_all_go_to_the_leader() -> None:
+    fake = replicated(leader=2)
+    with reader_of(fake, read_from="leader") as reader:
+        for _ in range(3):
+            assert flat(reader.read(A, 0, 10)) == list(range(10))
+    assert {broker for broker, _ in fetches(fake)} == {2}
+
+
+@pytest.mark.parametrize("read_from", ["leader", "replica"])
+def test_a_broker_that_dies_in_mid_read_costs_nothing(read_from: str) -> None:
+    fake = replicated()
+    settings = {"read_from": read_from, "max_partition_fetch_bytes": TINY}
+    with reader_of(fake, **settings) as reader:
+        portions = reader.read(A, 0, 10, rows_max=3)
+        found = next(portions).column("offset").to_pylist()
+        (broker,) = {broker for broker, _ in fetches(fake)}
+        fake.kill(broker)
+        topic = fake.topics["t"]
+        topic.leaders[0] = broker % 3 + 1
+        topic.isr = [other for other in (1, 2, 3) if other != broker]
+        assert found + flat(portions) == list(range(10))
+        assert reader.position == 10
+
+
+def test_a_replica_that_is_behind_is_left_for_another() -> None:
+    fake = replicated()
+    fake.topics["t"].known_ends = {2: 5, 3: 0}
+    with reader_of(fake) as reader:
+        for _ in range(3):
+            assert flat(reader.read(A, 0, 10)) == list(range(10))
+            assert flat(reader.read(A, 9, 10)) == [9]
+    asked = {broker for broker, _ in fetches(fake)}
+    assert 1 in asked
+    assert asked & {2, 3}
+
+
+def test_records_that_are_not_there_yet_are_waited_for(fake: FakeCluster) -> None:
+    with reader_of(fake) as reader:
+        portions = reader.read(A, 8, 12, rows_max=1)
+        assert next(portions).column("offset").to_pylist() == [8]
+        reader._thread.schedule(lambda: fill(fake, 2))
+        assert flat(portions) == [9, 10, 11]
+
+
+# -- one after the other ---------------------------------------------------------------------------
+
+
+def test_a_read_that_is_closed_early_leaves_the_reader_as_good_as_new(fake: FakeCluster) -> None:
+    with reader_of(fake, max_partition_fetch_bytes=TINY) as reader:
+        for _ in range(3):
+            portions = reader.read(A, 0, 10, rows_max=1)
+            assert next(portions).column("offset").to_pylist() == [0]
+            portions.close()  # type: ignore[attr-defined]
+            reader._thread.call(nothing)
+            assert not reader._subscription.parts, "nothing more is fetched"
+            assert flat(reader.read(A, 3, 6)) == [3, 4, 5]
+        connects = len(fake.connects)
+        assert flat(reader.read(A, 0, 10)) == list(range(10))
+        assert len(fake.connects) == connects == 1
+
+
+def test_a_read_is_ended_by_another_one(fake: FakeCluster) -> None:
+    with reader_of(fake) as reader:
+        first = reader.read(A, 0, 10, rows_max=1)
+        next(first)
+        assert flat(reader.read(A, 5, 6)) == [5]
+        with pytest.raises(InvalidRequestError, match="ended by another one"):
+            next(first)
+        second = reader.read(A, 0, 10, rows_max=1)
+        next(second)
+        third = reader.read(A, 0, 10, rows_max=1)
+        next(third)
+        with pytest.raises(InvalidRequestError, match="ended by another one"):
+            next(second)
+        assert flat(third) == list(range(1, 10)), "the end of the second one did not end it"
+
+
+def test_metadata_is_asked_of_those_who_gave_the_records() -> None:
+    fake = replicated()
+    with reader_of(fake) as reader:
+        for _ in range(3):
+            fake.requests.clear()
+            assert flat(reader.read(A, 0, 10)) == list(range(10))
+            ((server, _),) = fetches(fake)
+            asked = [broker for broker, m in fake.requests if isinstance(m, MetadataRequest)]
+            assert asked[-1] == server
+
+
+def test_closing_ends_a_read_of_another_thread(fake: FakeCluster) -> None:
+    fake.always[apis.FETCH] = ignore
+    errors: list[BaseException] = []
+    with reader_of(fake) as reader:
+
+        def read() -> None:
+            try:
+                next(reader.read(A, 0, 10))
+            except ClosedError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        while not reader._subscription._waiters:
+            thread.join(0.001)
+    thread.join(20)
+    assert len(errors) == 1
+    reader.close()
+    with pytest.raises(ClosedError):
+        reader.read(A, 0, 10)
+
+
+def test_a_closed_reader_gives_no_more(fake: FakeCluster) -> None:
+    with reader_of(fake) as reader:
+        portions = reader.read(A, 0, 10, rows_max=1)
+        next(portions)
+    with pytest.raises(ClosedError):
+        next(portions)
+
+
+def test_an_unclosed_reader_warns_and_goes(fake: FakeCluster) -> None:
+    reader = RangeReader(fake.bootstrap, host=Host(connector=fake.connect))
+    assert flat(reader.read(A, 0, 1)) == [0]
+    io_thread = reader._thread._thread
+    assert io_thread is not None
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        del reader
+        gc.collect()
+    assert [(w.category, "unclosed" in str(w.message)) for w in warned] == [(ResourceWarning, True)]
+    io_thread.join(20)
+    assert not io_thread.is_alive()
+
+
+def test_one_that_was_never_used_has_nothing_to_close(fake: FakeCluster) -> None:
+    RangeReader(fake.bootstrap).close()
+    gc.collect()
+    assert not fake.connects
