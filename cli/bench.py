@@ -11,6 +11,7 @@ from cli import output
 from cli.bench_cluster import cluster
 from cli.bench_compact import compact
 from cli.bench_groups import groups
+from cli.bench_spark import spark
 from raftlog.limits import MIB
 
 
@@ -195,3 +196,4 @@ def everything(scale: float, directory: Path | None, rounds: int, as_json: bool)
 bench.add_command(cluster)
 bench.add_command(compact)
 bench.add_command(groups)
+bench.add_command(spark)

@@ -27,7 +27,7 @@ from raftlog import errors  # noqa: E402
 from raftlog.config import BROKER_KEYS, TOPIC_KEYS, ConfigKey  # noqa: E402
 from tests.scenarios.index import SCENARIOS  # noqa: E402
 
-PACKAGES = ("raftlog", "cli", "spark_source", "jepsen_like")
+PACKAGES = ("raftlog", "cli", "spark_source", "pyspark_raftlog", "jepsen_like")
 NOTICE = "<!-- Written by docs/generate.py: run `make docs`, do not edit. -->\n"
 HELP_WIDTH = 96
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         RecoveryDescription,
         ReplicaDescription,
         TopicDescription,
+        TopicListing,
     )
     from raftlog.client.group_descriptions import (
         GroupDescription,
@@ -74,6 +75,7 @@ __all__ = [
     "RecoveryDescription",
     "ReplicaDescription",
     "TopicDescription",
+    "TopicListing",
     "TopicPartition",
     "__version__",
     "aio",
@@ -97,6 +99,7 @@ _HOMES: Final = {
     "RecoveryDescription": "raftlog.client.descriptions",
     "ReplicaDescription": "raftlog.client.descriptions",
     "TopicDescription": "raftlog.client.descriptions",
+    "TopicListing": "raftlog.client.descriptions",
     "GroupDescription": "raftlog.client.group_descriptions",
     "GroupListing": "raftlog.client.group_descriptions",
     "MemberDescription": "raftlog.client.group_descriptions",

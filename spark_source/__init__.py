@@ -1,1 +1,34 @@
-"""The PySpark data source for raftlog. It is not written yet: this package holds its place."""
+"""The PySpark data source "raftlog": topics as DataFrames, in batches and streams. Names only.
+
+Names are found when they are first used: importing this package needs neither pyarrow nor a broker.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from spark_source.planning import DataLossError
+    from spark_source.ranges import read_range
+    from spark_source.source import RaftlogDataSource, register
+
+__all__ = ["DataLossError", "RaftlogDataSource", "read_range", "register"]
+
+_HOMES: Final = {
+    "DataLossError": "spark_source.planning",
+    "RaftlogDataSource": "spark_source.source",
+    "read_range": "spark_source.ranges",
+    "register": "spark_source.source",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'spark_source' has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -5,6 +5,7 @@ No fixtures of one package live here; they stand in that package's own ``conftes
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 from collections.abc import Generator
@@ -43,6 +44,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["RAFTLOG_SEED"] = str(seed)
 
 
+def pytest_collection_finish() -> None:
+    """Ten thousand tests stay to the end: collections of garbage, some tests' own, pass them by."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_report_header() -> str:
     return f"raftlog: HYPOTHESIS_PROFILE={PROFILE} RAFTLOG_SEED={os.environ['RAFTLOG_SEED']}"
 
@@ -60,6 +67,8 @@ def pytest_runtest_makereport(
     """A failed test that used chance says what replays it."""
     report = yield
     if report.failed and "seed" in getattr(item, "fixturenames", ()):
-        replay = f"RAFTLOG_SEED={os.environ['RAFTLOG_SEED']} python -m pytest '{item.nodeid}'"
+        mark = item.get_closest_marker("xdist_group")  # which xdist appends
+        name = item.nodeid.removesuffix(f"@{mark.args[0]}") if mark else item.nodeid
+        replay = f"RAFTLOG_SEED={os.environ['RAFTLOG_SEED']} python -m pytest '{name}'"
         report.sections.append(("to run this again", replay))
     return report

@@ -13,6 +13,7 @@ from raftlog.client.descriptions import (
     LeaderDescription,
     RecoveryDescription,
     TopicDescription,
+    TopicListing,
 )
 from raftlog.client.group_admin import GroupAdmin
 from raftlog.client.leaders import At
@@ -81,6 +82,13 @@ class Admin(GroupAdmin, AdminBase):
     def list_topics(self) -> list[str]:
         """The names of all topics, sorted."""
         return self._call(self._admin.list_topics)
+
+    def find_topics(self, topics: Iterable[str] | None = None) -> dict[str, TopicListing]:
+        """Those of these topics that there are, by name; default: all.
+
+        Quick: it asks one broker, and others only if that seems to be behind.
+        """
+        return self._call(lambda: self._admin.find_topics(topics))
 
     def describe_topics(self, topics: Iterable[str] | None = None) -> list[TopicDescription]:
         """What there is to know of these topics; default: of all. Raises ``UnknownTopicError``."""

@@ -48,6 +48,15 @@ class TopicDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicListing:
+    """A topic that there is. ``id``: no other topic has it, nor a later one of the same name."""
+
+    name: str
+    id: str
+    partition_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerDescription:
     """One broker, and where clients reach it.
 

@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 from raftlog.client.admin import Admin
-from raftlog.client.descriptions import BrokerDescription
+from raftlog.client.descriptions import BrokerDescription, TopicListing
 from raftlog.client.host import Host
 from raftlog.errors import (
     BrokerUnavailableError,
@@ -66,6 +66,8 @@ def test_every_call(fake: FakeCluster) -> None:
         admin.alter_topic("t", {"retention.ms": "5", "segment.ms": None})
         admin.add_partitions("t", 3)
         assert admin.list_topics() == ["t"]
+        listed = {"t": TopicListing("t", fake.topics["t"].id, 2)}
+        assert admin.find_topics() == admin.find_topics(["t", "none"]) == listed
         assert [topic.name for topic in admin.describe_topics(["t"])] == ["t"]
         assert admin.delete_records({A: 2}) == {A: 2}
         assert admin.list_offsets({A: "latest"}) == {A: OffsetAndTimestamp(4, -1)}

@@ -1,4 +1,4 @@
-"""The source files of the four packages and the tests, parsed once. Facts only: no rules here."""
+"""The source files of the packages and the tests, parsed once. Facts only: no rules here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("raftlog", "cli", "spark_source", "jepsen_like")
+PACKAGES = ("raftlog", "cli", "spark_source", "pyspark_raftlog", "jepsen_like")
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,20 @@ class Source:
         return self.path.endswith("/__init__.py")
 
     @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All of the tree, in the order of ``ast.walk``."""
+        return list(ast.walk(self.tree))
+
+    @cached_property
     def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-        return [node for node in ast.walk(self.tree) if isinstance(node, kinds)]
+        return [node for node in self.nodes if isinstance(node, kinds)]
 
     @cached_property
     def imports(self) -> dict[str, str]:
         """Local name -> dotted origin, wherever in the file the import stands."""
         names: dict[str, str] = {}
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     top = alias.name.partition(".")[0]
@@ -59,13 +64,23 @@ class Source:
     def imported_modules(self) -> set[str]:
         """Every dotted name an import could mean: ``from a import b`` is a and a.b."""
         found: set[str] = set()
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 found.update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module:
                 found.add(node.module)
                 found.update(f"{node.module}.{alias.name}" for alias in node.names)
         return found
+
+    @cached_property
+    def origins(self) -> list[tuple[int, str]]:
+        """Line and origin of each name and each dotted expression that has one."""
+        found = (
+            (node.lineno, self.origin(node))
+            for node in self.nodes
+            if isinstance(node, ast.Name | ast.Attribute)
+        )
+        return [(line, name) for line, name in found if name]
 
     def origin(self, node: ast.expr) -> str:
         """What a dotted expression names once imports are undone, or ``""``."""
@@ -84,7 +99,7 @@ def _files(top: str) -> tuple[Source, ...]:
 
 
 def packages() -> tuple[Source, ...]:
-    """Every module of the four packages."""
+    """Every module of the packages."""
     return tuple(source for package in PACKAGES for source in _files(package))
 
 

@@ -101,7 +101,7 @@ def test_nothing_is_left_unfinished() -> None:
 
 def dotted_strings(source: Source) -> set[str]:
     """Modules may be loaded by name (the command table, lazy public names)."""
-    nodes = (node for node in ast.walk(source.tree) if isinstance(node, ast.Constant))
+    nodes = (node for node in source.nodes if isinstance(node, ast.Constant))
     return {node.value.partition(":")[0] for node in nodes if isinstance(node.value, str)}
 
 

@@ -16,6 +16,7 @@ from raftlog.client.descriptions import (
     LeaderDescription,
     RecoveryDescription,
     TopicDescription,
+    TopicListing,
     recovery_description,
     topic_description,
 )
@@ -194,6 +195,20 @@ class AsyncAdmin(AsyncGroupAdmin, AdminBase):
     async def list_topics(self) -> list[str]:
         """The names of all topics, sorted."""
         return sorted(topic.name for topic in (await self._metadata(None)).topics)
+
+    async def find_topics(self, topics: Iterable[str] | None = None) -> dict[str, TopicListing]:
+        """Those of these topics that there are, by name; default: all.
+
+        Quick: it asks one broker, and others only if that seems to be behind.
+        """
+        self._bind()
+        if topics is None:
+            answer = await self._metadata(None)
+            return {t.name: TopicListing(t.name, t.id, len(t.partitions)) for t in answer.topics}
+        names, cluster = _names(topics), self._cluster
+        view = await cluster.persist(lambda: cluster.refresh(names), repeatable=True)
+        there = [view.topics[name] for name in names if name in view.topics]
+        return {t.name: TopicListing(t.name, t.id, t.partition_count) for t in there}
 
     async def describe_topics(self, topics: Iterable[str] | None = None) -> list[TopicDescription]:
         """What there is to know of these topics; default: of all. Raises ``UnknownTopicError``."""

@@ -1,0 +1,52 @@
+"""Where Spark finds the format "raftlog" by itself: it imports every module named ``pyspark_*``.
+
+Nothing but pyspark is imported here: a module of that name which fails to import keeps Spark from
+finding any of the others' formats, too. What there is to do is in ``spark_source.source``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(DataSource):
+    """The format "raftlog": see ``spark_source.RaftlogDataSource``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "raftlog"
+
+    def _source(self) -> DataSource:
+        from spark_source.source import RaftlogDataSource
+
+        return RaftlogDataSource(self.options)
+
+    def schema(self) -> StructType | str:
+        return self._source().schema()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return self._source().reader(schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        return self._source().streamReader(schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return self._source().writer(schema, overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        return self._source().streamWriter(schema, overwrite)

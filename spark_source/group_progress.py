@@ -1,0 +1,59 @@
+"""A stream's progress as the offsets of a consumer group, so that tools that show lag show it.
+
+Nothing is read from there: a stream's offsets are in its checkpoint. So a failure is told, and no
+more; and the group is left in peace for a while, so that the stream does not wait for it each time.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from raftlog import Admin
+from raftlog.errors import RaftlogError
+from raftlog.types import Offset, TopicPartition
+from spark_source.offsets import StreamOffset
+
+PAUSE_S: Final = 60.0  # after a failure
+NOTE: Final = "committed by Spark"
+
+logger = logging.getLogger(__name__)
+
+
+class GroupProgress:
+    """Commits what one query has read. It never goes back, unless a topic was made anew."""
+
+    def __init__(self, group: str) -> None:
+        """``group``: no members may be in it."""
+        self._group = group
+        self._positions: dict[TopicPartition, Offset] = {}
+        self._topic_ids: dict[str, str] = {}
+        self._not_before_s = 0.0
+
+    def tell(self, admin: Admin, offset: StreamOffset, *, now_s: float) -> None:
+        """Commit ``offset`` as far as it is new. Raises nothing for a cluster that refuses it."""
+        news = self._news(offset)
+        if not news or now_s < self._not_before_s:
+            return
+        try:
+            admin.commit_offsets(self._group, news, metadata=NOTE)
+        except RaftlogError as error:
+            self._not_before_s = now_s + PAUSE_S
+            logger.warning(
+                "the stream goes on, but its progress was not committed for the group %r "
+                "(groupId, commitOffsets), and is not for the next %g s: %s",
+                self._group,
+                PAUSE_S,
+                error,
+            )
+            return
+        self._positions.update(news)
+        self._topic_ids.update(offset.topic_ids)
+
+    def _news(self, offset: StreamOffset) -> dict[TopicPartition, Offset]:
+        return {
+            tp: position
+            for tp, position in offset.positions.items()
+            if position > self._positions.get(tp, -1)
+            or offset.topic_id(tp.topic) != self._topic_ids.get(tp.topic, "")
+        }

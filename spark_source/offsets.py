@@ -1,0 +1,382 @@
+"""Offsets as text: where a read begins and ends, and where a stream has come to.
+
+Two grammars, both JSON, both as Kafka's connector for Spark has them. Pure: text in, values out.
+
+A bound (``startingOffsets``, ``endingOffsets``) is a word, or names each partition; a topic may
+have a word for all of its partitions. -2 is the earliest offset that is left, -1
+the end of the log:
+
+    earliest                                   latest
+    {"clicks": {"0": 17, "1": -2}, "views": "latest"}
+
+A bound by time (``startingOffsetsByTimestamp``) has milliseconds since 1970 in place of offsets.
+
+A position in a stream is what Spark keeps in its checkpoint: the next offset of each partition, and
+the ids of the topics, which tell a topic from one that was made anew under the same name:
+
+    {"clicks":{"0":17,"10":4},"~raftlog":{"topic_ids":{"clicks":"..."},"version":1}}
+
+No topic can be called ``~raftlog``, and it sorts behind every one that there is. Spark compares
+positions as text, so equal positions have equal text: topics in order, partitions by their number.
+Without ids the text is the one of Kafka's connector, which is read too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, TypeAlias
+
+from raftlog import limits
+from raftlog.errors import InvalidRequestError, InvalidTopicError
+from raftlog.types import Offset, TimestampMs, TopicPartition, check_topic_name
+
+LATEST: Final = -1  # in place of an offset, as in Kafka
+EARLIEST: Final = -2
+OFFSETS_CHARS_MAX: Final = 16 * limits.MIB  # of one JSON text: 100,000 partitions take 2 to 4 MiB
+RESERVED_KEY: Final = "~raftlog"
+STREAM_OFFSET_VERSION: Final = 1
+
+_RESERVED_MARK: Final = "~"  # begins keys that are no topics; "~" is in no topic name
+_INTEGER_CHARS_MAX: Final = 20  # -9223372036854775808
+_SHOWN_CHARS_MAX: Final = 200
+
+
+class Word(Enum):
+    """A bound for every partition that there is."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+    @property
+    def offset(self) -> int:
+        """Its number: ``EARLIEST`` or ``LATEST``."""
+        return EARLIEST if self is Word.EARLIEST else LATEST
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """A bound by offset. A topic has a word, or every partition its offset, or -2 or -1."""
+
+    by_topic: Mapping[str, Word | Mapping[int, Offset]]
+
+    def at(self, topic: str, partition: int) -> Offset:
+        """The offset of a partition, or ``EARLIEST`` or ``LATEST``. KeyError: it is not named."""
+        found = self.by_topic[topic]
+        return found.offset if isinstance(found, Word) else found[partition]
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """A bound by time, for every partition: the first record at or after it."""
+
+    timestamp_ms: TimestampMs
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """A bound by time, each partition having its own."""
+
+    by_topic: Mapping[str, Mapping[int, TimestampMs]]
+
+    def at(self, topic: str, partition: int) -> TimestampMs:
+        """The time of a partition. KeyError: it is not named."""
+        return self.by_topic[topic][partition]
+
+
+Bound: TypeAlias = Word | Offsets | Time | Times
+
+
+# -- bounds ----------------------------------------------------------------------------------------
+
+
+def parse_offsets(option: str, text: str) -> Word | Offsets:
+    """What ``startingOffsets`` and the like say: a word (in any case), or JSON.
+
+    ``option`` names the option in errors. Raises ``InvalidRequestError``.
+    """
+    word = _word(text.strip())
+    if word is not None:
+        return word
+    found: dict[str, Word | Mapping[int, Offset]] = {}
+    for topic, value in _topics(option, text, "write earliest, latest, or JSON").items():
+        word = _word(value) if isinstance(value, str) else None
+        found[topic] = word or _numbers(
+            option, topic, value, EARLIEST, limits.OFFSET_MAX, "an offset, -2 (earliest) or -1"
+        )
+    return Offsets(found)
+
+
+def parse_times(option: str, text: str) -> Times:
+    """What ``startingOffsetsByTimestamp`` and the like say. Raises ``InvalidRequestError``."""
+    return Times(
+        {
+            topic: _numbers(
+                option,
+                topic,
+                value,
+                0,
+                limits.TIMESTAMP_MS_MAX,
+                "a time in milliseconds since 1970-01-01 UTC",
+            )
+            for topic, value in _topics(option, text, "write JSON").items()
+        }
+    )
+
+
+def parse_partitions(option: str, text: str) -> dict[str, tuple[int, ...]]:
+    """What ``assign`` says, ``{"topic": [0, 1]}``. Raises ``InvalidRequestError``."""
+    found: dict[str, tuple[int, ...]] = {}
+    example = 'write JSON such as {"clicks":[0,1]}'
+    for topic, value in _topics(option, text, example).items():
+        if not isinstance(value, list) or not value:
+            raise InvalidRequestError(
+                f"{option}: topic {topic!r} has {_shown(value)}; list its partitions, as in [0,1]"
+            )
+        for number in value:
+            if type(number) is not int or not 0 <= number < limits.PARTITIONS_PER_TOPIC_MAX:
+                raise InvalidRequestError(
+                    f"{option}: {_shown(number)} is not a partition of topic {topic!r}: write "
+                    f"whole numbers from 0 to {limits.PARTITIONS_PER_TOPIC_MAX - 1}, without quotes"
+                )
+        if len(set(value)) != len(value):
+            raise InvalidRequestError(f"{option}: topic {topic!r} names a partition twice")
+        found[topic] = tuple(sorted(value))
+    return found
+
+
+def check_covers(option: str, bound: Bound, partitions: Mapping[str, Iterable[int]]) -> None:
+    """Raise ``InvalidRequestError`` unless ``bound`` names exactly ``partitions``.
+
+    A word for a topic names all that it has; ``Word`` and ``Time`` name whatever there is.
+    """
+    if isinstance(bound, Word | Time):
+        return
+    missing: list[str] = []
+    extra = [repr(topic) for topic in bound.by_topic if topic not in partitions]
+    for topic, numbers in partitions.items():
+        named = bound.by_topic.get(topic)
+        if named is None:
+            missing.append(repr(topic))
+        elif not isinstance(named, Word):
+            there = set(numbers)
+            missing += [f"{topic}:{number}" for number in sorted(there - named.keys())]
+            extra += [f"{topic}:{number}" for number in sorted(named.keys() - there)]
+    if not missing and not extra:
+        return
+    problems = []
+    if missing:
+        problems.append(f"it does not name {_some(missing)}, which are read")
+    if extra:
+        problems.append(f"it names {_some(extra)}, which are not read or do not exist")
+    word = ' ("earliest" or "latest" will do for a whole topic)' if type(bound) is Offsets else ""
+    raise InvalidRequestError(
+        f"{option} has to name exactly the partitions that are read: {'; '.join(problems)}. "
+        f"Correct the JSON{word}"
+    )
+
+
+# -- where a stream has come to --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """The next offset of each partition, and the id of each topic as far as it is known.
+
+    Ids of topics without a partition are dropped: equal positions are equal text.
+    """
+
+    positions: Mapping[TopicPartition, Offset]
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        topics = {topic for topic, _ in self.positions}
+        known = {topic: key for topic, key in self.topic_ids.items() if key and topic in topics}
+        object.__setattr__(self, "topic_ids", known)
+
+    def topic_id(self, topic: str) -> str:
+        """The id of a topic; empty if it is not known."""
+        return self.topic_ids.get(topic, "")
+
+    def as_dict(self) -> dict[str, Any]:
+        """For Spark, which makes JSON of it: the keys stand in order."""
+        found: dict[str, Any] = {}
+        for (topic, partition), offset in sorted(self.positions.items()):
+            found.setdefault(topic, {})[str(partition)] = offset
+        if self.topic_ids:
+            ids = dict(sorted(self.topic_ids.items()))
+            found[RESERVED_KEY] = {"topic_ids": ids, "version": STREAM_OFFSET_VERSION}
+        return found
+
+    def json(self) -> str:
+        """The text of it, without spaces."""
+        return json.dumps(self.as_dict(), separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str) -> StreamOffset:
+        """The opposite of ``json``. Raises ``InvalidRequestError``."""
+        return cls.from_dict(_loads("the stream's offset", text))
+
+    @classmethod
+    def from_dict(cls, value: object) -> StreamOffset:
+        """The opposite of ``as_dict``. Raises ``InvalidRequestError``."""
+        if not isinstance(value, dict):
+            raise _foreign(f"it is {_shown(value)}, and not an object of topics")
+        positions: dict[TopicPartition, Offset] = {}
+        for topic, numbers in value.items():
+            if isinstance(topic, str) and topic.startswith(_RESERVED_MARK):
+                continue
+            try:
+                check_topic_name(topic)
+                by_number = _numbers("it", topic, numbers, 0, limits.OFFSET_MAX + 1, "an offset")
+            except (InvalidTopicError, InvalidRequestError, TypeError) as error:
+                raise _foreign(str(error)) from error
+            for number, offset in by_number.items():
+                positions[TopicPartition(topic, number)] = offset
+        return cls(positions, _topic_ids(value))
+
+
+def _topic_ids(value: Mapping[str, Any]) -> dict[str, str]:
+    unknown = [key for key in value if key.startswith(_RESERVED_MARK) and key != RESERVED_KEY]
+    if unknown:
+        raise _newer(f"it has {unknown[0][:50]!r}")
+    if RESERVED_KEY not in value:
+        return {}
+    reserved = value[RESERVED_KEY]
+    version = reserved.get("version") if isinstance(reserved, dict) else None
+    if type(version) is not int:
+        raise _foreign(f"{RESERVED_KEY!r} holds {_shown(reserved)}, without a version")
+    if version != STREAM_OFFSET_VERSION:
+        raise _newer(f"it has version {version}, this release knows {STREAM_OFFSET_VERSION}")
+    ids = reserved.get("topic_ids")
+    if not isinstance(ids, dict) or not all(
+        isinstance(key, str) and 0 < len(key) <= limits.ID_CHARS_MAX for key in ids.values()
+    ):
+        raise _foreign(f"the topic_ids in {RESERVED_KEY!r} are {_shown(ids)}")
+    return ids
+
+
+def _foreign(problem: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"the stream's offset, as its checkpoint has it, is not one of raftlog's: {problem}. Was "
+        "the checkpoint edited, or is it of a query on another source? Restore it, or start the "
+        "query with a new checkpointLocation and startingOffsets"
+    )
+
+
+def _newer(problem: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"the stream's offset was written by a newer release of raftlog: {problem}. Install that "
+        "release, or start the query with a new checkpointLocation and startingOffsets"
+    )
+
+
+# -- JSON ------------------------------------------------------------------------------------------
+
+
+def _topics(option: str, text: str, advice: str) -> dict[str, Any]:
+    """The topics in a JSON object of some, each with whatever it has."""
+    found = _loads(option, text, advice)
+    if not isinstance(found, dict):
+        raise InvalidRequestError(f"{option}={_cut(text)!r} is not an object of topics: {advice}")
+    if not found:
+        raise InvalidRequestError(f"{option}={_cut(text)!r} names no topic: {advice}")
+    for topic in found:
+        try:
+            check_topic_name(topic)
+        except InvalidTopicError as error:
+            raise InvalidRequestError(f"{option}: {error}") from error
+    return found
+
+
+def _numbers(
+    option: str, topic: str, value: object, least: int, most: int, what: str
+) -> dict[int, int]:
+    """The partitions of one topic, each with its number, which is from ``least`` to ``most``."""
+    if not isinstance(value, dict) or not value:
+        word = ' (or "earliest" or "latest")' if least == EARLIEST else ""
+        raise InvalidRequestError(
+            f"{option}: topic {topic!r} has {_shown(value)}; it takes {what} for each partition, "
+            f'as in {{"{topic}":{{"0":5,"1":7}}}}{word}'
+        )
+    found: dict[int, int] = {}
+    for key, number in value.items():
+        if type(number) is not int or not least <= number <= most:
+            raise InvalidRequestError(
+                f"{option}: topic {topic!r} partition {_cut(key)} has {_shown(number)}: it takes "
+                f"{what}, a whole number from {least} to {most}, without quotes"
+            )
+        found[_partition(option, topic, key)] = number
+    return found
+
+
+def _partition(option: str, topic: str, key: str) -> int:
+    """Exactly the text that the number has: "07" would be a second name of partition 7."""
+    if key.isascii() and key.isdigit() and len(key) < _INTEGER_CHARS_MAX and str(int(key)) == key:
+        number = int(key)
+        if number < limits.PARTITIONS_PER_TOPIC_MAX:
+            return number
+    raise InvalidRequestError(
+        f"{option}: {_cut(key)!r} is not a partition of topic {topic!r}: write a number from 0 to "
+        f"{limits.PARTITIONS_PER_TOPIC_MAX - 1} in quotes"
+    )
+
+
+def _loads(option: str, text: str, advice: str = "") -> Any:
+    """JSON, strictly: no key twice, no NaN, no number that no offset can be."""
+    if len(text) > OFFSETS_CHARS_MAX:
+        raise InvalidRequestError(
+            f"{option} has {len(text)} characters: {OFFSETS_CHARS_MAX} are allowed"
+        )
+    try:
+        return json.loads(
+            text, object_pairs_hook=_unique, parse_int=_integer, parse_constant=_no_constant
+        )
+    except (ValueError, RecursionError) as error:
+        problem = "too deep" if isinstance(error, RecursionError) else str(error)
+        raise InvalidRequestError(
+            f"{option}={_cut(text)!r} is not valid: {problem}" + (f"; {advice}" if advice else "")
+        ) from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"it has {_cut(twice)!r} twice")
+    return found
+
+
+def _integer(text: str) -> int:
+    if len(text) > _INTEGER_CHARS_MAX:
+        raise ValueError(f"{text[:30]}... is too large a number")
+    return int(text)
+
+
+def _no_constant(text: str) -> object:
+    raise ValueError(f"{text} is no number")
+
+
+def _word(text: str) -> Word | None:
+    return {word.value: word for word in Word}.get(text.lower())
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}..."
+
+
+def _shown(value: object) -> str:
+    """As the user wrote it, cut to a sane length."""
+    return _cut(json.dumps(value)) if _is_json(value) else _cut(repr(value))
+
+
+def _is_json(value: object) -> bool:
+    return value is None or isinstance(value, str | int | float | list | dict)
+
+
+def _some(names: list[str]) -> str:
+    """The first ten of them."""
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")

@@ -1,0 +1,139 @@
+"""Which options there are, and what is said of one that is not among them, or has no effect.
+
+Pure. The table of options is in ``spark_source.options``; those of the client are looked at in
+``spark_source.client_options``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Final
+
+from raftlog.errors import InvalidRequestError
+from spark_source.client_options import ADDRESS_NAMES, is_client_option
+from spark_source.option_values import Texts
+
+_STREAM_ONLY: Final = (
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "groupId",
+    "commitOffsets",
+)
+_BATCH_ONLY: Final = ("filterPushdown",)
+ENDING_OPTIONS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+STARTING_OPTIONS: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+SELECTING_OPTIONS: Final = ("subscribe", "subscribePattern", "assign")
+SOURCE_OPTIONS: Final = (
+    *SELECTING_OPTIONS,
+    *STARTING_OPTIONS,
+    *ENDING_OPTIONS,
+    "startingOffsetsByTimestampStrategy",
+    "includeHeaders",
+    "columns",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "failOnDataLoss",
+    "isolation",
+    "batchMaxRows",
+    "batchMaxBytes",
+    "fetchTimeoutMs",
+    "numRetries",
+    "retryIntervalMs",
+    *_STREAM_ONLY,
+    *_BATCH_ONLY,
+)
+SINK_OPTIONS: Final = ("topic", "codec", "acks", "idempotenceId", "idempotenceVersion")
+
+# What Spark adds for its own use, in lower case as it comes.
+_SPARKS: Final = frozenset(
+    {
+        "queryname",
+        "checkpointlocation",
+        "asyncprogresstrackingenabled",
+        "asyncprogresstrackingcheckpointintervalms",
+        "_asyncprogresstrackingoverridesinksupportcheck",
+    }
+)
+_PATHS: Final = frozenset({"path", "paths"})  # load("..."), save("..."), start("...")
+# Names of Kafka's connector, and of its neighbours, for things that are here.
+_OTHER_NAMES: Final[Mapping[str, str]] = {
+    "fetchoffset.numretries": "numRetries",
+    "fetchoffset.retryintervalms": "retryIntervalMs",
+    "kafkaconsumer.polltimeoutms": "fetchTimeoutMs",
+    "groupidprefix": "groupId",
+    "topics": "subscribe",
+    "compression": "codec",
+    "txnappid": "idempotenceId",
+    "txnversion": "idempotenceVersion",
+}
+
+
+def check_names(texts: Texts, *, writing: bool, streaming: bool) -> None:
+    """Raise ``InvalidRequestError`` for an option that there is not, or not in this mode."""
+    known = {name.lower(): name for name in (SINK_OPTIONS if writing else SOURCE_OPTIONS)}
+    others = {name.lower(): name for name in (SOURCE_OPTIONS if writing else SINK_OPTIONS)}
+    for name in texts.names:
+        if name in known or name in _SPARKS or name in _PATHS or is_client_option(name):
+            continue
+        if name in others:
+            raise InvalidRequestError(_of_the_other(others[name], writing=writing))
+        raise InvalidRequestError(_unknown(name, known))
+    for name in ENDING_OPTIONS if streaming else ():
+        if name in texts:
+            raise InvalidRequestError(
+                f"option {name} is of batch reads: a stream has no end. Leave it out, or stop the "
+                "query with trigger(availableNow=True)"
+            )
+
+
+def notices(texts: Texts, *, writing: bool, streaming: bool) -> tuple[str, ...]:
+    """A sentence for each option that was given and has no effect here."""
+    found = []
+    if any(name in _PATHS for name in texts.names):
+        where = "the topic by the option topic" if writing else "topics by the option subscribe"
+        found.append(f"the path has no effect: name {where}")
+    if writing:
+        return tuple(found)
+    mode = "a stream" if streaming else "a batch read"
+    idle = _BATCH_ONLY if streaming else _STREAM_ONLY
+    found += [f"option {name} has no effect in {mode}" for name in idle if name in texts]
+    if streaming:
+        found += _notices_of_streams(texts)
+    for names in (STARTING_OPTIONS, ENDING_OPTIONS):
+        given = [name for name in names if name in texts]
+        found += [f"option {name} has no effect besides {given[0]}" for name in given[1:]]
+    return tuple(found)
+
+
+def _notices_of_streams(texts: Texts) -> list[str]:
+    found = []
+    if "groupId" in texts and not texts.flag("commitOffsets", False):
+        found.append("option groupId has no effect without commitOffsets=true")
+    if "maxTriggerDelay" in texts and "minOffsetsPerTrigger" not in texts:
+        found.append("option maxTriggerDelay has no effect without minOffsetsPerTrigger")
+    return found
+
+
+def _of_the_other(name: str, *, writing: bool) -> str:
+    if writing:
+        return f"option {name} is of reading: it has no effect in a write. Leave it out"
+    if name == "topic":
+        return "option topic is of writing: to read a topic, name it by the option subscribe"
+    return f"option {name} is of writing: it has no effect in a read. Leave it out"
+
+
+def _unknown(name: str, known: Mapping[str, str]) -> str:
+    other = _OTHER_NAMES.get(name)
+    if other is not None and other.lower() in known:
+        return f"option {name} is called {other} here"
+    choices = {**known, **dict(zip(ADDRESS_NAMES, ADDRESS_NAMES, strict=True))}
+    near = difflib.get_close_matches(name[:100], choices, n=1, cutoff=0.7)
+    if near:
+        return f"unknown option {name[:100]}: did you mean {choices[near[0]]}?"
+    return (
+        f"unknown option {name[:100]}: there are {', '.join(known.values())}, bootstrap.servers, "
+        "and settings of the client as raftlog.<setting>"
+    )

@@ -1,0 +1,154 @@
+"""The text of one option, as a value: whole numbers, sizes, durations, words and flags.
+
+Pure. Every error names the option, what it was given, and what it takes. Spark hands over the names
+of options in lower case; here they have the case that the manual gives them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from raftlog import limits
+from raftlog.errors import InvalidRequestError
+
+TEXT_CHARS_MAX: Final = limits.MIB  # of an option that is no list of offsets
+DURATION_MS_MAX: Final = limits.WAIT_MS_MAX
+_SHOWN_CHARS_MAX: Final = 200
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_WITH_UNIT: Final = re.compile(r"([0-9]{1,19})\s*([a-zA-Z]*)")
+# Spark's own units, for durations (a number alone counts milliseconds) and for sizes (bytes).
+_DURATION_MS: Final[Mapping[str, int]] = {
+    "": 1,
+    "ms": 1,
+    "s": 1_000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+_SIZE_BYTES: Final[Mapping[str, int]] = {
+    "": 1,
+    "b": 1,
+    "k": limits.KIB,
+    "kb": limits.KIB,
+    "m": limits.MIB,
+    "mb": limits.MIB,
+    "g": limits.GIB,
+    "gb": limits.GIB,
+    "t": 1024 * limits.GIB,
+    "tb": 1024 * limits.GIB,
+}
+_FLAGS: Final[Mapping[str, bool]] = {"true": True, "false": False}
+
+
+class Texts:
+    """The options that were given, by name in any case, without the spaces around their values."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Raises ``InvalidRequestError`` for a name that is given twice."""
+        self._texts: dict[str, str] = {}
+        for name, text in options.items():
+            low = name.lower()
+            if self._texts.setdefault(low, text.strip()) != text.strip():
+                raise InvalidRequestError(
+                    f"option {name[:100]!r} is given twice, in different case: leave one out"
+                )
+
+    @property
+    def names(self) -> list[str]:
+        """Of all options, in lower case and sorted."""
+        return sorted(self._texts)
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._texts
+
+    def get(self, name: str) -> str | None:
+        """The text of an option; None if it was not given. Raises if there is nothing in it."""
+        text = self._texts.get(name.lower())
+        if text == "":
+            raise InvalidRequestError(f"option {name} is empty: give it a value, or leave it out")
+        return text
+
+    def short(self, name: str) -> str | None:
+        """The same for an option whose text cannot be long."""
+        text = self.get(name)
+        if text is not None and len(text) > TEXT_CHARS_MAX:
+            raise InvalidRequestError(
+                f"option {name} has {len(text)} characters: {TEXT_CHARS_MAX} are allowed"
+            )
+        return text
+
+    def flag(self, name: str, default: bool) -> bool:
+        """true or false, in any case."""
+        text = self.short(name)
+        return default if text is None else flag(name, text)
+
+    def integer(self, name: str, least: int, most: int) -> int | None:
+        """A whole number from ``least`` to ``most``; None if it was not given."""
+        text = self.short(name)
+        return None if text is None else integer(name, text, least, most)
+
+    def size(self, name: str, least: int, most: int) -> int | None:
+        """Bytes, or with a unit as Spark's sizes have: 512k, 4m, 1g (by 1024)."""
+        text = self.short(name)
+        if text is None:
+            return None
+        units = "bytes, or a number with k, m, g or t (by 1024) behind it"
+        return _within(name, text, _with_unit(name, text, _SIZE_BYTES, units), least, most, "bytes")
+
+    def duration_ms(self, name: str, least: int, most: int = DURATION_MS_MAX) -> int | None:
+        """Milliseconds, or with a unit as Spark's durations have: 500ms, 30s, 15m, 2h, 1d."""
+        text = self.short(name)
+        if text is None:
+            return None
+        units = "milliseconds, or a number with ms, s, m, h or d behind it"
+        return _within(name, text, _with_unit(name, text, _DURATION_MS, units), least, most, "ms")
+
+
+def flag(name: str, text: str) -> bool:
+    """true or false, in any case. Raises ``InvalidRequestError`` as all of these do."""
+    value = _FLAGS.get(text.lower())
+    if value is None:
+        raise InvalidRequestError(f"{shown(name, text)}: it is true or false")
+    return value
+
+
+def integer(name: str, text: str, least: int, most: int) -> int:
+    """A whole number from ``least`` to ``most``."""
+    if not _INTEGER.fullmatch(text):
+        raise InvalidRequestError(
+            f"{shown(name, text)}: it is a whole number from {least} to {most}"
+        )
+    return _within(name, text, int(text), least, most, "")
+
+
+def choice(name: str, text: str, choices: tuple[str, ...]) -> str:
+    """One of the words, in any case."""
+    low = text.lower()
+    if low not in choices:
+        raise InvalidRequestError(f"{shown(name, text)}: it is {' or '.join(choices)}")
+    return low
+
+
+def shown(name: str, text: str) -> str:
+    """``option name='text'``, cut to a sane length, for an error."""
+    cut = text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}..."
+    return f"option {name}={cut!r}"
+
+
+def _with_unit(name: str, text: str, units: Mapping[str, int], what: str) -> int:
+    match = _WITH_UNIT.fullmatch(text)
+    unit = units.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise InvalidRequestError(f"{shown(name, text)}: it is a number of {what}")
+    return int(match[1]) * unit
+
+
+def _within(name: str, text: str, value: int, least: int, most: int, unit: str) -> int:
+    if not least <= value <= most:
+        behind = f" {unit}" if unit else ""
+        raise InvalidRequestError(f"{shown(name, text)} is not from {least} to {most}{behind}")
+    return value

@@ -1,0 +1,330 @@
+"""The options of a read and of a write: text in, checked and frozen values out.
+
+Pure: whatever needs no cluster is checked here, before any work, and every error names the option,
+what it was given, and what to do. Names are the manual's, in any case. Nothing is ignored in
+silence: an option is used, or refused, or noted among ``notices`` for the caller to log.
+
+    option                                      in a batch read    in a stream        in a write
+    ------------------------------------------  -----------------  -----------------  ------------
+    subscribe, subscribePattern, assign         exactly one        exactly one        refused
+    startingOffsets, -Timestamp, -ByTimestamp   not latest         used (first run)   refused
+    endingOffsets, -Timestamp, -ByTimestamp     not earliest       refused, as Kafka  refused
+    startingOffsetsByTimestampStrategy          used               used               refused
+    includeHeaders, columns                     used               used               refused
+    minPartitions, maxRecordsPerPartition       used               used               refused
+    max-, minOffsetsPerTrigger,                 noted              used               refused
+      maxBytesPerTrigger, maxTriggerDelay
+    failOnDataLoss, isolation                   used               used               refused
+    batchMaxRows, batchMaxBytes                 used               used               refused
+    fetchTimeoutMs, numRetries,                 used               used               refused
+      retryIntervalMs
+    groupId, commitOffsets                      noted              used               refused
+    filterPushdown                              used               noted              refused
+    topic, codec, acks                          refused            refused            used
+    idempotenceId, idempotenceVersion           refused            refused            batch only
+    bootstrap.servers, raftlog.<setting>        used               used               used
+    kafka.<setting>                             refused            refused            refused
+    path, and what Spark adds for itself        noted              noted              noted
+
+"noted" has no effect; its value is checked all the same. Of starting and ending options,
+``...Timestamp`` comes before ``...OffsetsByTimestamp``, and that before ``...Offsets``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, TypedDict
+
+from raftlog import limits
+from raftlog.client.settings import DAY_MS
+from raftlog.errors import InvalidGroupError, InvalidRequestError, InvalidTopicError
+from raftlog.record import Codec
+from raftlog.types import check_group_id, check_not_internal, check_topic_name
+from spark_source.client_options import (
+    CONNECTION_SETTINGS,
+    Setting,
+    Settings,
+    parse_address_list,
+    parse_settings,
+)
+from spark_source.offsets import Bound
+from spark_source.option_names import check_names, notices
+from spark_source.option_values import Texts, choice, integer, shown
+from spark_source.planning import TASKS_MAX
+from spark_source.selection import (
+    Assigned,
+    Pattern,
+    Selection,
+    TimestampStrategy,
+    Topics,
+    parse_bounds,
+    parse_selection,
+    parse_strategy,
+)
+
+BATCH_ROWS_DEFAULT: Final = 10_000
+BATCH_ROWS_MAX: Final = limits.RECORDS_PER_BATCH_MAX
+BATCH_BYTES_DEFAULT: Final = 4 * limits.MIB
+BATCH_BYTES_MIN: Final = limits.KIB
+BATCH_BYTES_MAX: Final = 256 * limits.MIB
+FETCH_TIMEOUT_MS_DEFAULT: Final = 30_000
+RETRIES_DEFAULT: Final = 3
+RETRIES_MAX: Final = 1_000
+RETRY_INTERVAL_MS_DEFAULT: Final = 100
+RETRY_INTERVAL_MS_MAX: Final = 600_000
+TRIGGER_DELAY_MS_DEFAULT: Final = 15 * 60_000
+TRIGGER_BYTES_MAX: Final = 1 << 62
+IDEMPOTENCE_ID_CHARS_MAX: Final = 200
+
+__all__ = ["Assigned", "Pattern", "Selection", "SinkOptions", "SourceOptions", "Topics"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """How to read. Made by ``parse``; goes to the tasks.
+
+    ``bootstrap``: ``host:port[,host:port]``. ``connection`` and ``reading`` hold those settings of
+    the client that were given. ``starting`` and ``ending``: resolved by the catalog; a stream has
+    no ``ending``: it is ``Word.LATEST``. ``columns``: names as given, None for all; their check is
+    the schema's. None elsewhere: no limit. ``notices``: sentences for the log, once.
+    """
+
+    streaming: bool
+    bootstrap: str
+    connection: Settings
+    reading: Settings
+    selection: Selection
+    starting: Bound
+    ending: Bound
+    starting_option: str  # the option that ``starting`` comes from, for errors
+    ending_option: str
+    timestamp_strategy: TimestampStrategy
+    include_headers: bool
+    columns: tuple[str, ...] | None
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    fail_on_data_loss: bool
+    batch_max_rows: int
+    batch_max_bytes: int
+    fetch_timeout_ms: int
+    retries: int
+    retry_interval_ms: int
+    group_id: str | None
+    commit_offsets: bool
+    filter_pushdown: bool
+    notices: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+        """The options of a read. Raises ``InvalidRequestError``."""
+        texts = Texts(options)
+        check_names(texts, writing=False, streaming=streaming)
+        settings = parse_settings(texts, writing=False)
+        selection = parse_selection(texts)
+        bounds = parse_bounds(texts, selection, streaming=streaming)
+        isolation = texts.short("isolation")
+        if isolation is not None:
+            choice("isolation", isolation, ("committed",))
+        return cls(
+            streaming=streaming,
+            bootstrap=parse_address_list(texts),
+            connection=tuple(each for each in settings if each[0] in CONNECTION_SETTINGS),
+            reading=tuple(each for each in settings if each[0] not in CONNECTION_SETTINGS),
+            selection=selection,
+            starting=bounds.starting,
+            ending=bounds.ending,
+            starting_option=bounds.starting_option,
+            ending_option=bounds.ending_option,
+            timestamp_strategy=parse_strategy(texts),
+            include_headers=texts.flag("includeHeaders", False),
+            columns=_columns(texts),
+            min_partitions=texts.integer("minPartitions", 1, TASKS_MAX),
+            max_records_per_partition=texts.integer("maxRecordsPerPartition", 1, limits.OFFSET_MAX),
+            **_trigger_limits(texts),
+            fail_on_data_loss=texts.flag("failOnDataLoss", True),
+            batch_max_rows=_or(
+                texts.integer("batchMaxRows", 1, BATCH_ROWS_MAX), BATCH_ROWS_DEFAULT
+            ),
+            batch_max_bytes=_or(
+                texts.size("batchMaxBytes", BATCH_BYTES_MIN, BATCH_BYTES_MAX), BATCH_BYTES_DEFAULT
+            ),
+            fetch_timeout_ms=_or(
+                texts.duration_ms("fetchTimeoutMs", 1, DAY_MS), FETCH_TIMEOUT_MS_DEFAULT
+            ),
+            retries=_or(texts.integer("numRetries", 0, RETRIES_MAX), RETRIES_DEFAULT),
+            retry_interval_ms=_or(
+                texts.duration_ms("retryIntervalMs", 0, RETRY_INTERVAL_MS_MAX),
+                RETRY_INTERVAL_MS_DEFAULT,
+            ),
+            group_id=_group(texts),
+            commit_offsets=texts.flag("commitOffsets", False),
+            filter_pushdown=texts.flag("filterPushdown", False),
+            notices=notices(texts, writing=False, streaming=streaming),
+        )
+
+    def connection_settings(self) -> dict[str, Setting]:
+        """Keyword arguments for any of the SDK's clients, also for ``Admin``."""
+        return dict(self.connection)
+
+    def reader_settings(self) -> dict[str, Setting]:
+        """Keyword arguments for a client that reads records."""
+        return dict(self.connection + self.reading)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """How to write. Made by ``parse``; goes to the tasks.
+
+    ``topic``: of every row; None: each row names its own in the column ``topic``.
+    ``idempotence_id`` and ``idempotence_version``: both or none; the same pair is stored once,
+    however often it is written.
+    """
+
+    streaming: bool
+    bootstrap: str
+    settings: Settings
+    topic: str | None
+    codec: Codec
+    idempotence_id: str | None
+    idempotence_version: int | None
+    notices: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+        """The options of a write. Raises ``InvalidRequestError``, ``InvalidTopicError``."""
+        texts = Texts(options)
+        check_names(texts, writing=True, streaming=streaming)
+        settings = parse_settings(texts, writing=True)
+        codec = texts.short("codec")
+        acks = texts.short("acks")
+        if acks is not None and acks.lower() not in {"all", "-1"}:
+            raise InvalidRequestError(
+                f"{shown('acks', acks)}: it is all: what is written once needs every in-sync "
+                "replica. Leave it out"
+            )
+        idempotence_id, version = _idempotence(texts, streaming=streaming)
+        return cls(
+            streaming=streaming,
+            bootstrap=parse_address_list(texts),
+            settings=settings,
+            topic=_topic(texts),
+            codec=Codec.ZSTD if codec is None else _codec(codec),
+            idempotence_id=idempotence_id,
+            idempotence_version=version,
+            notices=notices(texts, writing=True, streaming=streaming),
+        )
+
+    @property
+    def write_id(self) -> str | None:
+        """A name for the write that is the same when it is repeated; None: nothing was asked."""
+        if self.idempotence_id is None:
+            return None
+        return f"{self.idempotence_id}/{self.idempotence_version}"
+
+    def producer_settings(self) -> dict[str, Setting]:
+        """Keyword arguments for a client that writes records."""
+        return dict(self.settings)
+
+
+# -- single options --------------------------------------------------------------------------------
+
+
+class _TriggerLimits(TypedDict):
+    max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+
+
+def _trigger_limits(texts: Texts) -> _TriggerLimits:
+    most = texts.integer("maxOffsetsPerTrigger", 1, limits.OFFSET_MAX)
+    bytes_most = texts.size("maxBytesPerTrigger", 1, TRIGGER_BYTES_MAX)
+    least = texts.integer("minOffsetsPerTrigger", 1, limits.OFFSET_MAX)
+    if most is not None and bytes_most is not None:
+        raise InvalidRequestError(
+            "options maxOffsetsPerTrigger and maxBytesPerTrigger exclude each other: leave one out"
+        )
+    if most is not None and least is not None and least > most:
+        raise InvalidRequestError(
+            f"option minOffsetsPerTrigger={least} is higher than maxOffsetsPerTrigger={most}: no "
+            "batch could have so many. Lower it"
+        )
+    delay_ms = texts.duration_ms("maxTriggerDelay", 0)
+    return {
+        "max_offsets_per_trigger": most,
+        "max_bytes_per_trigger": bytes_most,
+        "min_offsets_per_trigger": least,
+        "max_trigger_delay_ms": _or(delay_ms, TRIGGER_DELAY_MS_DEFAULT),
+    }
+
+
+def _columns(texts: Texts) -> tuple[str, ...] | None:
+    text = texts.short("columns")
+    if text is None:
+        return None
+    names = tuple(name for name in map(str.strip, text.split(",")) if name)
+    if not names:
+        raise InvalidRequestError(
+            f"{shown('columns', text)} names no column: write some, as in offset,key,value"
+        )
+    return names
+
+
+def _group(texts: Texts) -> str | None:
+    group = texts.short("groupId")
+    if group is None:
+        if texts.flag("commitOffsets", False):
+            raise InvalidRequestError(
+                "option commitOffsets=true needs groupId: the consumer group that lag tools see"
+            )
+        return None
+    try:
+        return check_group_id(group)
+    except InvalidGroupError as error:
+        raise InvalidRequestError(f"{shown('groupId', group)}: {error}") from error
+
+
+def _topic(texts: Texts) -> str | None:
+    topic = texts.short("topic")
+    if topic is None:
+        return None
+    try:
+        check_not_internal(check_topic_name(topic))
+    except InvalidTopicError as error:
+        raise InvalidRequestError(f"{shown('topic', topic)}: {error}") from error
+    return topic
+
+
+def _codec(text: str) -> Codec:
+    return Codec[choice("codec", text, tuple(codec.name.lower() for codec in Codec)).upper()]
+
+
+def _idempotence(texts: Texts, *, streaming: bool) -> tuple[str | None, int | None]:
+    name, version = texts.short("idempotenceId"), texts.short("idempotenceVersion")
+    if name is None and version is None:
+        return None, None
+    if streaming:
+        raise InvalidRequestError(
+            "options idempotenceId and idempotenceVersion are of batch writes: a stream's are "
+            "stored once by its query's id and the batch's number. Leave them out"
+        )
+    if name is None or version is None:
+        raise InvalidRequestError(
+            "options idempotenceId and idempotenceVersion go together: the id names what writes, "
+            "such as a job, the version counts its writes. Give both, or none"
+        )
+    if not (len(name) <= IDEMPOTENCE_ID_CHARS_MAX and name.isprintable()):
+        raise InvalidRequestError(
+            f"{shown('idempotenceId', name)}: it is 1 to {IDEMPOTENCE_ID_CHARS_MAX} printable "
+            "characters"
+        )
+    return name, integer("idempotenceVersion", version, 0, limits.OFFSET_MAX)
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value

@@ -1,0 +1,398 @@
+"""What is read by which task, how much at a time, and whether records were lost: pure functions.
+
+Numbers in, decisions out. Whoever calls has asked the cluster, knows the time, and logs.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from raftlog.errors import InvalidRequestError, RefusedError
+from raftlog.types import Offset, TopicPartition
+
+TASKS_MAX: Final = 100_000  # pieces of one plan; Spark keeps each in the driver's memory
+NO_OFFSET: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRange:
+    """The records of one partition from offset ``start`` to before ``end``.
+
+    Compaction and retention may have left fewer than ``size``: a range ends by its offset, never by
+    a count. ``topic_id`` is empty where it is not known.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    start: Offset
+    end: Offset
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def size(self) -> int:
+        """How many offsets it has; 0 if there is nothing to read."""
+        return max(0, self.end - self.start)
+
+
+# -- splits ----------------------------------------------------------------------------------------
+
+
+def split(
+    ranges: Sequence[PartitionRange],
+    *,
+    min_partitions: int | None = None,
+    max_records: int | None = None,
+) -> list[PartitionRange]:
+    """The ranges in pieces: at least ``min_partitions`` of them, each of at most ``max_records``.
+
+    The rules are those of Spark's KafkaOffsetRangeCalculator: empty ranges go, a range is cut in
+    pieces that differ by at most one record, a large one in more pieces than a small one. Kafka's
+    gets about ``min_partitions`` by rounding; here each further piece goes to the range whose
+    pieces are the largest (D'Hondt's method), so it is exactly as many as are asked for, unless
+    there are fewer offsets. The order of the ranges and of their offsets stays.
+
+    Raises ``InvalidRequestError`` when there would be more than ``TASKS_MAX`` pieces.
+    """
+    kept = [each for each in ranges if each.size]
+    sizes = [each.size for each in kept]
+    counts = [-(-size // max_records) if max_records else 1 for size in sizes]
+    if sum(counts) > TASKS_MAX:
+        raise InvalidRequestError(
+            f"{sum(sizes)} offsets of {len(kept)} partitions make {sum(counts)} tasks with "
+            f"maxRecordsPerPartition={max_records}: {TASKS_MAX} are allowed. Raise it, or read "
+            "less at once"
+        )
+    _raise_to(min(min_partitions or 0, TASKS_MAX), counts, sizes)
+    return [
+        piece for whole, count in zip(kept, counts, strict=True) for piece in _cut(whole, count)
+    ]
+
+
+def _raise_to(wanted: int, counts: list[int], sizes: list[int]) -> None:
+    """Give each missing piece to the range whose pieces are the largest."""
+    missing = wanted - sum(counts)
+    if missing <= 0:
+        return
+    # Only those that can be cut further; equal ones in their order.
+    heap = [
+        (-sizes[index] / count, index) for index, count in enumerate(counts) if count < sizes[index]
+    ]
+    heapq.heapify(heap)
+    while missing and heap:
+        _, index = heap[0]
+        counts[index] += 1
+        missing -= 1
+        if counts[index] < sizes[index]:
+            heapq.heapreplace(heap, (-sizes[index] / counts[index], index))
+        else:
+            heapq.heappop(heap)
+
+
+def _cut(whole: PartitionRange, count: int) -> list[PartitionRange]:
+    edges = [whole.start + whole.size * index // count for index in range(count + 1)]
+    return [replace(whole, start=edges[index], end=edges[index + 1]) for index in range(count)]
+
+
+# -- how much at a time ----------------------------------------------------------------------------
+
+Positions = Mapping[TopicPartition, Offset]
+
+
+def backlog(start: Positions, end: Positions) -> int:
+    """How many offsets there are from ``start`` to ``end``, over all partitions of ``end``."""
+    return sum(max(0, offset - start[tp]) for tp, offset in end.items())
+
+
+def limit_offsets(start: Positions, end: Positions, max_offsets: int) -> dict[TopicPartition, int]:
+    """Ends that are at most ``max_offsets`` (at least 1) from ``start`` altogether.
+
+    A partition's share is in proportion to its backlog, and at least one record, so that every
+    partition with a backlog gets on: as in Kafka's connector, which rounds a share below one up and
+    others down. Here what that adds or leaves over is settled among the larger ones, so the limit
+    is met exactly; only with more such partitions than ``max_offsets`` it is one record of each.
+
+    No end is above that in ``end``, or below that in ``start``, which has every partition that
+    ``end`` has.
+    """
+    sizes = {tp: max(0, offset - start[tp]) for tp, offset in end.items()}
+    if sum(sizes.values()) <= max_offsets:
+        return {tp: start[tp] + size for tp, size in sizes.items()}
+    shares = _shares(sizes, max_offsets)
+    return {tp: start[tp] + shares[tp] for tp in sizes}
+
+
+def _shares(sizes: Mapping[TopicPartition, int], wanted: int) -> dict[TopicPartition, int]:
+    shares = {tp: min(size, 1) for tp, size in sizes.items()}
+    # From the smallest on: whose share is below one takes one, and the rest is shared by the rest.
+    large = sorted((tp for tp, size in sizes.items() if size), key=lambda tp: (sizes[tp], tp))
+    if wanted <= len(large):
+        return shares
+    total = sum(sizes.values())
+    first = 0
+    while sizes[large[first]] * wanted < total:
+        total -= sizes[large[first]]
+        wanted -= 1
+        first += 1
+    for tp in large[first:]:
+        shares[tp] = sizes[tp] * wanted // total
+    left = wanted - sum(shares[tp] for tp in large[first:])
+    by_remainder = sorted(large[first:], key=lambda tp: (-(sizes[tp] * wanted % total), tp))
+    for tp in by_remainder[:left]:
+        shares[tp] += 1
+    return shares
+
+
+def limit_bytes(
+    start: Positions,
+    end: Positions,
+    max_bytes: int,
+    bytes_per_record: Mapping[TopicPartition, float],
+) -> dict[TopicPartition, Offset]:
+    """Ends that are about ``max_bytes`` (at least 1) from ``start`` altogether.
+
+    A partition's share of the bytes is in proportion to its backlog in bytes, by its estimate (see
+    ``bytes_per_record_of``); a partition without one counts as the mean of the others. So all of
+    them get through the same part of their backlog. Rounded down, but at least one record each.
+    """
+    sizes = {tp: max(0, offset - start[tp]) for tp, offset in end.items()}
+    known = [each for tp in end if (each := bytes_per_record.get(tp, 0)) > 0]
+    mean = sum(known) / len(known) if known else 1.0
+    total = sum(size * (bytes_per_record.get(tp, 0) or mean) for tp, size in sizes.items())
+    if total <= max_bytes:
+        return {tp: start[tp] + size for tp, size in sizes.items()}
+    part = max_bytes / total
+    return {tp: start[tp] + min(size, max(int(size * part), 1)) for tp, size in sizes.items()}
+
+
+def bytes_per_record_of(size_bytes: int, earliest: Offset, latest: Offset) -> float:
+    """The mean size of a partition's records, as they are stored; 0 while it has none."""
+    return size_bytes / (latest - earliest) if size_bytes > 0 and latest > earliest else 0.0
+
+
+def is_enough(backlog: int, since_s: float, min_offsets: int | None, max_delay_s: float) -> bool:
+    """Whether a batch is worth its while: ``min_offsets`` wait, or some do for ``max_delay_s``.
+
+    ``since_s``: seconds since the batch before. Nothing to read is never enough.
+    """
+    return backlog > 0 and (backlog >= (min_offsets or 0) or since_s >= max_delay_s)
+
+
+# -- data loss -------------------------------------------------------------------------------------
+
+
+class LossKind(Enum):
+    """Why records that were asked for are not there."""
+
+    AGED_OUT = "aged out"
+    TRUNCATED = "truncated"
+    BEYOND_END = "beyond the end"
+    RECREATED = "topic recreated"
+    TOPIC_GONE = "topic gone"
+    PARTITION_GONE = "partition gone"
+    DAMAGED = "damaged"
+
+
+class DataLossError(RefusedError):
+    """Records that were asked for are not there. The message says which, why, and what to do."""
+
+    def __init__(self, message: str, kind: LossKind | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What was lost, for an error or for a line in the log."""
+
+    kind: LossKind
+    what: str  # a sentence, without its full stop
+    going_on: str  # what failOnDataLoss=false makes of it
+
+    def error(self) -> DataLossError:
+        """For ``failOnDataLoss=true``."""
+        return DataLossError(
+            f"data loss ({self.kind.value}): {self.what}. To go on without these records, set "
+            f"failOnDataLoss=false: {self.going_on}. {_ADVICE[self.kind]}",
+            self.kind,
+        )
+
+    def warning(self) -> str:
+        """For ``failOnDataLoss=false``: a line for the log."""
+        return f"data loss ({self.kind.value}): {self.what}; failOnDataLoss=false: {self.going_on}"
+
+
+_NEW_CHECKPOINT: Final = (
+    "To read the topic as it is now, start the query with a new checkpointLocation and "
+    "startingOffsets"
+)
+_ADVICE: Final[Mapping[LossKind, str]] = {
+    LossKind.AGED_OUT: "To lose none, read sooner, or raise the topic's retention.ms and "
+    "retention.bytes",
+    LossKind.TRUNCATED: "Committed records never go away in a healthy cluster: ask its operator "
+    f"what happened to its disks. {_NEW_CHECKPOINT}",
+    LossKind.BEYOND_END: "Give offsets that exist, or latest",
+    LossKind.RECREATED: _NEW_CHECKPOINT,
+    LossKind.TOPIC_GONE: "Or make the topic again, and start the query with a new "
+    "checkpointLocation",
+    LossKind.PARTITION_GONE: _NEW_CHECKPOINT,
+    LossKind.DAMAGED: "Ask the cluster's operator to look at the partition's replicas",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionNow:
+    """What the cluster says of a partition at the moment, once it has been asked again to be sure.
+
+    ``topic_id`` is empty when there is no such topic; ``earliest`` and ``latest`` (the end: the
+    offset after the last record's) are ``NO_OFFSET`` when there is no such partition.
+    """
+
+    topic_id: str = ""
+    earliest: Offset = NO_OFFSET
+    latest: Offset = NO_OFFSET
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What of a range can be read, maybe nothing of it, and what was lost, if anything was."""
+
+    range: PartitionRange
+    loss: Loss | None = None
+
+    def allowed(self, *, fail_on_data_loss: bool) -> PartitionRange:
+        """The range to read. Raises ``DataLossError`` if something was lost and that matters."""
+        if self.loss is not None and fail_on_data_loss:
+            raise self.loss.error()
+        return self.range
+
+
+def judge(wanted: PartitionRange, now: PartitionNow, *, asked_by: str = "") -> Verdict:
+    """Whether a range can still be read whole; else what is left of it, and why the rest is not.
+
+    An empty range wants nothing, so it loses nothing. A range without a topic id is not compared
+    with the topic's. ``asked_by``: the option that named these offsets (``endingOffsets``); then an
+    end that is above the log's is a mistake of whoever wrote it, and not a log that went back.
+    """
+    if not wanted.size:
+        return Verdict(wanted)
+    gone = _gone(wanted, now)
+    if gone is not None:
+        return Verdict(replace(wanted, start=wanted.end), gone)
+    start, end = max(wanted.start, now.earliest), min(wanted.end, now.latest)
+    left = replace(wanted, start=min(start, wanted.end), end=max(min(start, wanted.end), end))
+    if wanted.end > now.latest:
+        return Verdict(left, _beyond(wanted, now, left, asked_by))
+    if wanted.start < now.earliest:
+        return Verdict(left, _aged_out(wanted, now, left))
+    return Verdict(wanted)
+
+
+def judge_position(
+    tp: TopicPartition, position: Offset, topic_id: str, now: PartitionNow
+) -> tuple[Offset | None, Loss | None]:
+    """Where a stream that has come to ``position`` can go on, and what it lost meanwhile.
+
+    None: nowhere, the partition does not exist any more. In a topic made anew, and when retention
+    has overtaken the stream: at the earliest record. When the log's end went back: at that end.
+    """
+    here = PartitionRange(tp.topic, topic_id, tp.partition, position, position)
+    gone = _gone(here, now)
+    if gone is not None:
+        return (None if now.latest == NO_OFFSET else now.earliest), gone
+    if position > now.latest:
+        left = replace(here, start=now.latest, end=now.latest)
+        return now.latest, _beyond(here, now, left, "")
+    if position < now.earliest:
+        left = replace(here, start=now.earliest, end=now.earliest)
+        return now.earliest, _aged_out(here, now, left)
+    return position, None
+
+
+def damaged(wanted: PartitionRange, problem: str) -> Loss:
+    """A range whose stored bytes no replica can give whole; ``problem`` says what is wrong."""
+    return Loss(
+        LossKind.DAMAGED,
+        f"{_asked(wanted)}, but their stored bytes are damaged: {problem}",
+        "what cannot be read of them is left out",
+    )
+
+
+def _gone(wanted: PartitionRange, now: PartitionNow) -> Loss | None:
+    if not now.topic_id:
+        return Loss(
+            LossKind.TOPIC_GONE,
+            f"{_asked(wanted)}, but there is no such topic any more: it was deleted",
+            "the topic is left out",
+        )
+    if wanted.topic_id and wanted.topic_id != now.topic_id:
+        there = (
+            "the new one has no such partition"
+            if now.latest == NO_OFFSET
+            else f"the new one has offsets {_offsets(now.earliest, now.latest)}"
+        )
+        return Loss(
+            LossKind.RECREATED,
+            f"{_asked(wanted)}, but the topic was deleted and made anew since (its id was "
+            f"{wanted.topic_id}, and is {now.topic_id}); {there}",
+            "it goes on with the new topic's earliest record",
+        )
+    if now.latest == NO_OFFSET:
+        return Loss(
+            LossKind.PARTITION_GONE,
+            f"{_asked(wanted)}, but the topic has no such partition any more",
+            "the partition is left out",
+        )
+    return None
+
+
+def _aged_out(wanted: PartitionRange, now: PartitionNow, left: PartitionRange) -> Loss:
+    lost_end = min(wanted.end, now.earliest) if wanted.size else now.earliest
+    return Loss(
+        LossKind.AGED_OUT,
+        f"{_asked(wanted)}, but its log has offsets {_offsets(now.earliest, now.latest)}: "
+        f"retention, or somebody, has deleted offsets {_offsets(wanted.start, lost_end)}",
+        _reading(left, now),
+    )
+
+
+def _beyond(wanted: PartitionRange, now: PartitionNow, left: PartitionRange, asked_by: str) -> Loss:
+    there = f"its log has offsets {_offsets(now.earliest, now.latest)}"
+    if asked_by:
+        return Loss(
+            LossKind.BEYOND_END,
+            f"{asked_by}: {_asked(wanted)}, but {there}",
+            _reading(left, now),
+        )
+    return Loss(
+        LossKind.TRUNCATED,
+        f"{_asked(wanted)}, but {there}: its end has gone back to {now.latest}",
+        _reading(left, now),
+    )
+
+
+def _asked(wanted: PartitionRange) -> str:
+    where = f"topic {wanted.topic!r} partition {wanted.partition}"
+    if wanted.size:
+        return f"{where}: asked for offsets {_offsets(wanted.start, wanted.end)}"
+    return f"{where}: asked for offset {wanted.start} and what follows"
+
+
+def _offsets(start: Offset, end: Offset) -> str:
+    """The offsets that there are, both ends included, as people say them."""
+    if end <= start:
+        return f"none (it is empty, at {start})"
+    return f"{start} to {end - 1}" if end - start > 1 else f"{start}"
+
+
+def _reading(left: PartitionRange, now: PartitionNow) -> str:
+    if left.size:
+        return f"offsets {_offsets(left.start, left.end)} are read"
+    return f"it goes on from offset {min(max(left.start, now.earliest), now.latest)}"

@@ -1,0 +1,184 @@
+"""Filters that Spark hands over, and what of a read they make needless. Experimental.
+
+Only with the option ``filterPushdown``, because Spark 4.3.0 answers wrongly when one ``load()`` is
+scanned twice with different filters: it keeps what the first scan's filters left. Every filter is
+given back to Spark, which applies them all: what is left out here is only what none of them lets
+through.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final, TypeVar
+
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.types import StructType
+
+from raftlog import limits
+from raftlog.types import Offset, TimestampMs, TopicPartition
+from spark_source.batch_reader import BatchReader
+from spark_source.catalog import Catalog
+from spark_source.options import SourceOptions
+from spark_source.planning import PartitionRange
+from spark_source.ranges import ms_at_or_after
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+
+FirstAt = Callable[
+    [Mapping[TopicPartition, TimestampMs]], Mapping[TopicPartition, Offset | None]
+]  # the first offset at or after a time
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """What some filters let through at most. None: they do not say.
+
+    ``since_ms``: no record before that time. There is no such end: records are in the order of
+    their offsets, not of their times, so an early one may come late.
+    """
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    start: Offset = 0
+    end: Offset = limits.OFFSET_MAX + 1
+    since_ms: TimestampMs | None = None
+
+    def with_filter(self, wanted: Filter) -> Pruning:
+        """With one more filter that has to be true. One that is not understood changes nothing."""
+        column = _column(wanted)
+        if column == "topic":
+            return replace(self, topics=_both(self.topics, _choice(wanted, str)))
+        if column == "partition":
+            return replace(self, partitions=_both(self.partitions, _choice(wanted, int)))
+        if column == "offset":
+            start, end = _interval(wanted)
+            return replace(self, start=max(self.start, start), end=min(self.end, end))
+        if column == "timestamp":
+            since = [each for each in (self.since_ms, _since_ms(wanted)) if each is not None]
+            return replace(self, since_ms=max(since, default=None))
+        return self
+
+    def narrowed(self, ranges: Sequence[PartitionRange], first_at: FirstAt) -> list[PartitionRange]:
+        """What of ``ranges`` may have a record that is let through; none that is empty."""
+        found = [
+            replace(each, start=max(each.start, self.start), end=min(each.end, self.end))
+            for each in ranges
+            if self.topics is None or each.topic in self.topics
+            if self.partitions is None or each.partition in self.partitions
+        ]
+        found = [each for each in found if each.size]
+        if self.since_ms is not None and found:
+            firsts = first_at(dict.fromkeys((r.topic_partition for r in found), self.since_ms))
+            found = [
+                replace(each, start=max(each.start, first))
+                for each in found
+                if (first := firsts[each.topic_partition]) is not None
+            ]
+        return [each for each in found if each.size]
+
+
+def pruning_of(filters: Iterable[Filter]) -> Pruning:
+    """What all of ``filters`` let through."""
+    found = Pruning()
+    for each in filters:
+        found = found.with_filter(each)
+    return found
+
+
+def _column(wanted: Filter) -> str:
+    """The column that a filter is about, in lower case; empty for one that is not known here."""
+    attribute: tuple[str, ...] = getattr(wanted, "attribute", ())
+    return attribute[0].lower() if len(attribute) == 1 else ""
+
+
+def _both(known: frozenset[T] | None, more: frozenset[T] | None) -> frozenset[T] | None:
+    return more if known is None else known if more is None else known & more
+
+
+def _choice(wanted: Filter, kind: type[T]) -> frozenset[T] | None:
+    """The values that a filter allows, if it names them."""
+    if isinstance(wanted, EqualTo):
+        values: Sequence[object] = (wanted.value,)
+    elif isinstance(wanted, In):
+        values = wanted.value
+    else:
+        return None
+    # A null equals nothing.
+    known = [value for value in values if value is not None]
+    same = [value for value in known if type(value) is kind]
+    return frozenset(same) if len(same) == len(known) else None
+
+
+def _interval(wanted: Filter) -> tuple[Offset, Offset]:
+    """From the first offset that a filter allows to the one after the last."""
+    everything = (0, limits.OFFSET_MAX + 1)
+    chosen = _choice(wanted, int)
+    if chosen is not None:
+        return (min(chosen), max(chosen) + 1) if chosen else (0, 0)
+    value = getattr(wanted, "value", None)
+    if type(value) is not int:
+        return everything
+    if isinstance(wanted, GreaterThanOrEqual | GreaterThan):
+        return (value + isinstance(wanted, GreaterThan), everything[1])
+    if isinstance(wanted, LessThanOrEqual | LessThan):
+        return (0, value + isinstance(wanted, LessThanOrEqual))
+    return everything
+
+
+def _since_ms(wanted: Filter) -> TimestampMs | None:
+    """Before this no record is let through. Spark's times are in microseconds, ours in ms."""
+    if not isinstance(wanted, EqualTo | GreaterThan | GreaterThanOrEqual | In):
+        return None
+    values: Sequence[object] = wanted.value if isinstance(wanted, In) else (wanted.value,)
+    times = [each for each in values if isinstance(each, datetime) and each.tzinfo]
+    if not times or len(times) != len(values):
+        return None
+    return min(max(0, ms_at_or_after(min(times))), limits.TIMESTAMP_MS_MAX)
+
+
+class PushdownReader(BatchReader):
+    """A batch reader that takes filters. Spark refuses one that does while it hands none over."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._pruning = Pruning()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's
+        """Note what the filters let through, and give all of them back."""
+        self._pruning = pruning_of(filters)
+        if self._pruning != Pruning():
+            logger.warning(
+                "filterPushdown: this DataFrame reads only what the filters of its first scan let "
+                "through. Scan it once; for other filters, load() again (Spark keeps the plan)"
+            )
+        return filters
+
+    def _ranges(self, catalog: Catalog) -> list[PartitionRange]:
+        return self._pruning.narrowed(super()._ranges(catalog), catalog.at_times)
+
+
+def is_pushing_down() -> bool:
+    """Whether this process plans a read with filters.
+
+    With Spark's own filter pushdown off (its default), a reader that defines ``pushFilters`` at all
+    is refused: and that setting is not to be seen here, only which of Spark's workers this is.
+    """
+    main = sys.modules.get("__main__")
+    name = getattr(getattr(main, "__spec__", None), "name", None)
+    return _WORKER in sys.modules or name == _WORKER

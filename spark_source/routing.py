@@ -1,0 +1,396 @@
+"""Rows of a DataFrame to partitions of topics, and from there to chunks, a batch each. Pure.
+
+What is done with a row depends on the rows before it, in their order, and on how many partitions
+its topic has; never on how the rows are cut into Arrow batches, on time or on chance. So a task
+that is tried again makes the same choices, and can tell which records it has stored already.
+
+A record's partition is the row's ``partition`` if that is not null; else by its key, as in Kafka's
+clients (murmur2); else, without a key, one partition after the other, for ``KEYLESS_RUN_BYTES`` of
+records each. Keys are hashed, sorted and taken whole columns at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raftlog import TopicPartition, limits
+from raftlog.client.partitioner import groups
+from raftlog.errors import InvalidRequestError, UnknownPartitionError
+from raftlog.record.arrow_keys import partitions_of_arrow
+from spark_source.sink_columns import SinkColumns
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Int64s: TypeAlias = npt.NDArray[np.int64]
+
+CHUNK_BYTES: Final = limits.MIB // 2
+KEYLESS_RUN_BYTES: Final = limits.MIB // 2
+BLOCK_BYTES_MAX: Final = 16 * limits.MIB
+BLOCK_ROWS_PER_PARTITION: Final = 128
+PENDING_BYTES_MAX: Final = 64 * limits.MIB  # of the chunks that one task has begun, together
+
+# A record beside its key, value and headers, at most: timestamp 8, two lengths 8, two indexes of
+# nulls 8, header count 4.
+RECORD_BYTES: Final = 28
+# A header beside its name and value: two lengths 8, an index of nulls 4.
+HEADER_BYTES: Final = 12
+# A batch beside its records: its header, and the framing of the columns.
+_BATCH_BYTES: Final = 256
+
+_US_PER_MS: Final = 1_000
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+@cache
+def record_schema() -> pa.Schema:
+    """What the records of a chunk are: ``timestamp`` in ms since 1970, null: when it is sent."""
+    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    return pa.schema(
+        [
+            ("value", pa.binary()),
+            ("key", pa.binary()),
+            ("headers", pa.list_(header)),
+            ("timestamp", pa.int64()),
+        ]
+    )
+
+
+class TopicShape(NamedTuple):
+    """What routing has to know of a topic: see ``chunk_bytes``."""
+
+    partition_count: int
+    chunk_bytes: int
+
+
+def chunk_bytes(*, partition_count: int, max_message_bytes: int) -> int:
+    """How large the chunks of a topic may get, about; none gets to twice that, but by one record.
+
+    Half of what a batch of the topic may have, and less when there are so many partitions that what
+    is begun of each would take more than ``PENDING_BYTES_MAX``.
+    """
+    fits = (max_message_bytes - _BATCH_BYTES) // 2
+    return max(1, min(CHUNK_BYTES, PENDING_BYTES_MAX // partition_count, fits))
+
+
+def blocks_of(
+    batches: Iterable[pa.RecordBatch], partition_count: Callable[[], int]
+) -> Iterator[pa.RecordBatch]:
+    """The same rows, in batches that have some for each of ``partition_count()`` partitions.
+
+    What it costs to split a batch grows with the partitions. Batches are joined up to
+    BLOCK_ROWS_PER_PARTITION for each of them, but not over BLOCK_BYTES_MAX.
+    """
+    held: list[pa.RecordBatch] = []
+    row_count = size_bytes = 0
+    for batch in batches:
+        held.append(batch)
+        row_count += batch.num_rows
+        size_bytes += batch.nbytes
+        if (
+            row_count >= partition_count() * BLOCK_ROWS_PER_PARTITION
+            or size_bytes >= BLOCK_BYTES_MAX
+        ):
+            yield _joined(held)
+            held, row_count, size_bytes = [], 0, 0
+    if held:
+        yield _joined(held)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+class Run(NamedTuple):
+    """Rows of one Arrow batch that go to one partition, and what each takes in a batch, at most."""
+
+    partition: TopicPartition
+    records: pa.RecordBatch  # of the columns of ``record_schema`` that there are
+    sizes: Int64s
+
+
+class Router:
+    """Splits Arrow batches by partition. One task's: it counts the rows that have gone through."""
+
+    def __init__(
+        self,
+        columns: SinkColumns,
+        *,
+        topic: str | None,
+        first: int,
+        where: str,
+        shape_of: Callable[[str], TopicShape],
+    ) -> None:
+        """``topic``: of all rows, or None: each row names its own.
+
+        ``first``: from which partition on records without a key are dealt out: the same for each
+        attempt of a task, another one for each task, so that their loads differ. ``where``: what
+        messages call the task's rows. ``shape_of``: of a topic, asked once for each.
+        """
+        self.row_count = 0  # of those that have gone through
+        self._columns = columns
+        self._topic = topic
+        self._first = first
+        self._where = where
+        self._shape_of = cache(shape_of)
+        self._keyless_bytes: dict[str, int] = {}  # by topic: of the records without a key so far
+
+    def split(self, batch: pa.RecordBatch) -> Iterator[Run]:
+        """The batch's rows by partition, each partition's in their order.
+
+        Raises ``InvalidRequestError`` and ``UnknownPartitionError``, which name the row, and what
+        ``shape_of`` raises.
+        """
+        if batch.num_rows:
+            records, sizes = self._records(batch)
+            partitions = self._column(batch, self._columns.partition, pa.int64())
+            for topic, rows in self._by_topic(batch):
+                yield from self._by_partition(topic, rows, records, sizes, partitions)
+        self.row_count += batch.num_rows
+
+    # -- columns
+
+    def _column(self, batch: pa.RecordBatch, index: int | None, data_type: pa.DataType) -> Any:
+        """A column as ``data_type``, which costs no copy of its text; None if there is none."""
+        if index is None:
+            return None
+        column = batch.column(index)
+        if column.type == data_type:
+            return column
+        try:
+            return column.cast(data_type)
+        except pa.ArrowInvalid as error:
+            raise InvalidRequestError(
+                f"{self._where}: {batch.num_rows} rows do not fit one Arrow array of "
+                f"{data_type}: lower spark.sql.execution.arrow.maxRecordsPerBatch ({error})"
+            ) from error
+
+    def _records(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Int64s]:
+        columns, schema = self._columns, record_schema()
+        value = self._column(batch, columns.value, schema.field("value").type)
+        sizes = RECORD_BYTES + _lengths(value)
+        found = {"value": value}
+        if columns.key is not None:
+            found["key"] = self._column(batch, columns.key, schema.field("key").type)
+            sizes += _lengths(found["key"])
+        if columns.headers is not None:
+            found["headers"] = self._column(batch, columns.headers, schema.field("headers").type)
+            sizes += self._header_sizes(found["headers"])
+        if columns.timestamp is not None:
+            found["timestamp"] = self._timestamps(batch, columns.timestamp)
+        return pa.RecordBatch.from_arrays(list(found.values()), list(found)), sizes
+
+    def _header_sizes(self, headers: Any) -> Int64s:
+        counts = _integers(pc.list_value_length(headers))
+        ends = np.cumsum(counts)
+        pairs = headers.flatten()
+        names, values = pc.struct_field(pairs, 0), pc.struct_field(pairs, 1)
+        if names.null_count:
+            missing = int(np.flatnonzero(names.is_null())[0])
+            row = int(np.searchsorted(ends, missing, side="right"))
+            raise InvalidRequestError(
+                f"{self._row(row)}: a header without a key. Leave such headers out, or coalesce() "
+                "their keys"
+            )
+        upto = np.zeros(len(pairs) + 1, np.int64)
+        np.cumsum(HEADER_BYTES + _lengths(names) + _lengths(values), out=upto[1:])
+        sizes: Int64s = upto[ends] - upto[ends - counts]
+        return sizes
+
+    def _timestamps(self, batch: pa.RecordBatch, index: int) -> Any:
+        times_us = self._column(batch, index, pa.timestamp("us", batch.column(index).type.tz))
+        is_null = times_us.is_null().to_numpy(zero_copy_only=False)
+        times_ms = _integers(times_us.cast(pa.int64())) // _US_PER_MS
+        wrong = (times_ms < 0) | (times_ms > limits.TIMESTAMP_MS_MAX)
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise InvalidRequestError(
+                f"{self._row(row)}: the timestamp is {times_ms[row]} ms from 1970, and a record's "
+                f"is 0 to {limits.TIMESTAMP_MS_MAX} (the year 9999): leave it out, or null"
+            )
+        return pa.array(times_ms, mask=is_null)
+
+    # -- places
+
+    def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Int64s | None]]:
+        """Each topic, in the order of their first rows, and its rows; None: all of them."""
+        if self._topic is not None:
+            yield self._topic, None
+            return
+        topics = self._column(batch, self._columns.topic, pa.string())
+        if topics.null_count:
+            row = int(topics.is_null().to_numpy(zero_copy_only=False).argmax())
+            raise InvalidRequestError(
+                f"{self._row(row)}: its topic is null. Name one in each row, or give the option "
+                "topic for all of them"
+            )
+        encoded = topics.dictionary_encode()
+        codes = encoded.indices.to_numpy()
+        for code, topic in enumerate(encoded.dictionary.to_pylist()):
+            yield topic, None if len(encoded.dictionary) == 1 else np.flatnonzero(codes == code)
+
+    def _by_partition(
+        self, topic: str, rows: Int64s | None, records: pa.RecordBatch, sizes: Int64s, given: Any
+    ) -> Iterator[Run]:
+        if rows is not None:
+            indexes = pa.array(rows)
+            records, sizes = records.take(indexes), sizes[rows]
+            given = None if given is None else given.take(indexes)
+        chosen = self._partitions(topic, rows, records, sizes, given)
+        if (chosen == chosen[0]).all():
+            yield Run(TopicPartition(topic, int(chosen[0])), records, sizes)
+            return
+        for partition, indexes in groups(chosen):
+            part = records.take(pa.array(indexes))
+            yield Run(TopicPartition(topic, partition), part, sizes[indexes])
+
+    def _partitions(
+        self, topic: str, rows: Int64s | None, records: pa.RecordBatch, sizes: Int64s, given: Any
+    ) -> Int64s:
+        count = self._shape_of(topic).partition_count
+        if "key" in records.schema.names:
+            chosen: Int64s = partitions_of_arrow(records.column("key"), count)
+        else:
+            chosen = np.full(records.num_rows, -1, np.int64)
+        if given is not None:
+            is_given = given.is_valid().to_numpy(zero_copy_only=False)
+            wanted = _integers(given)
+            wrong = is_given & ((wanted < 0) | (wanted >= count))
+            if wrong.any():
+                index = int(wrong.argmax())
+                raise UnknownPartitionError(
+                    f"{self._row(index if rows is None else int(rows[index]))}: there is no "
+                    f"partition {wanted[index]} of topic {topic!r}, which has {count}: 0 to "
+                    f"{count - 1}, or null to have the key decide"
+                )
+            chosen = np.where(is_given, wanted, chosen)
+        is_keyless = chosen < 0
+        if is_keyless.any():
+            chosen[is_keyless] = self._deal(topic, sizes[is_keyless], count)
+        return chosen
+
+    def _deal(self, topic: str, sizes: Int64s, count: int) -> Int64s:
+        """Partitions for records without a key."""
+        before = self._keyless_bytes.get(topic, 0)
+        ends = np.cumsum(sizes) + before
+        self._keyless_bytes[topic] = int(ends[-1])
+        return (self._first + (ends - sizes) // KEYLESS_RUN_BYTES) % count
+
+    def _row(self, row: int) -> str:
+        return f"{self._where}, row {self.row_count + row} (counted from 0)"
+
+
+def _integers(column: Any) -> Int64s:
+    """A column of integers; 0 for a null."""
+    integers: Int64s = column.cast(pa.int64()).fill_null(0).to_numpy()
+    return integers
+
+
+def _lengths(column: Any) -> Int64s:
+    return _integers(pc.binary_length(column))
+
+
+# -- chunks ----------------------------------------------------------------------------------------
+
+
+class Chunk(NamedTuple):
+    """Consecutive records of a task for one partition: what becomes one batch."""
+
+    partition: TopicPartition
+    first: int  # how many records the task has for the partition before it
+    records: pa.RecordBatch  # of the columns of ``record_schema`` that there are; one at least
+
+    def after(self, stored: int) -> Chunk | None:
+        """What is left of it when the first ``stored`` of all records are there; maybe nothing."""
+        skipped = max(0, stored - self.first)
+        if skipped >= self.records.num_rows:
+            return None
+        return Chunk(self.partition, self.first + skipped, self.records.slice(skipped))
+
+
+class _Begun:
+    """The records of a partition that are in no chunk yet."""
+
+    def __init__(self) -> None:
+        self.pieces: list[pa.RecordBatch] = []
+        self.first = 0  # how many records went before them
+        self.count = 0
+        self.size_bytes = 0
+        self.passed_bytes = 0  # of all records of the partition so far, these included
+
+
+class Chunker:
+    """Gathers the runs of each partition until they make a chunk.
+
+    A chunk ends before the record that takes the partition's sum of bytes over the next multiple of
+    ``chunk_bytes``; a larger record is a chunk of its own. So the ends depend on the records alone,
+    unless so many partitions have begun one that all have to be closed to keep memory in bounds.
+    """
+
+    def __init__(self) -> None:
+        self._begun: dict[TopicPartition, _Begun] = {}
+        self._pending_bytes = 0
+
+    def add(self, run: Run, *, chunk_bytes: int) -> Iterator[Chunk]:
+        """The chunks that are complete with the records of ``run``."""
+        begun = self._begun.get(run.partition)
+        if begun is None:
+            begun = self._begun[run.partition] = _Begun()
+        passed = begun.passed_bytes
+        begun.passed_bytes += int(run.sizes.sum())
+        if begun.passed_bytes // chunk_bytes == passed // chunk_bytes:  # none goes over
+            self._gather(begun, run.records, begun.passed_bytes - passed)
+        else:
+            yield from self._cut(begun, run, passed, chunk_bytes)
+        if self._pending_bytes > PENDING_BYTES_MAX:
+            yield from self.rest()
+
+    def _cut(self, begun: _Begun, run: Run, passed: int, chunk_bytes: int) -> Iterator[Chunk]:
+        ends = np.cumsum(run.sizes) + passed
+        crosses = ends // chunk_bytes > (ends - run.sizes) // chunk_bytes
+        large = np.flatnonzero(run.sizes > chunk_bytes)
+        cuts = np.flatnonzero(crosses)
+        if len(large):
+            cuts = np.union1d(cuts, large + 1)
+        row = 0
+        for cut in cuts.tolist():
+            self._gather_rows(begun, run, row, cut)
+            if begun.count:
+                yield self._close(run.partition, begun)
+            row = cut
+        self._gather_rows(begun, run, row, len(ends))
+
+    def rest(self) -> Iterator[Chunk]:
+        """What has been begun, as chunks."""
+        for partition, begun in self._begun.items():
+            if begun.count:
+                yield self._close(partition, begun)
+
+    def counts(self) -> dict[TopicPartition, int]:
+        """How many records each partition has got."""
+        return {partition: begun.first + begun.count for partition, begun in self._begun.items()}
+
+    def _gather_rows(self, begun: _Begun, run: Run, start: int, end: int) -> None:
+        if start < end:
+            part = run.records.slice(start, end - start)
+            self._gather(begun, part, int(run.sizes[start:end].sum()))
+
+    def _gather(self, begun: _Begun, records: pa.RecordBatch, size_bytes: int) -> None:
+        begun.pieces.append(records)
+        begun.count += records.num_rows
+        begun.size_bytes += size_bytes
+        self._pending_bytes += size_bytes
+
+    def _close(self, partition: TopicPartition, begun: _Begun) -> Chunk:
+        chunk = Chunk(partition, begun.first, _joined(begun.pieces))
+        self._pending_bytes -= begun.size_bytes
+        begun.first += begun.count
+        begun.pieces, begun.count, begun.size_bytes = [], 0, 0
+        return chunk

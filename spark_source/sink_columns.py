@@ -1,0 +1,119 @@
+"""The columns that a DataFrame may be written with: names, types, what to do about others. Pure.
+
+The names are those of Spark's Kafka connector, and ``timestamp``: the record's own time, which a
+replay into another topic keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    CharType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+    VarcharType,
+)
+
+from raftlog.errors import InvalidRequestError
+
+
+@dataclass(frozen=True, slots=True)
+class SinkColumns:
+    """Where a DataFrame has the columns that are written: the index of each, or None."""
+
+    value: int
+    key: int | None = None
+    headers: int | None = None
+    topic: int | None = None
+    partition: int | None = None
+    timestamp: int | None = None
+
+
+_TEXT: Final = (StringType, CharType, VarcharType)
+_OCTETS: Final = (BinaryType, *_TEXT)
+_INTEGER: Final = (ByteType, ShortType, IntegerType, LongType)
+
+
+def _is_headers(data_type: DataType) -> bool:
+    """Whether it is array<struct<key, value>>, in this order."""
+    if not isinstance(data_type, ArrayType) or not isinstance(data_type.elementType, StructType):
+        return False
+    fields = data_type.elementType.fields
+    return (
+        [field.name.lower() for field in fields] == ["key", "value"]
+        and isinstance(fields[0].dataType, _TEXT)
+        and isinstance(fields[1].dataType, _OCTETS)
+    )
+
+
+# What each column may be, in words, and whether a type is that.
+_COLUMNS: Final[dict[str, tuple[str, Callable[[DataType], bool]]]] = {
+    "value": ("string or binary", lambda kind: isinstance(kind, _OCTETS)),
+    "key": ("string or binary", lambda kind: isinstance(kind, _OCTETS)),
+    "headers": ("array<struct<key:string,value:binary>>", _is_headers),
+    "topic": ("string", lambda kind: isinstance(kind, _TEXT)),
+    "partition": ("int", lambda kind: isinstance(kind, _INTEGER)),
+    "timestamp": ("timestamp", lambda kind: isinstance(kind, TimestampType)),
+}
+
+
+def sink_columns(schema: StructType, *, topic: str | None) -> SinkColumns:
+    """The columns of a DataFrame to be written, if they are what the sink takes.
+
+    ``topic``: the option; with it a column ``topic`` is not looked at. Upper and lower case do not
+    matter in names. Raises ``InvalidRequestError``, which says what to do.
+    """
+    found: dict[str, int] = {}
+    for index, field in enumerate(schema.fields):
+        name = field.name.lower()
+        if name not in _COLUMNS:
+            raise InvalidRequestError(_unknown_column(field.name, schema))
+        if name in found:
+            raise InvalidRequestError(f"the DataFrame has two columns {name!r}: drop one of them")
+        wanted, fits = _COLUMNS[name]
+        if not fits(field.dataType):
+            raise InvalidRequestError(
+                f"column {field.name!r} is {field.dataType.simpleString()}, where {wanted} is "
+                f"needed. {_cast_advice(name, field.dataType)}"
+            )
+        found[name] = index
+    if "value" not in found:
+        raise InvalidRequestError(
+            "the DataFrame has no column 'value', which becomes the records' values: make one, "
+            'such as with .selectExpr("to_json(struct(*)) AS value")'
+        )
+    if topic is None and "topic" not in found:
+        raise InvalidRequestError(
+            "no topic to write to: give the option topic, or a column 'topic' with each row's"
+        )
+    if topic is not None:
+        found.pop("topic", None)
+    return SinkColumns(**found)
+
+
+def _unknown_column(name: str, schema: StructType) -> str:
+    known = [repr(field.name) for field in schema.fields if field.name.lower() in _COLUMNS]
+    if known:
+        advice = f"Leave it out: .select({', '.join(known)})"
+    else:
+        advice = 'Put all columns into one: .selectExpr("to_json(struct(*)) AS value")'
+    return f"column {name!r} is none that a record has: {', '.join(_COLUMNS)}. {advice}"
+
+
+def _cast_advice(name: str, data_type: DataType) -> str:
+    if name == "headers":
+        return "Its fields are named key and value, in this order"
+    if isinstance(data_type, (StructType, ArrayType)):
+        return f'Turn it into text: .withColumn("{name}", to_json("{name}"))'
+    return f'Cast it: .withColumn("{name}", col("{name}").cast("{_COLUMNS[name][0].split()[0]}"))'

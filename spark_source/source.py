@@ -1,0 +1,117 @@
+"""The format "raftlog" as Spark knows it: what can be read and written, and by whom.
+
+Spark makes one object for each ``load()`` and ``save()``, on the driver, and pickles it. So it
+holds the options' texts and nothing else. What does the work is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+FORMAT = "raftlog"
+
+logger = logging.getLogger(__name__)
+
+
+class RaftlogDataSource(DataSource):
+    """The format "raftlog".
+
+    spark.read.format("raftlog").option("bootstrap.servers", "broker-1:9100")
+        .option("subscribe", "clicks").load()
+
+    The options are those of ``spark_source.options``. Errors are raftlog's own
+    (``raftlog.errors``); Spark shows their text in an exception of its own.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """The columns, from the options ``columns`` and ``includeHeaders``.
+
+        Nothing is asked of the cluster. Spark does not call this when the user gives a schema.
+        """
+        from raftlog.errors import InvalidRequestError
+        from spark_source.options import SourceOptions
+        from spark_source.schema import check_arrow, read_schema
+
+        check_arrow()
+        try:
+            options = SourceOptions.parse(self.options, streaming=False)
+        except InvalidRequestError:
+            # Spark does not say which: a batch or a stream. They allow different bounds.
+            with suppress(InvalidRequestError):
+                options = SourceOptions.parse(self.options, streaming=True)
+                return read_schema(options.columns, include_headers=options.include_headers)
+            raise
+        return read_schema(options.columns, include_headers=options.include_headers)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from spark_source.batch_reader import BatchReader
+        from spark_source.options import SourceOptions
+        from spark_source.schema import check_arrow, check_schema
+
+        check_arrow()
+        options = SourceOptions.parse(self.options, streaming=False)
+        for notice in options.notices:
+            logger.warning("%s", notice)
+        check_schema(schema, options.columns)
+        if options.filter_pushdown:
+            from spark_source.pushdown import PushdownReader, is_pushing_down
+
+            if is_pushing_down():
+                return PushdownReader(options, schema)
+        return BatchReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        from spark_source.options import SourceOptions
+        from spark_source.schema import check_arrow, check_schema
+        from spark_source.stream_reader import StreamReader
+
+        check_arrow()
+        options = SourceOptions.parse(self.options, streaming=True)
+        return StreamReader(options, check_schema(schema, options.columns))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from spark_source.options import SinkOptions
+        from spark_source.schema import check_arrow
+
+        check_arrow()
+        from spark_source.writer import BatchWriter
+
+        return BatchWriter(SinkOptions.parse(self.options, streaming=False), schema, overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        from spark_source.options import SinkOptions
+        from spark_source.schema import check_arrow
+
+        check_arrow()
+        from spark_source.stream_writer import StreamWriter
+
+        return StreamWriter(SinkOptions.parse(self.options, streaming=True), schema, overwrite)
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format "raftlog" known to a session.
+
+    Spark finds it by itself where raftlog is installed for the driver's Python. It does not where
+    another ``pyspark_*`` package is broken, or raftlog was added with ``addPyFile``.
+    """
+    spark.dataSource.register(RaftlogDataSource)

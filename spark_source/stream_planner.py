@@ -1,0 +1,280 @@
+"""What a stream reads next: decided from offsets and from what the cluster said. No I/O, no clock.
+
+How one run of a query goes, with whoever holds the planner asking the cluster in between:
+
+    initial offsets -> the first batch, which is empty -> end, end, end ...
+                       |                                  |
+                       v                                  v
+              the checkpoint has them            each is the start of the next
+
+- *Spark keeps only the end of each batch.* The start of the first one is asked for again when a
+  query is restarted before that batch was committed, and "latest" is another place by then. So the
+  first batch ends where it starts: its end is the exact start of the second.
+- *A partition that is new is taken in the same way*: at its earliest offset, in a batch that reads
+  nothing of it. So is the topic that was made anew under its old name (``failOnDataLoss=false``).
+- *So a range is what lies between two offsets of the same topic id*, and the same two offsets make
+  the same ranges, whenever they are asked for.
+- *What is not selected any more stays where it is* in the offset, so that nothing is skipped or
+  read twice when it is selected again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from raftlog.types import Offset, TopicPartition
+from spark_source.offsets import StreamOffset
+from spark_source.planning import (
+    NO_OFFSET,
+    DataLossError,
+    Loss,
+    LossKind,
+    PartitionNow,
+    PartitionRange,
+    backlog,
+    is_enough,
+    judge_position,
+    limit_bytes,
+    limit_offsets,
+)
+
+LOSSES_NAMED_MAX: Final = 10
+
+Sizes = Mapping[TopicPartition, float]  # the mean bytes of a partition's records
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the cluster said at one moment of the partitions that are selected.
+
+    ``latest``: the end of each, linearizable: the offset after the last committed record's. What is
+    selected and does not exist is missing. Invariant: ``topic_ids`` has the topics of ``latest``.
+    """
+
+    topic_ids: Mapping[str, str]
+    latest: Mapping[TopicPartition, Offset]
+
+    def offset(self) -> StreamOffset:
+        """The ends as an offset of the stream."""
+        return StreamOffset(self.latest, self.topic_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How much a batch has at most, and at least. None: without that limit."""
+
+    max_offsets: int | None = None
+    max_bytes: int | None = None
+    min_offsets: int | None = None
+    max_delay_s: float = math.inf  # after which fewer than ``min_offsets`` will do
+
+
+UNLIMITED: Final = Rate()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where the next batch ends, and what was lost on the way to where it begins.
+
+    ``end`` is equal to its start when there is nothing to do.
+    """
+
+    end: StreamOffset
+    losses: tuple[Loss, ...] = ()
+
+
+@dataclass(slots=True)
+class _Standing:
+    """Where each partition goes on. ``first_left``: of those to read, the first that can be."""
+
+    positions: dict[TopicPartition, Offset] = field(default_factory=dict)
+    first_left: dict[TopicPartition, Offset] = field(default_factory=dict)
+    losses: list[Loss] = field(default_factory=list)
+
+
+class StreamPlanner:
+    """The decisions of one run of one streaming query.
+
+    ``selects``: whether the options ask for a partition, be it there or not.
+    """
+
+    def __init__(self, selects: Callable[[TopicPartition], bool]) -> None:
+        self._selects = selects
+        self._initial: StreamOffset | None = None
+        self._has_batch = False  # the checkpoint has a batch, so a start is there for good
+        self._target: View | None = None  # where Trigger.AvailableNow ends
+        self._last_rows_s: float | None = None  # when a batch with records was last planned
+
+    # -- where it begins and ends
+
+    @property
+    def initial(self) -> StreamOffset | None:
+        """Where a new query starts. Spark asks twice: the first answer is kept."""
+        return self._initial
+
+    def begin(self, initial: StreamOffset) -> StreamOffset:
+        """Keep where a new query starts."""
+        self._initial = initial
+        return initial
+
+    def aim(self, target: View) -> None:
+        """Read up to there and no further: Trigger.AvailableNow. Later partitions can wait."""
+        self._target = target
+
+    def is_first(self, start: StreamOffset) -> bool:
+        """Whether a batch from ``start`` would be the first, which is to end where it starts."""
+        return not self._has_batch and start == self._initial
+
+    # -- the next batch
+
+    def doubtful(self, start: StreamOffset, view: View) -> list[TopicPartition]:
+        """Partitions of ``start`` that seem to have lost records: to be looked at again."""
+        return [
+            tp
+            for tp, position in start.positions.items()
+            if self._selects(tp)
+            and (not _is_same(start, view, tp) or view.latest.get(tp, NO_OFFSET) < position)
+        ]
+
+    def unsettled(self, start: StreamOffset, view: View) -> list[TopicPartition]:
+        """Partitions whose earliest offset ``next_step`` has to know."""
+        return [tp for tp in view.latest if not self._is_settled(tp, start, view)]
+
+    def next_step(
+        self,
+        start: StreamOffset,
+        view: View,
+        earliest: Mapping[TopicPartition, Offset],
+        *,
+        rate: Rate = UNLIMITED,
+        sizes: Sizes | None = None,
+        now_s: float,
+    ) -> Step:
+        """Where the batch from ``start`` ends. ``now_s``: of any clock that only goes forward."""
+        standing = self._stand(start, view, earliest)
+        positions = standing.positions
+        ends = {tp: max(positions[tp], self._ceiling(tp, view)) for tp in standing.first_left}
+        firsts = {tp: min(first, ends[tp]) for tp, first in standing.first_left.items()}
+        waiting = backlog(firsts, ends)
+        if waiting and not self._is_due(waiting, rate, now_s):
+            ends = {}
+        elif waiting:
+            self._last_rows_s = now_s
+            ends = _limited(firsts, ends, rate, sizes or {})
+        ids = dict(start.topic_ids) | dict(view.topic_ids)
+        return Step(StreamOffset(positions | ends, ids), tuple(standing.losses))
+
+    def _stand(
+        self, start: StreamOffset, view: View, earliest: Mapping[TopicPartition, Offset]
+    ) -> _Standing:
+        standing = _Standing()
+        for tp, position in start.positions.items():
+            if not self._selects(tp):
+                known = start.topic_id(tp.topic)
+                if not known or view.topic_ids.get(tp.topic, known) == known:
+                    standing.positions[tp] = position
+                continue
+            if self._is_settled(tp, start, view):
+                standing.positions[tp] = position
+                continue
+            now = _now(tp, view, earliest)
+            there, loss = judge_position(tp, position, start.topic_id(tp.topic), now)
+            if loss is not None:
+                standing.losses.append(loss)
+            if there is None or there == NO_OFFSET:
+                continue
+            if loss is None or loss.kind is LossKind.AGED_OUT:
+                standing.positions[tp] = position  # a range up to what is left says what was lost
+                standing.first_left[tp] = there
+            else:
+                standing.positions[tp] = there
+        for tp in view.latest:
+            is_known = tp in start.positions and _is_same(start, view, tp)
+            if not is_known and tp not in standing.positions and self._may_enter(tp, view):
+                standing.positions[tp] = earliest[tp]
+        return standing
+
+    def _is_settled(self, tp: TopicPartition, start: StreamOffset, view: View) -> bool:
+        """Whether the partition is where ``start`` left it, with nothing to read for now."""
+        return (
+            tp in start.positions
+            and _is_same(start, view, tp)
+            and self._ceiling(tp, view) <= start.positions[tp] <= view.latest[tp]
+        )
+
+    def _may_enter(self, tp: TopicPartition, view: View) -> bool:
+        """Whether a partition that ``start`` has not may be taken in."""
+        target = self._target
+        return target is None or (
+            tp in target.latest and target.topic_ids[tp.topic] == view.topic_ids[tp.topic]
+        )
+
+    def _ceiling(self, tp: TopicPartition, view: View) -> Offset:
+        """How far may be read."""
+        if self._target is None:
+            return view.latest[tp]
+        if self._target.topic_ids.get(tp.topic) != view.topic_ids[tp.topic]:
+            return NO_OFFSET
+        return min(view.latest[tp], self._target.latest.get(tp, NO_OFFSET))
+
+    def _is_due(self, waiting: int, rate: Rate, now_s: float) -> bool:
+        """Whether a batch of ``waiting`` offsets is worth its while; the first one always is."""
+        if self._target is not None or self._last_rows_s is None:
+            return True
+        since_s = now_s - self._last_rows_s
+        return is_enough(waiting, since_s, rate.min_offsets, rate.max_delay_s)
+
+    # -- one batch
+
+    def ranges(self, start: StreamOffset, end: StreamOffset) -> list[PartitionRange]:
+        """What a batch reads, by topic and partition: the same for the same two offsets.
+
+        Nothing of a partition that only one of them has, or that goes back.
+        """
+        self._has_batch = True
+        return [
+            PartitionRange(tp.topic, end.topic_id(tp.topic), tp.partition, first, last)
+            for tp, last in sorted(end.positions.items())
+            if start.topic_id(tp.topic) in {"", end.topic_id(tp.topic)}
+            and (first := start.positions.get(tp, last)) < last
+        ]
+
+
+def error_of(losses: Sequence[Loss]) -> DataLossError:
+    """One error for all of them: it says what to do about the first, and names the others."""
+    first, others = losses[0], losses[1:]
+    if not others:
+        return first.error()
+    named = [f"({number}) {loss.what}" for number, loss in enumerate(losses, start=1)]
+    more = len(named) - LOSSES_NAMED_MAX
+    text = "; ".join(named[:LOSSES_NAMED_MAX]) + (f"; and {more} more" if more > 0 else "")
+    whole = Loss(first.kind, f"{len(losses)} partitions: {text}", first.going_on)
+    return whole.error()
+
+
+def _now(tp: TopicPartition, view: View, earliest: Mapping[TopicPartition, Offset]) -> PartitionNow:
+    topic_id = view.topic_ids.get(tp.topic, "")
+    if tp not in view.latest:
+        return PartitionNow(topic_id)
+    return PartitionNow(topic_id, earliest[tp], max(earliest[tp], view.latest[tp]))
+
+
+def _is_same(start: StreamOffset, view: View, tp: TopicPartition) -> bool:
+    """Whether ``view`` has the partition of the topic that ``start`` speaks of, by its id."""
+    return tp in view.latest and start.topic_id(tp.topic) in {"", view.topic_ids[tp.topic]}
+
+
+def _limited(
+    start: Mapping[TopicPartition, Offset],
+    ends: Mapping[TopicPartition, Offset],
+    rate: Rate,
+    sizes: Sizes,
+) -> dict[TopicPartition, Offset]:
+    if rate.max_offsets is not None:
+        return limit_offsets(start, ends, rate.max_offsets)
+    if rate.max_bytes is not None:
+        return limit_bytes(start, ends, rate.max_bytes, sizes)
+    return dict(ends)

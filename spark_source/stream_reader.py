@@ -1,0 +1,256 @@
+"""A streaming read, as Spark asks for it: where it begins, where each batch ends, and its tasks.
+
+Spark's order of calls, on the driver, in a process that is this query's own:
+
+    (prepareForTriggerAvailableNow)  getDefaultReadLimit  initialOffset    once; the last only for
+                                                                           a new query
+    latestOffset(start)  reportLatestOffset  commit(start)  partitions     for each batch
+
+``read`` is called in other processes, on copies of the reader: so what it knows of the cluster is
+not in it (see ``spark_source.clients``). The decisions are ``stream_planner``'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from raftlog import limits
+from raftlog.errors import UnknownPartitionError, UnknownTopicError
+from raftlog.types import Offset, TopicPartition
+from spark_source import clients
+from spark_source.catalog import Catalog
+from spark_source.clients import connection_of
+from spark_source.group_progress import GroupProgress
+from spark_source.offsets import StreamOffset
+from spark_source.options import SourceOptions
+from spark_source.planning import Loss, LossKind, PartitionRange, Verdict, judge, split
+from spark_source.stream_planner import UNLIMITED, Rate, Sizes, StreamPlanner, View, error_of
+from spark_source.stream_view import look, record_sizes, selects, starting_offset
+from spark_source.task_reader import read_partition, settings_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+# In place of ReadAllAvailable, which Spark itself asks for when there is to be one batch only
+# (Trigger.Once): there, the first batch may not be an empty one.
+_NO_LIMIT: Final = ReadMaxRows(limits.OFFSET_MAX)
+_CERTAIN: Final = frozenset({LossKind.AGED_OUT})  # what is deleted does not come back
+
+
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """What the cluster said for one batch. ``earliest``: of those partitions where it matters."""
+
+    view: View
+    earliest: Mapping[TopicPartition, Offset]
+    sizes: Sizes
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics as they grow.
+
+    The first batch is empty: it puts the starting offsets into the checkpoint. A partition that is
+    new is read from its earliest record, from the batch after the one in which it was found. With a
+    checkpoint, the starting options have no effect.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._settings = settings_of(options, schema)
+        self._planner = StreamPlanner(partial(selects, options.selection))
+        self._latest: StreamOffset | None = None
+        self._has_told_notices = False
+        self._progress = (
+            GroupProgress(options.group_id) if options.commit_offsets and options.group_id else None
+        )
+
+    # -- where it begins
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a new query starts. Spark asks twice, and again for a first batch to be repeated.
+
+        Raises ``UnknownTopicError``, ``UnknownPartitionError``, ``InvalidRequestError``,
+        ``DataLossError``.
+        """
+        initial = self._planner.initial
+        if initial is None:
+            initial = self._planner.begin(
+                self._ask(lambda catalog: starting_offset(catalog, self._options))
+            )
+        return initial.as_dict()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix where this run ends: at the ends of what there is now."""
+        self._planner.aim(self._ask(lambda catalog: look(catalog, self._options.selection)))
+
+    # -- where a batch ends
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The limit that the options set. Spark hands it back, and knows no two limits at once."""
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        if options.min_offsets_per_trigger is not None:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        return _NO_LIMIT
+
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, Any], limit: ReadLimit
+    ) -> dict[str, Any]:
+        """Where the batch from ``start`` ends: at ``start`` if there is nothing to read for now.
+
+        Raises ``DataLossError`` when records after ``start`` are gone, with ``failOnDataLoss``.
+        """
+        offset = StreamOffset.from_dict(start)
+        return self._ask(lambda catalog: self._latest_offset(catalog, offset, limit)).as_dict()
+
+    def _latest_offset(
+        self, catalog: Catalog, start: StreamOffset, limit: ReadLimit
+    ) -> StreamOffset:
+        self._tell_group(catalog, start)
+        if self._planner.is_first(start) and not isinstance(limit, ReadAllAvailable):
+            return start
+        rate = self._rate(limit)
+        now = self._look(catalog, start, with_sizes=rate.max_bytes is not None)
+        self._latest = now.view.offset()
+        step = self._planner.next_step(
+            start, now.view, now.earliest, rate=rate, sizes=now.sizes, now_s=time.monotonic()
+        )
+        self._weigh(step.losses)
+        return step.end
+
+    def _rate(self, limit: ReadLimit) -> Rate:
+        """Spark's limit, with what else the options say, for which it has no words."""
+        if isinstance(limit, ReadAllAvailable):
+            return UNLIMITED
+        options = self._options
+        return Rate(
+            max_offsets=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+            max_bytes=limit.max_bytes if isinstance(limit, ReadMaxBytes) else None,
+            min_offsets=options.min_offsets_per_trigger,
+            max_delay_s=options.max_trigger_delay_ms / 1_000,
+        )
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The ends that ``latestOffset`` saw last, for the progress that Spark shows."""
+        return None if self._latest is None else self._latest.as_dict()
+
+    def _look(self, catalog: Catalog, start: StreamOffset, *, with_sizes: bool) -> _Now:
+        """What there is now; looked at again as long as records of ``start`` seem to be gone."""
+
+        def attempt(is_last: bool) -> _Now | None:
+            view = look(catalog, self._options.selection)
+            if self._planner.doubtful(start, view) and not is_last:
+                return None
+            earliest = catalog.earliest(self._planner.unsettled(start, view))
+            return _Now(view, earliest, record_sizes(catalog.admin, view) if with_sizes else {})
+
+        return self._be_sure(attempt)
+
+    def _be_sure(self, attempt: Callable[[bool], T | None]) -> T:
+        """``attempt``, until it is no longer in doubt; it is told when it has to know.
+
+        A topic that goes away between two questions is a doubt, too.
+        """
+        for left in range(self._options.retries, -1, -1):
+            try:
+                found = attempt(not left)
+                if found is not None:
+                    return found
+            except (UnknownTopicError, UnknownPartitionError):
+                if not left:
+                    raise
+            time.sleep(self._options.retry_interval_ms / 1_000)
+        raise AssertionError("the last attempt is never in doubt")
+
+    def _weigh(self, losses: tuple[Loss, ...]) -> None:
+        if losses and self._options.fail_on_data_loss:
+            raise error_of(losses)
+        for loss in losses:
+            if loss.kind not in _CERTAIN:  # the batch's ranges tell of those
+                logger.warning("%s", loss.warning())
+
+    # -- the tasks of a batch
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """One for each task: the same for the same ``start``, ``end`` and options.
+
+        Raises ``DataLossError`` when records in between are gone, with ``failOnDataLoss``.
+        """
+        ranges = self._planner.ranges(StreamOffset.from_dict(start), StreamOffset.from_dict(end))
+        if ranges:
+            ranges = self._ask(lambda catalog: self._left_of(catalog, ranges))
+        pieces = split(
+            ranges,
+            min_partitions=self._options.min_partitions,
+            max_records=self._options.max_records_per_partition,
+        )
+        return [InputPartition(piece) for piece in pieces]
+
+    def _left_of(self, catalog: Catalog, ranges: list[PartitionRange]) -> list[PartitionRange]:
+        """What of these ranges can still be read: retention may have come in between."""
+
+        def attempt(is_last: bool) -> list[Verdict] | None:
+            now = catalog.now([wanted.topic_partition for wanted in ranges])
+            verdicts = [judge(wanted, now[wanted.topic_partition]) for wanted in ranges]
+            is_sure = all(each.loss is None or each.loss.kind in _CERTAIN for each in verdicts)
+            return verdicts if is_sure or is_last else None
+
+        verdicts = self._be_sure(attempt)
+        losses = [verdict.loss for verdict in verdicts if verdict.loss is not None]
+        if losses and self._options.fail_on_data_loss:
+            raise error_of(losses)
+        for loss in losses:
+            logger.warning("%s", loss.warning())
+        return [verdict.range for verdict in verdicts if verdict.range.size]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one of them, on an executor."""
+        return read_partition(partition, self._settings)
+
+    # -- what was read
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Everything up to ``end`` was processed. The brokers delete nothing because of it."""
+        if self._progress is not None:
+            offset = StreamOffset.from_dict(end)
+            self._ask(lambda catalog: self._tell_group(catalog, offset))
+
+    def _tell_group(self, catalog: Catalog, offset: StreamOffset) -> None:
+        """The start of a batch was processed, and it is told sooner than Spark commits it."""
+        if self._progress is not None:
+            self._progress.tell(catalog.admin, offset, now_s=time.monotonic())
+
+    def stop(self) -> None:
+        """The query has ended. Spark may not come to say so."""
+        clients.catalogs.close()
+
+    def _ask(self, question: Callable[[Catalog], T]) -> T:
+        if not self._has_told_notices:
+            self._has_told_notices = True
+            for notice in self._options.notices:
+                logger.warning("%s", notice)
+        with clients.catalogs.lend(connection_of(self._options)) as catalog:
+            return question(catalog)

@@ -1,0 +1,88 @@
+"""What a stream asks of the cluster: where to start, what there is now, how large records are.
+
+The questions; what follows from the answers is ``stream_planner``'s to decide.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from raftlog import Admin
+from raftlog.types import TopicPartition
+from spark_source.bounds import extent, resolve_start, select
+from spark_source.catalog import Catalog
+from spark_source.offsets import StreamOffset
+from spark_source.options import Assigned, Pattern, Selection, SourceOptions, Topics
+from spark_source.planning import Loss, LossKind, bytes_per_record_of
+from spark_source.stream_planner import Sizes, View, error_of
+
+logger = logging.getLogger(__name__)
+
+
+def selects(selection: Selection, tp: TopicPartition) -> bool:
+    """Whether the options ask for a partition, be it there or not."""
+    if isinstance(selection, Topics):
+        return tp.topic in selection.names
+    if isinstance(selection, Pattern):
+        return selection.matches(tp.topic)
+    return tp.partition in selection.partitions.get(tp.topic, ())
+
+
+def starting_offset(catalog: Catalog, options: SourceOptions) -> StreamOffset:
+    """Where a new query starts.
+
+    Raises ``UnknownTopicError``, ``UnknownPartitionError``, ``InvalidRequestError`` for a start
+    that does not fit the topics, and ``DataLossError`` for one that is beyond an end; without
+    ``failOnDataLoss``, that partition starts at its end.
+    """
+    selected = select(catalog, options.selection)
+    now = extent(catalog, selected.partitions)
+    starts = resolve_start(catalog, options, selected, now)
+    losses = [
+        Loss(
+            LossKind.BEYOND_END,
+            f"{options.starting_option}: topic {tp.topic!r} partition {tp.partition} is to be read "
+            f"from offset {start}, but its end is {now.latest[tp]}",
+            "it is read from its end",
+        )
+        for tp, start in starts.items()
+        if start > now.latest[tp]
+    ]
+    if losses and options.fail_on_data_loss:
+        raise error_of(losses)
+    for loss in losses:
+        logger.warning("%s", loss.warning())
+    return StreamOffset(
+        {tp: min(start, now.latest[tp]) for tp, start in starts.items()}, selected.topic_ids
+    )
+
+
+def look(catalog: Catalog, selection: Selection) -> View:
+    """What there is of the selected partitions, and where they end.
+
+    Raises ``UnknownTopicError`` if one goes away meanwhile: look again.
+    """
+    if isinstance(selection, Pattern):
+        found = catalog.matching(selection.matches)
+    else:
+        names = selection.names if isinstance(selection, Topics) else selection.partitions
+        found = catalog.existing(names)
+    partitions = [
+        tp
+        for name, topic in found.items()
+        for tp in (TopicPartition(name, number) for number in range(topic.partition_count))
+        if not isinstance(selection, Assigned) or selects(selection, tp)
+    ]
+    ids = {name: topic.id for name, topic in found.items()}
+    return View(ids, catalog.latest(partitions))
+
+
+def record_sizes(admin: Admin, view: View) -> Sizes:
+    """The mean bytes of each partition's records, as they are stored (compressed)."""
+    return {
+        TopicPartition(topic.name, each.partition): bytes_per_record_of(
+            each.size_bytes, each.log_start_offset, each.high_watermark
+        )
+        for topic in admin.describe_topics(sorted(view.topic_ids))
+        for each in topic.partitions
+    }

@@ -1,0 +1,136 @@
+"""What a task does on an executor: read one exact range of a partition, batch by batch, into Spark.
+
+Retries, and changing to another replica, are the range reader's. Here is what can only be said or
+decided with the whole picture: records that were planned for and are not there any more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.types import StructType
+
+from raftlog.errors import (
+    CorruptBatchError,
+    DamagedLogError,
+    OffsetOutOfRangeError,
+    RaftlogError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from raftlog.types import Offset
+from spark_source import clients
+from spark_source.clients import Connection, connection_of
+from spark_source.options import SourceOptions
+from spark_source.planning import Loss, PartitionRange, damaged, judge
+from spark_source.schema import arrow_columns, arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import InputPartition
+
+logger = logging.getLogger(__name__)
+
+_GONE: Final = (OffsetOutOfRangeError, UnknownTopicError, UnknownPartitionError)
+_DAMAGED: Final = (CorruptBatchError, DamagedLogError)
+_TRIES_MAX: Final = 3  # at one offset that the cluster says is there
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """What all tasks of a read have in common; it travels to the executors.
+
+    ``timeout_ms``: how long nothing may come before a task fails.
+    """
+
+    connection: Connection
+    schema: StructType
+    rows_max: int  # of one RecordBatch
+    bytes_max: int
+    timeout_ms: int
+    fail_on_data_loss: bool
+
+
+def settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
+    """What the tasks need to know of the options."""
+    return ReadSettings(
+        connection_of(options),
+        schema,
+        options.batch_max_rows,
+        options.batch_max_bytes,
+        options.fetch_timeout_ms,
+        options.fail_on_data_loss,
+    )
+
+
+def read_partition(partition: InputPartition, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
+    """The records of the ``PartitionRange`` in ``partition``; none of one without, as Spark makes.
+
+    Raises ``DataLossError``, and whatever the range reader raises.
+    """
+    wanted = partition.value
+    return iter(()) if wanted is None else _read(wanted, settings)
+
+
+def _read(wanted: PartitionRange, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    columns, schema = arrow_columns(settings.schema), arrow_schema(settings.schema)
+    count = len(columns)
+    if "offset" not in columns:
+        columns.append("offset")  # to know where to go on; Spark does not get it
+    where = columns.index("offset")
+    left, tries = wanted, 0
+    has_warned = False
+    while left.size:
+        try:
+            for batch in _batches(left, columns, settings):
+                left = replace(left, start=_last(batch.column(where)) + 1)
+                tries = 0
+                yield pa.RecordBatch.from_arrays(batch.columns[:count], schema=schema)
+            return
+        except (*_GONE, *_DAMAGED) as error:
+            tries += 1
+            left, loss = _what_is_left(left, error, settings)
+            if loss is None and tries >= _TRIES_MAX:
+                raise
+            if loss is not None and settings.fail_on_data_loss:
+                raise loss.error() from error
+            if loss is not None and not has_warned:
+                has_warned = True
+                logger.warning("%s", loss.warning())
+
+
+def _batches(
+    wanted: PartitionRange, columns: list[str], settings: ReadSettings
+) -> Iterator[pa.RecordBatch]:
+    with clients.range_readers.lend(settings.connection) as reader:
+        yield from reader.read(
+            wanted.topic_partition,
+            wanted.start,
+            wanted.end,
+            topic_id=wanted.topic_id,
+            columns=columns,
+            rows_max=settings.rows_max,
+            bytes_max=settings.bytes_max,
+            timeout_ms=settings.timeout_ms,
+        )
+
+
+def _last(offsets: pa.Array) -> Offset:
+    return int(offsets[len(offsets) - 1].as_py())
+
+
+def _what_is_left(
+    wanted: PartitionRange, error: RaftlogError, settings: ReadSettings
+) -> tuple[PartitionRange, Loss | None]:
+    """What of the range can be read still, and why the rest is gone; no loss: all of it can be."""
+    if isinstance(error, _DAMAGED):
+        return replace(wanted, start=wanted.end), damaged(wanted, str(error))
+    with clients.catalogs.lend(settings.connection) as catalog:
+        now = catalog.now([wanted.topic_partition])[wanted.topic_partition]
+    verdict = judge(wanted, now)
+    return verdict.range, verdict.loss

@@ -1,0 +1,35 @@
+"""Tests of spark_source.bench.sources; as Spark calls them, without Spark."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_source.bench.sources import AsRows, Drain, DrainWriter, FromMemory
+from spark_source.schema import arrow_schema, read_schema
+
+
+@pytest.mark.parametrize("records", [1, 10, 11, 40])
+def test_memory_gives_what_was_asked_for_in_batches_of_one_size(records: int) -> None:
+    options = {"records": records, "tasks": 2, "batchrows": 5, "valuebytes": 100}
+    source = FromMemory({name: str(number) for name, number in options.items()})
+    reader = source.reader(source.schema())
+    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+    assert {batch.num_rows for batch in batches} == {5}
+    assert records <= sum(batch.num_rows for batch in batches) < records + 2 * 5
+
+
+def test_memory_gives_the_columns_of_the_real_source() -> None:
+    source = FromMemory({"records": "3", "tasks": "1", "batchrows": "3", "valuebytes": "20"})
+    assert source.schema() == AsRows({}).schema() == read_schema()
+    reader = source.reader(source.schema())
+    (batch,) = reader.read(reader.partitions()[0])
+    assert batch.schema == arrow_schema(read_schema())
+    assert {len(value) for value in batch.column("value").to_pylist()} == {20}
+
+
+def test_the_drain_counts_what_it_drops() -> None:
+    batches = [pa.record_batch({"value": [b"a", b"b"]}), pa.record_batch({"value": [b"c"]})]
+    writer = Drain({}).writer(read_schema(), False)
+    assert isinstance(writer, DrainWriter)
+    assert writer.write(iter(batches)).rows == 3

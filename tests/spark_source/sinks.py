@@ -1,0 +1,161 @@
+"""For tests of the writers: what a topic holds, a producer that is a table, a sink that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from raftlog import Admin, Consumer, ConsumerRecord, TopicPartition
+from raftlog.client.delivery import Delivery, DeliveryFuture
+from raftlog.errors import RaftlogError, UnknownTopicError
+from raftlog.record import BatchBody, decode_records, seal
+from spark_source.options import SinkOptions
+from spark_source.source import RaftlogDataSource
+from spark_source.stream_writer import StreamWriter
+from spark_source.writer import BatchWriter, TaskReport
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Log = dict[TopicPartition, list[ConsumerRecord]]
+
+
+def stored_records(bootstrap: str, topic: str) -> Log:
+    """All records of a topic, by partition, in order. Partitions without any are left out."""
+    with Admin(bootstrap) as admin, Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
+        ends = admin.offsets(topic)
+        left = {TopicPartition(topic, number): end for number, end in ends.items() if end}
+        found: Log = {tp: [] for tp in left}
+        consumer.assign(left)
+        while any(len(found[tp]) < (end or 0) for tp, end in left.items()):
+            for record in consumer.poll():
+                found[TopicPartition(record.topic, record.partition)].append(record)
+    return found
+
+
+def stored_values(bootstrap: str, topic: str) -> list[str]:
+    """The values of all records of a topic, sorted."""
+    found = stored_records(bootstrap, topic).values()
+    return sorted((record.value or b"").decode() for records in found for record in records)
+
+
+class BrokenError(RaftlogError):
+    """What a fake producer raises when its time has come."""
+
+
+@dataclass
+class FakeProducer:
+    """Appends to ``log`` what follows on what it has. ``batches_max``: then it breaks.
+
+    ``is_late``: that it has broken is known only when it is flushed.
+    """
+
+    log: Log
+    topics: dict[str, int] = field(default_factory=lambda: {"clicks": 3})
+    message_bytes_max: int = 1 << 20
+    batches_max: int = 1 << 30
+    bodies: list[BatchBody] = field(default_factory=list)
+    asked: list[TopicPartition] = field(default_factory=list)
+    is_flushed: bool = False
+    is_forgetful: bool = False
+    is_late: bool = False
+    undecided: list[Delivery] = field(default_factory=list)
+
+    def recall(self, tp: TopicPartition) -> tuple[bytes | None, bytes | None] | None:
+        last = self.log[tp][-1]
+        return None if self.is_forgetful else (last.key, last.value)
+
+    def partition_count(self, topic: str) -> int:
+        if topic not in self.topics:
+            raise UnknownTopicError(topic)
+        return self.topics[topic]
+
+    def topic_id(self, topic: str) -> str:
+        return f"id of {topic}"
+
+    def max_message_bytes(self, topic: str) -> int:
+        return self.message_bytes_max
+
+    def stored(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        wanted = list(partitions)
+        self.asked += wanted
+        return {tp: len(self.log.get(tp, ())) for tp in wanted}
+
+    def append(self, tp: TopicPartition, body: BatchBody) -> DeliveryFuture:
+        assert tp in self.asked, "stored() comes first"
+        assert body.size_bytes <= self.message_bytes_max
+        delivery = Delivery(*tp, body.first_timestamp_ms)
+        if len(self.bodies) >= self.batches_max:
+            self.undecided.append(delivery)
+            if not self.is_late:
+                self.flush()
+            return DeliveryFuture(delivery, 0)
+        self.bodies.append(body)
+        records = self.log.setdefault(tp, [])
+        batch = seal(body) + body.payload
+        records += decode_records(batch, topic=tp.topic, partition=tp.partition)
+        delivery.succeed(len(records) - body.record_count, -1)
+        return DeliveryFuture(delivery, 0)
+
+    def flush(self, timeout: float | None = None) -> None:
+        self.is_flushed = True
+        while self.undecided:
+            self.undecided.pop().fail(BrokenError(f"after {self.batches_max} batches"))
+
+
+# -- a sink that fails when all is done ------------------------------------------------------------
+
+FAILING_ATTEMPTS = 2  # of each task; the third one succeeds
+
+
+def attempt_number() -> int:
+    """Of the task that asks: 0, then 1 ..."""
+    context = TaskContext.get()
+    assert context is not None
+    return context.attemptNumber()
+
+
+def fail_after_all() -> None:
+    if attempt_number() < FAILING_ATTEMPTS:
+        raise RuntimeError("after all was stored")
+
+
+class FailingBatchWriter(BatchWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
+        report = super().write(iterator)
+        fail_after_all()
+        return report
+
+
+class FailingStreamWriter(StreamWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
+        report = super().write(iterator)
+        fail_after_all()
+        return report
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        super().commit(messages, batchId)
+        raise RuntimeError("no commit")
+
+
+class FailingSink(RaftlogDataSource):
+    """Tasks fail twice after they have written; the commit of a stream fails always."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "raftlog-failing"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        options = SinkOptions.parse(self.options, streaming=False)
+        return FailingBatchWriter(options, schema, overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        options = SinkOptions.parse(self.options, streaming=True)
+        return FailingStreamWriter(options, schema, overwrite)

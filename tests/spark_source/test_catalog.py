@@ -1,0 +1,159 @@
+"""What the driver learns of the cluster: in few requests, in time, again after failures."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftlog import Admin, Producer, TopicListing, TopicPartition
+from raftlog.errors import (
+    BrokerUnavailableError,
+    InvalidRequestError,
+    NotLeaderError,
+    RequestTimedOutError,
+    UnknownTopicError,
+)
+from raftlog.testing import Cluster
+from raftlog.testing.probes import free_port
+from spark_source.catalog import Catalog
+from spark_source.planning import NO_OFFSET, PartitionNow
+from tests.spark_source.fakes import FakeAdmin, FakeClock, FakePartition, catalog_of
+from tests.spark_source.fixtures import NewTopicFunction
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+
+
+@pytest.fixture
+def admin_double() -> FakeAdmin:
+    return FakeAdmin(
+        {
+            "a": [FakePartition(5, 10), FakePartition(0, 0)],
+            "b": [FakePartition(2, 3)],
+            "__internal": [FakePartition()],
+        }
+    )
+
+
+def test_each_question_is_one_request(admin_double: FakeAdmin) -> None:
+    catalog = catalog_of(admin_double)
+    assert catalog.topics(["b", "a", "b"]) == {
+        "b": TopicListing("b", "b-id", 1),
+        "a": TopicListing("a", "a-id", 2),
+    }
+    assert catalog.earliest([A0, A1, B0]) == {A0: 5, A1: 0, B0: 2}
+    assert catalog.latest([A0, A1, B0]) == {A0: 10, A1: 0, B0: 3}
+    assert catalog.at_times({A0: 61, A1: 0, B0: 31}) == {A0: 7, A1: None, B0: None}
+    assert list(catalog.existing(["gone", "b"])) == ["b"]
+    assert admin_double.calls == ["find_topics", *["list_offsets"] * 3, "find_topics"]
+
+
+def test_a_question_about_nothing_asks_nobody(admin_double: FakeAdmin) -> None:
+    catalog = catalog_of(admin_double)
+    assert catalog.earliest([]) == catalog.latest([]) == catalog.at_times({}) == {}
+    assert catalog.now([]) == {}
+    assert catalog.existing([]) == {}
+    assert admin_double.calls == []
+
+
+def test_a_pattern_finds_no_internal_topics(admin_double: FakeAdmin) -> None:
+    catalog = catalog_of(admin_double)
+    assert list(catalog.matching(lambda name: "a" in name)) == ["a"]
+    assert catalog.matching(lambda name: name == "c") == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("clik", r"there is no topic 'clik'\. Did you mean 'clicks'\?"),
+        ("orders", r"there is no topic 'orders'\. `raftlog topic list` shows which there are"),
+    ],
+)
+def test_an_unknown_topic_is_named_with_those_like_it(name: str, message: str) -> None:
+    admin = FakeAdmin({"clicks": [], "views": [], "__orders": []})
+    clock = FakeClock()
+    with pytest.raises(UnknownTopicError, match=message):
+        catalog_of(admin, clock).topics(["clicks", name])
+    assert clock.slept == [0.1] * 3, "it may be so new that not every broker knows of it"
+
+
+def test_an_unknown_topic_of_a_cluster_without_any() -> None:
+    with pytest.raises(UnknownTopicError, match="The cluster has no topics yet"):
+        catalog_of(FakeAdmin({}), retries=0).topics(["t"])
+
+
+@pytest.mark.parametrize("error", [NotLeaderError("moved"), RequestTimedOutError("silence")])
+def test_a_failure_that_may_pass_is_asked_again(admin_double: FakeAdmin, error: Exception) -> None:
+    admin_double.failures = [error] * 3
+    clock = FakeClock()
+    assert catalog_of(admin_double, clock).latest([B0]) == {B0: 3}
+    assert clock.slept == [0.1] * 3
+
+
+def test_not_more_often_than_asked_for(admin_double: FakeAdmin) -> None:
+    admin_double.failures = [NotLeaderError(str(number)) for number in range(9)]
+    with pytest.raises(NotLeaderError, match="2"):
+        catalog_of(admin_double, retries=2).latest([B0])
+    assert len(admin_double.calls) == 3
+
+
+def test_not_beyond_the_deadline(admin_double: FakeAdmin) -> None:
+    admin_double.failures = [NotLeaderError(str(number)) for number in range(9)]
+    with pytest.raises(NotLeaderError, match="2"):
+        catalog_of(admin_double, timeout_ms=250, retries=9).latest([B0])
+    assert len(admin_double.calls) == 3
+
+
+def test_a_failure_that_stays_is_raised_at_once(admin_double: FakeAdmin) -> None:
+    admin_double.failures = [InvalidRequestError("no")]
+    with pytest.raises(InvalidRequestError, match="no"):
+        catalog_of(admin_double).earliest([B0])
+    assert len(admin_double.calls) == 1
+
+
+def test_now_tells_what_is_there_of_what_is_not(admin_double: FakeAdmin) -> None:
+    missing, gone = TopicPartition("a", 2), TopicPartition("gone", 0)
+    assert catalog_of(admin_double).now([A0, missing, gone]) == {
+        A0: PartitionNow("a-id", 5, 10),
+        missing: PartitionNow("a-id", NO_OFFSET, NO_OFFSET),
+        gone: PartitionNow("", NO_OFFSET, NO_OFFSET),
+    }
+
+
+def test_closing_closes_the_client(admin_double: FakeAdmin) -> None:
+    catalog_of(admin_double).close()
+    assert admin_double.closed
+
+
+def test_brokers_that_cannot_be_reached_are_named_in_time() -> None:
+    """And in not much more than what the settings allow, of which the first counts here."""
+    address = f"127.0.0.1:{free_port()}"
+    admin = Admin(address, bootstrap_timeout_ms=20)
+    catalog = Catalog(admin, timeout_ms=30_000, retries=2, retry_interval_ms=1)
+    with pytest.raises(
+        BrokerUnavailableError, match=f"bootstrap.servers: asked 3 times in .* s: .*{address}"
+    ):
+        catalog.topics(["t"])
+    catalog.close()
+
+
+@pytest.mark.spark
+def test_on_real_brokers(brokers: Cluster, admin: Admin, new_topic: NewTopicFunction) -> None:
+    name = new_topic(2)
+    one = TopicPartition(name, 1)
+    with Producer(brokers.bootstrap) as producer:
+        for timestamp_ms in (1_000, 2_000, 3_000):
+            producer.send(name, b"x", partition=1, timestamp_ms=timestamp_ms)
+        producer.flush()
+    catalog = Catalog(Admin(brokers.bootstrap))
+    try:
+        found = catalog.topics([name])[name]
+        assert found.partition_count == 2
+        assert found.id == admin.describe_topics([name])[0].id
+        assert name in catalog.matching(lambda there: there.startswith("topic-"))
+        assert catalog.latest([one]) == {one: 3}
+        assert catalog.at_times({one: 1_001}) == {one: 1}
+        assert catalog.at_times({one: 3_001}) == {one: None}
+        assert catalog.now([one]) == {one: PartitionNow(found.id, 0, 3)}
+        with pytest.raises(UnknownTopicError, match=f"'{name}-'. Did you mean"):
+            catalog.topics([f"{name}-"])
+    finally:
+        catalog.close()

@@ -1,0 +1,167 @@
+"""Settings go to the client under its own names; what is not for users is refused by name."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from raftlog import Admin, Consumer, Producer
+from raftlog.client.range_reader import RangeReader
+from raftlog.errors import InvalidRequestError
+from spark_source import client_options
+from spark_source.client_options import (
+    CONNECTION_SETTINGS,
+    READ_SETTINGS,
+    WRITE_SETTINGS,
+    Setting,
+    dotted,
+    parse_address_list,
+    parse_settings,
+)
+from spark_source.option_values import Texts
+
+
+def settings(writing: bool = False, **options: str) -> dict[str, Setting]:
+    texts = {name.replace("__", "."): text for name, text in options.items()}
+    return dict(parse_settings(Texts(texts), writing=writing))
+
+
+@pytest.mark.parametrize(
+    "name", ["bootstrap.servers", "raftlog.bootstrap.servers", "kafka.bootstrap.servers",
+             "Bootstrap.Servers", "raftlog.bootstrap_servers"],
+)  # fmt: skip
+def test_the_address_has_several_names(name: str) -> None:
+    assert parse_address_list(Texts({name: "a:1, [::1]:2,a:1,"})) == "a:1,[::1]:2"
+
+
+def test_addresses_that_disagree_are_refused_and_their_order_does_not_matter() -> None:
+    options = {"bootstrap.servers": "a:1,b:2", "kafka.bootstrap.servers": "b:2,a:1"}
+    assert parse_address_list(Texts(options)) == "a:1,b:2"
+    options["kafka.bootstrap.servers"] = "b:2"
+    with pytest.raises(InvalidRequestError, match="name different brokers: leave all but one out"):
+        parse_address_list(Texts(options))
+
+
+def test_without_an_address_there_is_an_example() -> None:
+    with pytest.raises(InvalidRequestError, match=r"bootstrap\.servers is missing.*broker-1:9100"):
+        parse_address_list(Texts({}))
+
+
+@pytest.mark.parametrize("text", ["a", "a:b", "a:70000", "a:0", ",", "::1:9100", "a:1;b:2"])
+def test_an_address_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"option raftlog\.bootstrap\.servers='"):
+        parse_address_list(Texts({"raftlog.bootstrap.servers": text}))
+
+
+def test_settings_are_named_with_dots_or_underscores() -> None:
+    found = parse_settings(
+        Texts(
+            {
+                "raftlog.request.timeout.ms": "5000",
+                "raftlog.client_id": "job-7",
+                "Raftlog.Check.Crcs": "false",
+                "raftlog.read.from": "leader",
+                "raftlog.bootstrap.servers": "a:1",
+                "subscribe": "t",
+            }
+        ),
+        writing=False,
+    )
+    assert found == (
+        ("check_crcs", False),
+        ("client_id", "job-7"),
+        ("read_from", "leader"),
+        ("request_timeout_ms", 5_000),
+    )
+
+
+def test_every_setting_is_one_of_the_client() -> None:
+    for client, names in (
+        (Admin, CONNECTION_SETTINGS),
+        (RangeReader, {**CONNECTION_SETTINGS, **READ_SETTINGS}),
+        (Producer, {**CONNECTION_SETTINGS, **WRITE_SETTINGS}),
+    ):
+        assert set(names) <= set(inspect.signature(client).parameters)
+
+
+@pytest.mark.parametrize("client", [Admin, Consumer, Producer])
+def test_every_parameter_of_a_client_is_a_setting_or_refused_with_advice(
+    client: type[object],
+) -> None:
+    for name in inspect.signature(client).parameters:
+        if name in {**CONNECTION_SETTINGS, **READ_SETTINGS, **WRITE_SETTINGS}:
+            continue
+        for writing in (False, True):
+            with pytest.raises(InvalidRequestError, match="is not for this: "):
+                parse_settings(Texts({dotted(name): "1"}), writing=writing)
+
+
+def test_a_setting_given_in_two_ways_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="given twice, with dots and with underscores"):
+        settings(raftlog__client__id="a", raftlog__client_id="a")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("raftlog.auto.offset.reset", "latest", "set startingOffsets to earliest or latest"),
+        ("raftlog.enable.auto.commit", "true", "live in the query's checkpoint"),
+        ("raftlog.isolation.level", "read_uncommitted", "only committed records are ever read"),
+        ("raftlog.group.id", "g", "groupId with commitOffsets=true"),
+        ("raftlog.key.deserializer", "x", "key and value are binary columns"),
+        ("raftlog.request.timeout", "1", r"did you mean raftlog\.request\.timeout\.ms\?"),
+        ("raftlog.zzz", "1", r"there is raftlog\.client\.id"),
+        ("raftlog.buffer.memory", "1", "a setting of writing"),
+        ("raftlog.request.timeout.ms", "0", "is not from 1 to"),
+        ("raftlog.request.timeout.ms", "1.5", "a whole number"),
+        ("raftlog.request.timeout.ms", " ", "is empty"),
+        ("raftlog.check.crcs", "1", "true or false"),
+        ("raftlog.read.from", "follower", "leader or replica"),
+        ("raftlog.client.id", "x" * 257, "256 are allowed"),
+        ("kafka.request.timeout.ms", "5", r"it is called raftlog\.request\.timeout\.ms here"),
+        ("kafka.group.id", "g", "groupId with commitOffsets=true"),
+        ("kafka.auto.offset.reset", "x", "set startingOffsets"),
+        ("kafka.security.protocol", "SSL", "no such setting; leave it out, and protect"),
+        ("kafka.fetch.max.wait", "5", r"there is raftlog\.fetch\.max\.wait\.ms"),
+        ("kafka.zzz", "5", "raftlog has no setting of that name"),
+    ],
+)
+def test_what_is_no_setting_of_a_read_is_refused(name: str, text: str, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words) as caught:
+        parse_settings(Texts({name: text}), writing=False)
+    assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("raftlog.acks", "set acks"),
+        ("raftlog.compression.type", "set codec"),
+        ("raftlog.partitioner.class", "give a column `partition`"),
+        ("raftlog.enable.idempotence", "always idempotent"),
+        ("raftlog.fetch.max.bytes", "a setting of reading"),
+        ("raftlog.linger.ms", "sends what it has at once"),
+        ("kafka.buffer.memory", r"it is called raftlog\.buffer\.memory here"),
+        ("kafka.transactional.id", "there are no transactions"),
+    ],
+)
+def test_what_is_no_setting_of_a_write_is_refused(name: str, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        parse_settings(Texts({name: "1"}), writing=True)
+
+
+def test_a_write_has_settings_of_its_own() -> None:
+    found = settings(True, raftlog__buffer__memory="2048", raftlog__compression__level="-5")
+    assert found == {"buffer_memory": 2_048, "compression_level": -5}
+
+
+def test_a_rack_needs_replicas_to_choose_from() -> None:
+    assert settings(raftlog__client__rack="r1") == {"client_rack": "r1"}
+    with pytest.raises(InvalidRequestError, match=r"needs raftlog\.read\.from=replica"):
+        settings(raftlog__client__rack="r1", raftlog__read__from="leader")
+
+
+def test_no_name_is_both_a_setting_and_refused() -> None:
+    known = {**CONNECTION_SETTINGS, **READ_SETTINGS, **WRITE_SETTINGS}
+    assert not known.keys() & client_options._OWNED.keys()

@@ -1,0 +1,441 @@
+"""Routing: which rows go where does not depend on how they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raftlog import TopicPartition, limits
+from raftlog.errors import InvalidRequestError, UnknownPartitionError, UnknownTopicError
+from raftlog.record.arrow_encoder import encode_arrow
+from raftlog.record.key_hash import partition_of_key
+from spark_source import routing
+from spark_source.routing import (
+    CHUNK_BYTES,
+    HEADER_BYTES,
+    KEYLESS_RUN_BYTES,
+    PENDING_BYTES_MAX,
+    RECORD_BYTES,
+    Chunk,
+    Chunker,
+    Router,
+    TopicShape,
+    chunk_bytes,
+)
+from spark_source.sink_columns import SinkColumns
+
+Row = dict[str, Any]
+
+ARROW_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+ARROW_TYPES: dict[str, pa.DataType] = {
+    "value": pa.binary(),
+    "key": pa.binary(),
+    "headers": ARROW_HEADERS,
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+
+
+def batch_of(rows: Sequence[Row], *names: str, **types: pa.DataType) -> pa.RecordBatch:
+    """An Arrow batch with these columns, as Spark would give it."""
+    schema = pa.schema([(name, types.get(name, ARROW_TYPES[name])) for name in names])
+    return pa.RecordBatch.from_pylist(
+        [{name: row.get(name) for name in names} for row in rows], schema
+    )
+
+
+def columns_of(*names: str) -> SinkColumns:
+    return SinkColumns(**{name: names.index(name) for name in names})
+
+
+def router_of(
+    *names: str,
+    count: int = 4,
+    topic: str | None = "clicks",
+    first: int = 0,
+    size: int = CHUNK_BYTES,
+) -> Router:
+    columns = columns_of(*names)
+    shape = TopicShape(count, size)
+    return Router(
+        columns, topic=topic, first=first, where="Spark partition 7", shape_of=lambda _: shape
+    )
+
+
+def routed(router: Router, batches: Iterable[pa.RecordBatch]) -> dict[TopicPartition, list[Row]]:
+    """What each partition gets, in order."""
+    found: dict[TopicPartition, list[Row]] = {}
+    for batch in batches:
+        for run in router.split(batch):
+            assert len(run.sizes) == run.records.num_rows > 0
+            found.setdefault(run.partition, []).extend(run.records.to_pylist())
+    return found
+
+
+def values_of(found: dict[TopicPartition, list[Row]]) -> dict[TopicPartition, list[bytes]]:
+    return {tp: [row["value"] for row in rows] for tp, rows in found.items()}
+
+
+# -- where a row goes ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "key_type", [pa.binary(), pa.string(), pa.large_binary(), pa.large_string()]
+)
+def test_a_key_goes_where_kafkas_clients_send_it(key_type: pa.DataType) -> None:
+    keys = ["", "a", "user-17", "é" * 9, *map(str, range(200))]
+    rows = [
+        {"key": key if "string" in str(key_type) else key.encode(), "value": key.encode()}
+        for key in keys
+    ]
+    batch = batch_of(rows, "key", "value", key=key_type)
+    expected: dict[TopicPartition, list[bytes]] = {}
+    for key in map(str.encode, keys):
+        expected.setdefault(TopicPartition("clicks", partition_of_key(key, 7)), []).append(key)
+    found = routed(router_of("key", "value", count=7), [batch])
+    assert values_of(found) == expected
+    assert all(row["key"] == row["value"] for rows in found.values() for row in rows)
+
+
+def test_a_partition_that_is_named_goes_before_the_key() -> None:
+    rows: list[Row] = [
+        {"value": b"0", "key": b"a", "partition": 3},
+        {"value": b"1", "key": b"a", "partition": None},
+        {"value": b"2", "key": None, "partition": 3},
+        {"value": b"3", "key": b"a", "partition": 0},
+    ]
+    keyed = TopicPartition("clicks", partition_of_key(b"a", 4))
+    router = router_of("value", "key", "partition")
+    found = values_of(routed(router, [batch_of(rows, "value", "key", "partition")]))
+    assert found[TopicPartition("clicks", 3)] == [b"0", b"2"]
+    assert b"1" in found[keyed]
+    assert b"3" in found[TopicPartition("clicks", 0)]
+    assert sum(map(len, found.values())) == 4
+
+
+@pytest.mark.parametrize("partition", [-1, 4, -(1 << 31)])
+def test_a_partition_that_is_not_there_is_refused_with_its_row(partition: int) -> None:
+    router = router_of("value", "partition", "topic", topic=None)
+    names = ("value", "partition", "topic")
+    for _ in router.split(batch_of([{"value": b"", "topic": "a"}] * 10, *names)):
+        pass
+    rows: list[Row] = [{"topic": "a"}, {"topic": "b"}, {"topic": "b", "partition": partition}]
+    with pytest.raises(
+        UnknownPartitionError,
+        match=rf"Spark partition 7, row 12 .*no partition {partition} of topic 'b', which has 4: "
+        "0 to 3",
+    ):
+        list(router.split(batch_of(rows, *names)))
+
+
+def test_each_row_may_name_its_topic() -> None:
+    counts = {"a": 1, "b": 3}
+    asked: list[str] = []
+
+    def shape_of(topic: str) -> TopicShape:
+        asked.append(topic)
+        return TopicShape(counts[topic], CHUNK_BYTES)
+
+    names = ("value", "topic", "partition")
+    router = Router(columns_of(*names), topic=None, first=0, where="here", shape_of=shape_of)
+    rows: list[Row] = [
+        {"value": b"0", "topic": "b", "partition": 2},
+        {"value": b"1", "topic": "a"},
+        {"value": b"2", "topic": "b", "partition": 1},
+        {"value": b"3", "topic": "b", "partition": 2},
+        {"value": b"4", "topic": "a"},
+    ]
+    only_a = [{"value": b"5", "topic": "a"}]
+    batches = [batch_of(rows, *names), batch_of(only_a, *names, topic=pa.large_string())]
+    assert values_of(routed(router, batches)) == {
+        TopicPartition("b", 2): [b"0", b"3"],
+        TopicPartition("b", 1): [b"2"],
+        TopicPartition("a", 0): [b"1", b"4", b"5"],
+    }
+    assert asked == ["b", "a"], "each is asked for once"
+
+
+def test_a_topic_that_is_null_is_refused_with_its_row() -> None:
+    batch = batch_of([{"topic": "a"}, {"topic": "a"}, {"topic": None}], "value", "topic")
+    with pytest.raises(InvalidRequestError, match=r"row 2 \(counted from 0\): its topic is null"):
+        list(router_of("value", "topic", topic=None).split(batch))
+
+
+def test_what_the_shape_of_a_topic_raises_comes_out_again() -> None:
+    def shape_of(topic: str) -> TopicShape:
+        raise UnknownTopicError(topic)
+
+    router = Router(columns_of("value"), topic="t", first=0, where="here", shape_of=shape_of)
+    with pytest.raises(UnknownTopicError):
+        list(router.split(batch_of([{"value": b""}], "value")))
+    assert list(router.split(batch_of([], "value"))) == [], "without rows nothing is asked"
+
+
+def test_records_without_a_key_are_dealt_out_run_by_run_from_the_tasks_own_partition_on() -> None:
+    size = KEYLESS_RUN_BYTES // 4 - RECORD_BYTES  # four records fill a run
+    rows: list[Row] = [{"value": bytes([number]) * size} for number in range(14)]
+    batches = [batch_of(rows[:6], "value"), batch_of(rows[6:], "value")]
+    found = values_of(routed(router_of("value", count=3, first=7), batches))
+    assert {tp.partition: [value[0] for value in values] for tp, values in found.items()} == {
+        1: [0, 1, 2, 3, 12, 13],
+        2: [4, 5, 6, 7],
+        0: [8, 9, 10, 11],
+    }
+
+
+# -- what a record is ------------------------------------------------------------------------------
+
+
+def test_columns_keep_nulls_and_become_the_records_types() -> None:
+    rows: list[Row] = [
+        {
+            "value": "text",
+            "headers": [{"key": "a", "value": b"1"}, {"key": "", "value": None}],
+            "timestamp": datetime(2024, 5, 1, 12, 0, 0, 1_999, tzinfo=UTC),
+        },
+        {"value": None, "headers": None, "timestamp": None},
+        {"value": "", "headers": [], "timestamp": datetime(1970, 1, 1, tzinfo=UTC)},
+    ]
+    headers = pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))
+    batch = batch_of(
+        [{"value": "left out"}, *rows],
+        *("timestamp", "headers", "value"),
+        value=pa.large_string(),
+        headers=headers,
+        timestamp=pa.timestamp("us", "Europe/Berlin"),
+    ).slice(1)
+    (run,) = router_of("timestamp", "headers", "value", count=1).split(batch)
+    assert run.records.to_pylist() == [
+        {"value": b"text", "headers": rows[0]["headers"], "timestamp": 1_714_564_800_001},
+        {"value": None, "headers": None, "timestamp": None},
+        {"value": b"", "headers": [], "timestamp": 0},
+    ]
+    assert run.sizes.tolist() == [RECORD_BYTES + 4 + 2 * HEADER_BYTES + 2, *[RECORD_BYTES] * 2]
+
+
+@pytest.mark.parametrize("time_us", [-1, (limits.TIMESTAMP_MS_MAX + 1) * 1_000])
+def test_a_time_that_no_record_can_have_is_refused_with_its_row(time_us: int) -> None:
+    good = limits.TIMESTAMP_MS_MAX * 1_000 + 999
+    times = pa.array([0, None, good, time_us], pa.timestamp("us", "UTC"))
+    batch = pa.RecordBatch.from_arrays([pa.nulls(4, pa.binary()), times], names=["value", "time"])
+    with pytest.raises(
+        InvalidRequestError, match=rf"row 3 .*the timestamp is {time_us // 1_000} ms"
+    ):
+        list(router_of("value", "timestamp").split(batch))
+    (run,) = router_of("value", "timestamp", count=1).split(batch.slice(0, 3))
+    assert run.records.column("timestamp").to_pylist() == [0, None, limits.TIMESTAMP_MS_MAX]
+
+
+@pytest.mark.parametrize("pair", [None, {"key": None, "value": b"1"}])
+def test_a_header_without_a_key_is_refused_with_its_row(pair: Row | None) -> None:
+    good = {"key": "a", "value": None}
+    rows: list[Row] = [{"headers": [good, good]}, {"headers": None}, {"headers": [good, pair]}, {}]
+    with pytest.raises(InvalidRequestError, match=r"row 2 .*a header without a key"):
+        list(router_of("value", "headers").split(batch_of(rows, "value", "headers")))
+
+
+def test_rows_that_fit_no_arrow_array_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    column = pa.array(["not a number"])
+    batch = pa.RecordBatch.from_arrays([column, column], names=["value", "partition"])
+    with pytest.raises(InvalidRequestError, match="maxRecordsPerBatch"):
+        list(router_of("value", "partition").split(batch))
+
+
+# -- chunks ----------------------------------------------------------------------------------------
+
+
+def run_of(sizes: Sequence[int], *, start: int = 0, partition: int = 0) -> routing.Run:
+    """A run of records of these sizes, whose values are numbers from ``start`` on."""
+    import numpy as np
+
+    values = pa.array([str(start + number).encode() for number in range(len(sizes))])
+    records = pa.RecordBatch.from_arrays([values], names=["value"])
+    return routing.Run(TopicPartition("clicks", partition), records, np.array(sizes, np.int64))
+
+
+def numbers_of(chunks: Iterable[Chunk]) -> list[tuple[int, list[int]]]:
+    return [
+        (chunk.first, [int(value.as_py()) for value in chunk.records.column("value")])
+        for chunk in chunks
+    ]
+
+
+def test_a_chunk_ends_before_the_record_that_goes_over() -> None:
+    chunker = Chunker()
+    assert numbers_of(chunker.add(run_of([4, 4]), chunk_bytes=10)) == []
+    assert numbers_of(chunker.add(run_of([4, 4, 4], start=2), chunk_bytes=10)) == [
+        (0, [0, 1]),
+        (2, [2, 3]),
+    ]
+    assert numbers_of(chunker.rest()) == [(4, [4])]
+    assert numbers_of(chunker.rest()) == []
+    assert chunker.counts() == {TopicPartition("clicks", 0): 5}
+
+
+def test_a_large_record_is_a_chunk_of_its_own() -> None:
+    chunker = Chunker()
+    sizes = [3, 25, 3, 40, 40, 3]
+    assert numbers_of(chunker.add(run_of(sizes), chunk_bytes=10)) == [
+        (0, [0]),
+        (1, [1]),
+        (2, [2]),
+        (3, [3]),
+        (4, [4]),
+    ]
+    assert numbers_of(chunker.rest()) == [(5, [5])]
+
+
+@given(st.data(), st.lists(st.integers(1, 60), min_size=1, max_size=60), st.integers(1, 40))
+def test_chunks_are_the_same_however_the_records_come(
+    data: st.DataObject, sizes: list[int], size_max: int
+) -> None:
+    def chunks(cuts: list[int]) -> list[tuple[int, list[int]]]:
+        chunker, found = Chunker(), []
+        for start, end in pairwise([0, *cuts, len(sizes)]):
+            run = run_of(sizes[start:end], start=start)
+            if end > start:
+                found += numbers_of(chunker.add(run, chunk_bytes=size_max))
+        return found + numbers_of(chunker.rest())
+
+    whole = chunks([])
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(sizes)), max_size=5)))
+    assert chunks(cuts) == whole
+    assert [number for _, numbers in whole for number in numbers] == list(range(len(sizes)))
+    assert all(first == numbers[0] for first, numbers in whole)
+    for _, numbers in whole:
+        size = sum(sizes[number] for number in numbers)
+        assert len(numbers) == 1 or size <= 2 * size_max
+
+
+def test_memory_is_bounded_when_many_partitions_begin_a_chunk() -> None:
+    chunker = Chunker()
+    quarter = PENDING_BYTES_MAX // 4
+    for partition in range(4):
+        run = run_of([quarter], partition=partition)
+        assert list(chunker.add(run, chunk_bytes=quarter * 2)) == []
+    closed = list(chunker.add(run_of([1], partition=9), chunk_bytes=quarter * 2))
+    assert [chunk.partition.partition for chunk in closed] == [0, 1, 2, 3, 9]
+    assert list(chunker.add(run_of([1], partition=9), chunk_bytes=quarter * 2)) == []
+    assert chunker.counts()[TopicPartition("clicks", 9)] == 2
+
+
+def test_what_is_stored_is_left_out_of_a_chunk() -> None:
+    chunker = Chunker()
+    list(chunker.add(run_of([1] * 5), chunk_bytes=100))
+    list(chunker.rest())
+    list(chunker.add(run_of([1] * 3, start=5), chunk_bytes=100))
+    (chunk,) = chunker.rest()
+    for stored, left in ((0, [5, 6, 7]), (5, [5, 6, 7]), (7, [7])):
+        rest = chunk.after(stored)
+        assert rest is not None
+        assert numbers_of([rest]) == [(left[0], left)]
+    assert chunk.after(8) is None
+    assert chunk.after(99) is None
+
+
+def test_chunks_leave_room_in_a_batch_and_in_memory() -> None:
+    assert chunk_bytes(partition_count=1, max_message_bytes=64 * limits.MIB) == CHUNK_BYTES
+    small = chunk_bytes(partition_count=1, max_message_bytes=10_000)
+    assert 2 * small < 10_000 < 3 * small
+    many = chunk_bytes(partition_count=10_000, max_message_bytes=64 * limits.MIB)
+    assert many * 10_000 <= PENDING_BYTES_MAX
+    assert chunk_bytes(partition_count=1, max_message_bytes=100) == 1
+
+
+def test_batches_are_joined_where_there_are_many_partitions() -> None:
+    batches = [batch_of([{"value": bytes([number])}] * 3, "value") for number in range(5)]
+
+    def row_counts(partition_count: int) -> list[int]:
+        blocks = list(routing.blocks_of(batches, lambda: partition_count))
+        assert pa.Table.from_batches(blocks) == pa.Table.from_batches(batches)
+        return [block.num_rows for block in blocks]
+
+    assert row_counts(0) == [3] * 5
+    assert row_counts(1) == [15]
+    large = batch_of([{"value": bytes(routing.BLOCK_BYTES_MAX)}], "value")
+    blocks = routing.blocks_of([batches[0], large, batches[1]], lambda: 10_000)
+    assert [block.num_rows for block in blocks] == [4, 3]
+    assert list(routing.blocks_of([], lambda: 1)) == []
+
+
+# -- all of it -------------------------------------------------------------------------------------
+
+texts = st.binary(max_size=6)
+header = st.fixed_dictionaries({"key": st.text(max_size=3), "value": st.none() | texts})
+row = st.fixed_dictionaries(
+    {
+        "value": st.none() | texts,
+        "key": st.none() | texts,
+        "headers": st.none() | st.lists(header, max_size=3),
+        "partition": st.none() | st.integers(0, 2),
+        "topic": st.sampled_from(["a", "b"]),
+    }
+)
+
+
+@given(st.data(), st.lists(row, min_size=1, max_size=40))
+def test_an_attempt_does_as_the_one_before_did_however_rows_come(
+    data: st.DataObject, rows: list[Row]
+) -> None:
+    names = ("value", "key", "headers", "partition", "topic")
+    whole = batch_of(rows, *names)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
+
+    def chunks(batches: Iterable[pa.RecordBatch]) -> dict[TopicPartition, list[tuple[int, Any]]]:
+        router = router_of(*names, count=3, topic=None, first=1)
+        chunker = Chunker()
+        found: dict[TopicPartition, list[tuple[int, Any]]] = {}
+        made: list[Chunk] = []
+        for batch in batches:
+            for run in router.split(batch):
+                made += chunker.add(run, chunk_bytes=100)
+        for chunk in [*made, *chunker.rest()]:
+            rows = chunk.records.to_pylist()
+            found.setdefault(chunk.partition, []).append((chunk.first, rows))
+        assert router.row_count == len(whole)
+        return found
+
+    first = chunks([whole])
+    bounds = pairwise([0, *cuts, len(rows)])
+    assert chunks(whole.slice(start, end - start) for start, end in bounds) == first
+    assert chunker_total(first) == len(rows)
+    for tp, parts in first.items():  # each partition has its rows in their order
+        wanted = [each for each in rows if each["topic"] == tp.topic and _may_be_in(tp, each)]
+        stored = iter(wanted)
+        for _, records in parts:
+            for record in records:
+                assert any(
+                    record == {name: each[name] for name in ("value", "key", "headers")}
+                    for each in stored
+                )
+
+
+def _may_be_in(tp: TopicPartition, row: Row) -> bool:
+    if row["partition"] is not None:
+        return bool(row["partition"] == tp.partition)
+    return row["key"] is None or partition_of_key(row["key"], 3) == tp.partition
+
+
+def chunker_total(found: dict[TopicPartition, list[tuple[int, Any]]]) -> int:
+    return sum(len(records) for parts in found.values() for _, records in parts)
+
+
+@given(st.lists(row, min_size=1, max_size=20))
+def test_a_batch_takes_no_more_than_the_sizes_of_its_records_say(rows: list[Row]) -> None:
+    names = ("value", "key", "headers")
+    (run,) = router_of(*names, count=1).split(batch_of(rows, *names))
+    body = encode_arrow(
+        run.records.column("value"),
+        keys=run.records.column("key"),
+        headers=run.records.column("headers"),
+        timestamps_ms=7,
+    )
+    assert body.size_bytes <= int(run.sizes.sum()) + 256

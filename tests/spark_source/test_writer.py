@@ -1,0 +1,459 @@
+"""Writing a DataFrame: each record once, however often its task is tried."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark import cloudpickle
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.functions import col, udf
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from raftlog import ConsumerRecord, TopicPartition
+from raftlog.errors import (
+    BrokerUnavailableError,
+    InvalidRequestError,
+    RaftlogError,
+    UnknownTopicError,
+)
+from raftlog.record import Codec
+from raftlog.record.key_hash import partition_of_key
+from raftlog.testing import Cluster
+from spark_source.options import SinkOptions
+from spark_source.sink_columns import SinkColumns
+from spark_source.writer import (
+    Attempt,
+    BatchWriter,
+    DifferentRowsError,
+    TaskReport,
+    WritePlan,
+    check_reports,
+    encode_chunk,
+    write_rows,
+)
+from tests.spark_source.fixtures import NewTopicFunction
+from tests.spark_source.sinks import (
+    BrokenError,
+    FailingSink,
+    FakeProducer,
+    Log,
+    attempt_number,
+    stored_records,
+    stored_values,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NOW_MS = 1_714_564_800_000
+KEYED = SinkColumns(key=0, value=1)
+SCHEMA = StructType().add("key", StringType()).add("value", BinaryType())
+
+
+SOON = {"raftlog.bootstrap.timeout.ms": "1"}
+SMALL_BATCHES = {"raftlog.batch.bytes.max": "1024"}
+
+
+def options_of(topic: str | None = "clicks", **options: str) -> SinkOptions:
+    texts = {"bootstrap.servers": "127.0.0.1:1", **options}
+    return SinkOptions.parse(texts if topic is None else {**texts, "topic": topic}, streaming=False)
+
+
+def plan_of(**options: str) -> WritePlan:
+    return WritePlan(options_of(**options), KEYED, "id of clicks", 3)
+
+
+def attempt(
+    producer: FakeProducer, batches: Iterable[pa.RecordBatch], plan: WritePlan | None = None
+) -> TaskReport:
+    made = Attempt(
+        plan or plan_of(),
+        producer,
+        spark_partition=2,
+        first=0,
+        now_ms=lambda: NOW_MS,
+        recall=producer.recall,
+    )
+    return made.write(batches)
+
+
+def rows_of(count: int, *, keys: int = 5) -> list[tuple[str | None, bytes]]:
+    """Rows of which some have no key; the values are numbers."""
+    return [
+        (f"key-{number % keys}" if number % 7 else None, str(number).encode())
+        for number in range(count)
+    ]
+
+
+def batch_of(rows: Sequence[tuple[str | None, bytes | None]]) -> pa.RecordBatch:
+    keys, values = zip(*rows, strict=True) if rows else ((), ())
+    return pa.RecordBatch.from_arrays(
+        [pa.array(keys, pa.string()), pa.array(values, pa.binary())], names=["key", "value"]
+    )
+
+
+def pairs_of(log: Log) -> dict[TopicPartition, list[tuple[bytes | None, bytes | None]]]:
+    return {tp: [(each.key, each.value) for each in records] for tp, records in log.items()}
+
+
+# -- an attempt, against a table -------------------------------------------------------------------
+
+
+def test_an_attempt_stores_each_row_in_order_and_waits_for_it() -> None:
+    rows = rows_of(100)
+    producer = FakeProducer({})
+    report = attempt(producer, [batch_of(rows[:30]), batch_of([]), batch_of(rows[30:])])
+    assert report == TaskReport(spark_partition=2, records=100, skipped=0, log_partitions=3)
+    assert producer.is_flushed
+    assert producer.asked == [TopicPartition("clicks", number) for number in range(3)]
+    for key in {key for key, _ in rows if key is not None}:
+        place = TopicPartition("clicks", partition_of_key(key.encode(), 3))
+        stored = [record.value for record in producer.log[place] if record.key == key.encode()]
+        assert stored == [value for each, value in rows if each == key]
+    assert {record.timestamp_ms for records in producer.log.values() for record in records} == {
+        NOW_MS
+    }
+
+
+@given(st.data(), st.integers(1, 200))
+def test_attempts_that_break_off_anywhere_store_each_row_once(
+    data: st.DataObject, count: int
+) -> None:
+    rows = rows_of(count)
+    plan = plan_of(**SMALL_BATCHES)
+    whole = FakeProducer({})
+    attempt(whole, [batch_of(rows)], plan)
+    log: Log = {}
+    cuts = data.draw(st.lists(st.integers(0, len(whole.bodies) - 1), max_size=4))
+    for batches_max in cuts:
+        cut = data.draw(st.integers(0, count))
+        broken = FakeProducer(log, batches_max=batches_max)
+        missing = len(whole.bodies) - batches_max
+        try:
+            attempt(broken, [batch_of(rows[:cut]), batch_of(rows[cut:])], plan)
+        except BrokenError:
+            assert missing > 0
+    stored = sum(map(len, log.values()))
+    report = attempt(FakeProducer(log), [batch_of(rows)], plan)
+    assert pairs_of(log) == pairs_of(whole.log)
+    assert (report.records, report.skipped) == (count, stored)
+
+
+def test_fewer_rows_than_are_stored_are_noticed() -> None:
+    log: Log = {}
+    rows = [(f"key-{number}", b"") for number in range(50)]
+    attempt(FakeProducer(log), [batch_of(rows)])
+    tp = TopicPartition("clicks", partition_of_key(b"key-49", 3))
+    with pytest.raises(
+        DifferentRowsError,
+        match=rf"Spark partition 2 has {len(log[tp]) - 1} records for {tp}, and an earlier attempt "
+        rf"has stored {len(log[tp])} there: .*rand\(\)",
+    ):
+        attempt(FakeProducer(log), [batch_of(rows[:-1])])
+    elsewhere = [row for row in rows if partition_of_key(row[0].encode(), 3) != tp.partition]
+    with pytest.raises(DifferentRowsError, match=f"has 0 records for {tp}"):
+        attempt(FakeProducer(log), [batch_of(elsewhere)])
+
+
+@pytest.mark.parametrize("changed", [("other", b"7"), ("key", b"other"), ("key", None)])
+def test_another_row_in_the_place_of_the_last_one_stored_is_noticed(
+    changed: tuple[str, bytes | None],
+) -> None:
+    one = WritePlan(options_of(**SMALL_BATCHES), KEYED, "id of clicks", 1)
+    rows: list[tuple[str | None, bytes | None]] = [("key", b"7")] * 60
+    log: Log = {}
+    with pytest.raises(BrokenError):
+        attempt(FakeProducer(log, batches_max=2), [batch_of(rows)], one)
+    (stored,) = map(len, log.values())
+    assert 0 < stored < 60
+    for place in (stored - 1, 0, stored):
+        different = [*rows[:place], changed, *rows[place + 1 :]]
+        producer = FakeProducer({tp: list(records) for tp, records in log.items()})
+        if place == stored - 1:
+            with pytest.raises(
+                DifferentRowsError, match=rf"another record for clicks:0 in place {place} "
+            ):
+                attempt(producer, [batch_of(different)], one)
+            assert not producer.bodies
+            producer.is_forgetful = True  # compacted away, or too old
+        attempt(producer, [batch_of(different)], one)  # not seen
+
+
+def test_a_count_of_partitions_that_has_grown_since_the_plan_is_not_looked_at() -> None:
+    producer = FakeProducer({}, topics={"clicks": 8})
+    attempt(producer, [batch_of(rows_of(50))])
+    assert {tp.partition for tp in producer.log} == {0, 1, 2}
+
+
+def test_a_topic_that_was_made_anew_since_the_plan_is_refused() -> None:
+    plan = WritePlan(options_of(), KEYED, "id of another", 3)
+    with pytest.raises(UnknownTopicError, match="'clicks' was deleted and made anew"):
+        attempt(FakeProducer({}), [batch_of(rows_of(1))], plan)
+
+
+def test_topics_that_rows_name_have_the_partitions_that_there_are() -> None:
+    producer = FakeProducer({}, topics={"a": 1, "b": 2})
+    plan = WritePlan(options_of(None), SinkColumns(value=0, topic=1))
+    names = ["value", "topic"]
+    batch = pa.RecordBatch.from_arrays([pa.array(["1", "2"]), pa.array(["b", "a"])], names=names)
+    attempt(producer, [batch], plan)
+    assert producer.asked == [("b", 0), ("b", 1), ("a", 0)]
+    nowhere = pa.RecordBatch.from_arrays([pa.array(["1"]), pa.array(["c"])], names=names)
+    with pytest.raises(UnknownTopicError):
+        attempt(producer, [nowhere], plan)
+
+
+def test_batches_are_as_large_as_the_topic_and_the_options_allow() -> None:
+    rows: list[tuple[str | None, bytes]] = [("key", bytes(100))] * 200
+    plain = {"codec": "none"}
+    for producer, plan in (
+        (FakeProducer({}, message_bytes_max=3_000), plan_of(**plain)),
+        (FakeProducer({}), plan_of(**plain, **{"raftlog.batch.bytes.max": "3000"})),
+    ):
+        attempt(producer, [batch_of(rows)], plan)
+        sizes = [body.size_bytes for body in producer.bodies]
+        assert max(sizes) <= 3_000
+        assert sorted(sizes)[1] > 1_000, "but for the last, all are filled"
+
+
+def test_a_failure_is_told_while_there_are_rows_left() -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(1_000):
+            taken.append(number)
+            yield batch_of([("key", bytes(600))])
+
+    taken: list[int] = []
+    plan = plan_of(codec="none", **SMALL_BATCHES)
+    with pytest.raises(BrokenError):
+        attempt(FakeProducer({}, batches_max=2), batches(), plan)
+    assert len(taken) < 1_000
+
+
+def test_a_failure_that_is_known_at_the_end_is_told() -> None:
+    with pytest.raises(BrokenError):
+        attempt(FakeProducer({}, batches_max=2, is_late=True), [batch_of(rows_of(100))])
+
+
+def test_a_chunk_has_the_times_and_the_codec_asked_for() -> None:
+    records = pa.RecordBatch.from_arrays(
+        [pa.array([bytes(500), b""]), pa.array([5, None], pa.int64())], names=["value", "timestamp"]
+    )
+    body = encode_chunk(records, now_ms=NOW_MS, codec=Codec.LZ4, level=None)
+    assert (body.codec, body.first_timestamp_ms, body.max_timestamp_ms) == (Codec.LZ4, 5, NOW_MS)
+    with pytest.raises(InvalidRequestError, match="level"):
+        encode_chunk(records, now_ms=NOW_MS, codec=Codec.LZ4, level=99)
+
+
+def test_a_task_without_rows_asks_nobody() -> None:
+    report = write_rows(
+        plan_of(), iter([batch_of([])]), name="n", epoch=0, spark_partition=4, first=0
+    )
+    assert report == TaskReport(spark_partition=4, records=0, skipped=0, log_partitions=0)
+
+
+# -- the driver's side -----------------------------------------------------------------------------
+
+
+def test_a_commit_wants_to_hear_of_every_task() -> None:
+    reports = [TaskReport(number, 10, number, 3) for number in range(3)]
+    assert check_reports(reports) == (30, 3)
+    assert check_reports([]) == (0, 0)
+    lacking: list[Sequence[WriterCommitMessage | None]] = [
+        [*reports, None],
+        [*reports, WriterCommitMessage()],
+        [*reports, reports[0]],
+    ]
+    for messages in lacking:
+        with pytest.raises(RaftlogError, match="4 tasks, of which 3 have told"):
+            check_reports(messages)
+
+
+def test_a_cluster_that_does_not_answer_is_told_before_any_work() -> None:
+    options = options_of(**SOON)
+    with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:1"):
+        BatchWriter(options, SCHEMA, False)
+
+
+def test_an_overwrite_is_refused_and_asks_nobody() -> None:
+    with pytest.raises(InvalidRequestError, match=r'not overwritten: say \.mode\("append"\)'):
+        BatchWriter(options_of(), SCHEMA, True)
+
+
+@pytest.mark.parametrize("pickler", [pickle, cloudpickle])
+def test_a_writer_travels_and_its_identity_with_it(pickler: ModuleType) -> None:
+    schema = StructType().add("value", BinaryType()).add("topic", StringType())
+    writer = BatchWriter(options_of(None), schema, False)
+    assert pickler.loads(pickler.dumps(writer)).__dict__ == writer.__dict__
+    assert BatchWriter(options_of(None), schema, False).__dict__ != writer.__dict__
+    named = options_of(None, idempotenceId="job", idempotenceVersion="7")
+    repeated = [BatchWriter(named, schema, False).__dict__ for _ in range(2)]
+    assert repeated[0] == repeated[1]
+
+
+# -- on Spark --------------------------------------------------------------------------------------
+
+
+def write(
+    frame: DataFrame,
+    brokers: Cluster,
+    *,
+    sink: str = "raftlog",
+    mode: str = "append",
+    **options: str,
+) -> None:
+    texts = {"bootstrap.servers": brokers.bootstrap, **options}
+    frame.write.format(sink).mode(mode).options(**texts).save()
+
+
+@pytest.mark.spark
+def test_all_columns_go_there_and_come_back(
+    spark: SparkSession, brokers: Cluster, new_topic: NewTopicFunction, seed: int
+) -> None:
+    one, two = new_topic(3), new_topic(1)
+    moment = datetime(2024, 5, 1, 12, 0, 0, 123_000, tzinfo=UTC)
+    large = random.Random(seed).randbytes(900_000)
+    rows: list[tuple[Any, ...]] = [
+        (one, 2, "k", b"v", [("a", b"1"), ("a", None)], moment),
+        (one, None, "user-1", None, [], None),
+        (one, 0, None, b"", None, moment),
+        (two, None, None, large, None, None),
+        (two, None, "", b"last", None, None),
+    ]
+    frame = spark.createDataFrame(
+        rows,
+        "topic string, partition int, key string, value binary, "
+        "headers array<struct<key:string,value:binary>>, timestamp timestamp",
+    ).coalesce(1)
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        write(frame, brokers)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    stored = stored_records(brokers.bootstrap, one)
+    at_ms = int(moment.timestamp() * 1_000)
+    hashed = TopicPartition(one, partition_of_key(b"user-1", 3))
+    first = stored[TopicPartition(one, 2)][0]
+    assert first == ConsumerRecord(
+        one, 2, 0, b"k", b"v", (("a", b"1"), ("a", None)), at_ms, first.leader_epoch
+    )
+    (tombstone,) = [record for record in stored[hashed] if record.key == b"user-1"]
+    assert (tombstone.value, tombstone.headers) == (None, ())
+    assert tombstone.timestamp_ms > at_ms
+    assert [(r.key, r.value, r.timestamp_ms) for r in stored[TopicPartition(one, 0)][:1]] == [
+        (None, b"", at_ms)
+    ]
+    assert [
+        (r.key, r.value) for r in stored_records(brokers.bootstrap, two)[TopicPartition(two, 0)]
+    ] == [
+        (None, large),
+        (b"", b"last"),
+    ]
+
+
+@pytest.mark.spark
+def test_a_task_that_is_tried_again_stores_each_row_once_and_in_order(
+    spark: SparkSession, brokers: Cluster, new_topic: NewTopicFunction
+) -> None:
+    """Its first attempt fails when it has stored a part, its second one when it has stored all."""
+    topic = new_topic(4)
+    count = 3_000
+    spark.dataSource.register(FailingSink)
+
+    @udf("string", useArrow=False)
+    def break_off(number: int) -> str:
+        if number % (count // 2) == count // 3 and attempt_number() == 0:
+            raise RuntimeError("in the middle")
+        return str(number)
+
+    frame = spark.range(count, numPartitions=2).select(
+        (col("id") % 11).cast("string").alias("key"), break_off("id").alias("value")
+    )
+    options = {"topic": topic, **SMALL_BATCHES}
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    try:
+        write(frame, brokers, sink="raftlog-failing", **options)
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    by_key: dict[bytes | None, list[int]] = {}
+    for records in stored_records(brokers.bootstrap, topic).values():
+        for record in records:
+            by_key.setdefault(record.key, []).append(int(record.value or b""))
+    assert sorted(number for each in by_key.values() for number in each) == list(range(count))
+    for each in by_key.values():  # two tasks share a key; each task's records are in order
+        for half in (range(count // 2), range(count // 2, count)):
+            of_task = [number for number in each if number in half]
+            assert of_task == sorted(of_task)
+
+
+@pytest.mark.spark
+def test_rows_that_are_not_the_same_the_second_time_are_noticed(
+    spark: SparkSession, brokers: Cluster, new_topic: NewTopicFunction
+) -> None:
+    topic = new_topic(1)
+    spark.dataSource.register(FailingSink)
+
+    @udf("boolean", useArrow=False)
+    def fewer_each_time(number: int) -> bool:
+        return number >= attempt_number()
+
+    numbers = spark.range(100, numPartitions=1)
+    frame = numbers.where(fewer_each_time("id")).selectExpr("cast(id as string) AS value")
+    with pytest.raises(
+        Exception, match=rf"has 98 records for {topic}:0, and an earlier attempt has stored 100"
+    ) as caught:
+        write(frame, brokers, sink="raftlog-failing", topic=topic)
+    assert "DifferentRowsError" in str(caught.value)
+
+
+@pytest.mark.spark
+def test_a_write_with_an_id_is_stored_once_for_each_version(
+    spark: SparkSession, brokers: Cluster, new_topic: NewTopicFunction
+) -> None:
+    topic = new_topic(2)
+    frame = spark.range(50, numPartitions=2).selectExpr("cast(id as string) AS value")
+    job = {"topic": topic, "idempotenceId": "nightly copy"}
+    for version, copies in (("1", 1), ("1", 1), ("2", 2), ("2", 2)):
+        write(frame, brokers, **job, idempotenceVersion=version)
+        expected = [str(number) for number in range(50) for _ in range(copies)]
+        assert stored_values(brokers.bootstrap, topic) == sorted(expected)
+    write(frame, brokers, topic=topic)
+    assert len(stored_values(brokers.bootstrap, topic)) == 150, "without an id it is another write"
+
+
+@pytest.mark.spark
+def test_what_cannot_be_written_is_refused_and_if_possible_before_any_task_runs(
+    spark: SparkSession, brokers: Cluster, new_topic: NewTopicFunction
+) -> None:
+    topic = new_topic(1)
+    fails = "raise_error('a task has run')"
+    good = spark.range(1).selectExpr(f"cast({fails} as string) AS value")
+    for frame, mode, options, told in (
+        (good, "overwrite", {"topic": topic}, r"not overwritten: say \.mode\(.append.\)"),
+        (good, "append", {"topic": f"{topic}x"}, f"there is no topic '{topic}x'. Did you mean"),
+        (
+            good,
+            "append",
+            {"bootstrap.servers": "127.0.0.1:1", "topic": topic, **SOON},
+            "127.0.0.1:1",
+        ),
+        (good.selectExpr("length(value) AS value"), "append", {"topic": topic}, "is int, where"),
+    ):
+        with pytest.raises(Exception, match=told) as caught:
+            write(frame, brokers, mode=mode, **options)
+        assert "a task has run" not in str(caught.value)
+    nameless = spark.range(3, numPartitions=1).selectExpr(
+        "'v' AS value", f"if(id = 2, null, '{topic}') AS topic"
+    )
+    with pytest.raises(Exception, match=r"row 2 \(counted from 0\): its topic is null"):
+        write(nameless, brokers)
+    with pytest.raises(Exception, match=r"(?i)errorifexists|append"):
+        good.write.format("raftlog").option("topic", topic).save()
