@@ -124,3 +124,12 @@ def load(spark: SparkSession, brokers: Cluster) -> LoadFunction:
         return reader.options(**{name: str(value) for name, value in options.items()}).load()
 
     return loaded
+
+
+@pytest.fixture(autouse=True)
+def _no_query_outlives_its_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A stream that a failed test has left behind would take the slots of those that follow."""
+    yield
+    if "spark" in request.fixturenames:
+        for query in request.getfixturevalue("spark").streams.active:
+            query.stop()
