@@ -7,7 +7,7 @@ IS_USABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c '$(IS_USABLE)' 2>/dev/null && { command -v $$p; break; }; done)
 # Two cores are kept busy by three: tests of real brokers wait as much as they compute.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -n 3
 # Hundreds of brokers start: none should compile everything anew, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
 

@@ -36,12 +36,35 @@ settings.load_profile(PROFILE)
 
 DEV_SEED = 20_240_229
 
+# What the tests at each of these places share is dear: a Spark session, a cluster, a recording.
+TOGETHER = (
+    "tests/cli/test_cluster.py",
+    "tests/integration/test_failpoints.py",
+    "tests/jepsen_like/test_cluster.py",
+    "tests/spark_source/",
+)
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the run's seed before xdist starts its workers, so that all have the same."""
     if "RAFTLOG_SEED" not in os.environ:
         seed = secrets.randbelow(1 << 32) if PROFILE == "nightly" else DEV_SEED
         os.environ["RAFTLOG_SEED"] = str(seed)
+
+
+@pytest.hookimpl(optionalhook=True)  # it is xdist's
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Each place of ``TOGETHER`` is one worker's, from the start; all else goes to who is free.
+
+    By path: ``--dist loadgroup`` of xdist 3.8 sees no groups under pytest 9.2.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid)
+
+    return Scheduling(config, log)
 
 
 def pytest_collection_finish() -> None:
@@ -67,8 +90,6 @@ def pytest_runtest_makereport(
     """A failed test that used chance says what replays it."""
     report = yield
     if report.failed and "seed" in getattr(item, "fixturenames", ()):
-        mark = item.get_closest_marker("xdist_group")  # which xdist appends
-        name = item.nodeid.removesuffix(f"@{mark.args[0]}") if mark else item.nodeid
-        replay = f"RAFTLOG_SEED={os.environ['RAFTLOG_SEED']} python -m pytest '{name}'"
+        replay = f"RAFTLOG_SEED={os.environ['RAFTLOG_SEED']} python -m pytest '{item.nodeid}'"
         report.sections.append(("to run this again", replay))
     return report

@@ -83,12 +83,7 @@ def measure(scene: Scene, *, records: int) -> Iterator[Sequence[Figure]]:
         parquet = str(scene.home / f"parquet-{uuid.uuid4().hex[:8]}")
         scene.frame(large).write.parquet(parquet)
         yield reading(scene, large=large, records=records, small=small, few=few, parquet=parquet)
-    values = f"{parquet}-values"
-    some = scene.spark.read.parquet(parquet).where(
-        f"offset < {max(1, records // WRITE_PART // scene.partitions)}"
-    )
-    some.select("value").write.parquet(values)
-    yield writing(scene, parquet=values)
+        yield writing(scene, large, records // WRITE_PART)
 
 
 @contextmanager
@@ -243,9 +238,14 @@ def _reads(load: Callable[[], DataFrame]) -> Callable[[], None]:
     return lambda: to_nowhere(load())
 
 
-def writing(scene: Scene, *, parquet: str) -> list[Rate]:
-    """Values of Parquet files to a topic, beside the same to a sink that drops them."""
-    frame = scene.spark.read.parquet(parquet)
+def writing(scene: Scene, large: str, wanted: int) -> list[Rate]:
+    """So many of a topic's values to another one, beside the same to a sink that drops them.
+
+    They come from Spark's cache, which costs little. The new topic is as topics are: every record
+    is synced by all brokers.
+    """
+    frame = scene.frame(large, columns="value,offset")
+    frame = frame.where(f"offset < {max(1, wanted // scene.partitions)}").select("value").cache()
     records = frame.count()
     with new_topic(scene, scene.partitions) as topic:
         to_topic = (
@@ -266,4 +266,5 @@ def writing(scene: Scene, *, parquet: str) -> list[Rate]:
             stored = sum(end or 0 for end in admin.offsets(topic).values())
     expected = records * (scene.rounds + 1)
     assert stored == expected, f"{stored} records are stored, {expected} were written"
+    frame.unpersist()
     return rates

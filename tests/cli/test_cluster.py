@@ -13,10 +13,7 @@ import pytest
 from raftlog.testing import Cluster, cluster, wait_until
 from tests.cli.conftest import Raftlog
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.xdist_group("cli-cluster"),  # one cluster serves them all
-]
+pytestmark = pytest.mark.integration
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
 TOPIC = "clicks"
 SOON_S = 30.0

@@ -23,11 +23,7 @@ from tests.integration.failpoint_tour import (
 )
 from tests.integration.load import TOPIC
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.timeout(300),
-    pytest.mark.xdist_group("failpoints"),  # one recording serves them all
-]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 SAMPLE: Final = 12  # sites of each run of the quick tests
 SHARDS: Final = 8

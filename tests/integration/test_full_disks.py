@@ -17,6 +17,7 @@ from raftlog.testing import Cluster, wait_until
 from raftlog.testing.cluster import local_cluster
 from tests.integration.load import (
     PATIENCE_S,
+    TOPIC,
     Load,
     create,
     leader_of,
@@ -73,9 +74,13 @@ def test_s31_the_leaders_disk_is_full(
                 leader = leader_of(running)
                 filled_at = time.monotonic()
                 disks[leader].fill()
+                wait_until(
+                    lambda: running.leader(TOPIC, 0) not in (None, leader),  # noqa: B023
+                    timeout_s=WITHIN_S,
+                    what="another leader",
+                )
                 load.goes_on(count=100, timeout_s=WITHIN_S)
                 silences.append(load.silence(filled_at))
-                assert leader_of(running) != leader
                 disks[leader].free()
                 until_in_sync(running)
                 load.goes_on(count=100)

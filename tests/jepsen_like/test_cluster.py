@@ -25,10 +25,7 @@ from raftlog.testing import wait_until
 from raftlog.testing.probes import answers
 from raftlog.types import TopicPartition
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.xdist_group("cluster-under-test"),  # one cluster serves most of them
-]
+pytestmark = pytest.mark.integration
 
 PATIENCE_S = 40.0
 NAME = TopicPartition("events", 0)

@@ -184,7 +184,7 @@ async def final_context(
         group = [values.encode(value, 50) for value in range(1, COUNT + 1)]
         await (await producer.send_many("one", group))
     context.clients.acked["one:0"] = COUNT + acked_beyond
-    is_whole = await final_reads(context, context.targets, timeout_s=1.0 if acked_beyond else 30.0)
+    is_whole = await final_reads(context, context.targets, timeout_s=3.0 if acked_beyond else 30.0)
     return context, is_whole
 
 

@@ -14,8 +14,10 @@ HOSTS: Final = [
         old="            if len(leadership.state.replicas) == 1:\n                raise\n",
         new="            if leadership.state.replicas:\n                raise\n",
         tests=(
-            "tests/server/test_replica_host.py"
-            "::test_who_appends_to_a_damaged_log_is_told_to_ask_another_if_there_is_one",
+            (
+                "tests/server/test_replica_host.py"
+                "::test_who_appends_to_a_damaged_log_is_told_to_ask_another_if_there_is_one"
+            ),
         ),
     ),
     Guard(

@@ -28,14 +28,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests on Spark run in one worker of xdist: a session and a cluster are dear."""
+    """Any test on Spark may be the one that has to start it first."""
     for item in items:
-        if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-            if not item.get_closest_marker("timeout"):
-                item.add_marker(pytest.mark.timeout(300))  # Spark may have to start first
+        if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -19,27 +20,34 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from raftlog import Admin, Producer
+from raftlog import Admin, NewTopic, Producer
 from raftlog.testing import Cluster, wait_until
 from tests.spark_source.fixtures import NewTopicFunction
-from tests.spark_source.sinks import stored_records
+from tests.spark_source.sinks import stored_records, stored_values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples" / "spark"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "docs" / "examples" / "spark"
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 ONCE = {"availableNow": True}
 
 
 def example(name: str) -> ModuleType:
     """The script as a module that no worker can import: as if it were the main program."""
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    return run(EXAMPLES / f"{name}.py")
+
+
+def run(path: Path, **names: Any) -> ModuleType:
+    """A file, run as a module which has these names beforehand."""
+    spec = importlib.util.spec_from_file_location(f"run_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    vars(module).update(names)
     spec.loader.exec_module(module)
     return module
 
@@ -165,6 +173,49 @@ def test_typed_values(spark: SparkSession, brokers: Cluster, new_topic: NewTopic
     ]
 
 
+def test_the_code_on_the_pages_runs(
+    spark: SparkSession, brokers: Cluster, admin: Admin, tmp_path: Path
+) -> None:
+    """As it stands, but for the address; what needs a JAR is left out."""
+    from pyspark.errors import AnalysisException
+
+    topics = ["clicks", "clicks-copy", "carts", "counts", "access-log"]
+    admin.create_topics([NewTopic(name) for name in topics])
+    send(brokers, "clicks", ["/cart", "/"], ["ann", "bob"])
+    records = spark.sql("""SELECT '{"sensor": "s1", "celsius": 2.5}' AS value""")
+    streamed = spark.readStream.format("raftlog").options(
+        **{"bootstrap.servers": brokers.bootstrap}, subscribe="clicks", startingOffsets="earliest"
+    )
+    words = streamed.load().selectExpr("cast(value AS string) AS word").groupBy("word").count()
+    try:
+        for page in ("README.md", "docs/operating/spark.md"):
+            program = tmp_path / page.replace("/", "_").replace(".md", ".py")
+            text = "\n".join(blocks(ROOT / page)).replace("127.0.0.1:9100", brokers.bootstrap)
+            program.write_text(text.replace("checkpoints/", f"{tmp_path}/{program.stem}-"))
+            ran = run(program, spark=spark, records=records, counts=words)
+        for query in spark.streams.active:
+            query.processAllAvailable()
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+    assert stored_values(brokers.bootstrap, "counts") == ["1", "2"], "the page writes a third click"
+    assert ran.values.collect()[0].value == '{"sensor":"s1","celsius":2.5}'
+    with pytest.raises(AnalysisException, match=r"beyond the end.*'clicks' partition 0"):
+        ran.by_offset.count()  # it is shorter than the page's
+
+
+def blocks(page: Path) -> list[str]:
+    """Code of a page that is about Spark, but for what needs a JAR."""
+    found = re.findall(
+        r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    return [
+        block
+        for block in found
+        if ("spark" in block or "F." in block) and "import from_avro" not in block
+    ]
+
+
 # -- streams ---------------------------------------------------------------------------------------
 
 
@@ -231,7 +282,7 @@ def test_enrich_exactly_once(
     prices, checkpoint = tmp_path / "prices.csv", tmp_path / "checkpoint"
     table = {"tea": 3, "jam": 5}
     prices.write_text("item,price\n" + "".join(f"{item},{table[item]}\n" for item in table))
-    wanted = [
+    wanted: list[dict[str, Any]] = [
         {"id": number, "item": ("tea", "jam", "pen")[number % 3], "count": number % 7}
         for number in range(ORDERS)
     ]
@@ -245,10 +296,13 @@ def test_enrich_exactly_once(
         "checkpoint": str(checkpoint),
     }
 
+    def stored_count() -> int:
+        return sum(end or 0 for end in admin.offsets(priced).values())
+
     def in_mid_batch() -> bool:
         """More is stored than the batches have that Spark knows to be done."""
         done = max(numbers(checkpoint / "commits"), default=0)
-        return sum(admin.offsets(priced).values()) > planned_end(checkpoint, orders, done)
+        return stored_count() > planned_end(checkpoint, orders, done)
 
     flags = [f"--{name}={value}" for name, value in settings.items()]
     with driver("enrich_exactly_once", *flags, f"--batch-records={BATCH}") as process:
@@ -265,8 +319,7 @@ def test_enrich_exactly_once(
         process.wait()
     planned, done = numbers(checkpoint / "offsets"), numbers(checkpoint / "commits")
     assert max(planned) == max(done) + 1
-    stored = sum(admin.offsets(priced).values())
-    assert stored < ORDERS
+    assert stored_count() < ORDERS
     module = example("enrich_exactly_once")
     module.main(spark, **settings, trigger=ONCE).awaitTermination()
     found: dict[str, list[dict[str, Any]]] = {}
@@ -305,7 +358,7 @@ def driver(name: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_SUBMIT_ARGS": " ".join(settings),
-        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+        "PYTHONPATH": str(ROOT),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     process = subprocess.Popen(

@@ -1,0 +1,93 @@
+"""The page of Spark's options has them all, no others, and the defaults that they have."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import fields
+
+import pytest
+
+from raftlog.client.range_reader import RangeReader
+from raftlog.client.resumable import ResumableProducer
+from spark_source.client_options import (
+    ADDRESS_NAMES,
+    CONNECTION_SETTINGS,
+    READ_SETTINGS,
+    WRITE_SETTINGS,
+    dotted,
+)
+from spark_source.option_names import SINK_OPTIONS, SOURCE_OPTIONS
+from spark_source.options import SinkOptions, SourceOptions
+from tests.tidy.sources import ROOT
+
+PAGE = (ROOT / "docs/reference/spark-options.md").read_text(encoding="utf-8")
+ADDRESS = {"bootstrap.servers": "broker:9100"}
+READ = {**ADDRESS, "subscribe": "clicks"}
+Row = list[str]
+
+
+def rows(section: str) -> dict[str, Row]:
+    """The table of a section of the page: the other cells by the option's name."""
+    (text,) = re.findall(rf"^## {section}\n(.*?)(?=^##|\Z)", PAGE, re.DOTALL | re.MULTILINE)
+    lines = [line for line in text.splitlines() if line.startswith("| `")]
+    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {row[0].strip("`"): row[1:] for row in found}
+
+
+def code(cell: str) -> str | None:
+    """What a cell has as code, first."""
+    found = re.match("`([^`]+)`", cell)
+    return found and found[1]
+
+
+READING, WRITING, SETTINGS = rows("Reading"), rows("Writing"), rows("Settings of the client")
+
+
+def test_every_option_is_on_the_page_and_no_other() -> None:
+    assert tuple(rows("Where")) == ADDRESS_NAMES[:1]
+    assert set(READING) == set(SOURCE_OPTIONS)
+    assert set(WRITING) == set(SINK_OPTIONS)
+    known = {*CONNECTION_SETTINGS, *READ_SETTINGS, *WRITE_SETTINGS}
+    assert set(SETTINGS) == set(map(dotted, known))
+
+
+@pytest.mark.parametrize("name", [*READING, *WRITING])
+def test_the_default_changes_nothing(name: str) -> None:
+    default, modes, _ = (READING | WRITING)[name]
+    text = code(default)
+    if text is None:
+        return
+    if name in WRITING:
+        assert SinkOptions.parse({**ADDRESS, name: text}, streaming=False) == (
+            SinkOptions.parse(ADDRESS, streaming=False)
+        )
+        return
+    streaming = modes == "stream"
+    told = SourceOptions.parse({**READ, name: text}, streaming=streaming)
+    assert _without_notices(told) == _without_notices(
+        SourceOptions.parse(READ, streaming=streaming)
+    )
+
+
+def _without_notices(options: SourceOptions) -> dict[str, object]:
+    return {
+        key.name: getattr(options, key.name) for key in fields(options) if key.name != "notices"
+    }
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_has_the_default_of_the_client_and_its_direction(name: str) -> None:
+    default, direction, _ = SETTINGS[name]
+    setting = name.removeprefix("raftlog.").replace(".", "_")
+    clients: dict[str, list[type]] = {"read": [RangeReader], "write": [ResumableProducer]}
+    for client in clients.get(direction, [RangeReader, ResumableProducer]):
+        parameter = inspect.signature(client).parameters.get(setting)
+        if parameter is not None:
+            expected = None if parameter.default is None else str(parameter.default).lower()
+            assert code(default) == expected
+        else:
+            assert code(default) is None, "the writer's own, which depends on the topic"
+    for mode, known in (("read", READ_SETTINGS), ("write", WRITE_SETTINGS)):
+        is_taken = setting in known or setting in CONNECTION_SETTINGS
+        assert is_taken == (direction in {mode, "both"})
