@@ -92,13 +92,15 @@ def admin(brokers: Cluster) -> Iterator[Admin]:
 def new_topic(admin: Admin) -> NewTopicFunction:
     """Makes a topic: ``new_topic(partitions=1, name=None, **config)`` -> its name, a new one.
 
-    Underscores in the names of settings stand for dots: ``retention_ms="1000"``.
+    Underscores in the names of settings stand for dots: ``retention_ms="1000"``. By default
+    nothing is ever too old: tests write records of 1970.
     """
     numbers = itertools.count(1)
 
     def make(partitions: int = 1, *, name: str | None = None, **config: str) -> str:
         name = name or f"topic-{next(numbers)}"
         settings = {key.replace("_", "."): value for key, value in config.items()}
+        settings.setdefault("retention.ms", "-1")
         admin.create_topics([NewTopic(name, partitions, config=settings)])
         return name
 
