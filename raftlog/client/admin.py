@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from types import TracebackType
 from typing import Any, TypeVar
 
 from raftlog.client.aio.admin import AdminBase, AsyncAdmin
@@ -17,14 +15,14 @@ from raftlog.client.descriptions import (
 )
 from raftlog.client.group_admin import GroupAdmin
 from raftlog.client.leaders import At
-from raftlog.client.loop_thread import LoopThread
+from raftlog.client.threaded import PlainClient
 from raftlog.errors import ClosedError
 from raftlog.types import NewTopic, Offset, OffsetAndTimestamp, TopicPartition
 
 T = TypeVar("T")
 
 
-class Admin(GroupAdmin, AdminBase):
+class Admin(GroupAdmin, AdminBase, PlainClient):
     """Creates, changes and describes topics and consumer groups; looks offsets up.
 
     Safe to share between threads. Calls that name several topics try all of them, and then raise
@@ -33,11 +31,8 @@ class Admin(GroupAdmin, AdminBase):
     manager.
     """
 
-    _closed = True  # until it is set up: there is nothing to close
-
     def _setup(self) -> None:
-        self._owns_thread = self._host.loop_thread is None
-        self._thread = self._host.loop_thread or LoopThread("raftlog-admin")
+        self._take_thread(self._host, "raftlog-admin")
         settings = self._settings
         self._admin = AsyncAdmin(
             [str(address) for address in settings.bootstrap],
@@ -46,7 +41,6 @@ class Admin(GroupAdmin, AdminBase):
             bootstrap_timeout_ms=settings.bootstrap_timeout_ms,
             host=self._host,
         )
-        self._used = False
         self._closed = False
 
     def create_topics(
@@ -165,35 +159,8 @@ class Admin(GroupAdmin, AdminBase):
         self._used = True
         return self._thread.call(work)
 
-    def close(self) -> None:
-        """Close the connections. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            if self._used:
-                self._thread.call(self._admin.close)
-        finally:
-            if self._owns_thread:
-                self._thread.stop()
+    def _end(self) -> None:
+        self._thread.call(self._admin.close)
 
-    def __enter__(self) -> Admin:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if not self._closed and self._used:
-            warnings.warn(
-                f"unclosed {self!r}: close it, or use `with`",
-                ResourceWarning,
-                stacklevel=2,
-                source=self,
-            )
-            self._thread.abandon(self._admin.close, stop=self._owns_thread)
+    def _end_of_forgotten(self) -> Callable[[], Coroutine[Any, Any, None]]:
+        return self._admin.close

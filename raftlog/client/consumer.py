@@ -7,7 +7,6 @@ what has come cross no thread.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -32,9 +31,9 @@ from raftlog.client.consumer_core import check_times
 from raftlog.client.groups.member import Reading
 from raftlog.client.groups.offsets import check_offsets
 from raftlog.client.groups.rebalancing import CommitCallback, run_now
-from raftlog.client.loop_thread import LoopThread
 from raftlog.client.settings import DAY_MS, OffsetReset, integer
 from raftlog.client.subscription import check_partitions
+from raftlog.client.threaded import ThreadedClient
 from raftlog.client.waiting import refuse_io_thread, wait_once
 from raftlog.errors import ClosedError, InvalidRequestError, RaftlogError
 from raftlog.types import (
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Consumer(ConsumerBase):
+class Consumer(ConsumerBase, ThreadedClient):
     """Reads records. For one thread at a time; a context manager, and an iterator of records.
 
     ``close`` may be called from another thread: it ends a ``poll`` or an iteration that waits, with
@@ -64,13 +63,9 @@ class Consumer(ConsumerBase):
     comes again. A record counts as processed when the next one, or the next ``poll``, is asked for.
     """
 
-    _closed = True  # until it is set up: there is nothing to close
-
     def _setup(self) -> None:
-        self._owns_thread = self._host.loop_thread is None
-        self._thread = self._host.loop_thread or LoopThread("raftlog-consumer")
+        self._take_thread(self._host, "raftlog-consumer")
         self._core.attach(self._thread.schedule)
-        self._used = False
         self._in_use = RLock()
         self._user: Thread | None = None  # that was given records last
         self._closing = Closing(self._thread, self._core.monotonic)
@@ -468,8 +463,7 @@ class Consumer(ConsumerBase):
         finally:
             if is_alone:
                 self._in_use.release()
-            if self._owns_thread:
-                self._thread.stop()
+            self._stop_thread()
 
     def __enter__(self) -> Consumer:
         return self
@@ -484,12 +478,5 @@ class Consumer(ConsumerBase):
         only_processed = kind is not None or self._is_others()
         self._close(CLOSE_TIMEOUT_MS_DEFAULT, only_processed=only_processed)
 
-    def __del__(self) -> None:
-        if not self._closed and self._used:
-            warnings.warn(
-                f"unclosed {self!r}: close it, or use `with`",
-                ResourceWarning,
-                stacklevel=2,
-                source=self,
-            )
-            self._thread.abandon(self._core.abandon, stop=self._owns_thread)
+    def _end_of_forgotten(self) -> Callable[[], Coroutine[Any, Any, None]]:
+        return self._core.abandon

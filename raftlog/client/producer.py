@@ -6,8 +6,7 @@ thread waits only for room, for a topic that it names the first time, and where 
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final
@@ -16,7 +15,6 @@ from raftlog import limits
 from raftlog.client.batch import TopicQueues
 from raftlog.client.delivery import Delivery, DeliveryFuture, RangesFuture, pending_of
 from raftlog.client.host import Host
-from raftlog.client.loop_thread import LoopThread
 from raftlog.client.partitioner import Partitioner
 from raftlog.client.producer_core import ProducerCore, check_partition
 from raftlog.client.settings import (
@@ -27,6 +25,7 @@ from raftlog.client.settings import (
     function,
     producer_settings,
 )
+from raftlog.client.threaded import ThreadedClient
 from raftlog.client.waiting import refuse_io_thread, wait_for, wait_once
 from raftlog.errors import (
     ClosedError,
@@ -106,21 +105,18 @@ class ProducerBase:
         """What only one of the skins has."""
 
 
-class ProducerThread:
+class ProducerThread(ThreadedClient):
     """The life of a synchronous producer: an I/O thread, waits for room, and the end."""
 
-    _closed = True  # until it is set up: there is nothing to close
     _core: ProducerCore
 
     def _begin(self, host: Host) -> None:
         """Set up. ``_core`` is there by now."""
         self._accumulator = self._core.accumulator
-        self._owns_thread = host.loop_thread is None
-        self._thread = host.loop_thread or LoopThread("raftlog-producer")
+        self._take_thread(host, "raftlog-producer")
         self._thread.at_fork.add(self._accumulator.leave_behind)
         self._core.attach(self._thread.schedule)
         self._max_block_s = self._core.settings.max_block_ms / 1_000
-        self._used = False
         self._closed = False
 
     def _prepare(self, topic: str) -> TopicQueues:
@@ -178,8 +174,7 @@ class ProducerThread:
                 self._accumulator.shut()
                 self._flush_and_end(timeout)
         finally:
-            if self._owns_thread:
-                self._thread.stop()
+            self._stop_thread()
 
     def _flush_and_end(self, timeout: float | None) -> None:
         try:
@@ -197,15 +192,8 @@ class ProducerThread:
         interrupted = kind is not None and not issubclass(kind, Exception)
         self.close(CLOSE_AFTER_INTERRUPT_S if interrupted else None)
 
-    def __del__(self) -> None:
-        if not self._closed and self._used:
-            warnings.warn(
-                f"unclosed {self!r}: close it, or use `with`",
-                ResourceWarning,
-                stacklevel=2,
-                source=self,
-            )
-            self._thread.abandon(self._core.close, stop=self._owns_thread)
+    def _end_of_forgotten(self) -> Callable[[], Coroutine[Any, Any, None]]:
+        return self._core.close
 
 
 class Producer(ProducerThread, ProducerBase):

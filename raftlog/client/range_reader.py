@@ -7,16 +7,13 @@ size asked for, and become Arrow's together.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from raftlog import limits
 from raftlog.client.consumer_core import Checked, ConsumerCore
 from raftlog.client.host import Host
-from raftlog.client.loop_thread import LoopThread
 from raftlog.client.ranges import Lookout, Range
 from raftlog.client.settings import (
     CLIENT_ID_DEFAULT,
@@ -27,6 +24,7 @@ from raftlog.client.settings import (
     integer,
 )
 from raftlog.client.subscription import check_partitions
+from raftlog.client.threaded import PlainClient
 from raftlog.client.waiting import refuse_io_thread, wait_once
 from raftlog.errors import (
     ClosedError,
@@ -50,13 +48,11 @@ _LOOK_AGAIN_S: Final = 1.0  # without news: other replicas, fresh metadata
 _END_PATIENCE_S: Final = 2.0  # so long the end may be beyond what is committed
 
 
-class RangeReader:
+class RangeReader(PlainClient):
     """Reads ranges of offsets, one after the other. For one thread at a time; a context manager.
 
     Between reads it keeps its connections, and what it knows of the cluster.
     """
-
-    _closed = True  # until it is set up: there is nothing to close
 
     def __init__(
         self,
@@ -87,13 +83,11 @@ class RangeReader:
             connection_settings(arguments), consumer_settings(arguments), host
         )
         self._subscription = self._core.subscription
-        self._owns_thread = host.loop_thread is None
-        self._thread = host.loop_thread or LoopThread("raftlog-range-reader")
+        self._take_thread(host, "raftlog-range-reader")
         self._core.attach(self._thread.schedule)
         self._lookout = Lookout(self._core)
         self._range: Range | None = None  # that is being read
         self._position: Offset | None = None
-        self._used = False
         self._closed = False
 
     @property
@@ -253,36 +247,9 @@ class RangeReader:
             raise ClosedError("the range reader was closed")
         self._thread.check_process()
 
-    def close(self) -> None:
-        """Stop. Idempotent. A read under way ends with ``ClosedError``."""
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            if self._used:
-                self._subscription.shut()
-                self._thread.call(self._core.close)
-        finally:
-            if self._owns_thread:
-                self._thread.stop()
+    def _end(self) -> None:
+        self._subscription.shut()
+        self._thread.call(self._core.close)
 
-    def __enter__(self) -> RangeReader:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if not self._closed and self._used:
-            warnings.warn(
-                f"unclosed {self!r}: close it, or use `with`",
-                ResourceWarning,
-                stacklevel=2,
-                source=self,
-            )
-            self._thread.abandon(self._core.abandon, stop=self._owns_thread)
+    def _end_of_forgotten(self) -> Callable[[], Coroutine[Any, Any, None]]:
+        return self._core.abandon
