@@ -222,7 +222,13 @@ class Leadership:
     # -- the ISR -----------------------------------------------------------------------------------
 
     def isr_change(
-        self, now: float, *, is_live: IsLive, directory_of: DirectoryOf, min_isr: int
+        self,
+        now: float,
+        *,
+        is_live: IsLive,
+        directory_of: DirectoryOf,
+        min_isr: int,
+        may_propose: Callable[[], bool],
     ) -> ChangeIsr | None:
         """What to propose now, which is in flight from then on; None: nothing, or one is already.
 
@@ -231,9 +237,12 @@ class Leadership:
 
         ``is_live`` and ``directory_of`` are what the cluster agrees on about brokers (a broker that
         is fenced or shutting down is not live); ``min_isr`` is what the topic's settings ask for.
+        ``may_propose``: asked only when there is something to propose. A leader to which nothing
+        comes, but whose words go out, must not say that nobody follows: it would be believed, and
+        be the only one that may lead from then on.
         """
         if self._pending is not None:
-            if not self._may_try_again:
+            if not self._may_try_again or not may_propose():
                 return None
             self._may_try_again = False
             return self._pending
@@ -251,7 +260,7 @@ class Leadership:
             if directory is not None and self._may_join(follower, directory):
                 isr[broker] = directory
         min_isr = max(min_isr, 1)
-        if isr == state.isr and min_isr == state.min_isr:
+        if (isr == state.isr and min_isr == state.min_isr) or not may_propose():
             return None
         self._pending = ChangeIsr(state.version, self.leader_epoch, in_order(isr), min_isr)
         return self._pending

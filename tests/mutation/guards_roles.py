@@ -51,6 +51,19 @@ ROLES: Final = [
         tests=("tests/server/cluster/test_roles.py::test_a_damaged_copy_neither_leads_nor_copies",),
     ),
     Guard(
+        name="a leader that hears nobody decides nothing",
+        why="one to which nothing comes makes itself the only one that may lead, and is cut off",
+        module="raftlog/server/cluster/roles.py",
+        old="may_propose=lambda: self._hears_who_decides(member),",
+        new="may_propose=lambda: True,",
+        tests=(
+            (
+                "tests/server/cluster/test_roles.py"
+                "::test_nobody_leaves_by_the_word_of_a_leader_to_which_nothing_comes"
+            ),
+        ),
+    ),
+    Guard(
         name="a leader without room hands over",
         why="nothing is acknowledged for as long as one disk is full (S31)",
         module="raftlog/server/cluster/roles.py",

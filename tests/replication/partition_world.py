@@ -255,6 +255,7 @@ class World:
                 is_live=self.is_live,
                 directory_of=self.directory_of.get,
                 min_isr=self.min_isr,
+                may_propose=lambda: True,  # the worst for safety
             )
             if not self.propose(change, leadership) and change is not None:
                 leadership.proposal_done(change, False)

@@ -68,6 +68,7 @@ class Leader:
         at = {"epoch_start": 10, "high_watermark": 4, "log_end": 10, "durable_end": 10} | at
         self.now = 100.0
         self.dead: set[int] = set()
+        self.may_propose = True
         self.directories = disks(range(1, 10))
         self.leadership = Leadership(
             state or state_of(), 1, now=self.now, lag_max_s=LAG_MAX_S, **at
@@ -99,6 +100,7 @@ class Leader:
             is_live=lambda broker: broker not in self.dead,
             directory_of=self.directories.get,
             min_isr=self.leadership.state.min_isr if min_isr is None else min_isr,
+            may_propose=lambda: self.may_propose,
         )
 
     def proposed(self, min_isr: int | None = None) -> ChangeIsr:

@@ -74,6 +74,21 @@ def test_one_proposal_at_a_time() -> None:
     assert leader.review() is None
 
 
+def test_nothing_is_proposed_by_a_leader_that_would_not_hear_of_it() -> None:
+    leader = Leader()
+    leader.dead = {2}
+    leader.may_propose = False
+    assert leader.review() is None
+    assert leader.leadership.maximal_isr() == set(disks((1, 2, 3)).items())
+    leader.may_propose = True
+    change = leader.proposed()
+    leader.leadership.proposal_done(change, None)
+    leader.may_propose = False
+    assert leader.review() is None, "nor again"
+    leader.may_propose = True
+    assert leader.review() == change
+
+
 def test_a_proposed_addition_counts_at_once() -> None:
     leader = caught_up()
     leader.fetch(3, 10)

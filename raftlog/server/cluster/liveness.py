@@ -34,11 +34,16 @@ class Liveness:
         *,
         now: Callable[[], float],
         is_fenced: Callable[[int], bool],
+        is_heard: Callable[[int], bool],
     ) -> None:
-        """``is_fenced``: as the cluster has agreed; True for one that never registered."""
+        """``is_fenced``: as the cluster has agreed; True for one that never registered.
+
+        ``is_heard``: whether something came from a peer a moment ago (``PeerLinks.is_heard``).
+        """
         self._broker_id = broker_id
         self._now = now
         self._is_fenced = is_fenced
+        self._is_heard = is_heard
         self._started = now()
         self._up: dict[int, Incarnation] = {broker_id: me}
         self._last: dict[int, Incarnation] = {broker_id: me}
@@ -54,6 +59,10 @@ class Liveness:
 
     def is_linked(self, broker_id: int) -> bool:
         return broker_id in self._up
+
+    def is_heard(self, broker_id: int) -> bool:
+        """Whether it says something these days: links that all fall silent fail one by one."""
+        return broker_id == self._broker_id or self._is_heard(broker_id)
 
     def incarnation_of(self, broker_id: int) -> Incarnation | None:
         """The last one that was seen, this run; None for a broker never seen."""

@@ -93,7 +93,9 @@ class ClusterNode:
         self._run = services.new_id()
         self.machine = ClusterMachine(self._cluster_changed)
         self.plane = self._make_plane()
-        self.liveness = Liveness(self.broker_id, self.me, now=loop.time, is_fenced=self._is_fenced)
+        self.liveness = Liveness(
+            self.broker_id, self.me, now=loop.time, is_fenced=self._is_fenced, is_heard=self._hears
+        )
         self._registry = self._make_registry()
         self.links: PeerLinks = self._make_links(secret)
         self.peering = Peering(
@@ -420,6 +422,9 @@ class ClusterNode:
     def _is_fenced(self, broker_id: int) -> bool:
         record = self.machine.brokers.get(broker_id)
         return record is None or record.fenced
+
+    def _hears(self, peer: int) -> bool:
+        return self.links.is_heard(peer)
 
     def _identity(self) -> PeerIdentity:
         address = self._services.address()

@@ -225,6 +225,7 @@ class Roles:
             is_live=self._liveness.is_live,
             directory_of=self._liveness.directory_of,
             min_isr=host.log.config.effective_min_isr(len(member.state.replicas)),
+            may_propose=lambda: self._hears_who_decides(member),
         )
         if change is None:
             return
@@ -236,6 +237,18 @@ class Roles:
             leadership.proposal_done(change, None if isinstance(outcome, Unknown) else accepted)
 
         self._plane.propose_bytes(member.group_id, change.encode(), done)
+
+    def _hears_who_decides(self, member: Member) -> bool:
+        """Whether the leader of the partition's group is heard; or, if that is this broker, the
+        majority that would have to agree. What waits for a leader goes to none that is not heard.
+        """
+        group = self._plane.status(member.group_id)
+        if group.leader is None:
+            return True
+        if group.leader != self._broker_id:
+            return self._liveness.is_heard(group.leader)
+        heard = [voter for voter in group.voters if self._liveness.is_heard(voter)]
+        return 2 * len(heard) > len(group.voters)
 
     def _obstacle(self, member: Member) -> str:
         """Why this leader can commit nothing for now, as far as links tell; "" if it can.

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from raftlog import __version__
@@ -113,6 +114,13 @@ class PeerLink:
                 f"{self.problem or 'it is being dialled'}"
             )
         return self._channel
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since something came; infinite while the link is down."""
+        if self._channel is None:
+            return inf
+        return self._services.loop.time() - self._channel.last_heard_seconds
 
     def start(self) -> None:
         """Dial at once, and from then on whenever the link is down."""

@@ -139,6 +139,11 @@ class PeerLinks:
         link = self._links.get(broker_id)
         return link is not None and link.is_up
 
+    def is_heard(self, broker_id: int) -> bool:
+        """Something came from the peer within the last half of the session timeout."""
+        link = self._links.get(broker_id)
+        return link is not None and link.silent_s < self._services.session_timeout_s / 2
+
     def identity(self, broker_id: int) -> PeerIdentity | None:
         """Who is at the other end of the link; None while it is down."""
         link = self._links.get(broker_id)

@@ -227,9 +227,8 @@ def _progress(
 ) -> list[Violation]:
     """Heal a core, give the rest a fault for ever, and see every client get on.
 
-    Of a cluster, everything is healed first for as long as replicas need to catch up. Still, a
-    leader that hears nobody may say that nobody follows, before it is cut off in its turn: what
-    only such a broker has, by what was agreed on, is right to wait for it.
+    Of a cluster, everything is healed first for as long as replicas need to catch up. What none of
+    the core may lead all the same, by what was agreed on, is right to wait for who may.
     """
     random = world.random("core")
     brokers = [machine.name for machine in world.brokers]

@@ -9,7 +9,7 @@ from raftlog.replication.partition_state import PartitionState
 from raftlog.server.cluster.member import Member
 from raftlog.server.cluster.roles import Roles
 from raftlog.server.replica_host import PartitionHost
-from tests.server.cluster.paper import Scene, state_of
+from tests.server.cluster.paper import Scene, state_of, status
 
 
 class Acting:
@@ -26,6 +26,7 @@ class Acting:
         self.host = s.host()
         self.member = s.member(state, self.host if stores else None)
         self.member.is_current = current
+        s.plane.statuses[self.member.group_id] = status()
         self.roles = Roles(
             1,
             s.me,

@@ -169,6 +169,7 @@ class PaperLinks:
     def __init__(self, loop: asyncio.AbstractEventLoop, *up: int) -> None:
         self._loop = loop
         self.up = set(up)
+        self.silent: set[int] = set()  # up still, and not heard of for some time
         self.takes = True  # else what is told is dropped
         self.told: list[tuple[int, Any]] = []
         self.asked: list[tuple[int, Any, asyncio.Future[Any]]] = []
@@ -179,6 +180,9 @@ class PaperLinks:
 
     def is_up(self, broker_id: int) -> bool:
         return broker_id in self.up
+
+    def is_heard(self, broker_id: int) -> bool:
+        return broker_id in self.up - self.silent
 
     def tell(self, broker_id: int, _api: Any, message: Any) -> bool:
         if self.takes and broker_id in self.up:
@@ -300,7 +304,11 @@ class Scene:
         self.fenced: set[int] = set()
         self.me = Incarnation(DISKS[broker_id], 1)
         self.liveness = Liveness(
-            broker_id, self.me, now=loop.time, is_fenced=lambda broker: broker in self.fenced
+            broker_id,
+            self.me,
+            now=loop.time,
+            is_fenced=lambda broker: broker in self.fenced,
+            is_heard=self.links.is_heard,
         )
         self._logs = 0
 

@@ -232,6 +232,7 @@ def test_who_began_anew_counts_again_when_it_has_everything_that_is_committed() 
                 is_live=lambda _broker: True,
                 directory_of=lambda broker: f"disk-{broker}",
                 min_isr=1,
+                may_propose=lambda: True,
             )
             if change is not None:
                 leadership.proposal_done(change, False)

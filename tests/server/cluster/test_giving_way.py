@@ -213,7 +213,11 @@ class Ring:
         self.roles: dict[int, Roles] = {}
         for broker in (1, 2, 3):
             liveness = Liveness(
-                broker, Incarnation(DISKS[broker], 1), now=s.loop.time, is_fenced=lambda _: False
+                broker,
+                Incarnation(DISKS[broker], 1),
+                now=s.loop.time,
+                is_fenced=lambda _: False,
+                is_heard=lambda _: True,
             )
             for other in {1, 2, 3} - {broker}:
                 liveness.link_up(other, Incarnation(DISKS[other], 1))

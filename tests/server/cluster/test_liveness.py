@@ -19,8 +19,13 @@ class Scene:
     def __init__(self) -> None:
         self.now = 100.0
         self.fenced: set[int] = set()
+        self.heard: set[int] = set()
         self.liveness = Liveness(
-            1, ME, now=lambda: self.now, is_fenced=lambda broker: broker in self.fenced
+            1,
+            ME,
+            now=lambda: self.now,
+            is_fenced=lambda broker: broker in self.fenced,
+            is_heard=lambda broker: broker in self.heard,
         )
 
 
@@ -34,6 +39,11 @@ def test_this_broker_is_there(s: Scene) -> None:
     assert s.liveness.is_live(1)
     assert s.liveness.silent_seconds(1) == 0
     assert (s.liveness.directory_of(1), s.liveness.boot_of(1)) == ("disk-1", 4)
+
+
+def test_who_is_heard_is_the_links_word_but_for_itself(s: Scene) -> None:
+    s.heard = {3}
+    assert [s.liveness.is_heard(broker) for broker in (1, 2, 3)] == [True, False, True]
 
 
 def test_a_fenced_broker_is_not_live_however_near_it_is(s: Scene) -> None:

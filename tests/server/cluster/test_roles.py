@@ -21,6 +21,7 @@ from tests.server.cluster.paper import (
     append,
     play,
     state_of,
+    status,
 )
 
 
@@ -354,6 +355,36 @@ def test_a_member_that_is_gone_leaves() -> None:
         a.look()
         a.roles.review(a.member)
         assert s.plane.proposals == []
+
+    play(test)
+
+
+@pytest.mark.parametrize(
+    ("leader", "silent", "proposes"),
+    [
+        (2, {2}, False),  # what it says may go out, and be decided without its hearing of it
+        (2, {3}, True),
+        (1, {2}, True),
+        (1, {2, 3}, False),  # what it appends may go out, and be committed by the next leader
+        (None, {2, 3}, True),  # it waits until a leader is heard of
+    ],
+)
+def test_nobody_leaves_by_the_word_of_a_leader_to_which_nothing_comes(
+    leader: int | None, silent: set[int], proposes: bool
+) -> None:
+    """Links fail one by one when a broker has become deaf; the others hear it still."""
+
+    async def test(s: Scene) -> None:
+        a = leading(s)
+        voters = {b: DISKS[b] for b in (1, 2, 3)}
+        s.plane.statuses[a.member.group_id] = status(leader=leader, voters=voters)
+        s.fenced.add(3)
+        s.links.silent = silent
+        a.roles.review(a.member)
+        assert (s.plane.proposals != []) == proposes
+        s.links.silent = set()
+        a.roles.review(a.member)
+        assert [set(change.isr) for change in s.plane.commands()] == [{1, 2}]  # type: ignore[union-attr]
 
     play(test)
 

@@ -88,6 +88,24 @@ def test_a_silent_peer_is_down_after_the_session_timeout(
     run(test)
 
 
+def test_a_peer_is_heard_until_half_the_session_timeout_went_by_in_silence(run: Run) -> None:
+    async def test(world: World) -> None:
+        one, two = await pair(world)
+        await world.pass_seconds(60)
+        assert one.links.is_heard(2)
+        assert not one.links.is_heard(1), "only peers"
+        world.power_off(two)
+        await world.pass_seconds(0.9)
+        assert one.links.is_heard(2)
+        await world.pass_seconds(0.7)
+        assert one.links.is_up(2)
+        assert not one.links.is_heard(2)
+        await world.until(lambda: ("down", 2) in one.events)
+        assert not one.links.is_heard(2)
+
+    run(test)
+
+
 def test_a_peer_that_never_answers_the_dial_is_given_up(
     run: Run,
 ) -> None:

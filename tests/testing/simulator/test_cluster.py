@@ -102,20 +102,7 @@ def test_70_seeds_of_five_brokers(seed: int, number: int) -> None:
 
 @pytest.mark.seeds
 @pytest.mark.parametrize(
-    ("brokers", "number"),
-    [
-        *((3, n) for n in range(8) if n != 5),
-        pytest.param(
-            3,
-            5,
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="an open defect: seed 20250288, a producer does not get on after healing",
-            ),
-        ),
-        (5, 0),
-        (5, 1),
-    ],
+    ("brokers", "number"), [*((3, n) for n in range(8)), *((5, n) for n in range(2))]
 )
 def test_100_seeds_of_a_core(seed: int, brokers: int, number: int) -> None:
     seeds("liveness", brokers, chunk(seed + 10_000, number))
