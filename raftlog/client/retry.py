@@ -44,6 +44,7 @@ _OLD_NEWS: Final = (
 )
 # Of those, the ones that a broker gives that is itself behind, or cut off.
 _BEHIND: Final = (
+    LeaderNotAvailableError,
     UnknownLeaderEpochError,
     NotEnoughReplicasError,
     UnknownTopicError,

@@ -16,13 +16,14 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.protocol import api as apis
+from raftlog.protocol.connection import Request
 from raftlog.protocol.fetch import ListOffsetsRequest, ListOffsetsResponse, OffsetAnswer
 from raftlog.protocol.schema import Failure
 from raftlog.protocol.topics import DeletedRecords, DeleteRecordsResponse
 from raftlog.types import TopicPartition
 from tests.client.test_cluster import cluster_of
 from tests.client.test_fetcher import fill
-from tests.client.world import FakeCluster, answer_with, do_and_vanish, run, vanish
+from tests.client.world import FakeCluster, Peer, answer_with, do_and_vanish, run, vanish
 
 
 def now() -> float:
@@ -144,6 +145,37 @@ def test_a_leader_that_stops_is_left_for_its_successor() -> None:
         assert found[PARTITIONS[0]].offset == 5
         assert now() - start < 4, "not the request timeout of 30 s"
         fake.resume(1)
+        await cluster.close()
+
+    run(test, brokers=3)
+
+
+def test_a_leader_that_is_cut_off_and_says_so_is_left_for_its_successor() -> None:
+    """It goes on telling everyone that it leads (simulator seed 900003)."""
+
+    async def test(fake: FakeCluster) -> None:
+        topic = fake.create("t")
+        fill(fake, 5)
+        nobody = LeaderNotAvailableError("t:0: brokers 2, 3 do not confirm that this broker leads")
+        answer = OffsetAnswer(topic="t", partition=0, failure=Failure.of(nobody))
+
+        def confirmed_by_others(peer: Peer, request: Request) -> None:
+            if peer.broker_id == 1:
+                answer_with(ListOffsetsResponse(answers=[answer]))(peer, request)
+            else:
+                message, _ = fake.answer(peer.broker_id, request)
+                answer_with(message)(peer, request)
+
+        fake.always[apis.LIST_OFFSETS] = confirmed_by_others
+        cluster = cluster_of(fake)
+        await cluster.topic("t")
+        await cluster.connection(1)
+        fake.cut_off(1)
+        topic.leaders[0] = 2
+        start = now()
+        found = await list_offsets(cluster, {PARTITIONS[0]: "latest"})
+        assert found[PARTITIONS[0]].offset == 5
+        assert now() - start < 2, "not the request timeout of 30 s"
         await cluster.close()
 
     run(test, brokers=3)

@@ -68,7 +68,7 @@ def test_a_back_off_doubles() -> None:
         (NotLeaderError("x"), True, False, True),
         (FencedLeaderEpochError("x"), True, False, True),
         (UnknownLeaderEpochError("x"), True, True, True),
-        (LeaderNotAvailableError("x"), True, False, True),
+        (LeaderNotAvailableError("x"), True, True, True),
         (NotEnoughReplicasError("x"), True, True, True),
         (UnknownTopicError("x"), True, True, True),
         (UnknownPartitionError("x"), True, True, True),
