@@ -184,7 +184,7 @@ async def describe_producer(
 
 
 _STEP: Final = min(limits.PARTITIONS_PER_REQUEST_MAX, limits.PRODUCERS_PER_REQUEST_MAX)
-_LOOK_AGAIN_S: Final = 0.2  # for a newer leader than one that is silent
+_LOOK_AGAIN_S: Final = 0.2  # for a newer leader than the one that is asked
 
 
 @dataclass(slots=True)
@@ -287,7 +287,7 @@ class _Asking(Generic[AnswerT]):
 
     async def _answer(self, leader: int, partitions: Sequence[TopicPartition]) -> Message:
         """The leader's answer, unless it says nothing and there is a newer leader meanwhile."""
-        cluster = self.cluster
+        cluster, loop = self.cluster, asyncio.get_running_loop()
         epochs = [cluster.view.partition(*tp).leader_epoch for tp in partitions]
 
         async def ask() -> Message:
@@ -300,17 +300,18 @@ class _Asking(Generic[AnswerT]):
             return answer.message
 
         asking = asyncio.ensure_future(ask())
-        patience_s = SILENCE_S
+        silent_at = loop.time() + SILENCE_S
         try:
-            while not (await asyncio.wait([asking], timeout=patience_s))[0]:
+            while not (await asyncio.wait([asking], timeout=_LOOK_AGAIN_S))[0]:
+                is_silent = loop.time() >= silent_at
                 known = [cluster.view.partition(*tp).leader_epoch for tp in partitions]
-                if self.is_hasty or known != epochs:
+                if known != epochs or (is_silent and self.is_hasty):
                     raise RequestTimedOutError(
                         f"broker {leader} does not answer {self.api.name} for {partitions[0]}"
                     )
-                cluster.doubt(leader)
-                cluster.refresh_soon()
-                patience_s = _LOOK_AGAIN_S
+                if is_silent:
+                    cluster.doubt(leader)
+                    cluster.refresh_soon()
             return asking.result()
         finally:
             asking.cancel()

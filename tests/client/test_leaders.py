@@ -150,6 +150,30 @@ def test_a_leader_that_stops_is_left_for_its_successor() -> None:
     run(test, brokers=3)
 
 
+def test_a_silent_leader_is_left_as_soon_as_its_successor_is_known() -> None:
+    """Metadata that was asked for a moment earlier may tell (simulator seed 923020)."""
+
+    async def test(fake: FakeCluster) -> None:
+        topic = fake.create("t")
+        fill(fake, 5)
+        cluster = cluster_of(fake)
+        await cluster.topic("t")
+        await cluster.connection(1)
+        fake.pause(1)
+        cluster.doubt(1)
+        start = now()
+        asking = asyncio.ensure_future(list_offsets(cluster, {PARTITIONS[0]: "latest"}))
+        await asyncio.sleep(0.1)
+        topic.leaders[0] = 2
+        await cluster.refresh()
+        assert (await asking)[PARTITIONS[0]].offset == 5
+        assert now() - start < 0.5, "not a second of silence"
+        fake.resume(1)
+        await cluster.close()
+
+    run(test, brokers=3)
+
+
 def test_a_leader_that_is_cut_off_and_says_so_is_left_for_its_successor() -> None:
     """It goes on telling everyone that it leads (simulator seed 900003)."""
 
