@@ -43,7 +43,7 @@ class ConsumerBase:
         auto_commit: bool = True,
         auto_commit_interval_ms: int = 5_000,
         session_timeout_ms: int = 45_000,
-        heartbeat_interval_ms: int = 3_000,
+        heartbeat_interval_ms: int = 5_000,
         max_poll_interval_ms: int = 300_000,
         assignor: str | None = None,
         auto_offset_reset: str = "latest",
@@ -81,7 +81,8 @@ class ConsumerBase:
             go on when an offset is out of range: "earliest", "latest" (the end, as it is when the
             partition is assigned), or "error".
         ``fetch_min_bytes``, ``fetch_max_wait_ms``: a broker answers when it has so many bytes, or
-            has waited so long: 0 to 52,428,800 bytes, 0 to 60,000 ms.
+            has waited so long: 0 to 52,428,800 bytes, 0 to 60,000 ms. Where one byte is enough and
+            none comes, it waits up to ten times as long: that delays no record.
         ``fetch_max_bytes``, ``max_partition_fetch_bytes``: the most that one fetch brings, in all
             and of one partition: 1 to 52,428,800. A larger batch comes whole nevertheless.
         ``check_crcs``: check each batch's CRC-32C.

@@ -2,8 +2,8 @@
 
 ``look`` is the whole machine, as ``pump`` is the sender's: it asks the subscription what is wanted,
 asks the brokers for it that ``stand_ins`` chooses, and sets a timer if something is to be wanted
-later. Each answer looks again. A fetch waits at the broker for data, so an idle consumer costs two
-requests a second.
+later. Each answer looks again. A fetch waits at the broker for data; the longer nothing has come,
+the longer it waits, so an idle consumer costs a request in five seconds.
 
 What was asked of a broker that another one has replaced, or that says nothing, is given up and
 asked for anew; should the answer come after all, it does not count.
@@ -48,6 +48,7 @@ logger: Final = logging.getLogger(__name__)
 # How long a broker with a damaged copy may take to give it up for another's, before it is told.
 DAMAGE_PATIENCE_S: Final = 10.0
 _EMPTY_WAIT_MS_MIN: Final = 20
+_IDLE_WAITS_MAX: Final = 10  # as many times fetch_max_wait_ms a fetch waits in the end
 _EARLY_PART: Final = 2  # an empty answer before this part of its wait asks for a pause
 
 
@@ -92,6 +93,7 @@ class Fetcher:
         )
         self._sources = Sources(settings, cluster, self._links, turn=turn)
         self._outstanding: dict[int, list[_Load]] = {}  # by broker
+        self._waits: dict[int, int] = {}  # by broker: times fetch_max_wait_ms, while nothing comes
         self._epochs: dict[TopicPartition, LeaderEpoch] = {}  # as far as they were acted on
         # An empty answer takes about so long, one way or the other: no busy loop.
         self._empty_wait_ms = max(settings.fetch_max_wait_ms, _EMPTY_WAIT_MS_MIN)
@@ -164,8 +166,20 @@ class Fetcher:
             for load in self._outstanding.get(broker_id, ())
         )
 
-    def _fetch(self, load: _Load, now: float) -> None:
+    def _wait_ms(self, broker_id: int) -> int:
+        """How long the next fetch is to wait for data: longer where nothing has come for a while.
+
+        It is answered with the first byte all the same, if one is enough. Only one of a broker's
+        fetches waits for so long: others soon come back, and have room for what is wanted next.
+        """
         settings = self._settings
+        wait_ms = settings.fetch_max_wait_ms
+        if settings.fetch_min_bytes > 1 or self._outstanding.get(broker_id):
+            return wait_ms
+        return min(wait_ms * self._waits.get(broker_id, 1), limits.FETCH_WAIT_MS_MAX)
+
+    def _fetch(self, load: _Load, now: float) -> None:
+        settings, wait_ms = self._settings, self._wait_ms(load.link.broker_id)
         request = FetchRequest(
             partitions=[
                 FetchPartition(
@@ -178,12 +192,12 @@ class Fetcher:
                 )
                 for want, source in load.wants
             ],
-            wait_ms_max=settings.fetch_max_wait_ms,
+            wait_ms_max=wait_ms,
             bytes_min=settings.fetch_min_bytes,
             bytes_max=min(settings.fetch_max_bytes, self._subscription.room()),
             replica_ok=load.replica_ok,
         )
-        timeout_ms = self._cluster.settings.request_timeout_ms + settings.fetch_max_wait_ms
+        timeout_ms = self._cluster.settings.request_timeout_ms + wait_ms
         self._subscription.started(want for want, _ in load.wants)
         try:
             future = load.connection.start(apis.FETCH, request, timeout_ms=timeout_ms)
@@ -191,7 +205,7 @@ class Fetcher:
             self._all_failed(load, error)
             return
         load.asked_at = now
-        load.errand = self._links.sent(load.link, wait_s=settings.fetch_max_wait_ms / 1_000)
+        load.errand = self._links.sent(load.link, wait_s=wait_ms / 1_000)
         self._outstanding.setdefault(load.link.broker_id, []).append(load)
         future.add_done_callback(partial(self._answered, load))
 
@@ -227,6 +241,7 @@ class Fetcher:
         }
         waited_ms = (self._now() - load.asked_at) * 1_000
         is_early = not attachment and waited_ms * _EARLY_PART < self._empty_wait_ms
+        self._note_wait(load.link.broker_id, is_idle=not message.partitions and not is_early)
         for want, source in load.wants:
             part, view = answers.get(want.part.tp, (None, memoryview(b"")))
             if part is not None and part.failure is not None:
@@ -234,6 +249,10 @@ class Fetcher:
             else:
                 self._take(want, source, view, is_early=is_early)
         self.look()
+
+    def _note_wait(self, broker_id: int, *, is_idle: bool) -> None:
+        longer = min(2 * self._waits.get(broker_id, 1), _IDLE_WAITS_MAX)
+        self._waits[broker_id] = longer if is_idle else 1
 
     def _take(self, want: Wanted, source: Source, data: memoryview, *, is_early: bool) -> None:
         part = want.part
@@ -345,6 +364,7 @@ class Fetcher:
     def _all_failed(self, load: _Load, error: RaftlogError) -> None:
         """A whole request failed, and with it most likely the connection."""
         logger.debug("a fetch failed: %s", error)
+        self._note_wait(load.link.broker_id, is_idle=False)
         self._links.doubt(load.link)
         self._links.refresh()
         for want, _ in load.wants:

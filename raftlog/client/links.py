@@ -45,14 +45,13 @@ class Link:
     failures: int = 0  # to connect, in a row
     not_before: float = 0.0  # backing off until then
     error: RaftlogError | None = None  # of the last failure
-    errands: dict[Errand, None] = field(default_factory=dict)  # in the order they were sent
+    errands: set[Errand] = field(default_factory=set)
 
     @property
     def overdue_at(self) -> float:
         """When the next answer should have come, or the connection have been made."""
-        first = next(iter(self.errands), None)
-        if first is not None:
-            return first.overdue_at
+        if self.errands:
+            return min(errand.overdue_at for errand in self.errands)
         return math.inf if self.connecting_since is None else self.connecting_since + SILENCE_S
 
     def is_overdue(self, now: float) -> bool:
@@ -149,14 +148,14 @@ class Links:
         """A request went out. ``wait_s``: the broker was asked to take so long, if need be."""
         errand = Errand(link, self._now() + wait_s + SILENCE_S)
         link.in_flight += 1
-        link.errands[errand] = None
+        link.errands.add(errand)
         self._watch_from(errand.overdue_at)
         return errand
 
     def answered(self, errand: Errand) -> None:
         """It was answered, or its connection is lost."""
         errand.link.in_flight -= 1
-        del errand.link.errands[errand]
+        errand.link.errands.remove(errand)
 
     def _watch_from(self, at: float) -> None:
         if self._closed or (self._watch is not None and self._watch_at <= at):

@@ -103,7 +103,7 @@ class GroupSettings:
     auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
     session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 3_000  # Invariant: at most a third of the session timeout
+    heartbeat_interval_ms: int = 5_000  # Invariant: at most a third of the session timeout
     max_poll_interval_ms: int = 300_000
     assignor: str | None = None
     client_id: str = ""
@@ -116,7 +116,7 @@ GROUP_ONLY: Final[Mapping[str, object]] = {
     "auto_commit": True,
     "auto_commit_interval_ms": 5_000,
     "session_timeout_ms": 45_000,
-    "heartbeat_interval_ms": 3_000,
+    "heartbeat_interval_ms": 5_000,
     "max_poll_interval_ms": 300_000,
     "assignor": None,
 }

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TypeAlias
 
 from raftlog.server.replica_host import PartitionHost
+from raftlog.server.slack import end_of_wait
 
 # Tries to answer; True when it did. ``final``: answer with whatever there is.
 Attempt: TypeAlias = Callable[[bool], bool]
@@ -32,7 +33,8 @@ class Parked:
         self._purgatory = purgatory
         self._hosts = hosts
         self._attempt = attempt
-        self._timer: TimerHandle = purgatory.loop.call_later(timer_seconds, self.expire)
+        end = end_of_wait(purgatory.loop.time(), timer_seconds)
+        self._timer: TimerHandle = purgatory.loop.call_at(end, self.expire)
 
     def wake(self) -> None:
         """A watched partition moved."""

@@ -112,13 +112,71 @@ def test_records_are_fetched_from_the_beginning_and_on() -> None:
     run(test)
 
 
-def test_an_idle_consumer_asks_twice_a_second() -> None:
+def waits(fake: FakeCluster) -> list[int]:
+    return [request.wait_ms_max for request in fetches(fake)]
+
+
+def test_an_idle_consumer_asks_less_and_less_until_something_comes() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        async with Rig(fake) as rig:
+            await asyncio.sleep(20)
+            assert waits(fake) == [500, 1_000, 2_000, 4_000, 5_000, 5_000, 5_000]
+            fill(fake, 1)
+            start = now()
+            assert await rig.read(1) == [0]
+            assert now() - start < 0.1, "the fetch was waiting for it"
+            await asyncio.sleep(1)
+            assert waits(fake)[-2:] == [500, 1_000]
+
+    run(test)
+
+
+def test_a_fetch_waits_as_long_as_it_is_told_where_a_byte_is_not_enough() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        async with Rig(fake, fetch_min_bytes=2):
+            await asyncio.sleep(10)
+            assert 18 <= len(fetches(fake)) <= 22
+            assert set(waits(fake)) == {500}
+
+    run(test)
+
+
+def test_after_a_failure_a_fetch_waits_no_longer_than_it_is_told() -> None:
+    """The next broker to fall silent is to be noticed as soon as the first one."""
+
     async def test(fake: FakeCluster) -> None:
         fake.create("t")
         async with Rig(fake):
-            await asyncio.sleep(10)
-            assert 18 <= len(fetches(fake)) <= 22
-            assert fetches(fake)[0].wait_ms_max == 500
+            await asyncio.sleep(5)
+            assert waits(fake)[-1] == 4_000
+            for peer in fake.peers:
+                peer.transport.abort()
+            await asyncio.sleep(1)
+            assert waits(fake)[4] == 500
+
+    run(test)
+
+
+def test_only_one_fetch_of_a_broker_waits_for_long() -> None:
+    """So there is room soon for a partition that is wanted later."""
+
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t", 6)
+        partitions = [TopicPartition("t", number) for number in range(6)]
+        async with Rig(fake, partitions[0]) as rig:
+            await asyncio.sleep(5)
+            for tp in partitions[1:]:  # one after the other, as in rebalances
+                fill(fake, 1, partition=tp.partition)
+                rig.subscription.assign(partitions[: tp.partition + 1])
+                rig.fetcher.look()
+                start = now()
+                await rig.read(1)
+                assert now() - start <= 0.6
+                await asyncio.sleep(0.05)
+            long_ones = [wait for wait in waits(fake)[4:] if wait > 500]
+            assert len(long_ones) <= 1
 
     run(test)
 

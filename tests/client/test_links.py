@@ -196,6 +196,10 @@ def test_a_wait_that_was_asked_for_is_no_silence() -> None:
         assert link.overdue_at == second.overdue_at
         links.answered(second)
         assert link.overdue_at == math.inf
+        patient, hasty = links.sent(link, wait_s=3), links.sent(link)
+        assert link.overdue_at == hasty.overdue_at == pytest.approx(now() + 1)
+        links.answered(hasty)
+        assert link.overdue_at == patient.overdue_at
         await links.close()
 
     run(test)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TypeAlias
 
 from raftlog.errors import RaftlogError
+from raftlog.server.slack import end_of_wait
 
 MemberKey: TypeAlias = tuple[str, str]  # consumer group and member id
 # Called once: with None when the heartbeat is to be answered, or with why it cannot be.
@@ -37,7 +38,8 @@ class ParkedHeartbeats:
         ``owner``: the connection that it came over; if that is lost, it is forgotten.
         """
         assert member not in self._parked, "the older one is answered first"
-        timer = self._loop.call_later(wait_seconds, self.wake, member)
+        end = end_of_wait(self._loop.time(), wait_seconds)
+        timer = self._loop.call_at(end, self.wake, member)
         self._parked[member] = owner, timer, unpark
         self._by_owner.setdefault(owner, set()).add(member)
 

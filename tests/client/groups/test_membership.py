@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -36,8 +36,7 @@ SETTINGS = GroupSettings(group="g", session_timeout_ms=9_000, heartbeat_interval
 
 
 def member(name: str = "m", **changes: Any) -> Membership:
-    settings = {"group": "g", "session_timeout_ms": 9_000, **changes}
-    return Membership(GroupSettings(**settings), name)
+    return Membership(replace(SETTINGS, **changes), name)
 
 
 def answer(epoch: int, *partitions: TopicPartition, topic_id: str = "id") -> GroupHeartbeatResponse:
