@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+
+from raftlog.testing.bench.figures import Figure
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(Figure):
     """Records per second, the median of the rounds. ``ratio``: those of ``subject`` over these."""
 
     name: str
@@ -17,9 +18,6 @@ class Rate:
     records_per_s: float
     subject: str
     ratio: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def table(self) -> dict[str, str]:
         return {
@@ -32,7 +30,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanTime:
+class PlanTime(Figure):
     """Seconds from ``load()`` until Spark knows the tasks of a topic, a task for each partition.
 
     ``first_s``: the first in a session, which starts the Python processes that plan, and loads
@@ -45,9 +43,6 @@ class PlanTime:
     later_s: float
     cluster_s: float
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     def table(self) -> dict[str, str]:
         return {
             "benchmark": f"plan {self.partitions:,} partitions",
@@ -58,7 +53,7 @@ class PlanTime:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerMemory:
+class WorkerMemory(Figure):
     """Resident memory of the Python worker that took most, while a topic was read; in MiB.
 
     ``rest_mib``: what the same process has before it reads anything.
@@ -69,9 +64,6 @@ class WorkerMemory:
     workers: int
     rest_mib: float
     peak_mib: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def table(self) -> dict[str, str]:
         return {

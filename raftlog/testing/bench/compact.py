@@ -13,10 +13,10 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from raftlog import Admin, NewTopic, Producer
 from raftlog.config import TopicConfig
@@ -24,7 +24,7 @@ from raftlog.disk import OsDisk
 from raftlog.limits import MIB
 from raftlog.record import encode, seal, validate
 from raftlog.storage import Log
-from raftlog.testing.bench.figures import percentile_us
+from raftlog.testing.bench.figures import Figure, percentile_us
 from raftlog.testing.cluster import cluster
 
 BATCH_BYTES: Final = 256 * 1_024  # of values, about: what a busy producer sends
@@ -37,7 +37,7 @@ FILL_RECORDS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Compaction:
+class Compaction(Figure):
     """Medians over the rounds. ``ratio``: the share of a plain copy's rate; 1.0 is equal."""
 
     name: str
@@ -49,9 +49,6 @@ class Compaction:
     kept_share: float  # of the bytes
     copy_megabytes_per_s: float
     ratio: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def table(self) -> dict[str, str]:
         return {
@@ -66,7 +63,7 @@ class Compaction:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class Beside(Figure):
     """Round trips of one producer, in microseconds: with nothing else, and beside a compaction."""
 
     name: str
@@ -78,9 +75,6 @@ class Beside:
     beside_p50_us: float
     beside_p99_us: float
     beside_worst_us: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def table(self) -> dict[str, str]:
         return {

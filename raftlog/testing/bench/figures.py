@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 
-class Figure(Protocol):
+@dataclass(frozen=True, slots=True)
+class Figure(ABC):
     """A result that can be printed: as JSON, or as a row of named cells for people."""
 
-    def to_dict(self) -> dict[str, Any]: ...
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
+    @abstractmethod
     def table(self) -> dict[str, str]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Throughput:
+class Throughput(Figure):
     """Medians over the rounds. ``ratio``: the product's share of the floor's rate, 1.0 is equal."""
 
     name: str
@@ -28,9 +32,6 @@ class Throughput:
     megabytes_per_s: float  # 1e6 bytes of batches as they are stored
     floor_records_per_s: float | None = None
     ratio: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def table(self) -> dict[str, str]:
         cells = {
@@ -46,7 +47,7 @@ class Throughput:
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
+class Latency(Figure):
     """Round trips in microseconds. ``ratio``: the product's p50 over the floor's, 1.0 is equal."""
 
     name: str
@@ -56,9 +57,6 @@ class Latency:
     floor_p50_us: float
     floor_p99_us: float
     ratio: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def table(self) -> dict[str, str]:
         return {
@@ -72,15 +70,12 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Figure):
     """A process's resident memory in MiB: the highest that it was, and after the work."""
 
     name: str
     peak_mib: float
     after_mib: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def table(self) -> dict[str, str]:
         return {
@@ -91,15 +86,12 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
+class Floor(Figure):
     """The floor by itself."""
 
     streamed_megabytes_per_s: float
     p50_us: float
     p99_us: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def table(self) -> dict[str, str]:
         return {

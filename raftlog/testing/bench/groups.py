@@ -12,12 +12,13 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 from raftlog import Admin, Consumer, NewTopic, Producer, TopicPartition
+from raftlog.testing.bench.figures import Figure
 from raftlog.testing.bench.target import target
 from raftlog.testing.probes import wait_until
 
@@ -34,7 +35,7 @@ TOPIC_CONFIG: Final = {"flush.policy": "os"}
 
 
 @dataclass(frozen=True, slots=True)
-class Rebalances:
+class Rebalances(Figure):
     """A member joins, another one is killed. ``quiet_gap_ms`` is what gaps are without either.
 
     ``after_death_s``: from the end of the session, at the latest, until all is read again: below
@@ -52,9 +53,6 @@ class Rebalances:
     join_gap_ms: float
     death_gap_ms: float
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     def table(self) -> dict[str, str]:
         return {
             "benchmark": f"{self.members} members, {self.partitions} partitions",
@@ -68,7 +66,7 @@ class Rebalances:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupShare:
+class GroupShare(Figure):
     """Records per second of one consumer in a group, next to one with assigned partitions."""
 
     records: int
@@ -76,9 +74,6 @@ class GroupShare:
     group_records_per_s: float
     assigned_records_per_s: float
     ratio: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def table(self) -> dict[str, str]:
         return {
@@ -90,7 +85,7 @@ class GroupShare:
 
 
 @dataclass(frozen=True, slots=True)
-class IdleGroups:
+class IdleGroups(Figure):
     """What members that have nothing to read cost all brokers: 1.0 is one core.
 
     ``assigned_cores``: the same number of consumers without groups, whose fetches wait likewise.
@@ -100,9 +95,6 @@ class IdleGroups:
     members: int
     cores: float
     assigned_cores: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def table(self) -> dict[str, str]:
         return {
