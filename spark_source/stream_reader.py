@@ -53,6 +53,7 @@ logger = logging.getLogger(__name__)
 
 # In place of ReadAllAvailable, which Spark itself asks for when there is to be one batch only
 # (Trigger.Once): there, the first batch may not be an empty one.
+REST_S: Final = 0.1  # at the least between two looks at a cluster that has nothing new
 _NO_LIMIT: Final = ReadMaxRows(limits.OFFSET_MAX)
 _CERTAIN: Final = frozenset({LossKind.AGED_OUT})  # what is deleted does not come back
 
@@ -79,6 +80,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settings = settings_of(options, schema)
         self._planner = StreamPlanner(partial(selects, options.selection))
         self._latest: StreamOffset | None = None
+        self._idle: tuple[StreamOffset, float] | None = None  # where, and when, nothing was found
         self._has_told_notices = False
         self._progress = (
             GroupProgress(options.group_id) if options.commit_offsets and options.group_id else None
@@ -133,13 +135,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._planner.is_first(start) and not isinstance(limit, ReadAllAvailable):
             return start
         rate = self._rate(limit)
+        self._rest(start)
         now = self._look(catalog, start, with_sizes=rate.max_bytes is not None)
         self._latest = now.view.offset()
         step = self._planner.next_step(
             start, now.view, now.earliest, rate=rate, sizes=now.sizes, now_s=time.monotonic()
         )
         self._weigh(step.losses)
+        self._idle = (start, time.monotonic()) if step.end == start else None
         return step.end
+
+    def _rest(self, start: StreamOffset) -> None:
+        """Without a trigger, Spark asks a hundred times a second while there is nothing to read."""
+        if self._idle is not None and self._idle[0] == start:
+            time.sleep(max(0.0, self._idle[1] + REST_S - time.monotonic()))
 
     def _rate(self, limit: ReadLimit) -> Rate:
         """Spark's limit, with what else the options say, for which it has no words."""

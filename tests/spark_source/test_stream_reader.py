@@ -84,6 +84,46 @@ def append(brokers: Cluster) -> Append:
     return more
 
 
+class Clock:
+    """Stands still but for what is slept."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(round(seconds, 6))
+        self.now += seconds
+
+
+def test_a_cluster_that_has_nothing_new_is_not_asked_all_the_time(
+    brokers: Cluster, new_topic: Any, append: Append, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark asks again after 10 ms when there was nothing, and has no trigger."""
+    clock = Clock()
+    monkeypatch.setattr(stream_reader, "time", clock)
+    topic = new_topic()
+    run = Run(reader_of(brokers.bootstrap, subscribe=topic))
+    assert run.batch() == []
+    assert clock.slept == []
+    clock.now += 0.01
+    assert run.batch() == []
+    assert clock.slept == [0.09]
+    append(topic, 3)
+    assert spans(run.batch()) == [(0, 0, 3)]
+    assert clock.slept == [0.09, 0.1]
+    append(topic, 2)
+    assert spans(run.batch()) == [(0, 3, 5)], "while records come, nobody rests"
+    clock.now += 60
+    assert run.batch() == []
+    clock.now += 60
+    assert run.batch() == []
+    assert clock.slept[2:] == [0.0]
+
+
 # -- where it begins
 
 
