@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 FORMAT = "raftlog"
 
 logger = logging.getLogger(__name__)
+_told: set[str] = set()  # of streams' writers, in this process
 
 
 class RaftlogDataSource(DataSource):
@@ -94,7 +95,10 @@ class RaftlogDataSource(DataSource):
         check_arrow()
         from spark_source.writer import BatchWriter
 
-        return BatchWriter(SinkOptions.parse(self.options, streaming=False), schema, overwrite)
+        options = SinkOptions.parse(self.options, streaming=False)
+        for notice in options.notices:
+            logger.warning("%s", notice)
+        return BatchWriter(options, schema, overwrite)
 
     def streamWriter(  # noqa: N802 - Spark's
         self, schema: StructType, overwrite: bool
@@ -105,7 +109,12 @@ class RaftlogDataSource(DataSource):
         check_arrow()
         from spark_source.stream_writer import StreamWriter
 
-        return StreamWriter(SinkOptions.parse(self.options, streaming=True), schema, overwrite)
+        options = SinkOptions.parse(self.options, streaming=True)
+        for notice in options.notices:
+            if notice not in _told:  # Spark asks for a writer for each batch
+                _told.add(notice)
+                logger.warning("%s", notice)
+        return StreamWriter(options, schema, overwrite)
 
 
 def register(spark: SparkSession) -> None:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from raftlog import Consumer, Producer, TopicPartition
 from raftlog.errors import InvalidRequestError, UnsupportedFeatureError
 from raftlog.testing import Cluster
 from raftlog.testing.probes import free_port
+from spark_source import source
 from spark_source.batch_reader import BatchReader
 from spark_source.schema import ALL_COLUMNS, read_schema
 from spark_source.source import RaftlogDataSource
@@ -72,6 +74,23 @@ def test_notices_go_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
         RaftlogDataSource(options(maxOffsetsPerTrigger="5")).reader(read_schema()), BatchReader
     )
     assert "maxOffsetsPerTrigger" in caplog.text
+
+
+def test_notices_of_a_writer_go_to_the_log(
+    brokers: Cluster,
+    new_topic: NewTopicFunction,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(source, "_told", set())
+    given = {"bootstrap.servers": brokers.bootstrap, "topic": new_topic(), "path": "somewhere"}
+    schema = StructType([StructField("value", BinaryType())])
+    RaftlogDataSource(given).writer(schema, overwrite=False)
+    assert "path" in caplog.text
+    caplog.clear()
+    for _batch in range(3):
+        RaftlogDataSource(given).streamWriter(schema, overwrite=False)
+    assert caplog.text.count("path") == 1, "once for each query, not for each batch"
 
 
 # -- every column of every record
