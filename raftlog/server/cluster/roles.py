@@ -240,10 +240,10 @@ class Roles:
 
     def _hears_who_decides(self, member: Member) -> bool:
         """Whether the leader of the partition's group is heard; or, if that is this broker, the
-        majority that would have to agree. What waits for a leader goes to none that is not heard.
+        majority that would have to agree. Without one, a proposal waits until one is heard of.
         """
         group = self._plane.status(member.group_id)
-        if group.leader is None:
+        if group.leader is None or not self._liveness.is_linked(group.leader):
             return True
         if group.leader != self._broker_id:
             return self._liveness.is_heard(group.leader)

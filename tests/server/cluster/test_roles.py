@@ -360,17 +360,19 @@ def test_a_member_that_is_gone_leaves() -> None:
 
 
 @pytest.mark.parametrize(
-    ("leader", "silent", "proposes"),
+    ("leader", "silent", "down", "proposes"),
     [
-        (2, {2}, False),  # what it says may go out, and be decided without its hearing of it
-        (2, {3}, True),
-        (1, {2}, True),
-        (1, {2, 3}, False),  # what it appends may go out, and be committed by the next leader
-        (None, {2, 3}, True),  # it waits until a leader is heard of
+        (2, {2}, (), False),  # what it says may go out, and be decided without its hearing of it
+        (2, {3}, (), True),
+        (1, {2}, (), True),
+        (1, {2, 3}, (), False),  # what it appends may go out, and be committed by the next leader
+        (1, {2}, (3,), False),
+        (None, {2, 3}, (), True),  # it waits until a leader is heard of
+        (2, {3}, (2,), True),  # the same
     ],
 )
 def test_nobody_leaves_by_the_word_of_a_leader_to_which_nothing_comes(
-    leader: int | None, silent: set[int], proposes: bool
+    leader: int | None, silent: set[int], down: tuple[int, ...], proposes: bool
 ) -> None:
     """Links fail one by one when a broker has become deaf; the others hear it still."""
 
@@ -380,6 +382,7 @@ def test_nobody_leaves_by_the_word_of_a_leader_to_which_nothing_comes(
         s.plane.statuses[a.member.group_id] = status(leader=leader, voters=voters)
         s.fenced.add(3)
         s.links.silent = silent
+        s.lose(*down)
         a.roles.review(a.member)
         assert (s.plane.proposals != []) == proposes
         s.links.silent = set()
