@@ -6,8 +6,9 @@ EXTRAS := spark,dev
 IS_USABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c '$(IS_USABLE)' 2>/dev/null && { command -v $$p; break; }; done)
-# Two cores are kept busy by three: tests of real brokers wait as much as they compute.
-PYTEST := $(BIN)/python -m pytest -n 3
+# For two cores. Tests of real brokers wait as much as they compute, so three run at a time; of those that only
+# compute, a third would cost the other two a third of their speed.
+PYTEST := $(BIN)/python -m pytest
 # Hundreds of brokers start: none should compile everything anew, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -20,7 +21,7 @@ demo: $(VENV)/.core ## the main job, end to end: produce, kill -9, restart, read
 	$(BIN)/raftlog demo $(ARGS)
 
 test: check ## make check, then every test that takes minutes at most
-	$(PYTEST) --ignore=tests/tidy --durations=10 $(ARGS)
+	$(PYTEST) -n 3 --ignore=tests/tidy --durations=10 $(ARGS)
 
 check: $(VENV)/.dev ## ruff, mypy, import-linter, the tidy tests
 	$(BIN)/ruff check .
@@ -30,10 +31,10 @@ check: $(VENV)/.dev ## ruff, mypy, import-linter, the tidy tests
 	$(BIN)/python -m pytest -q tests/tidy
 
 seeds: $(VENV)/.dev ## randomised tests with more examples (about 20 minutes at most)
-	HYPOTHESIS_PROFILE=ci $(PYTEST) --timeout=1200 -m "hypothesis or seeds" $(ARGS)
+	HYPOTHESIS_PROFILE=ci $(PYTEST) -n 2 --timeout=1200 -m "hypothesis or seeds" $(ARGS)
 
 nightly: chaos $(VENV)/.dev ## an hour of chaos, and randomised tests with very many examples (hours)
-	HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout=0 -m "hypothesis or seeds or nightly" $(ARGS)
+	HYPOTHESIS_PROFILE=nightly $(PYTEST) -n 2 --timeout=0 -m "hypothesis or seeds or nightly" $(ARGS)
 
 chaos: $(VENV)/.core ## an hour of faults of all kinds on real clusters, and a table of what came (best as root)
 	$(BIN)/raftlog chaos campaign --time 3600 --jobs 2 $(ARGS)
