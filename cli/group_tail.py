@@ -1,20 +1,20 @@
 """``raftlog tail --group``: reading as a member of a consumer group, which keeps the place.
 
-What was printed is committed: after the next poll, and when the group is left, also by Ctrl-C. What
-was taken and not printed is not, so the next one who reads it prints it: at least once.
+What was printed is committed: after the next poll, and when the group is left, also by Ctrl-C and
+SIGTERM. What was taken and not printed is not, so the next one who reads it prints it: at least
+once.
 """
 
 from __future__ import annotations
 
 import re
-import signal
 import time
 from collections.abc import Collection, Mapping, Sequence
-from types import FrameType
 from typing import Final
 
 from cli import output
 from cli.formats import Formatter
+from cli.interrupts import HeldInterrupt
 from cli.reading import POLL_MS, POLL_RECORDS_MAX, SILENCE_S_MAX
 from raftlog import Consumer
 from raftlog.errors import BrokerUnavailableError
@@ -33,11 +33,11 @@ def copy(
     pattern: re.Pattern[bytes] | None,
     count: int | None,
     follow: bool,
-) -> bool:
+) -> KeyboardInterrupt | None:
     """Print what the group has not read yet, at most ``count`` records.
 
-    False when it was interrupted, and all that was taken had been printed: then ``consumer`` is to
-    be left as ever, which commits it. Else an interrupt is raised, and the rest is not committed.
+    What interrupted it, if all that was taken had been printed: then ``consumer`` is to be left as
+    ever, which commits it. Else the interrupt is raised, and the rest is not committed.
 
     ``is_member``: share the topic's partitions with the group's other members; else read
     ``partitions`` and commit for the group. Without ``follow``, up to the ends that there are now.
@@ -56,44 +56,24 @@ def copy(
             is_printed = False
             records = consumer.poll(timeout_ms=POLL_MS, max_records=records_max)
             chosen = [rec for rec in records if pattern is None or pattern.search(rec.value or b"")]
+            # Who waits for the output, and interrupts at once, is faster than the write returns.
             with HeldInterrupt() as held:
                 if chosen:
                     output.write_bytes(b"".join(map(write, chosen)))
                 is_printed = True
-            if held.has_come:
-                return False
+            if held.has_come is not None:
+                return held.has_come
             if count is not None:
                 count -= len(chosen)
             now = time.monotonic()
             heard = now if records else heard
             if not follow and _is_over(consumer, ends, silent_s=now - heard):
                 break
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         if not is_printed:
             raise
-        return False
-    return True
-
-
-class HeldInterrupt:
-    """Holds Ctrl-C back while records are written, so that it is known which are; only the first.
-
-    Someone who waits for the output, and interrupts at once, is faster than the write returns.
-    """
-
-    has_come = False
-
-    def __enter__(self) -> HeldInterrupt:
-        self._before = signal.signal(signal.SIGINT, self._note)
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
-
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
-        if self.has_come:  # nobody reads what is written
-            raise KeyboardInterrupt
-        self.has_come = True
+        return interrupt
+    return None
 
 
 def _is_over(consumer: Consumer, ends: Mapping[TopicPartition, Offset], *, silent_s: float) -> bool:

@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
+from cli import interrupts
+
 STATUS_FAILED: Final = 1
 STATUS_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
 
@@ -91,8 +93,8 @@ class Root(click.Group):
         """Run the command; what the world did wrong becomes one line and a status."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            ctx.exit(STATUS_INTERRUPTED)
+        except KeyboardInterrupt as interrupt:
+            ctx.exit(interrupts.status_of(interrupt))
         except BrokenPipeError:
             discard_standard_output()  # whoever read our output has had enough, as in `| head`
         except OSError as error:
@@ -147,7 +149,7 @@ def root() -> None:
       raftlog tail clicks -o earliest
 
     RAFTLOG_BOOTSTRAP stands in for --bootstrap, RAFTLOG_CONFIG for --config. Exit status: 0
-    success, 1 the operation failed, 2 wrong usage, 130 interrupted.
+    success, 1 the operation failed, 2 wrong usage, 130 interrupted (143: by SIGTERM).
     """
 
 
@@ -158,11 +160,14 @@ def run(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
+    except click.Abort:
         return STATUS_INTERRUPTED
+    except KeyboardInterrupt as interrupt:
+        return interrupts.status_of(interrupt)
     return status if isinstance(status, int) else 0
 
 
 def main() -> NoReturn:
     """The console script."""
+    interrupts.raise_when_told()
     sys.exit(run(sys.argv[1:]))

@@ -115,7 +115,7 @@ def tail(
         last = 0 if follow else COUNT_DEFAULT if count is None else count
         offsets = Offsets(LATEST if follow else Bound(From.END, last))
         count = count if follow else None
-    is_interrupted = False
+    interrupt: KeyboardInterrupt | None = None
     with Consumer(
         bootstrap,
         group=group,
@@ -126,14 +126,14 @@ def tail(
         printing: dict[str, Any] = {"write": write, "pattern": pattern, "count": count}
         if group is not None:
             printing |= {"is_member": partition is None, "follow": follow}
-            is_interrupted = not group_tail.copy(consumer, topic, partitions, **printing)
+            interrupt = group_tail.copy(consumer, topic, partitions, **printing)
         else:
             assert offsets is not None, "it has a default"
             spans = reading.plan(consumer, partitions, offsets, follow=follow)
             spans = reading.with_last(consumer, spans, last)
             reading.copy(consumer, spans, **printing)
-    if is_interrupted:
-        raise KeyboardInterrupt
+    if interrupt is not None:
+        raise interrupt
 
 
 def _group_reset(group: str, offsets: Offsets | None) -> str:

@@ -13,7 +13,6 @@ import pytest
 
 from cli import group_tail, output
 from cli.formats import format_values
-from cli.group_tail import HeldInterrupt
 from raftlog import Consumer, Producer
 from raftlog.errors import BrokerUnavailableError
 from raftlog.testing.probes import wait_until
@@ -84,7 +83,7 @@ def copy(
     pattern: re.Pattern[bytes] | None = None,
     count: int | None = None,
     follow: bool = False,
-) -> bool:
+) -> KeyboardInterrupt | None:
     return group_tail.copy(
         cast("Consumer", consumer),
         "t",
@@ -101,7 +100,7 @@ def test_a_member_prints_what_it_is_given_and_ends(
     capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
     consumer = FakeConsumer({A: 2, B: 9, C: 1}, [A, C])
-    assert copy(consumer)
+    assert copy(consumer) is None
     assert capfdbinary.readouterr().out.split() == [b"0-0", b"0-1", b"2-0"]
     assert consumer.called == ["subscribe ['t']"]
 
@@ -165,24 +164,13 @@ def test_an_interrupt_is_told_from_an_end(where: str, monkeypatch: pytest.Monkey
 
     if where == "after":  # all that was taken is printed: it may be committed
         monkeypatch.setattr(consumer, "position", interrupt)
-        assert not copy(consumer)
+        assert isinstance(copy(consumer), KeyboardInterrupt)
         return
     monkeypatch.setattr(
         *{"poll": (consumer, "poll"), "write": (output, "write_bytes")}[where], interrupt
     )
     with pytest.raises(KeyboardInterrupt):
         copy(consumer)
-
-
-def test_an_interrupt_is_held_back_once() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    with HeldInterrupt() as held:
-        assert not held.has_come
-        signal.raise_signal(signal.SIGINT)
-        assert held.has_come
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_an_interrupt_in_the_middle_of_a_write_waits_for_its_end(
@@ -196,7 +184,7 @@ def test_an_interrupt_in_the_middle_of_a_write_waits_for_its_end(
         write(data)
 
     monkeypatch.setattr(output, "write_bytes", interrupted)
-    assert not copy(consumer, follow=True)
+    assert isinstance(copy(consumer, follow=True), KeyboardInterrupt)
     assert capfdbinary.readouterr().out.split() == [b"0-0", b"0-1"]
 
 
@@ -247,17 +235,20 @@ def test_a_group_may_begin_at_the_end(raftlog: Raftlog, numbers: str) -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize(
+    ("told_by", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_what_was_printed_is_committed_when_it_is_interrupted(
-    raftlog: Raftlog, spawn: Spawn, numbers: str
+    raftlog: Raftlog, spawn: Spawn, numbers: str, told_by: int, status: int
 ) -> None:
     group = f"g-{numbers}"
     process = spawn("tail", numbers, "--group", group, "-f")
     assert process.stdout is not None
     for _ in range(13):
         process.stdout.readline()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(told_by)
     out, err = process.communicate(timeout=30)
-    assert (process.returncode, out, err) == (130, b"", b"")
+    assert (process.returncode, out, err) == (status, b"", b"")
     described = raftlog("group", "describe", group, "--json").json
     assert (described["state"], described["lag"]) == ("empty", 0)
 
