@@ -65,7 +65,7 @@ def test_seeded_runs_break_no_promise(seed: int) -> None:
 @pytest.mark.seeds
 @pytest.mark.timeout(0)
 def test_many_seeded_runs_break_no_promise(seed: int) -> None:
-    for number in range(seed, seed + 20_000):
+    for number in range(seed, seed + 10_000):
         group_driver.run(number, STEPS)
 
 

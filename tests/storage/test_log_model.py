@@ -144,8 +144,8 @@ class LogOnSimDisk(CompactingOnSimDisk):
         self.end_process(power_cut=True)
 
 
-examples = settings(max_examples=10 * settings().max_examples, stateful_step_count=50)
+EXAMPLES = settings().max_examples
 TestLogOnSimDisk = LogOnSimDisk.TestCase
-TestLogOnSimDisk.settings = examples
+TestLogOnSimDisk.settings = settings(max_examples=max(500, 4 * EXAMPLES), stateful_step_count=50)
 TestLogOnOsDisk = LogOnOsDisk.TestCase
-TestLogOnOsDisk.settings = settings(examples, max_examples=examples.max_examples // 10)
+TestLogOnOsDisk.settings = settings(max_examples=EXAMPLES, stateful_step_count=50)

@@ -103,6 +103,7 @@ class SimLoop:
 
     def _run(self, goal: asyncio.Future[Any] | None, end_ns: int) -> None:
         heap, update = self._heap, self._hash.update
+        running: NodeLoop | None = None
         while heap and heap[0][0] <= end_ns and not (goal is not None and goal.done()):
             at_ns, _, node, handle = heapq.heappop(heap)
             if handle.cancelled() or not node.is_alive:
@@ -113,7 +114,9 @@ class SimLoop:
             self.now_ns = at_ns
             self.events += 1
             update(b"%d %s\n" % (at_ns, node.label))
-            events._set_running_loop(node)
+            if node is not running:  # a system call
+                events._set_running_loop(node)
+                running = node
             handle._run()
             if self.on_event is not None:
                 self.on_event(node)
