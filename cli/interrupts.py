@@ -12,9 +12,7 @@ from types import FrameType
 from typing import Final
 
 # SIGHUP is ignored under nohup, and then stays so.
-TOLD_BY: Final = tuple(
-    getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)
-)
+TOLD_BY: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Terminated(KeyboardInterrupt):

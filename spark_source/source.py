@@ -7,6 +7,7 @@ holds the options' texts and nothing else. What does the work is imported when i
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -69,8 +70,7 @@ class RaftlogDataSource(DataSource):
 
         check_arrow()
         options = SourceOptions.parse(self.options, streaming=False)
-        for notice in options.notices:
-            logger.warning("%s", notice)
+        _tell(options.notices)
         check_schema(schema, options.columns)
         if options.filter_pushdown:
             from spark_source.pushdown import PushdownReader, is_pushing_down
@@ -96,8 +96,7 @@ class RaftlogDataSource(DataSource):
         from spark_source.writer import BatchWriter
 
         options = SinkOptions.parse(self.options, streaming=False)
-        for notice in options.notices:
-            logger.warning("%s", notice)
+        _tell(options.notices)
         return BatchWriter(options, schema, overwrite)
 
     def streamWriter(  # noqa: N802 - Spark's
@@ -110,11 +109,14 @@ class RaftlogDataSource(DataSource):
         from spark_source.stream_writer import StreamWriter
 
         options = SinkOptions.parse(self.options, streaming=True)
-        for notice in options.notices:
-            if notice not in _told:  # Spark asks for a writer for each batch
-                _told.add(notice)
-                logger.warning("%s", notice)
+        _tell(notice for notice in options.notices if notice not in _told)
+        _told.update(options.notices)  # Spark asks for a writer for each batch
         return StreamWriter(options, schema, overwrite)
+
+
+def _tell(notices: Iterable[str]) -> None:
+    for notice in notices:
+        logger.warning("%s", notice)
 
 
 def register(spark: SparkSession) -> None:

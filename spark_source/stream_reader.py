@@ -51,9 +51,9 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
+REST_S: Final = 0.1  # at the least between two looks at a cluster that has nothing new
 # In place of ReadAllAvailable, which Spark itself asks for when there is to be one batch only
 # (Trigger.Once): there, the first batch may not be an empty one.
-REST_S: Final = 0.1  # at the least between two looks at a cluster that has nothing new
 _NO_LIMIT: Final = ReadMaxRows(limits.OFFSET_MAX)
 _CERTAIN: Final = frozenset({LossKind.AGED_OUT})  # what is deleted does not come back
 
