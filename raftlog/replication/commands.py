@@ -25,6 +25,7 @@ VOTERS_MAX: Final = 1_000  # of one partition, replicas or witnesses
 
 # What the bytes may hold; ``partition_state`` encodes with the same.
 WireCounter = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+WireEpoch = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: none
 WireBroker = Annotated[int, Meta(ge=0, lt=1 << 31)]
 WireMinIsr = Annotated[int, Meta(ge=1, lt=1 << 31)]
 WireDirectory = Annotated[str, Meta(min_length=1, max_length=DIRECTORY_ID_CHARS_MAX)]

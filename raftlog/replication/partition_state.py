@@ -43,6 +43,7 @@ from raftlog.replication.commands import (
     WireBroker,
     WireBrokers,
     WireCounter,
+    WireEpoch,
     WireMembers,
     WireMinIsr,
     decode_command,
@@ -70,6 +71,9 @@ class PartitionState:
     former: Members  # left before that; for an unclean election, never for a clean one
     version: int  # grows by one at every accepted command
     leader_boot: int = 0  # the run of the leader's process that was elected
+    # The epoch that the last unclean election began; -1: there was none. Its leader may lack what
+    # was committed, so in it (and in no other) a follower may lose committed records.
+    unclean_epoch: LeaderEpoch = -1
 
     def encode(self) -> bytes:
         """The same bytes on every broker; ``decode_state`` reads them."""
@@ -84,11 +88,12 @@ class PartitionState:
             in_order(self.former),
             self.version,
             self.leader_boot,
+            self.unclean_epoch,
         )
         return bytes([_FORMAT]) + encode_fields(fields)
 
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _STATE: Final = msgspec.msgpack.Decoder(
     tuple[
         WireBrokers,
@@ -101,6 +106,7 @@ _STATE: Final = msgspec.msgpack.Decoder(
         WireMembers,
         WireCounter,
         WireCounter,
+        WireEpoch,
     ]
 )
 
@@ -220,6 +226,7 @@ def _elect_unclean(state: PartitionState, command: ElectUnclean) -> PartitionSta
         isr={leader: command.directory_id},
         elr={},
         former=_without({**state.former, **state.elr, **state.isr}, {leader}),
+        unclean_epoch=state.leader_epoch + 1,
     )
 
 

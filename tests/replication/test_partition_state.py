@@ -111,6 +111,14 @@ def test_an_unclean_election_takes_any_replica_and_only_that() -> None:
     assert "not a replica" in reason(apply(before, ElectUnclean(7, 4, disk(4))))
 
 
+def test_the_epoch_of_an_unclean_election_is_marked_and_no_other() -> None:
+    state = accepted(apply(state_of(), ElectUnclean(7, 3, disk(3))))
+    assert state.unclean_epoch == state.leader_epoch == 6
+    state = accepted(apply(state, ChangeIsr(8, 6, disks((2, 3)), 2)))
+    state = accepted(apply(state, Elect(9, 2, disk(2))))
+    assert (state.unclean_epoch, state.leader_epoch) == (6, 7)
+
+
 # -- the ISR ---------------------------------------------------------------------------------------
 
 
@@ -283,6 +291,7 @@ states = st.builds(
     former=members,
     version=st.integers(0, 1 << 40),
     leader_boot=st.integers(0, 1 << 40),
+    unclean_epoch=st.integers(-1, 1 << 40),
 )
 
 
@@ -299,7 +308,7 @@ def test_equal_states_have_equal_bytes() -> None:
 
 @given(data=st.binary(max_size=80))
 def test_other_bytes_are_no_state(data: bytes) -> None:
-    for bad in (data, STATE.encode()[: len(data)], b"\x02" + STATE.encode()[1:]):
+    for bad in (data, STATE.encode()[: len(data)], b"\x01" + STATE.encode()[1:]):
         if bad != STATE.encode():
             with pytest.raises(ValueError, match="no partition state"):
                 decode_state(bad)
