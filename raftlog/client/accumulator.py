@@ -60,7 +60,8 @@ class Accumulator:
         self.topics: dict[str, TopicQueues] = {}
         self._gone: dict[str, TopicQueues] = {}  # topics that may come back under their names
         self.active: dict[PartitionQueue, None] = {}  # those with something to take, oldest first
-        self.unresolved: dict[Delivery, None] = {}  # of batches closed or open, until they are done
+        # Of batches closed or open, until they are done.
+        self.unresolved: dict[Delivery, PendingBatch] = {}
         self.bytes_free = settings.buffer_memory
         self.pressed = False  # somebody waits for room or for a flush: nothing lingers
         # When the sender will look by itself, and whether it has to be told to look sooner.
@@ -213,7 +214,7 @@ class Accumulator:
         )
         queue.open = batch
         self.active[queue] = None
-        self.unresolved[batch.delivery] = None
+        self.unresolved[batch.delivery] = batch
         if batch.due_at < self.wake_at:
             self.wake_needed = True
         return batch
@@ -274,6 +275,11 @@ class Accumulator:
                     queue.open.due_at = -NEVER
             self.wake_needed = True
             return list(self.unresolved)
+
+    def undelivered(self) -> int:
+        """The number of records that are neither acknowledged nor failed."""
+        with self.lock:
+            return sum(batch.record_count for batch in self.unresolved.values())
 
     def scan(self) -> list[tuple[PartitionQueue, PendingBatch, float]]:
         """Each queue with something to take, its next batch, and when that is due.

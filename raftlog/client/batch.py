@@ -153,6 +153,10 @@ class PendingBatch:
     def is_empty(self) -> bool:
         return self.body is None and not self.values
 
+    @property
+    def record_count(self) -> int:
+        return len(self.values) if self.body is None else self.body.record_count
+
     def mend(self) -> None:
         """Drop what an append left that Ctrl-C ended: a record is there when its value is."""
         count = len(self.values)

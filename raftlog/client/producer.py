@@ -6,6 +6,9 @@ thread waits only for room, for a topic that it names the first time, and where 
 
 from __future__ import annotations
 
+import atexit
+import os
+import warnings
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -34,11 +37,17 @@ from raftlog.errors import (
     ThrottledError,
     UnknownPartitionError,
 )
+from raftlog.kafka_names import answers_kafka_names
 
 # After Ctrl-C in a `with` block: long enough for what is on its way, too short to annoy.
 CLOSE_AFTER_INTERRUPT_S: Final = 1.0
+# How long the interpreter's exit waits for the records of producers that were not closed.
+EXIT_FLUSH_SECONDS_MAX: Final = 10.0
+
+_unclosed: Final[set[ProducerCore]] = set()  # with records sent to them, of this process
 
 
+@answers_kafka_names
 class ProducerBase:
     """The settings of a producer; see ``Producer`` and ``AsyncProducer``."""
 
@@ -125,7 +134,9 @@ class ProducerThread(ThreadedClient):
             raise ClosedError("the producer was closed")
         if not isinstance(topic, str):
             raise TypeError(f"topic={topic!r}: the name of a topic (str)")
-        self._used = True
+        if not self._used:
+            self._used = True
+            _unclosed.add(self._core)
         return self._thread.call(lambda: self._core.prepare(topic))
 
     def _wait_for_room(self, deadline: float) -> None:
@@ -174,6 +185,7 @@ class ProducerThread(ThreadedClient):
                 self._accumulator.shut()
                 self._flush_and_end(timeout)
         finally:
+            _unclosed.discard(self._core)
             self._stop_thread()
 
     def _flush_and_end(self, timeout: float | None) -> None:
@@ -193,7 +205,41 @@ class ProducerThread(ThreadedClient):
         self.close(CLOSE_AFTER_INTERRUPT_S if interrupted else None)
 
     def _end_of_forgotten(self) -> Callable[[], Coroutine[Any, Any, None]]:
-        return self._core.close
+        core = self._core
+
+        async def flush_and_close() -> None:
+            await core.flush()
+            await core.close()
+            _unclosed.discard(core)
+
+        return flush_and_close
+
+
+def _flush_unclosed() -> None:
+    """At exit, before ``loop_thread`` stops its threads: send what producers still hold."""
+    if not _unclosed:
+        return
+    deliveries = [delivery for core in _unclosed for delivery in core.accumulator.hurry()]
+    for core in _unclosed:
+        with suppress(ClosedError):  # its thread belonged to an embedded log that was closed
+            core.wake()
+    wait_for(pending_of(deliveries), EXIT_FLUSH_SECONDS_MAX)
+    count = sum(core.accumulator.undelivered() for core in _unclosed)
+    if count:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", ResourceWarning)  # Python hides them by default
+            warnings.warn(
+                f"{count:,} records were not delivered: the program ended without closing the "
+                f"producer, and no broker acknowledged them within {EXIT_FLUSH_SECONDS_MAX:.0f} s. "
+                "Use `with Producer(...)`, or call close()",
+                ResourceWarning,
+                stacklevel=1,
+            )
+
+
+atexit.register(_flush_unclosed)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unclosed.clear)
 
 
 class Producer(ProducerThread, ProducerBase):
@@ -202,6 +248,10 @@ class Producer(ProducerThread, ProducerBase):
     A record's failure, whatever it is, comes out of its future; ``send`` itself raises only for
     arguments that can never be right, when there is no room (``ThrottledError``), and when the
     producer is closed.
+
+    Close it, or use ``with``. At the exit of the interpreter, records of a producer that was not
+    closed are sent for up to 10 seconds; a ``ResourceWarning`` on stderr counts those that were not
+    delivered.
     """
 
     def _setup(self) -> None:

@@ -13,7 +13,13 @@ from typing import Any, Final, cast
 from raftlog.client.accumulator import Accumulator
 from raftlog.client.batch import Identity, Run, TopicQueues
 from raftlog.client.cluster import Cluster
-from raftlog.client.delivery import Delivery, DeliveryFuture, RangesFuture
+from raftlog.client.delivery import (
+    Delivery,
+    DeliveryFuture,
+    RangesFuture,
+    pending_of,
+    until_done,
+)
 from raftlog.client.host import Host
 from raftlog.client.partitioner import checked, groups, partitions_of_keys
 from raftlog.client.records import checked_headers, checked_timestamp, columns_of, cut, octets
@@ -79,6 +85,12 @@ class ProducerCore:
         except BaseException:  # Ctrl-C above all: the next send has to
             self.accumulator.wake_needed = True
             raise
+
+    async def flush(self) -> None:
+        """Send what is pending without lingering, and wait until all of it is decided."""
+        deliveries = self.accumulator.hurry()
+        self.wake()
+        await until_done(pending_of(deliveries))
 
     # -- records
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from raftlog import Admin, Consumer, NewTopic, Producer, TopicPartition
 from raftlog.aio import AsyncConsumer, AsyncProducer
 from raftlog.errors import RaftlogError, RecordTooLargeError, UnknownTopicError
 from raftlog.testing import Cluster
-from tests.client.samples import ROOT
+from tests.client.samples import ROOT, python
 
 pytestmark = pytest.mark.integration
 
@@ -47,6 +48,47 @@ def test_killing_the_broker_in_mid_stream_loses_and_doubles_nothing(
     assert sum(ends.values()) == RECORDS
     for number, place in enumerate(places):
         assert found[place.partition, place.offset] == b"%d" % number
+
+
+def test_a_producer_that_is_never_closed_delivers_at_exit(raftlog_cluster: Cluster) -> None:
+    bootstrap = raftlog_cluster.bootstrap
+    with Admin(bootstrap) as admin:
+        admin.create_topics([NewTopic("t")])
+    script = """
+    from raftlog import Producer
+
+    producer = Producer({bootstrap!r}, linger_ms=60_000)
+    for number in range(1_000):
+        producer.send("t", b"%d" % number)
+    {end}
+    """
+    for end in ("", "del producer"):  # it exists at exit, or was garbage before
+        done = python(script.format(bootstrap=bootstrap, end=end))
+        assert (done.returncode, done.stdout) == (0, "")
+        assert "not delivered" not in done.stderr
+    with Consumer(bootstrap) as consumer:
+        assert consumer.end_offsets([TopicPartition("t", 0)]) == {TopicPartition("t", 0): 2_000}
+
+
+def test_records_that_exit_cannot_deliver_are_counted(raftlog_cluster: Cluster) -> None:
+    bootstrap = raftlog_cluster.bootstrap
+    with Admin(bootstrap) as admin:
+        admin.create_topics([NewTopic("t")])
+    (broker,) = raftlog_cluster.brokers
+    done = python(f"""
+    import os, signal
+    from raftlog import Producer
+    from raftlog.client import producer as module
+
+    module.EXIT_FLUSH_SECONDS_MAX = 0.2
+    producer = Producer({bootstrap!r}, linger_ms=60_000)
+    producer.send("t", b"0")
+    os.kill({broker.pid}, signal.SIGSTOP)
+    producer.send_many("t", [b"%d" % number for number in range(999)])
+    """)
+    os.kill(broker.pid, signal.SIGCONT)
+    assert done.returncode == 0, done.stderr
+    assert "ResourceWarning: 1,000 records were not delivered" in done.stderr
 
 
 def test_a_consumer_outlives_a_restart(raftlog_cluster: Cluster) -> None:
