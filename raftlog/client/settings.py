@@ -260,6 +260,11 @@ def parse_bootstrap(bootstrap: Bootstrap) -> tuple[Address, ...]:
         source = BOOTSTRAP_VARIABLE if environment else source
         bootstrap = environment or BOOTSTRAP_DEFAULT
     texts: Any = bootstrap.split(",") if isinstance(bootstrap, str) else bootstrap
+    if isinstance(texts, dict):
+        raise TypeError(
+            f"{source}={bootstrap!r}: settings are keyword arguments here, not a dict: "
+            "Producer('127.0.0.1:9100', linger_ms=5)"
+        )
     if isinstance(texts, bytes) or not isinstance(texts, Sequence):
         raise TypeError(
             f"{source}={bootstrap!r}: a text 'host:port[,host:port]', or a list of such texts"

@@ -34,6 +34,7 @@ from raftlog.client.settings import (
 )
 from raftlog.client.subscription import check_partitions, check_topics
 from raftlog.errors import BrokerUnavailableError, LeaderNotAvailableError, RaftlogError
+from raftlog.kafka_names import answers_kafka_names
 from raftlog.protocol import api as apis
 from raftlog.protocol.api import Api
 from raftlog.protocol.cluster import (
@@ -71,6 +72,7 @@ _TO_THE_END = -1  # what delete_records means by all
 _RECOVER_TIMEOUT_MS = 600_000  # it works through all partitions
 
 
+@answers_kafka_names
 class AdminBase:
     """The settings of an admin client; see ``Admin`` and ``AsyncAdmin``."""
 
