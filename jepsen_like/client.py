@@ -66,7 +66,9 @@ OUTCOMES: Final[Mapping[type[RaftlogError], Failed]] = {
     errors.UnknownTopicError: "fail",
     errors.UnknownPartitionError: "fail",
     errors.RecordTooLargeError: "fail",
+    errors.BadRecordError: "info",  # a consumer's
     errors.CorruptBatchError: "fail",
+    errors.DeserializationError: "info",
     # A sequence that does not fit may mean that the broker lost what an attempt had stored.
     errors.OutOfOrderSequenceError: "info",
     errors.ProducerFencedError: "info",
@@ -336,10 +338,13 @@ def by_partition(
     """(offset, value, leader epoch) of each record, in the order given."""
     decode = values.decode
     found: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
-    for topic, partition, offset, key, value, headers, _, epoch in records:
-        name = topic, partition
+    for record in records:
+        name = record.topic, record.partition
         if name not in found:
             found[name] = []
-        number = decode(value) if key is None else keys_.decode(key, value, headers)
-        found[name].append((offset, number, epoch))
+        if record.key is None:
+            number = decode(record.value)
+        else:
+            number = keys_.decode(record.key, record.value, record.headers)
+        found[name].append((record.offset, number, record.leader_epoch))
     return {TopicPartition(*name): rows for name, rows in found.items()}

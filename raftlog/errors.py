@@ -32,7 +32,9 @@
     │   ├── InvalidConfigError       an unknown config key, or a value outside its range
     │   ├── OffsetOutOfRangeError    the offset is below the log start or above the log end
     │   ├── RecordTooLargeError      over the topic's max.message.bytes
-    │   ├── CorruptBatchError        bytes that are not a valid record batch
+    │   ├── BadRecordError           a record that cannot be read; ``skip`` continues after it
+    │   │   ├── CorruptBatchError    bytes that are not a valid record batch
+    │   │   └── DeserializationError a deserializer of the consumer raised
     │   ├── OutOfOrderSequenceError  a producer's sequence number leaves a gap
     │   ├── ProducerFencedError      a newer epoch of the same producer exists
     │   ├── UnsupportedFeatureError  a feature that this release or this set-up does not have
@@ -63,7 +65,8 @@ outcome unknown, 200-299 refused, 300-399 storage.
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from collections.abc import Callable
+from typing import ClassVar, Final, Self
 
 
 class RaftlogError(Exception):
@@ -258,10 +261,46 @@ class RecordTooLargeError(RefusedError):
     code = 212
 
 
-class CorruptBatchError(RefusedError):
+class BadRecordError(RefusedError):
+    """A record that cannot be read.
+
+    Raised by a consumer, it names the record (of a corrupt batch: the first that is missing) in
+    ``topic``, ``partition`` and ``offset``, and ``skip`` has the consumer continue after it. Until
+    then the consumer's position stays, and the next ``poll`` reads the record again.
+    """
+
+    code = 231
+    topic: str = ""
+    partition: int = -1
+    offset: int = -1
+    _skip: Callable[[], None] | None = None
+
+    def at(self, topic: str, partition: int, offset: int, *, skip: Callable[[], None]) -> Self:
+        """The error, with the place of the record."""
+        self.topic, self.partition, self.offset, self._skip = topic, partition, offset, skip
+        return self
+
+    def skip(self) -> None:
+        """Set the consumer's position after the record, or after its batch if that is corrupt.
+
+        Does not block; not a coroutine with ``AsyncConsumer`` either. Raises ``RuntimeError`` if
+        no consumer raised the error.
+        """
+        if self._skip is None:
+            raise RuntimeError("this error was not raised by a consumer: there is nothing to skip")
+        self._skip()
+
+
+class CorruptBatchError(BadRecordError):
     """Bytes that are not a valid record batch. The message says what is wrong, and where."""
 
     code = 213
+
+
+class DeserializationError(BadRecordError):
+    """A ``key_deserializer`` or ``value_deserializer`` raised; its exception is ``__cause__``."""
+
+    code = 232
 
 
 class OutOfOrderSequenceError(RefusedError):

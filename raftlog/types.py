@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeAlias
+
+import msgspec
 
 from raftlog import limits
 from raftlog.errors import InvalidGroupError, InvalidTopicError
+from raftlog.kafka_names import answers_kafka_names
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Offset: TypeAlias = int  # of a record in its partition, from 0
@@ -16,6 +19,19 @@ LeaderEpoch: TypeAlias = int  # grows by one at every election of the partition
 TimestampMs: TypeAlias = int  # milliseconds since 1970-01-01T00:00Z
 Header: TypeAlias = tuple[str, bytes | None]
 Headers: TypeAlias = tuple[Header, ...]
+
+# What the key_deserializer and the value_deserializer of a consumer return; without them, bytes.
+# Type checkers know the default of a type variable (PEP 696); Python does from 3.13 on.
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    K = TypeVar("K", default=bytes)
+    V = TypeVar("V", default=bytes)
+else:
+    from typing import TypeVar
+
+    K = TypeVar("K")
+    V = TypeVar("V")
 
 NO_TIMESTAMP: Final[TimestampMs] = -1
 NO_PRODUCER_ID: Final = -1
@@ -55,17 +71,27 @@ class OffsetRange(NamedTuple):
     last: Offset
 
 
-class ConsumerRecord(NamedTuple):
-    """One record as a consumer sees it."""
+class ConsumerRecord(msgspec.Struct, Generic[K, V], frozen=True, gc=False):
+    """One record as a consumer returns it. Immutable; equal to a record with equal fields.
+
+    The garbage collector does not track records: a deserialised value that refers back to its own
+    record is never freed. A record is not a tuple; ``as_tuple`` returns one.
+    """
 
     topic: str
     partition: int
     offset: Offset
-    key: bytes | None
-    value: bytes | None
+    key: K | None
+    value: V | None
     headers: Headers
     timestamp_ms: TimestampMs
     leader_epoch: LeaderEpoch
+
+    def as_tuple(
+        self,
+    ) -> tuple[str, int, Offset, K | None, V | None, Headers, TimestampMs, LeaderEpoch]:
+        """The fields in the order of their declaration."""
+        return msgspec.structs.astuple(self)
 
 
 class OffsetAndTimestamp(NamedTuple):
@@ -101,6 +127,7 @@ class GroupMetadata(NamedTuple):
 RebalanceListener: TypeAlias = Callable[[list[TopicPartition]], object]
 
 
+@answers_kafka_names
 @dataclass(frozen=True, slots=True)
 class NewTopic:
     """A topic to create. ``config`` holds Kafka-named keys as text, such as ``retention.ms``.

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from threading import RLock, Thread, current_thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from raftlog import limits
 from raftlog.client.closing import Closing
@@ -38,11 +38,13 @@ from raftlog.client.waiting import refuse_io_thread, wait_once
 from raftlog.errors import ClosedError, InvalidRequestError, RaftlogError
 from raftlog.types import (
     ConsumerRecord,
+    K,
     Offset,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     RebalanceListener,
     TopicPartition,
+    V,
 )
 
 if TYPE_CHECKING:
@@ -51,8 +53,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Consumer(ConsumerBase, ThreadedClient):
+class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]]):
     """Reads records. For one thread at a time; a context manager, and an iterator of records.
+
+    ``K``, ``V``: what the deserializers return; without them, bytes.
 
     ``close`` may be called from another thread: it ends a ``poll`` or an iteration that waits, with
     ``ClosedError``. So may ``commit`` and ``commit_async`` of offsets that are named,
@@ -68,6 +72,7 @@ class Consumer(ConsumerBase, ThreadedClient):
         self._core.attach(self._thread.schedule)
         self._in_use = RLock()
         self._user: Thread | None = None  # that was given records last
+        self._iteration: Iterator[ConsumerRecord[K, V]] | None = None  # of ``__next__``
         self._closing = Closing(self._thread, self._core.monotonic)
         self._closed = False
 
@@ -158,15 +163,16 @@ class Consumer(ConsumerBase, ThreadedClient):
         self,
         timeout_ms: int = POLL_TIMEOUT_MS_DEFAULT,
         max_records: int = POLL_RECORDS_DEFAULT,
-    ) -> list[ConsumerRecord]:
+    ) -> list[ConsumerRecord[K, V]]:
         """The next records: of what has come, else of what comes within ``timeout_ms``; maybe none.
 
         At most ``max_records``; in offset order in each partition. A broker that goes away is
         waited for: meanwhile there are no records.
 
-        Raises ``CorruptBatchError``, ``OffsetOutOfRangeError``, ``UnknownTopicError`` and others
-        that concern one partition. Its position stays, and the next ``poll`` tries it again: seek,
-        or pause it, to go on without.
+        Raises ``OffsetOutOfRangeError``, ``UnknownTopicError`` and others that concern one
+        partition. Its position stays, and the next ``poll`` tries it again: seek, or pause it, to
+        continue with the others. ``CorruptBatchError`` and ``DeserializationError`` name the bad
+        record, and their ``skip()`` continues after it.
         """
         integer("max_records", max_records, 1, POLL_RECORDS_MAX)
         return self._wait_for(lambda: self._core.take(max_records), timeout_ms) or []
@@ -180,8 +186,21 @@ class Consumer(ConsumerBase, ThreadedClient):
         """
         return self._wait_for(self._core.take_arrow, timeout_ms)
 
-    def __iter__(self) -> Iterator[ConsumerRecord]:
-        """The records, one by one, for ever. Raises as ``poll`` does."""
+    def __iter__(self) -> Iterator[ConsumerRecord[K, V]]:
+        """The records, one by one, without end: it waits for more. Raises as ``poll`` does."""
+        return self._iterate()
+
+    def __next__(self) -> ConsumerRecord[K, V]:
+        """The next record; waits for it. Raises as ``poll`` does, and never ``StopIteration``."""
+        if self._iteration is None:
+            self._iteration = self._iterate()
+        try:
+            return next(self._iteration)
+        except BaseException:
+            self._iteration = None  # a generator that raised is at its end
+            raise
+
+    def _iterate(self) -> Iterator[ConsumerRecord[K, V]]:
         deserialized = self._core.deserialized
         while True:
             run = self._wait_for(self._core.next_run, None)
@@ -198,7 +217,7 @@ class Consumer(ConsumerBase, ThreadedClient):
                     yield done
             else:
                 for record in run.records:
-                    part.position = record[2] + 1  # the offset; by index for speed
+                    part.position = record.offset + 1
                     yield record
 
     def _wait_for(self, take: Callable[[], T], timeout_ms: int | None) -> T:
@@ -465,7 +484,7 @@ class Consumer(ConsumerBase, ThreadedClient):
                 self._in_use.release()
             self._stop_thread()
 
-    def __enter__(self) -> Consumer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

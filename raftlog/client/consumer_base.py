@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic
 
 from raftlog import limits
 from raftlog.client.consumer_core import ConsumerCore
@@ -15,7 +15,6 @@ from raftlog.client.settings import (
     CLIENT_ID_DEFAULT,
     Arguments,
     Bootstrap,
-    Deserializer,
     connection_settings,
     consumer_settings,
     function,
@@ -23,7 +22,15 @@ from raftlog.client.settings import (
 )
 from raftlog.client.subscription import check_partitions, check_topics
 from raftlog.errors import InvalidRequestError
-from raftlog.types import GroupMetadata, OffsetAndMetadata, RebalanceListener, TopicPartition
+from raftlog.kafka_names import answers_kafka_names
+from raftlog.types import (
+    GroupMetadata,
+    K,
+    OffsetAndMetadata,
+    RebalanceListener,
+    TopicPartition,
+    V,
+)
 
 POLL_TIMEOUT_MS_DEFAULT = 1_000
 POLL_RECORDS_DEFAULT = 500
@@ -31,7 +38,8 @@ POLL_RECORDS_MAX = 10_000_000
 CLOSE_TIMEOUT_MS_DEFAULT = 5_000
 
 
-class ConsumerBase:
+@answers_kafka_names
+class ConsumerBase(Generic[K, V]):
     """The settings of a consumer; see ``Consumer`` and ``AsyncConsumer``."""
 
     def __init__(
@@ -54,8 +62,8 @@ class ConsumerBase:
         check_crcs: bool = True,
         read_from: str = "leader",
         client_rack: str | None = None,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
+        key_deserializer: Callable[[bytes], K] | None = None,
+        value_deserializer: Callable[[bytes], V] | None = None,
         request_timeout_ms: int = 30_000,
         client_id: str = CLIENT_ID_DEFAULT,
         bootstrap_timeout_ms: int = 3_000,

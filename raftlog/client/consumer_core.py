@@ -12,7 +12,7 @@ import logging
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from raftlog import limits
 from raftlog.client.cluster import Cluster
@@ -33,7 +33,12 @@ from raftlog.client.settings import (
     OffsetReset,
 )
 from raftlog.client.subscription import Subscription
-from raftlog.errors import CorruptBatchError, InvalidRequestError, RaftlogError
+from raftlog.errors import (
+    CorruptBatchError,
+    DeserializationError,
+    InvalidRequestError,
+    RaftlogError,
+)
 from raftlog.protocol.groups import AWAY_EPOCH, LEAVE_EPOCH
 from raftlog.record import BatchHeader, check, check_length, decode_arrow, decode_records
 from raftlog.types import (
@@ -61,7 +66,7 @@ class Run(NamedTuple):
     """Decoded records of one partition, to iterate over; ``part.position`` is to be kept true."""
 
     part: Part
-    records: Iterator[ConsumerRecord]
+    records: Iterator[ConsumerRecord[Any, Any]]
 
 
 class ConsumerCore:
@@ -129,9 +134,9 @@ class ConsumerCore:
             self._schedule(self._fetcher.activate)
             self._active = True
 
-    def take(self, records_max: int) -> list[ConsumerRecord]:
+    def take(self, records_max: int) -> list[ConsumerRecord[Any, Any]]:
         """Up to ``records_max`` records of what is fetched; none if there is none. Never waits."""
-        taken: list[ConsumerRecord] = []
+        taken: list[ConsumerRecord[Any, Any]] = []
         while len(taken) < records_max:
             chunk = self._next_chunk(errors=not taken)
             if chunk is None:
@@ -156,7 +161,7 @@ class ConsumerCore:
             self.look()  # it is fetched again, in case that it is asked for again
             raise
 
-    def _take_from(self, chunk: Chunk, records_max: int) -> list[ConsumerRecord]:
+    def _take_from(self, chunk: Chunk, records_max: int) -> list[ConsumerRecord[Any, Any]]:
         if not self._decode(chunk):
             return []
         self.subscription.end_iteration(chunk)
@@ -227,26 +232,47 @@ class ConsumerCore:
         self._fetch_on()
         return []
 
-    def deserialized(self, record: ConsumerRecord) -> ConsumerRecord:
-        """The record with its key and value as the deserializers give them."""
-        topic, partition, offset, key, value, headers, timestamp_ms, leader_epoch = record
+    def deserialized(self, record: ConsumerRecord) -> ConsumerRecord[Any, Any]:
+        """The record with its key and value as the deserializers return them.
+
+        Raises ``DeserializationError``.
+        """
+        key, value, what = record.key, record.value, "key"
         try:
             if key is not None and self._key_deserializer is not None:
                 key = self._key_deserializer(key)
+            what = "value"
             if value is not None and self._value_deserializer is not None:
                 value = self._value_deserializer(value)
         except Exception as error:
-            error.add_note(
-                f"in the deserializer, for {topic}:{partition} at offset {offset}; to go on past "
-                f"it: seek(TopicPartition({topic!r}, {partition}), {offset + 1})"
-            )
-            raise
+            topic, partition, offset = record.topic, record.partition, record.offset
+            raise DeserializationError(
+                f"{topic}:{partition}: the {what}_deserializer failed for the record at offset "
+                f"{offset}: {type(error).__name__}: {error}. To continue after it, call skip() of "
+                f"this error, or seek(TopicPartition({topic!r}, {partition}), {offset + 1})"
+            ).at(topic, partition, offset, skip=self._skip(record, offset + 1)) from error
         return ConsumerRecord(
-            topic, partition, offset, key, value, headers, timestamp_ms, leader_epoch
+            record.topic,
+            record.partition,
+            record.offset,
+            key,
+            value,
+            record.headers,
+            record.timestamp_ms,
+            record.leader_epoch,
         )
 
-    def _deserialize(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
-        done: list[ConsumerRecord] = []
+    def _skip(self, place: ConsumerRecord | TopicPartition, offset: Offset) -> Callable[[], None]:
+        tp = TopicPartition(place.topic, place.partition)
+
+        def skip() -> None:
+            self.subscription.seek(tp, offset)
+            self.look()
+
+        return skip
+
+    def _deserialize(self, records: list[ConsumerRecord]) -> list[ConsumerRecord[Any, Any]]:
+        done: list[ConsumerRecord[Any, Any]] = []
         try:
             for record in records:
                 done.append(self.deserialized(record))  # noqa: PERF401 - what is done stays done
@@ -294,9 +320,10 @@ class ConsumerCore:
         self.look()
         if again:
             raise CorruptBatchError(
-                f"{part.tp}: the batch with offset {part.position} came damaged ({error}). Asking "
-                f"again fetches it again; to go on past it: seek({part.tp!r}, {following})"
-            ) from error
+                f"{part.tp}: the batch with offset {part.position} arrived corrupt twice ({error})."
+                " The next poll fetches it again. To continue after it, call skip() of this error, "
+                f"or seek({part.tp!r}, {following})"
+            ).at(*part.tp, part.position or 0, skip=self._skip(part.tp, following)) from error
         logger.warning(
             "%s: the batch with offset %s came damaged (%s): fetching it again",
             part.tp,

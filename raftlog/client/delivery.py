@@ -5,9 +5,10 @@ A future per record with a lock of its own would cost more than sending the reco
 result stand in the former. Nothing here knows how a batch travels.
 
 Threads: a delivery is resolved once, by the I/O thread; everything else may be called from any
-thread. No lock is needed: ``deque``'s append and popleft are atomic, the resolver sets ``done``
-before it empties the queue of callbacks, and who adds one looks at ``done`` afterwards: so each
-callback runs, and runs once.
+thread. Callbacks need no lock: ``deque``'s append and popleft are atomic, the resolver sets
+``done`` before it empties the queue of callbacks, and ``add_callback`` checks ``done`` afterwards:
+so each callback runs, and runs once. The one lock is for ``concurrent.futures.wait``, which has to
+see several futures at one moment.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
+from threading import RLock
 from typing import Any, Final, Generic, TypeVar
 
 from raftlog.client.waiting import wait_for
@@ -28,6 +30,8 @@ logger: Final = logging.getLogger(__name__)
 NO_OFFSET: Final = -1  # of a record that was sent with acks=0
 
 T = TypeVar("T")
+
+_resolving: Final = RLock()  # held for the moment in which a batch becomes done
 
 
 class Delivery:
@@ -77,7 +81,8 @@ class Delivery:
 
     def _finish(self) -> None:
         assert not self.done, "a delivery is resolved once"
-        self.done = True
+        with _resolving:
+            self.done = True
         self._run_callbacks()
 
     def add_callback(self, callback: Callable[[], object]) -> None:
@@ -186,6 +191,50 @@ class _Future(Generic[T]):
     def __await__(self) -> Generator[Any, None, T]:
         yield from until_done(self._pending).__await__()
         return self._outcome()
+
+    def running(self) -> bool:
+        """Whether the record is still being sent."""
+        return not self.done()
+
+    def cancel(self) -> bool:
+        """False: a record that was queued is sent."""
+        return False
+
+    def cancelled(self) -> bool:
+        """False."""
+        return False
+
+    # What ``concurrent.futures.wait`` and ``as_completed`` use of a future (CPython's Lib/
+    # concurrent/futures/_base.py): they take each one's ``_condition``, read its ``_state``, and
+    # append themselves to its ``_waiters``. While the lock is held no future becomes done.
+
+    @property
+    def _condition(self) -> object:
+        return _resolving
+
+    @property
+    def _state(self) -> str:
+        return "FINISHED" if self.done() else "PENDING"
+
+    @property
+    def _waiters(self) -> _Waiters:
+        return _Waiters(self)
+
+
+class _Waiters:
+    """The waiters of one future, as ``concurrent.futures`` expects them: a list."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: _Future[Any]) -> None:
+        self._future = future
+
+    def append(self, waiter: Any) -> None:
+        if not self._future.done():  # of those that are done, the caller knows
+            self._future.add_done_callback(waiter.add_result)
+
+    def remove(self, _waiter: Any) -> None:
+        """Nothing: a waiter that is notified late ignores it."""
 
 
 async def until_done(pending: Callable[[], Delivery | None]) -> None:

@@ -21,7 +21,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from operator import itemgetter
+from operator import attrgetter
 from typing import Final
 
 from raftlog import limits
@@ -30,7 +30,7 @@ from raftlog.client.settings import ConsumerSettings, OffsetReset, Start
 from raftlog.errors import InvalidRequestError, RaftlogError
 from raftlog.types import ConsumerRecord, Offset, TopicPartition
 
-_offset_of: Final = itemgetter(ConsumerRecord._fields.index("offset"))
+_offset_of: Final = attrgetter("offset")
 
 
 class Subscription:

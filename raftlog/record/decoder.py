@@ -7,11 +7,10 @@ be written to by another thread meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from io import BytesIO
 from itertools import islice, repeat
-from typing import Final, NamedTuple, cast
+from typing import NamedTuple
 
 from raftlog.errors import CorruptBatchError, InvalidRequestError
 from raftlog.record import columns, payload
@@ -73,11 +72,6 @@ def decode_lists(batch: Buffer, *, check_crc: bool = True) -> RecordLists:
     )
 
 
-_new_record: Final = cast(
-    "Callable[[Iterable[object]], ConsumerRecord]", partial(tuple.__new__, ConsumerRecord)
-)
-
-
 def decode_records(
     batch: Buffer, *, topic: str, partition: int, from_offset: int = 0, check_crc: bool = True
 ) -> list[ConsumerRecord]:
@@ -89,20 +83,15 @@ def decode_records(
         return []
     return list(
         map(
-            _new_record,
-            zip(
-                repeat(topic, count),
-                repeat(partition),
-                _offsets(header, rows, start),
-                _split_or_nulls(count, start, rows.key_lengths, rows.key_blob, rows.key_nulls),
-                _split_or_nulls(
-                    count, start, rows.value_lengths, rows.value_blob, rows.value_nulls
-                ),
-                repeat(()) if rows.headers is None else _headers(rows.headers, start),
-                _timestamps(header, rows, start),
-                repeat(header.leader_epoch),
-                strict=False,
-            ),
+            ConsumerRecord,
+            repeat(topic, count),
+            repeat(partition),
+            _offsets(header, rows, start),
+            _split_or_nulls(count, start, rows.key_lengths, rows.key_blob, rows.key_nulls),
+            _split_or_nulls(count, start, rows.value_lengths, rows.value_blob, rows.value_nulls),
+            repeat(()) if rows.headers is None else _headers(rows.headers, start),
+            _timestamps(header, rows, start),
+            repeat(header.leader_epoch),
         )
     )
 

@@ -7,6 +7,7 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cli.formats import (
     bytes_from_json,
@@ -28,7 +29,7 @@ RECORD = ConsumerRecord(
     timestamp_ms=1_700_000_000_000,
     leader_epoch=2,
 )
-NOTHING = RECORD._replace(key=None, value=None, headers=())
+NOTHING = replace(RECORD, key=None, value=None, headers=())
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,21 @@ def test_iterating(fake: FakeCluster) -> None:
             break
 
 
+def test_a_consumer_is_an_iterator(fake: FakeCluster) -> None:
+    with consumer_of(fake) as consumer:
+        consumer.assign([A])
+        assert isinstance(consumer, Iterator)
+        assert [next(consumer).offset for _ in range(3)] == [0, 1, 2]
+        consumer.seek(A, 1)
+        assert next(consumer).offset == 1
+        consumer.unsubscribe()
+        with pytest.raises(InvalidRequestError, match="nothing is assigned"):
+            next(consumer)
+        consumer.assign([A])
+        consumer.seek(A, 4)
+        assert next(consumer).offset == 4, "an error does not end the iteration"
+
+
 def test_iterating_with_deserializers(fake: FakeCluster) -> None:
     with consumer_of(fake, value_deserializer=bytes.decode) as consumer:
         consumer.assign([A])

@@ -12,6 +12,7 @@ from raftlog.client.settings import ConnectionSettings, parse_bootstrap
 from raftlog.errors import (
     BrokerUnavailableError,
     CorruptBatchError,
+    DeserializationError,
     InvalidRequestError,
     OffsetOutOfRangeError,
     UnknownPartitionError,
@@ -149,12 +150,14 @@ def test_damage_is_told_with_its_place_and_never_stepped_over(how: str) -> None:
             assert not read(core), "it is asked for once more before it is told"
             await asyncio.sleep(0.1)
         for _ in range(2):
-            with pytest.raises(CorruptBatchError, match=r"t:0: .* offset 2 .*seek\(.*, 5\)"):
+            with pytest.raises(
+                CorruptBatchError, match=r"t:0: .* offset 2 .*seek\(.*, 5\)"
+            ) as told:
                 read(core)
             await asyncio.sleep(0.1)
         assert await core.position(A) == 2
-        core.subscription.seek(A, 5)
-        core.look()
+        assert (told.value.topic, told.value.partition, told.value.offset) == ("t", 0, 2)
+        told.value.skip()
         await asyncio.sleep(0.1)
         assert taken(core, 9) == [5]
         await core.close()
@@ -290,12 +293,14 @@ def test_a_record_that_cannot_be_deserialized_is_told_and_can_be_passed() -> Non
         log.end = 4
         await asyncio.sleep(0.6)
         assert taken(core, 9) == [0, 1], "those before it"
-        with pytest.raises(ValueError, match="not this one") as caught:
+        with pytest.raises(DeserializationError, match=r"t:0: .* offset 2: .*not this") as caught:
             core.take(9)
-        assert "t:0 at offset 2" in caught.value.__notes__[0]
+        error = caught.value
+        assert isinstance(error.__cause__, ValueError)
+        assert (error.topic, error.partition, error.offset) == ("t", 0, 2)
         assert await core.position(A) == 2
-        core.subscription.seek(A, 3)
-        core.look()
+        error.skip()
+        assert await core.position(A) == 3
         await asyncio.sleep(0.1)
         assert taken(core, 9) == [3]
         await core.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import gc
 import logging
 import threading
@@ -122,6 +123,33 @@ def test_a_callback_that_raises_is_logged(caplog: pytest.LogCaptureFixture) -> N
     batch.succeed(0, NO_TIMESTAMP)
     assert seen == [future]
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+
+
+@pytest.mark.parametrize("how", ["wait", "as_completed"])
+def test_the_standard_librarys_waits_work(how: str) -> None:
+    first, second, third = delivery(), delivery(), delivery()
+    first.succeed(100, NO_TIMESTAMP)
+    futures = [DeliveryFuture(first, 0), RangesFuture([(second, 0, 3), (third, 0, 3)])]
+    done, pending = concurrent.futures.wait(
+        futures, timeout=5, return_when=concurrent.futures.FIRST_COMPLETED
+    )
+    assert (done, pending) == ({futures[0]}, {futures[1]})
+    done, pending = concurrent.futures.wait(futures, timeout=0)
+    assert pending == {futures[1]}
+    assert futures[1].running()
+    assert not futures[1].cancel()
+    assert not futures[1].cancelled()
+
+    def resolve() -> None:
+        third.succeed(7, NO_TIMESTAMP)
+        second.fail(ClosedError("closed"))
+
+    threading.Timer(0.01, resolve).start()
+    if how == "wait":
+        assert concurrent.futures.wait(futures, timeout=5).done == set(futures)
+    else:
+        assert set(concurrent.futures.as_completed(futures, timeout=5)) == set(futures)
+    assert isinstance(futures[1].exception(), ClosedError)
 
 
 def test_ranges_are_in_input_order_and_wait_for_all() -> None:

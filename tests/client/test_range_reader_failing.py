@@ -234,7 +234,7 @@ def test_damage_that_stays_is_told_with_where_it_is(fake: FakeCluster) -> None:
     good = log.batches[1]
     log.batches[1] = good[:-1] + bytes([good[-1] ^ 1])
     with reader_of(fake) as reader:
-        with pytest.raises(CorruptBatchError, match="t:0: the batch with offset 3 came damaged"):
+        with pytest.raises(CorruptBatchError, match="t:0: the batch with offset 3 arrived corrupt"):
             list(reader.read(A, 0, 10))
         log.batches[1] = good
         assert flat(reader.read(A, 0, 10)) == list(range(10))

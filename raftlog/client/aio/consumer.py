@@ -8,7 +8,7 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from raftlog import limits
 from raftlog.client.aio.loop_bound import LoopBound
@@ -32,11 +32,13 @@ from raftlog.client.subscription import check_partitions
 from raftlog.errors import ClosedError, InvalidRequestError, RaftlogError
 from raftlog.types import (
     ConsumerRecord,
+    K,
     Offset,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     RebalanceListener,
     TopicPartition,
+    V,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncConsumer(LoopBound, ConsumerBase):
+class AsyncConsumer(LoopBound, ConsumerBase[K, V]):
     """``Consumer`` for asyncio: the same arguments, the same methods, as coroutines.
 
     Made anywhere; used on one event loop, by one task at a time. An asynchronous context manager,
@@ -152,7 +154,7 @@ class AsyncConsumer(LoopBound, ConsumerBase):
         self,
         timeout_ms: int = POLL_TIMEOUT_MS_DEFAULT,
         max_records: int = POLL_RECORDS_DEFAULT,
-    ) -> list[ConsumerRecord]:
+    ) -> list[ConsumerRecord[K, V]]:
         """See ``Consumer.poll``."""
         integer("max_records", max_records, 1, POLL_RECORDS_MAX)
         return await self._wait_for(lambda: self._core.take(max_records), timeout_ms) or []
@@ -161,7 +163,7 @@ class AsyncConsumer(LoopBound, ConsumerBase):
         """See ``Consumer.poll_arrow``."""
         return await self._wait_for(self._core.take_arrow, timeout_ms)
 
-    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord[K, V]]:
         """The records, one by one, for ever. Raises as ``Consumer.poll`` does."""
         core = self._core
         while True:
@@ -396,7 +398,7 @@ class AsyncConsumer(LoopBound, ConsumerBase):
         if rebalancer is not None:
             await rebalancer.end(errors)
 
-    async def __aenter__(self) -> AsyncConsumer:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

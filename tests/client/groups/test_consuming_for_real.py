@@ -17,6 +17,7 @@ import raftlog
 from raftlog import Consumer, EmbeddedLog, OffsetAndMetadata, TopicPartition
 from raftlog.errors import (
     ClosedError,
+    DeserializationError,
     InstanceFencedError,
     InvalidGroupError,
     InvalidRequestError,
@@ -130,7 +131,7 @@ def test_a_deserializer_that_raises_leaves_what_is_before_it_processed(
             for record in consumer:
                 assert record.offset < 3
 
-    with pytest.raises(AssertionError):
+    with pytest.raises(DeserializationError):
         program()
     with consumer_of(log, topic) as consumer:
         assert consumer.committed(TopicPartition(topic, 0)) == 3

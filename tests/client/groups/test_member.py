@@ -115,7 +115,7 @@ def test_partitions_and_topics_that_come_later_are_read_from_their_first_record(
             groups.know_topics()
             found = set()
             while len(found) < 4:
-                found |= {tuple(record[:3]) for record in await consumer.poll(100)}
+                found |= {record.as_tuple()[:3] for record in await consumer.poll(100)}
             assert found == {("t", 2, 0), *(("t2", 0, offset) for offset in range(3))}
             assert {tp.topic for tp in await consumer.assignment()} == {"t", "t2"}
 
