@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from raftlog import limits
 from raftlog.errors import UnsupportedApiError, UnsupportedVersionError
 from raftlog.protocol import (
     cluster,
@@ -30,6 +31,8 @@ class Api:
     ``idempotent``: repeating it after an unknown outcome does no harm, on any connection.
     ``peer_only``: for a peer that has proved itself on this connection, and refused to all others.
     ``one_way``: never answered, not even if it fails; its response is ``NoResponse``.
+    ``header_bytes_max``: of a request. A broker decodes on its event loop, and what a byte of it
+    costs depends on what it is: a list of 10,000 partitions takes about 10 ms.
     """
 
     number: int
@@ -41,6 +44,7 @@ class Api:
     idempotent: bool = False
     peer_only: bool = False
     one_way: bool = False
+    header_bytes_max: int = limits.REQUEST_HEADER_BYTES_MAX
 
 
 API_VERSIONS: Final = Api(
@@ -49,10 +53,28 @@ API_VERSIONS: Final = Api(
 METADATA: Final = Api(
     1, "metadata", metadata.MetadataRequest, metadata.MetadataResponse, idempotent=True
 )
-PRODUCE: Final = Api(2, "produce", produce.ProduceRequest, produce.ProduceResponse)
-FETCH: Final = Api(3, "fetch", fetch.FetchRequest, fetch.FetchResponse, idempotent=True)
+PRODUCE: Final = Api(
+    2,
+    "produce",
+    produce.ProduceRequest,
+    produce.ProduceResponse,
+    header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
+)
+FETCH: Final = Api(
+    3,
+    "fetch",
+    fetch.FetchRequest,
+    fetch.FetchResponse,
+    idempotent=True,
+    header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
+)
 LIST_OFFSETS: Final = Api(
-    4, "list_offsets", fetch.ListOffsetsRequest, fetch.ListOffsetsResponse, idempotent=True
+    4,
+    "list_offsets",
+    fetch.ListOffsetsRequest,
+    fetch.ListOffsetsResponse,
+    idempotent=True,
+    header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
 INIT_PRODUCER_ID: Final = Api(
     5,
@@ -82,13 +104,22 @@ DELETE_RECORDS: Final = Api(
     topics.DeleteRecordsRequest,
     topics.DeleteRecordsResponse,
     idempotent=True,
+    header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
 
 # -- between brokers -------------------------------------------------------------------------------
 # A handshake belongs to its connection, as a fetch session does: another one starts them anew.
 PEER_HELLO: Final = Api(12, "peer_hello", peer.PeerHelloRequest, peer.PeerHelloResponse)
 PEER_PROVE: Final = Api(13, "peer_prove", peer.PeerProveRequest, peer.PeerProveResponse)
-RAFT: Final = Api(14, "raft", peer.RaftRequest, NoResponse, peer_only=True, one_way=True)
+RAFT: Final = Api(
+    14,
+    "raft",
+    peer.RaftRequest,
+    NoResponse,
+    peer_only=True,
+    one_way=True,
+    header_bytes_max=limits.FRAME_HEADER_BYTES_MAX,
+)
 PEER_PING: Final = Api(
     15,
     "peer_ping",
@@ -103,6 +134,7 @@ REPLICA_FETCH: Final = Api(
     replication.ReplicaFetchRequest,
     replication.ReplicaFetchResponse,
     peer_only=True,
+    header_bytes_max=limits.FRAME_HEADER_BYTES_MAX,
 )
 REPLICA_PROGRESS: Final = Api(
     17,
@@ -112,6 +144,7 @@ REPLICA_PROGRESS: Final = Api(
     idempotent=True,
     peer_only=True,
     one_way=True,
+    header_bytes_max=limits.FRAME_HEADER_BYTES_MAX,
 )
 PARTITION_STATES: Final = Api(
     18,
@@ -121,6 +154,7 @@ PARTITION_STATES: Final = Api(
     idempotent=True,
     peer_only=True,
     one_way=True,
+    header_bytes_max=limits.FRAME_HEADER_BYTES_MAX,
 )
 
 # -- the cluster, for operators --------------------------------------------------------------------
@@ -154,10 +188,19 @@ GROUP_HEARTBEAT: Final = Api(
     idempotent=True,
 )
 OFFSET_COMMIT: Final = Api(
-    24, "offset_commit", groups.OffsetCommitRequest, groups.OffsetCommitResponse
+    24,
+    "offset_commit",
+    groups.OffsetCommitRequest,
+    groups.OffsetCommitResponse,
+    header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
 OFFSET_FETCH: Final = Api(
-    25, "offset_fetch", groups.OffsetFetchRequest, groups.OffsetFetchResponse, idempotent=True
+    25,
+    "offset_fetch",
+    groups.OffsetFetchRequest,
+    groups.OffsetFetchResponse,
+    idempotent=True,
+    header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
 LIST_GROUPS: Final = Api(
     26, "list_groups", groups.ListGroupsRequest, groups.ListGroupsResponse, idempotent=True
@@ -173,7 +216,11 @@ DELETE_GROUPS: Final = Api(
     28, "delete_groups", groups.DeleteGroupsRequest, groups.DeleteGroupsResponse
 )
 DELETE_OFFSETS: Final = Api(
-    29, "delete_offsets", groups.DeleteOffsetsRequest, groups.DeleteOffsetsResponse
+    29,
+    "delete_offsets",
+    groups.DeleteOffsetsRequest,
+    groups.DeleteOffsetsResponse,
+    header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
 
 # -- producers with a name -------------------------------------------------------------------------
@@ -183,6 +230,7 @@ DESCRIBE_PRODUCERS: Final = Api(
     produce.DescribeProducersRequest,
     produce.DescribeProducersResponse,
     idempotent=True,
+    header_bytes_max=limits.PRODUCERS_HEADER_BYTES_MAX,
 )
 
 APIS: Final[dict[int, Api]] = {

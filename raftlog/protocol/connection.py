@@ -98,6 +98,7 @@ class Request(NamedTuple):
     correlation_id: int
     message: Message
     attachment: memoryview
+    header_bytes: int = 0  # that the message came in
 
     @property
     def expects_response(self) -> bool:
@@ -153,8 +154,8 @@ _EMPTY: Final = memoryview(b"")
 class _Connection:
     """What the two sides share: a reader, and a state that only the table above moves."""
 
-    def __init__(self, bytes_max: int, scratch: memoryview | None) -> None:
-        self._reader = FrameReader(bytes_max, scratch=scratch)
+    def __init__(self, reader: FrameReader) -> None:
+        self._reader = reader
         self._state = State.OPEN
 
     @property
@@ -197,6 +198,15 @@ def _own(frame: Frame) -> memoryview:
     return memoryview(bytes(frame.attachment)) if frame.attachment else _EMPTY
 
 
+def check_header(api: Api, header_bytes: int) -> None:
+    """Raise ``InvalidRequestError`` for a header that is not worth decoding: see ``Api``."""
+    if header_bytes > api.header_bytes_max:
+        raise InvalidRequestError(
+            f"a header of {header_bytes} bytes is over the {api.header_bytes_max} that {api.name} "
+            "may have; ask for fewer topics or partitions at once"
+        )
+
+
 # -- the broker's side -----------------------------------------------------------------------------
 
 
@@ -214,7 +224,8 @@ class ServerConnectionState(_Connection):
         scratch: memoryview | None = None,
         requests_in_flight_max: int = limits.REQUESTS_IN_FLIGHT_MAX,
     ) -> None:
-        super().__init__(bytes_max, scratch)
+        first_bytes_max = limits.FIRST_FRAME_BYTES_MAX
+        super().__init__(FrameReader(bytes_max, first_bytes_max=first_bytes_max, scratch=scratch))
         self._in_flight: set[int] = set()  # correlation ids
         self._in_flight_max = requests_in_flight_max
 
@@ -305,6 +316,7 @@ class ServerConnectionState(_Connection):
             )
         try:
             api = apis.lookup(frame.api_or_status, frame.version)
+            check_header(api, len(frame.header))
             message = schema.decode(frame.header, api.request)
         except (UnsupportedApiError, UnsupportedVersionError, InvalidRequestError) as error:
             return Refusal(
@@ -313,7 +325,7 @@ class ServerConnectionState(_Connection):
                 encode_failure(version=frame.version, correlation_id=correlation_id, error=error),
             )
         self._in_flight.add(correlation_id)
-        return Request(api, frame.version, correlation_id, message, _own(frame))
+        return Request(api, frame.version, correlation_id, message, _own(frame), len(frame.header))
 
     def _break(self, error: FrameError, first_bytes: bytes) -> Broken:
         self._move(_Change.BROKE)
@@ -334,7 +346,8 @@ class ClientConnectionState(_Connection):
     def __init__(
         self, bytes_max: int = limits.FRAME_BYTES_MAX, *, scratch: memoryview | None = None
     ) -> None:
-        super().__init__(bytes_max, scratch)
+        trusted_bytes = limits.FRAME_TRUSTED_BYTES_MAX
+        super().__init__(FrameReader(bytes_max, trusted_bytes=trusted_bytes, scratch=scratch))
         self._outstanding: dict[int, _Sent] = {}
         self._next_correlation_id = 0
         self._versions: dict[int, int] | None = None  # API number → version; None: not yet agreed

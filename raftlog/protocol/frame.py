@@ -162,7 +162,8 @@ def flaw(start: bytes, *, bytes_max: int) -> str | None:
     if length > bytes_max:
         return (
             f"a frame of {length} bytes is over the limit of {bytes_max} (FRAME_BYTES_MAX, or the "
-            "broker's socket.request.max.bytes); send smaller batches"
+            "broker's socket.request.max.bytes; FIRST_FRAME_BYTES_MAX for a connection's first "
+            "request, which api_versions is to be); send smaller batches"
         )
     if length < LENGTH_MIN:
         return f"a frame of {length} bytes is shorter than the {LENGTH_MIN} that every frame has"

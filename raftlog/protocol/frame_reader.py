@@ -32,11 +32,19 @@ class FrameReader:
     share, because what a read leaves over of an incomplete frame is copied aside before
     ``received`` returns. A frame over ``limits.FRAME_SMALL_BYTES_MAX`` that came in part gets a
     buffer of its own, and ``get_buffer`` then shows the rest of that: the kernel writes straight
-    into the frame.
+    into the frame. That buffer grows with what has arrived of the frame, whatever its
+    length says.
+
+    Args:
+        bytes_max: The longest frame that is taken.
+        first_bytes_max: The same for the first frame of all. Default: ``bytes_max``.
+        trusted_bytes: Memory to take on the word of a frame's length, from a peer that is trusted.
+        scratch: Where bytes arrive; made here if it is None.
     """
 
     __slots__ = (
         "_bytes_max",
+        "_bytes_max_later",
         "_filled",
         "_held",
         "_held_position",
@@ -44,19 +52,27 @@ class FrameReader:
         "_large_total",
         "_scratch",
         "_small_max",
+        "_trusted_bytes",
         "_waiting",
         "error",
         "first_bytes",
     )
 
     def __init__(
-        self, bytes_max: int = limits.FRAME_BYTES_MAX, *, scratch: memoryview | None = None
+        self,
+        bytes_max: int = limits.FRAME_BYTES_MAX,
+        *,
+        first_bytes_max: int | None = None,
+        trusted_bytes: int = 0,
+        scratch: memoryview | None = None,
     ) -> None:
         if scratch is None:
             scratch = memoryview(bytearray(limits.RECEIVE_BYTES))
         assert len(scratch) > FIXED_BYTES and not scratch.readonly
         assert bytes_max <= limits.FRAME_BYTES_MAX
-        self._bytes_max = bytes_max
+        self._bytes_max = bytes_max if first_bytes_max is None else min(first_bytes_max, bytes_max)
+        self._bytes_max_later = bytes_max  # once a whole frame has come
+        self._trusted_bytes = trusted_bytes
         self._scratch = scratch
         # Invariant: what is held of an incomplete frame is shorter than the scratch.
         self._small_max = min(limits.FRAME_SMALL_BYTES_MAX, len(scratch))
@@ -163,6 +179,7 @@ class FrameReader:
                 )
             )
             position = following
+            bytes_max = self._bytes_max = self._bytes_max_later
         return self._set_aside(view, position, end, frames)
 
     def _set_aside(
@@ -185,7 +202,7 @@ class FrameReader:
             self._hold(start)
         else:
             total = LENGTH_BYTES + int.from_bytes(rest[:LENGTH_BYTES], "little")
-            if total > self._small_max:
+            if total > self._small_max <= max(self._trusted_bytes, 2 * len(rest)):
                 self._begin_large(rest, total)
             else:
                 self._hold(bytes(rest))
@@ -207,13 +224,13 @@ class FrameReader:
     # -- a large frame, in a buffer of its own
 
     def _begin_large(self, start: memoryview, total: int) -> None:
-        large = bytearray(min(total, max(limits.FRAME_TRUSTED_BYTES_MAX, len(start))))
+        large = bytearray(min(total, max(self._trusted_bytes, 2 * len(start))))
         memoryview(large)[: len(start)] = start
         self._large, self._large_total, self._filled = large, total, len(start)
         self._hold(b"")
 
     def _grow(self, large: bytearray) -> bytearray:
-        """Twice the room: no more is taken on trust than has arrived."""
+        """Twice the room: what is free is never more than what has arrived."""
         # A new buffer, because the owner may still have the last view of the old one.
         larger = bytearray(min(self._large_total, 2 * len(large)))
         memoryview(larger)[: len(large)] = large
@@ -226,6 +243,7 @@ class FrameReader:
         if self._filled < self._large_total:
             return []
         self._large, self._filled = None, 0
+        self._bytes_max = self._bytes_max_later
         _, _, api_or_status, version, _, correlation_id, header_length = _unpack_from(large)
         view = memoryview(large).toreadonly()
         attachment = FIXED_BYTES + header_length

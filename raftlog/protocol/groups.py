@@ -131,7 +131,7 @@ class OffsetCommitRequest(Message):
     offsets: Annotated[list[OffsetToCommit], Meta(min_length=1), _Partitions]
     member_id: MemberId = ""
     member_epoch: MemberEpoch = NO_MEMBER_EPOCH
-    topic_ids: dict[str, str] = {}
+    topic_ids: Annotated[dict[str, str], Meta(max_length=limits.PARTITIONS_PER_REQUEST_MAX)] = {}
 
 
 class CommittedPartition(Message):

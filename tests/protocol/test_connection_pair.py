@@ -61,7 +61,9 @@ def test_every_api_goes_there_and_back(entry: dict[str, Any]) -> None:
     message = make_protocol.request_of(entry)
     request = pair.send(api, message, [b"batch"])
     correlation_id = request.correlation_id
-    assert request == Request(api, 0, correlation_id, message, memoryview(b"batch"))
+    assert request._replace(header_bytes=0) == Request(
+        api, 0, correlation_id, message, memoryview(b"batch")
+    )
     if api.one_way:
         pair.server.finish(request)
         assert (pair.server.in_flight, pair.client.outstanding) == (0, {})

@@ -24,7 +24,7 @@ from raftlog.protocol.frame_reader import FrameReader
 from tests.protocol.link import SCRIBBLE, cuts, deliver, pieces
 
 SMALL = limits.FRAME_SMALL_BYTES_MAX
-TRUSTED = limits.FRAME_TRUSTED_BYTES_MAX
+LARGE = 2 * limits.MIB
 
 
 def frame_bytes(header: bytes = b"", attachment: bytes = b"", *, kind: int = 1) -> bytes:
@@ -133,7 +133,7 @@ def test_a_frame_that_came_whole_is_a_view_of_the_scratch() -> None:
     assert frame.attachment != b"tail", "which is why it has to be kept"
 
 
-@pytest.mark.parametrize("total", [SMALL - 1, SMALL, SMALL + 1, TRUSTED - 1, TRUSTED, TRUSTED + 1])
+@pytest.mark.parametrize("total", [SMALL - 1, SMALL, SMALL + 1, LARGE])
 @pytest.mark.parametrize("first", [1, 19, 20, 21, 5000])
 def test_sizes_at_the_edges(total: int, first: int) -> None:
     body = bytes(range(256)) * (total // 256 + 1)
@@ -148,7 +148,7 @@ def test_sizes_at_the_edges(total: int, first: int) -> None:
 def test_a_large_frame_is_written_to_once() -> None:
     """The kernel writes into the memory that the attachment is a view of."""
     data = frame_bytes(b"head", bytes(limits.MIB))
-    reader = FrameReader(scratch=new_scratch())
+    reader = FrameReader(trusted_bytes=2 * limits.MIB, scratch=new_scratch())
     assert deliver(data[:1000], reader) == []
     view = reader.get_buffer()
     assert len(view) == len(data) - 1000, "room for the rest of the frame and not more"
@@ -197,16 +197,30 @@ def test_memory_grows_only_with_what_arrives() -> None:
         count = min(len(piece), total - arrived)
         found = deliver(piece[:count], reader)
         arrived += count
-        assert reader.bytes_held <= TRUSTED + 2 * arrived
+        assert reader.bytes_held <= 2 * arrived
     assert [len(frame.attachment) for frame in found] == [total - FIXED_BYTES]
     assert reader.bytes_held == 0
+
+
+def test_a_length_takes_no_memory_before_bytes_come() -> None:
+    reader = FrameReader()
+    assert deliver(declared(limits.FRAME_BYTES_MAX), reader) == []
+    assert reader.bytes_held == FIXED_BYTES
+
+
+def test_the_first_frame_has_a_limit_of_its_own() -> None:
+    small, large = frame_bytes(b"head"), frame_bytes(b"head", bytes(SMALL))
+    reader = FrameReader(first_bytes_max=SMALL)
+    assert len(deliver(small + large + large, reader)) == 3
+    with pytest.raises(FrameError, match=f"{len(large) - LENGTH_BYTES}.*over the limit of {SMALL}"):
+        deliver(large, FrameReader(first_bytes_max=SMALL))
 
 
 def test_an_owner_may_hold_on_to_old_views() -> None:
     """asyncio does: the view is alive while it calls ``buffer_updated``."""
     reader = FrameReader(scratch=new_scratch())
     views = []
-    data = frame_bytes(b"", bytes(3 * TRUSTED))
+    data = frame_bytes(b"", bytes(3 * LARGE))
     found = []
     position = 0
     while position < len(data):
