@@ -7,19 +7,15 @@ grouping.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from operator import index
-from typing import TYPE_CHECKING, SupportsIndex, TypeAlias
+from typing import SupportsIndex, TypeAlias
 
 from murmurhash2 import murmurhash2
 
 from raftlog.errors import InvalidRequestError
 from raftlog.record.key_hash import KAFKA_SEED, POSITIVE, partition_of_key
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 # (topic, key, value, partition count) -> partition; key and value as serialized.
 Partitioner: TypeAlias = Callable[[str, bytes | None, bytes | None, int], int]
@@ -35,12 +31,10 @@ __all__ = [
 ]
 
 
-def partitions_of_keys(keys: Sequence[bytes], partition_count: int) -> npt.NDArray[np.int64]:
+def partitions_of_keys(keys: Sequence[bytes], partition_count: int) -> list[int]:
     """``partition_of_key`` of many keys at once."""
-    import numpy as np
-
-    hashes = np.fromiter(map(murmurhash2, keys, repeat(KAFKA_SEED)), np.uint32, len(keys))
-    return ((hashes & POSITIVE) % partition_count).astype(np.int64)
+    hashes = map(murmurhash2, keys, repeat(KAFKA_SEED))
+    return [(digest & POSITIVE) % partition_count for digest in hashes]
 
 
 def checked(partition: object, partition_count: int, topic: str) -> int:
@@ -53,22 +47,16 @@ def checked(partition: object, partition_count: int, topic: str) -> int:
     )
 
 
-def groups(
-    partitions: npt.NDArray[np.int64],
-) -> list[tuple[int, npt.NDArray[np.int64]]]:
+def groups(partitions: Iterable[int]) -> Iterable[tuple[int, list[int]]]:
     """(partition, indexes of its records in input order) for each partition that occurs.
 
     In the order in which the partitions first occur.
     """
-    import numpy as np
-
-    assert len(partitions), "no records, no groups"
-    order = np.argsort(partitions, kind="stable")  # stable: a key's records stay in input order
-    grouped = partitions[order]
-    starts = np.flatnonzero(np.r_[True, grouped[1:] != grouped[:-1]])
-    found = [
-        (int(grouped[start]), indexes)
-        for start, indexes in zip(starts, np.split(order, starts[1:]), strict=True)
-    ]
-    found.sort(key=lambda group: int(group[1][0]))
-    return found
+    found: dict[int, list[int]] = {}
+    for row, partition in enumerate(partitions):
+        indexes = found.get(partition)
+        if indexes is None:
+            found[partition] = [row]
+        else:
+            indexes.append(row)
+    return found.items()

@@ -154,15 +154,13 @@ class ProducerCore:
         if partitioner is None and run.keys is None:
             yield None, run
             return
-        import numpy as np
-
         if partitioner is not None:
             keys = run.keys if run.keys is not None else [None] * len(run.values)
             chosen = [
                 checked(partitioner(topic.name, key, value, topic.count), topic.count, topic.name)
                 for key, value in zip(keys, run.values, strict=True)
             ]
-            partitions = np.array(chosen, dtype=np.int64)
+            partitions: list[int] = chosen
         else:
             assert run.keys is not None
             keyless = (
@@ -170,9 +168,10 @@ class ProducerCore:
             )
             filled = [key or b"" for key in run.keys] if keyless else run.keys
             partitions = partitions_of_keys(cast("Sequence[bytes]", filled), topic.count)
-            partitions[keyless] = NO_PARTITION
+            for at in keyless:
+                partitions[at] = NO_PARTITION
         for found, indexes in groups(partitions):
-            yield (None if found == NO_PARTITION else found), run.pick(indexes.tolist())
+            yield (None if found == NO_PARTITION else found), run.pick(indexes)
 
     # -- failures
 

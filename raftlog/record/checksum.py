@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from crc32c import crc32c
+from fastcrc.crc32 import iscsi as crc32c
 from xxhash import xxh3_64_intdigest
 
 __all__ = ["CHAIN_START", "chain", "crc32c"]

@@ -8,9 +8,11 @@ column's length is a whole number of integers. Nothing here raises.
 from __future__ import annotations
 
 import struct
+import sys
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import pairwise
+from importlib.util import find_spec
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from raftlog.types import Buffer
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 
 U32_BYTES: Final = 4
 U64_BYTES: Final = 8
-NUMPY_FROM: Final = 256  # integers; below it a call into numpy costs more than the loop
+# Integers; below it a call into numpy costs more than the loop. Clients work without numpy.
+NUMPY_FROM: Final = 256 if find_spec("numpy") is not None else sys.maxsize
 
 
 def u32(column: Buffer) -> Sequence[int]:
@@ -107,6 +110,11 @@ def find_at_least(column: Buffer, bound: int) -> int:
 
 def splits_a_character(blob: Buffer, lengths: Buffer) -> bool:
     """Whether an entry of ``blob``, valid UTF-8 as a whole, starts in the middle of a character."""
+    if len(lengths) < NUMPY_FROM * U32_BYTES:
+        view = memoryview(blob)
+        return any(
+            view[start] & 0xC0 == 0x80 for start in accumulate(u32(lengths)) if start < len(view)
+        )
     import numpy as np
 
     starts: npt.NDArray[Any] = u32_array(lengths).cumsum(dtype="i8")

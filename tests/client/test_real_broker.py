@@ -70,6 +70,29 @@ def test_a_producer_that_is_never_closed_delivers_at_exit(raftlog_cluster: Clust
         assert consumer.end_offsets([TopicPartition("t", 0)]) == {TopicPartition("t", 0): 2_000}
 
 
+def test_clients_need_no_numpy(raftlog_cluster: Cluster) -> None:
+    done = python(f"""
+    import sys
+
+    sys.modules["numpy"] = None  # as if it were not installed
+    from raftlog import Admin, Consumer, NewTopic, Producer
+
+    bootstrap = {raftlog_cluster.bootstrap!r}
+    with Admin(bootstrap) as admin:
+        admin.create_topics([NewTopic("t", partitions=3)])
+    numbers = [b"%d" % number for number in range(5_000)]
+    with Producer(bootstrap) as producer:
+        producer.send_many("t", numbers, numbers, headers=[[("h", b"1")]] * len(numbers))
+    found = set()
+    with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.subscribe(["t"])
+        while len(found) < len(numbers):
+            found |= {{record.value for record in consumer.poll(20_000, 1_000)}}
+    assert found == set(numbers)
+    """)
+    assert done.returncode == 0, done.stderr
+
+
 def test_records_that_exit_cannot_deliver_are_counted(raftlog_cluster: Cluster) -> None:
     bootstrap = raftlog_cluster.bootstrap
     with Admin(bootstrap) as admin:
