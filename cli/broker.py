@@ -59,6 +59,11 @@ def _no_join(_context: click.Context, _parameter: click.Parameter, text: str | N
     help="The brokers that decide for the cluster, this one among them; the same on each.",
 )
 @click.option(
+    "--bootstrap-without",
+    metavar="ID,...",
+    help="Voters that a new cluster's first start does not wait for; they must be gone for good.",
+)
+@click.option(
     "--cluster-secret-file",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
@@ -92,6 +97,7 @@ def broker(
     listen: str | None,
     data_dir: str | None,
     voters: str | None,
+    bootstrap_without: str | None,
     cluster_secret_file: str | None,
     settings: dict[str, str],
     stop_with_stdin: bool,
@@ -113,6 +119,7 @@ def broker(
         "listen": listen,
         "data.dir": data_dir,
         "voters": voters,
+        "bootstrap.without": bootstrap_without,
         "cluster.secret.file": cluster_secret_file,
     }
     overrides = settings | {key: str(value) for key, value in given.items() if value is not None}

@@ -30,6 +30,7 @@ class BrokerConfig:
     data_dir: str = "raftlog-data"
     rack: str = ""
     voters: tuple[Voter, ...] = ()
+    bootstrap_without: tuple[int, ...] = ()
     cluster_secret: str = field(default="", repr=False)
     cluster_secret_file: str = ""
     broker_heartbeat_interval_ms: int = 500
@@ -93,6 +94,12 @@ def _check_voters(config: BrokerConfig) -> None:
         raise InvalidConfigError(
             f"voters={show_voters(config.voters)} does not name this broker, whose id is "
             f"{config.id}: the list is the same on every broker, and id tells which one this is"
+        )
+    strangers = set(config.bootstrap_without) - {voter.id for voter in config.voters}
+    if strangers or config.id in config.bootstrap_without:
+        raise InvalidConfigError(
+            f"bootstrap.without={','.join(map(str, config.bootstrap_without))} has to name voters "
+            f"other than this broker, {config.id}; voters={show_voters(config.voters)}"
         )
     if len(config.voters) > 1 and not (config.cluster_secret or config.cluster_secret_file):
         raise InvalidConfigError(

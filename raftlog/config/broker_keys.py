@@ -44,6 +44,13 @@ def _secret(text: str) -> str:
     return text
 
 
+def _broker_ids(text: str) -> tuple[int, ...]:
+    ids = [part.strip() for part in text.split(",")] if text.strip() else []
+    if not all(part.isascii() and part.isdigit() and int(part) <= BROKER_ID_MAX for part in ids):
+        raise ValueError(f"broker ids are numbers from 0 to {BROKER_ID_MAX}")
+    return tuple(sorted({int(part) for part in ids}))
+
+
 def _assignors(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     if not all(names) or len(set(names)) < len(names):
@@ -92,6 +99,17 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "The brokers that hold the cluster's own state, this one among them: the same list on "
         "each, best three or five. Nothing: a cluster of this one broker.",
         show=show_voters,
+    ),
+    ConfigKey(
+        "bootstrap.without",
+        (),
+        _broker_ids,
+        "broker ids, such as 2,3, or nothing",
+        "Voters that the first start of a new cluster does not wait for, because they do not exist "
+        "yet or are lost for good. A cluster is founded once all the other voters reach each other "
+        "and none of them has been in one. To be removed afterwards: with it, a second cluster is "
+        "founded if those that it names are merely down.",
+        show=lambda ids: ",".join(map(str, ids)),
     ),
     ConfigKey(
         "cluster.secret",

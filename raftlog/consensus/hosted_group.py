@@ -90,7 +90,7 @@ class HostedGroup:
         self.group_id = group_id
         self.machine = machine
         self.journal = services.journal.group(group_id)
-        self.voters: dict[int, str] = {}  # with what is known of unnamed directories
+        self.voters: dict[int, str] = {}  # in the order of their ids
         self.raft: RaftGroup | None = None
         self.proposals = Proposals(services.finish)
         self.scheduled = NEVER  # the node's: when it looks here next
@@ -103,7 +103,10 @@ class HostedGroup:
         self._hello_wait = 0.0
 
     def open(self, voters: Mapping[int, str], base: bytes, now: float) -> None:
-        """Go on where the journal stopped; ``voters`` and ``base`` are for a journal without."""
+        """Go on where the journal stopped; ``voters`` and ``base`` are for a journal without.
+
+        A voter with the directory ``""`` has no vote: it is asked for a newer generation.
+        """
         is_new = self.journal.is_new
         start = base if is_new else self.journal.base
         if start or self.journal.generation > 0:
@@ -162,7 +165,7 @@ class HostedGroup:
 
     def _build(self, now: float) -> None:
         services = self._services
-        self.voters = self._named(self.journal.voters)
+        self.voters = dict(sorted(self.journal.voters.items()))
         self._asked, self._answered = [], {}
         self._silent = set(self.voters) - {services.broker_id}
         self._hello_due = NEVER
@@ -184,18 +187,6 @@ class HostedGroup:
             if self._is_voter(peer):
                 self.raft.peer_up(peer, now)
 
-    def _named(self, voters: Mapping[int, str]) -> dict[int, str]:
-        """``voters`` in order; an unnamed directory is the first one that was met of its broker."""
-        seen, services = self._services.journal.peers, self._services
-        known = {peer: seen[peer].directory_id for peer, directory in voters.items()
-                 if not directory and peer in seen}  # fmt: skip
-        known[services.broker_id] = services.directory_id
-        return {peer: voters[peer] or known.get(peer, "") for peer in sorted(voters)}
-
-    def leaves_unnamed(self, peer: int) -> bool:
-        """Whether this group relies on the first directory that was met of ``peer``."""
-        return self.journal.voters.get(peer) == ""
-
     def _begin(self, generation: int, voters: Mapping[int, str], now: float, base: bytes) -> None:
         self.journal.begin_generation(generation, voters, base)
         self._build(now)
@@ -216,13 +207,23 @@ class HostedGroup:
             # The others need a moment to apply it, too. Then the leader they had is the quickest.
             self.raft.campaign_at(now + self._services.timing.tick)
 
-    def force(self, voters: Mapping[int, str], now: float) -> None:
-        """Go on with what this broker has, and without the voters that are gone for good."""
+    def force(self, voters: Mapping[int, str], now: float, base: bytes | None = None) -> None:
+        """Go on without the voters that are gone for good, from ``base``, or with what is here."""
         ended = self.generation
-        if self.raft is not None:
+        if base is not None:
+            self.machine.restore(base)
+        elif self.raft is not None:
             self.raft.apply_all(now)
         self._begin(ended + FORCED_GENERATIONS, voters, now, self.machine.snapshot())
         self.proposals.generation_ended(ended, is_applied=False)
+
+    def found(self, voters: Mapping[int, str], base: bytes, now: float) -> None:
+        """Begin the first generation that has voters, and offer it to the others at once."""
+        assert self.generation == 0 and self.raft is None, "it was founded before"
+        self.machine.restore(base)
+        self._begin(1, voters, now, base)
+        for peer in sorted(self._silent):
+            self._post(peer, 0, envelope.HELLO, False)
 
     def _on_offer(self, peer: int, generation: int, fields: list[Any], now: float) -> bool:
         pairs, base = fields
@@ -254,7 +255,6 @@ class HostedGroup:
         if peer not in self.voters:
             return
         self._answered.pop(peer, None)
-        self.voters = self._named(self.journal.voters)
         self._silent.add(peer)
         if self.raft is None:
             self._hello_soon(now)

@@ -121,7 +121,7 @@ class ConsensusNode:
         """Take part in a group, as a voter or, not being one, as somebody who may become one.
 
         ``voters`` and ``base`` are those of generation 0, and do not count when the journal has the
-        group. A voter whose directory is ``""`` is the first one that is met of that broker.
+        group. A voter whose directory is ``""`` has no vote, and is asked for a newer generation.
         ``machine`` is restored to the base; what was committed since comes as it is known again.
         Raises what the machine's ``restore`` does.
         """
@@ -173,17 +173,34 @@ class ConsensusNode:
         self._take(lambda now: self._propose(group_id, entry, done, now, bound=True), done, now)
 
     def force_generation(
-        self, group_id: str, voters: Mapping[BrokerId, DirectoryId], now: float
+        self,
+        group_id: str,
+        voters: Mapping[BrokerId, DirectoryId],
+        now: float,
+        base: bytes | None = None,
     ) -> None:
         """An operator's recovery, for when the majority of the voters is gone for good.
 
-        This broker goes on from all that it has, committed or not, in a generation far above; what
-        only the others had is lost. On one broker of a group, once. Raises ``KeyError`` for a group
-        that is not open.
+        This broker goes on from ``base``, or from all that it has, committed or not, in a
+        generation far above; what only the others had is lost. On one broker of a group, once.
+        Raises ``KeyError`` for a group that is not open.
         """
         assert 0 < len(voters) <= VOTERS_MAX
         host = self._groups[group_id]
-        self._inputs.append(lambda now: self._force(host, voters, now))
+        self._inputs.append(lambda now: self._change(host, lambda: host.force(voters, now, base)))
+        self._work(now)
+
+    def found(
+        self, group_id: str, voters: Mapping[BrokerId, DirectoryId], base: bytes, now: float
+    ) -> None:
+        """Begin the first generation of a group in which nobody had a vote. On one broker, once.
+
+        Whether nobody had is the caller's to know. Raises ``KeyError`` for a group that is not
+        open.
+        """
+        assert 0 < len(voters) <= VOTERS_MAX
+        host = self._groups[group_id]
+        self._inputs.append(lambda now: self._change(host, lambda: host.found(voters, base, now)))
         self._work(now)
 
     def _propose(self, group_id: str, entry: bytes, done: Done, now: float, *, bound: bool) -> None:
@@ -220,9 +237,9 @@ class ConsensusNode:
         self._proposals -= 1
         self._outcomes.append((done, outcome))
 
-    def _force(self, host: HostedGroup, voters: Mapping[BrokerId, DirectoryId], now: float) -> None:
+    def _change(self, host: HostedGroup, change: Callable[[], None]) -> None:
         if self._groups.get(host.group_id) is host:
-            host.force(voters, now)
+            change()
             self._touch(host)
 
     # -- peers -------------------------------------------------------------------------------------
@@ -273,12 +290,9 @@ class ConsensusNode:
                 peer, boot, directory_id, seen.boot,
             )  # fmt: skip
             return
-        hosts = list(self._groups.values())
-        is_other = seen is not None and seen.directory_id != directory_id
-        if not (is_other and any(host.leaves_unnamed(peer) for host in hosts)):
-            self._journal.note_peer(peer, directory_id, boot, run)
+        self._journal.note_peer(peer, directory_id, boot, run)
         self._links.setdefault(peer, Link()).up(directory_id, boot)
-        for host in hosts:
+        for host in list(self._groups.values()):
             host.peer_up(peer, now)
             self._touch(host)
 

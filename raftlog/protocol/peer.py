@@ -26,6 +26,7 @@ from raftlog.protocol.schema import (
 
 NONCE_BYTES: Final = 32
 PROOF_BYTES: Final = 32  # SHA-256
+VOTERS_CHARS_MAX: Final = limits.VOTERS_PER_CLUSTER_MAX * len(f"{(1 << 31) - 1},")
 ENVELOPE_BYTES_MAX: Final = 4 * limits.MIB
 
 assert ENVELOPE_BYTES_MAX < limits.FRAME_BYTES_MAX, "the largest envelope must fit a frame"
@@ -42,7 +43,8 @@ class PeerIdentity(Message):
     ``run`` is random at each start, and tells two starts with the same boot apart, which a copy of
     the directory makes; ``host`` and ``port`` are where it listens; ``cluster_id`` is empty while
     it has yet to learn it; ``protocol_version`` is the highest of the peer protocol that it speaks;
-    ``journal_sequence`` is of the last block of its consensus journal that this boot found.
+    ``journal_sequence`` is of the last block of its consensus journal that this boot found;
+    ``voters`` are the ids of the voters in its configuration, in order, such as ``1,2,3``.
     """
 
     broker_id: NodeId
@@ -54,6 +56,7 @@ class PeerIdentity(Message):
     cluster_id: ClusterId = ""
     run: Annotated[str, Meta(max_length=limits.ID_CHARS_MAX)] = ""
     journal_sequence: Counter = 0
+    voters: Annotated[str, Meta(max_length=VOTERS_CHARS_MAX)] = ""
 
 
 class PeerHelloRequest(Message):

@@ -70,7 +70,10 @@ class Dialling:
     def check(self, response: PeerHelloResponse) -> PeerProveRequest:
         """Our proof, once theirs holds: only then may ``response.identity`` be believed.
 
-        Raises ``AccessDeniedError`` (another secret, or a second answer), ``WrongClusterError``,
+        What it says of its cluster is left to ``check_cluster``, once our proof is sent: so both
+        sides know that the other one is a broker, and why they do not work together.
+
+        Raises ``AccessDeniedError`` (another secret, or a second answer),
         ``BrokerIdInUseError`` (it has our broker id), ``UnsupportedVersionError``, or
         ``BrokerUnavailableError`` (a sound peer, and not the expected one).
         """
@@ -82,7 +85,7 @@ class Dialling:
         if not hmac.compare_digest(wanted, response.proof):
             raise _no_proof(peer)
         _check_other(me, peer)
-        _check_peer(me, peer)
+        _check_version(peer)
         if self._expected is not None and peer.broker_id != self._expected:
             raise BrokerUnavailableError(
                 f"broker {self._expected} was expected at {peer.host}:{peer.port}, and broker "
@@ -95,12 +98,12 @@ class Dialling:
 
 
 class Answering:
-    """The side that was dialled."""
+    """The side that was dialled. ``me``: what it says of itself."""
 
     def __init__(self, secret: bytes, me: PeerIdentity, nonce: bytes) -> None:
         assert len(nonce) == NONCE_BYTES
         self._secret = secret
-        self._me = me
+        self.me = me
         self._nonce = nonce
         self._hello: PeerHelloRequest | None = None  # answered, and not proved yet
         self._answered = False
@@ -114,16 +117,18 @@ class Answering:
         if self._answered:
             raise AccessDeniedError("a second peer_hello on one connection")
         self._answered = True
-        _check_other(self._me, hello.identity)
+        _check_other(self.me, hello.identity)
         self._hello = hello
         proof = self._proof(_ROLE_ANSWERING, hello)
-        return PeerHelloResponse(identity=self._me, nonce=self._nonce, proof=proof)
+        return PeerHelloResponse(identity=self.me, nonce=self._nonce, proof=proof)
 
     def check(self, prove: PeerProveRequest) -> PeerIdentity:
         """Who the peer is, now that it is proved. The connection is that peer's from here on.
 
-        Raises ``AccessDeniedError`` (another secret, no ``hello`` before it, or a second try),
-        ``WrongClusterError`` or ``UnsupportedVersionError``.
+        What it says of its cluster is left to ``check_cluster``.
+
+        Raises ``AccessDeniedError`` (another secret, no ``hello`` before it, or a second try) or
+        ``UnsupportedVersionError``.
         """
         hello, self._hello = self._hello, None
         if hello is None:
@@ -131,11 +136,11 @@ class Answering:
         wanted = self._proof(_ROLE_DIALLING, hello)
         if not hmac.compare_digest(wanted, prove.proof):
             raise _no_proof(hello.identity)
-        _check_peer(self._me, hello.identity)
+        _check_version(hello.identity)
         return hello.identity
 
     def _proof(self, role: bytes, hello: PeerHelloRequest) -> bytes:
-        return _proof(self._secret, role, hello, self._me, self._nonce)
+        return _proof(self._secret, role, hello, self.me, self._nonce)
 
 
 def agreed_version(one: PeerIdentity, other: PeerIdentity) -> int:
@@ -208,6 +213,7 @@ def _fields(identity: PeerIdentity) -> Iterator[bytes]:
         identity.cluster_id,
         identity.run,
         identity.journal_sequence,
+        identity.voters,
     ):
         yield str(value).encode("utf-8")
 
@@ -234,14 +240,27 @@ def _check_other(me: PeerIdentity, peer: PeerIdentity) -> None:
         )
 
 
-def _check_peer(me: PeerIdentity, peer: PeerIdentity) -> None:
-    """A proved peer may be talked to: the same cluster, and a version that both speak."""
+def check_cluster(me: PeerIdentity, peer: PeerIdentity) -> None:
+    """A proved peer may be talked to: it is not of another cluster, by its id or by its voters.
+
+    Raises ``WrongClusterError``, which names the difference.
+    """
     if me.cluster_id and peer.cluster_id and me.cluster_id != peer.cluster_id:
         raise WrongClusterError(
             f"broker {peer.broker_id} at {peer.host}:{peer.port} belongs to cluster "
             f"{peer.cluster_id}, and broker {me.broker_id} to {me.cluster_id}; check the "
             "addresses of its peers"
         )
+    if me.voters != peer.voters:
+        raise WrongClusterError(
+            f"broker {peer.broker_id} at {peer.host}:{peer.port} has the voters "
+            f"{peer.voters}, and broker {me.broker_id} has {me.voters}: give every broker of the "
+            "cluster the same list (voters)"
+        )
+
+
+def _check_version(peer: PeerIdentity) -> None:
+    """Both sides speak some version."""
     if peer.protocol_version < PEER_PROTOCOL_VERSION_MIN:
         raise UnsupportedVersionError(
             f"broker {peer.broker_id} speaks the peer protocol up to version "

@@ -48,12 +48,6 @@ class ClusterCommand(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
             raise InvalidRequestError(f"{type(self).__name__}: {error}") from error
 
 
-class InitCluster(ClusterCommand, frozen=True, tag="init_cluster"):
-    """Name the cluster, once: later ones change nothing. Gives the id that it has."""
-
-    cluster_id: Id
-
-
 class RegisterBroker(ClusterCommand, frozen=True, tag="register_broker"):
     """A broker has started. Gives its broker epoch; it is fenced until ``UnfenceBroker``.
 
@@ -138,8 +132,7 @@ class SetReplicas(ClusterCommand, frozen=True, tag="set_replicas"):
 
 
 AnyClusterCommand: TypeAlias = (
-    InitCluster
-    | RegisterBroker
+    RegisterBroker
     | FenceBroker
     | UnfenceBroker
     | CreateTopic

@@ -160,6 +160,11 @@ def encode_records(records: ClusterRecords) -> bytes:
     return _encoder.encode(snapshot)
 
 
+def founding_state(cluster_id: str) -> bytes:
+    """What the ``cluster`` group of a new cluster begins with: the cluster's id, and no more."""
+    return encode_records(ClusterRecords(cluster_id=cluster_id, version=1))
+
+
 def decode_records(data: bytes) -> ClusterRecords:
     """The state in ``data``; of no bytes, the state before the first command.
 

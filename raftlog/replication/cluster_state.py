@@ -26,6 +26,7 @@ from raftlog.errors import (
     TopicExistsError,
     UnknownPartitionError,
     UnknownTopicError,
+    WrongClusterError,
 )
 from raftlog.replication.cluster_commands import (
     INT63_MAX,
@@ -36,7 +37,6 @@ from raftlog.replication.cluster_commands import (
     CreateTopic,
     DeleteTopic,
     FenceBroker,
-    InitCluster,
     RegisterBroker,
     SetReplicas,
     UnfenceBroker,
@@ -177,9 +177,15 @@ class ClusterMachine:
     def restore(self, snapshot: bytes) -> None:
         """Take over the state of a snapshot; no bytes are the state before the first command.
 
-        Raises what ``decode_records`` raises, and has changed nothing then.
+        Raises what ``decode_records`` raises, and ``WrongClusterError`` for the state of another
+        cluster; has changed nothing then.
         """
         before, after = self._records, decode_records(snapshot)
+        if before.cluster_id not in {"", after.cluster_id}:
+            raise WrongClusterError(
+                f"a state of cluster {after.cluster_id or '(none)'}, and this broker belongs to "
+                f"{before.cluster_id}"
+            )
         self._records = after
         self._names = {topic.id: name for name, topic in after.topics.items()}
         self._loads = Loads()
@@ -195,12 +201,6 @@ class ClusterMachine:
             self.on_change(change)
 
     # -- brokers -----------------------------------------------------------------------------------
-
-    def _init(self, command: InitCluster) -> tuple[str, ClusterChange]:
-        if not self.cluster_id:
-            self._records.cluster_id = command.cluster_id
-            self._records.version += 1
-        return self.cluster_id, ClusterChange()
 
     def _register(self, command: RegisterBroker) -> tuple[int, ClusterChange]:
         held = self.brokers.get(command.id)
@@ -483,7 +483,6 @@ def _differing(before: Mapping[Key, object], after: Mapping[Key, object]) -> fro
 _HANDLERS: Final[
     dict[type[ClusterCommand], Callable[[ClusterMachine, Any], tuple[object, ClusterChange]]]
 ] = {
-    InitCluster: ClusterMachine._init,
     RegisterBroker: ClusterMachine._register,
     FenceBroker: ClusterMachine._fence,
     UnfenceBroker: ClusterMachine._fence,

@@ -113,9 +113,15 @@ class ConsensusPlane:
         """``ConsensusNode.close_group``; ``forget`` drops what the journal has of it."""
         self._enter(lambda _now: self._node.close_group(group_id, forget=forget))
 
-    def force_generation(self, group_id: str, voters: Mapping[int, str]) -> None:
+    def force_generation(
+        self, group_id: str, voters: Mapping[int, str], base: bytes | None = None
+    ) -> None:
         """``ConsensusNode.force_generation``: an operator's recovery after loss of the majority."""
-        self._enter(lambda now: self._node.force_generation(group_id, voters, now))
+        self._enter(lambda now: self._node.force_generation(group_id, voters, now, base))
+
+    def found(self, group_id: str, voters: Mapping[int, str], base: bytes) -> None:
+        """``ConsensusNode.found``: the first generation of a group in which nobody had a vote."""
+        self._enter(lambda now: self._node.found(group_id, voters, base, now))
 
     def propose_bytes(self, group_id: str, command: bytes, done: OutcomeDone) -> None:
         """Propose a command; ``done`` is called once, later."""

@@ -47,6 +47,7 @@ class TopicTable:
         self._topics: dict[str, HostedTopic] = {}
         self.state_of: StateOf | None = None  # None: every host leads alone
         self.is_complete = True  # False while there may be topics that are not known here yet
+        self.waits_for = ""  # why not, while this broker is in no cluster
         self.on_change: Callable[[], None] | None = None  # topics have come, gone or grown
 
     def __iter__(self) -> Iterator[HostedTopic]:
@@ -109,7 +110,8 @@ class TopicTable:
         """Raise ``ClusterNotReadyError`` while what is not here may be somewhere else."""
         if not self.is_complete:
             raise ClusterNotReadyError(
-                "this broker has just started, and has not heard yet what topics the cluster has"
+                "this broker has not heard yet what topics the cluster has: "
+                + (self.waits_for or "it has just started")
             )
 
     def host(self, name: str, partition: int) -> PartitionHost:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgpack
 import pytest
 
 from raftlog.consensus import Applied, ConsensusSettings, NotProposed, Unknown, envelope
@@ -224,37 +225,73 @@ def test_a_voter_that_lost_its_disk_is_no_voter() -> None:
     assert leader.commands() == [b"a"]
 
 
-def test_unnamed_voters_are_those_that_are_met_first() -> None:
-    network = Network(3, connect=False)
-    for broker in network.brokers.values():
-        broker.open(GROUP, {1: "", 2: "", 3: ""})
-    network.connect_all()
-    network.agree(b"a")
-    assert network[1].status().voters == network.voters()
-    network.cut_all(3)
-    wiped = network.add(3, "another disk")
-    wiped.open(GROUP, {1: "", 2: "", 3: ""})
-    network.connect_all()
-    network.run(10)
-    assert wiped.commands() == []
-    for each in (1, 2):
-        assert network[each].status().voters[3] == "disk-3"
-        network[each].restart()
-        assert network[each].status().voters[3] == "disk-3", "for good"
-    network.connect(1, 2)
-    network.connect(2, 3)
-    network.run(3)
-    assert network[1].commands() == network[2].commands() == [b"a"]
-    assert network[2].status().voters[3] == "disk-3"
+UNNAMED = {1: "", 2: "", 3: ""}
 
 
-def test_an_unnamed_voter_is_named_by_the_next_seal() -> None:
+def test_without_named_directories_nobody_votes() -> None:
     network = Network(3)
     for broker in network.brokers.values():
-        broker.open(GROUP, {1: "", 2: "", 3: ""})
-    network.leader().seal(network.voters())
+        broker.open(GROUP, UNNAMED)
+    network.run(30)
+    assert {broker.status().role for broker in network.brokers.values()} == {"observer"}
+
+
+def test_who_founds_the_group_offers_it_to_those_that_are_there_at_once() -> None:
+    network = Network(3)
+    for broker in network.brokers.values():
+        broker.open(GROUP, UNNAMED)
     network.run(1)
-    assert network[2].journal.group(GROUP).voters == network.voters()
+    base = bytes(msgpack.packb([b"founded"]))
+    network[1].node.found(GROUP, network.voters(), base, network.now)
+    network[1].sync()
+    network.run(2)
+    assert {broker.status().generation for broker in network.brokers.values()} == {1}
+    network.agree(b"a")
+    for broker in network.brokers.values():
+        assert broker.status().voters == network.voters()
+        assert broker.commands() == [b"founded", b"a"]
+        broker.restart()
+        assert broker.status().generation == 1, "durable before anybody heard of it"
+
+
+def test_a_directory_that_took_no_part_in_the_founding_has_no_vote() -> None:
+    """It hears of the group from those that did, and is a voter from a later generation on."""
+    network = Network(3, connect=False)
+    for broker in network.brokers.values():
+        broker.open(GROUP, UNNAMED)
+    voters = network.voters()
+    network.connect_all()
+    network[1].node.found(GROUP, voters, ListMachine().snapshot(), network.now)
+    network[1].sync()
+    network.run(2)
+    network.agree(b"a")
+    network.cut_all(3)
+    wiped = network.add(3, "another disk")
+    wiped.open(GROUP, UNNAMED)
+    network.connect(1, 3)
+    network.run(10)
+    assert wiped.status().role == "observer"
+    assert wiped.status().voters == voters
+    leaders = [broker.id for broker in network.brokers.values() if broker.is_leader()]
+    assert 3 not in leaders
+    network.connect_all()
+    network.run(3)
+    network.leader().seal({**voters, 3: "another disk"})
+    network.run(3)
+    assert wiped.status().role != "observer"
+    network.agree(b"b")
+
+
+def test_an_operators_base_takes_the_place_of_what_this_broker_has() -> None:
+    network = opened()
+    network.agree(b"a")
+    network.cut_all(1)
+    base = bytes(msgpack.packb([b"newer"]))
+    network[1].node.force_generation(GROUP, {1: "disk-1"}, network.now, base)
+    network[1].sync()
+    network.run(2)
+    assert network[1].is_leader()
+    assert network[1].commands() == [b"newer"]
 
 
 # -- offers and hellos -----------------------------------------------------------------------------

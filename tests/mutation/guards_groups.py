@@ -97,10 +97,7 @@ GENERATIONS: Final = [
         "self.voters.get(peer)\n",
         new="        return link is not None and link.is_up and peer in self.voters\n",
         tests=(
-            (
-                "tests/consensus/test_hosted_group.py"
-                "::test_unnamed_voters_are_those_that_are_met_first"
-            ),
+            "tests/consensus/test_hosted_group.py::test_a_voter_that_lost_its_disk_is_no_voter",
         ),
     ),
     Guard(
@@ -113,19 +110,6 @@ GENERATIONS: Final = [
             (
                 "tests/consensus/test_guards_voters.py"
                 "::test_the_answer_of_a_broker_that_has_no_vote_counts_for_nothing"
-            ),
-        ),
-    ),
-    Guard(
-        name="an unnamed voter is the first that was met",
-        why="of a voter that is known by its number only, a second disk votes too",
-        module="raftlog/consensus/node.py",
-        old="        if not (is_other and any(host.leaves_unnamed(peer) for host in hosts)):\n",
-        new="        if peer >= 0:\n",
-        tests=(
-            (
-                "tests/consensus/test_hosted_group.py"
-                "::test_unnamed_voters_are_those_that_are_met_first"
             ),
         ),
     ),
@@ -261,8 +245,8 @@ LINKS: Final = [
         name="boots of peers are remembered",
         why="after a restart an old copy of a peer's disk is believed (S22)",
         module="raftlog/consensus/node.py",
-        old="            self._journal.note_peer(peer, directory_id, boot, run)\n",
-        new="            self._journal.peers.get(peer)\n",
+        old="        self._journal.note_peer(peer, directory_id, boot, run)\n",
+        new="        self._journal.peers.get(peer)\n",
         tests=(
             (
                 "tests/consensus/test_node_bad_input.py"

@@ -190,9 +190,9 @@ PEERS: Final = [
     Guard(
         name="peers are checked before they are admitted",
         why="a proved broker that may not take part does",
-        module="raftlog/server/handlers/peer.py",
-        old="        peering.registry.admit_incoming(peer, connection)\n",
-        new="        peering.registry.latest(peer.broker_id)\n",
+        module="raftlog/server/peers/peering.py",
+        old="        self.registry.admit_incoming(peer, connection)\n",
+        new="        self.registry.latest(peer.broker_id)\n",
         tests=(
             (
                 "tests/server/handlers/test_peer.py"

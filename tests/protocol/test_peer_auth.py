@@ -35,6 +35,7 @@ from raftlog.protocol.peer_auth import (
     Dialling,
     agreed_version,
     check_boot,
+    check_cluster,
     check_journal,
 )
 from tests.protocol import strategies
@@ -126,14 +127,22 @@ def test_a_broker_that_has_yet_to_join_is_let_in(mine: str, theirs: str) -> None
 
 
 def test_another_cluster_is_told_so_by_both_sides() -> None:
+    """Once both have proved themselves, so that each knows that it is a broker who says so."""
     stranger = identity(2, cluster_id="other")
+    assert shake_hands(dialling(), answering(stranger)) == ONE
     with pytest.raises(WrongClusterError, match=r"broker 2 .* cluster other, and broker 1 to c"):
-        shake_hands(dialling(), answering(stranger))
-    other, hello = answering(stranger), dialling().hello()
-    other.answer(hello)
-    prove = PeerProveRequest(proof=proof("dialling", hello, stranger))  # one that does not look
+        check_cluster(ONE, stranger)
     with pytest.raises(WrongClusterError, match=r"broker 1 .* cluster c, and broker 2 to other"):
-        other.check(prove)
+        check_cluster(stranger, ONE)
+
+
+def test_another_list_of_voters_is_another_cluster() -> None:
+    one, other = identity(1, voters="1,2,3"), identity(3, voters="3", cluster_id="")
+    check_cluster(one, identity(3, voters="1,2,3"))
+    with pytest.raises(WrongClusterError, match=r"broker 3 .* voters 3, and broker 1 has 1,2,3"):
+        check_cluster(one, other)
+    with pytest.raises(WrongClusterError, match=r"broker 1 .* voters 1,2,3, and broker 3 has 3"):
+        check_cluster(other, one)
 
 
 def test_a_namesake_is_refused_before_it_gets_a_proof() -> None:
@@ -191,7 +200,7 @@ def test_a_proof_is_what_the_page_says() -> None:
     response = other.answer(one.hello())
     assert response == forged(one, TWO)
     assert one.check(response).proof == proof("dialling", one.hello(), TWO)
-    golden = "745a7ff7c6cd9d3ef04030a0080cc9a406e5515fff69ae8914f3bbb95f3c615c"
+    golden = "b51e2f5b24fb62e4bc978607c146b4f06b74f74203dda31950b2c2c5aa780474"
     assert response.proof.hex() == golden
 
 
@@ -264,6 +273,7 @@ FIELDS = [
     "cluster_id",
     "run",
     "journal_sequence",
+    "voters",
 ]
 
 

@@ -9,11 +9,11 @@ from raftlog.replication.cluster_commands import (
     ClusterCommand,
     CreateTopic,
     FenceBroker,
-    InitCluster,
     RegisterBroker,
     SetReplicas,
     UnfenceBroker,
 )
+from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.cluster_state import ClusterMachine, Done, Refused, TopicRecord
 
 
@@ -61,7 +61,7 @@ def fence(machine: ClusterMachine, id_: int) -> None:
 
 def cluster(brokers: int) -> ClusterMachine:
     machine = ClusterMachine()
-    done(machine, InitCluster(cluster_id="c"))
+    machine.restore(founding_state("c"))
     for id_ in range(1, brokers + 1):
         join(machine, id_)
     return machine

@@ -20,6 +20,7 @@ from raftlog.errors import (
     TopicExistsError,
     UnknownPartitionError,
     UnknownTopicError,
+    WrongClusterError,
 )
 from raftlog.replication.cluster_commands import (
     AddPartitions,
@@ -27,10 +28,10 @@ from raftlog.replication.cluster_commands import (
     AlterTopic,
     DeleteTopic,
     FenceBroker,
-    InitCluster,
     SetReplicas,
     UnfenceBroker,
 )
+from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.cluster_state import (
     Birth,
     ClusterMachine,
@@ -52,10 +53,15 @@ from tests.replication.clusters import (
 def test_a_cluster_is_named_once() -> None:
     machine = ClusterMachine()
     assert machine.cluster_id == ""
-    assert done(machine, InitCluster(cluster_id="one")) == "one"
-    assert machine.version == 1
-    assert done(machine, InitCluster(cluster_id="two")) == "one"
-    assert (machine.cluster_id, machine.version) == ("one", 1)
+    machine.restore(founding_state("one"))
+    join(machine, 1)
+    before = machine.snapshot()
+    for other in (founding_state("two"), b""):
+        with pytest.raises(WrongClusterError, match="belongs to one"):
+            machine.restore(other)
+        assert machine.snapshot() == before
+    machine.restore(founding_state("one"))
+    assert (machine.cluster_id, machine.version, dict(machine.brokers)) == ("one", 1, {})
 
 
 def test_a_broker_is_fenced_until_it_is_let_in() -> None:

@@ -99,6 +99,5 @@ class Liveness:
             broker: directory
             for broker in sorted(set(wanted))
             if broker in self._up
-            and (directory := self._up[broker].directory_id) != voters.get(broker, "?")
-            and voters.get(broker) != ""
+            and (directory := self._up[broker].directory_id) != voters.get(broker)
         }

@@ -16,7 +16,6 @@ from raftlog.consensus import Applied, Outcome
 from raftlog.replication.cluster_commands import (
     ClusterCommand,
     FenceBroker,
-    InitCluster,
     RegisterBroker,
     UnfenceBroker,
 )
@@ -39,29 +38,25 @@ class Membership:
         *,
         rack: str,
         voters: Sequence[int],
-        known_id: Callable[[], str],
         address: Callable[[], Address],
         machine: ClusterMachine,
         plane: ConsensusPlane,
         liveness: Liveness,
         session_seconds: float,
-        new_id: Callable[[], str],
         is_ready: Callable[[], bool],
     ) -> None:
-        """``voters``: of the cluster's own group. ``known_id``: the cluster's on the disk, or "".
+        """``voters``: of the cluster's own group, as configured.
 
         ``is_ready``: whether everything that the cluster says this broker has is open."""
         self._broker_id = broker_id
         self._me = me
         self._rack = rack
         self._voters = voters
-        self._known_id = known_id
         self._address = address
         self._machine = machine
         self._plane = plane
         self._liveness = liveness
         self._session_seconds = session_seconds
-        self._new_id = new_id
         self._is_ready = is_ready
         self._deciding = False
         self._refused: tuple[ClusterCommand, int] | None = None  # and the version that refused it
@@ -95,10 +90,7 @@ class Membership:
 
     def _wanted(self) -> ClusterCommand | None:
         machine = self._machine
-        if not machine.cluster_id:
-            leads = self._plane.leads(CLUSTER_GROUP)
-            return InitCluster(cluster_id=self._known_id() or self._new_id()) if leads else None
-        if self.is_leaving:
+        if not machine.cluster_id or self.is_leaving:
             return None
         command: ClusterCommand | None = None
         if not self.is_registered:

@@ -25,6 +25,7 @@ from raftlog.server.cluster.administration import ClusterTopics
 from raftlog.server.cluster.arbiter import Arbiter
 from raftlog.server.cluster.confirmation import confirm
 from raftlog.server.cluster.fetcher import ReplicaFetcher, ReplicaFetchers
+from raftlog.server.cluster.founding import Founder
 from raftlog.server.cluster.gossip import Gossip
 from raftlog.server.cluster.handover import Handover
 from raftlog.server.cluster.journal_room import JournalRoom
@@ -98,13 +99,7 @@ class ClusterNode:
         )
         self._registry = self._make_registry()
         self.links: PeerLinks = self._make_links(secret)
-        self.peering = Peering(
-            secret=secret,
-            me=self._identity,
-            nonce=self._nonce,
-            registry=self._registry,
-            receive=self.plane.receive,
-        )
+        self.peering = self._make_peering(secret)
         self.fetchers = ReplicaFetchers(self._make_fetcher)
         self.gossip = Gossip(
             self.broker_id, self.plane, self.links, brokers=lambda: sorted(self.machine.brokers)
@@ -120,6 +115,7 @@ class ClusterNode:
             rebalance_delay_seconds=config.leader_rebalance_delay_ms / 1_000,
         )
         self.membership = self._make_membership()
+        self._founder = self._make_founder()
         self.topics = ClusterTopics(
             self.machine,
             self.plane,
@@ -136,6 +132,7 @@ class ClusterNode:
         self._changed_groups: dict[str, None] = {}
         self._looks = 0
         self._is_current = False
+        self._refusals: dict[int, str] = {}  # by peer, why it and this broker do not work together
         self.on_role: Callable[[], None] | None = None  # a host has begun to lead or to follow
         self.on_topics: Callable[[], None] | None = None  # others were agreed on, or more of them
         self.on_version: Callable[[], None] | None = None  # anything else was agreed on
@@ -191,6 +188,16 @@ class ClusterNode:
             broker_epoch=self._broker_epoch,
         )
 
+    def _make_peering(self, secret: bytes) -> Peering:
+        return Peering(
+            secret=secret,
+            me=self._identity,
+            nonce=self._nonce,
+            registry=self._registry,
+            receive=self.plane.receive,
+            on_refused=self._refused,
+        )
+
     def _make_partitions(self) -> Partitions:
         return Partitions(
             self.broker_id,
@@ -214,14 +221,25 @@ class ClusterNode:
             self.me,
             rack=config.rack,
             voters=[voter.id for voter in config.voters],
-            known_id=lambda: self._store.identity.cluster_id,
             address=services.address,
             machine=self.machine,
             plane=self.plane,
             liveness=self.liveness,
             session_seconds=config.broker_session_timeout_ms / 1_000,
-            new_id=services.new_id,
             is_ready=lambda: self.partitions.is_ready,
+        )
+
+    def _make_founder(self) -> Founder:
+        return Founder(
+            self._config,
+            self._store,
+            machine=self.machine,
+            plane=self.plane,
+            journal=self._journal,
+            peer=self.links.identity,
+            topics=self._topics,
+            now=self._loop.time,
+            new_id=self._services.new_id,
         )
 
     def _make_fetcher(self, leader: int) -> ReplicaFetcher:
@@ -242,14 +260,11 @@ class ClusterNode:
 
     def start(self) -> None:
         """Take part: open the cluster's group, and dial the others."""
-        own = self._store.identity.directory_id
         self.plane.open_group(
             CLUSTER_GROUP,
             self.machine,
-            voters={
-                voter.id: own if voter.id == self.broker_id else "" for voter in self._config.voters
-            },
-            base=self.machine.snapshot(),
+            voters={voter.id: "" for voter in self._config.voters},  # until it is founded
+            base=b"",
         )
         self._set_addresses()
         self._look()
@@ -334,8 +349,10 @@ class ClusterNode:
         self._loop.call_later(GRACE_SECONDS + 0.01, self._look_soon, 0.0)
 
     def _refused(self, peer: int, error: RaftlogError) -> None:
-        logger.error("broker %d and this one cannot work together: %s", peer, error)
-        self.membership.refusal = str(error)
+        if str(error) != self._refusals.get(peer):
+            logger.error("broker %d and this one cannot work together: %s", peer, error)
+        self._refusals[peer] = self.membership.refusal = str(error)
+        self._founder.refused()
 
     def _raft_changed(self, group_id: str) -> None:
         """A group has another Raft leader: maybe this broker, which looks after it then."""
@@ -361,9 +378,6 @@ class ClusterNode:
         if change.brokers:
             self._set_addresses()
             self._look_soon(0.0)
-        known = self.machine.cluster_id
-        if known and self._store.identity.cluster_id != known:
-            self._store.adopt_cluster_id(known)
 
     def _role_changed(self, member: Member) -> None:
         host = member.host
@@ -393,6 +407,7 @@ class ClusterNode:
         self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
         self._looks += 1
         self._journal_room.look()
+        self._founder.look()
         self.membership.look()
         if not self._is_current and self.membership.is_registered:
             self._is_current = True  # what was agreed on up to this run's registration is here
@@ -438,6 +453,7 @@ class ClusterNode:
             cluster_id=self.machine.cluster_id or self._store.identity.cluster_id,
             run=self._run,
             journal_sequence=self._journal.opened_sequence,
+            voters=",".join(str(voter.id) for voter in self._config.voters),
         )
 
     def _broker_epoch(self) -> int:

@@ -60,8 +60,7 @@ def handle_prove(context: PeeringContext, request: Request, reply: Reply) -> Non
         peering = context.clustered().peering
         if connection.answering is None:
             raise AccessDeniedError("peer_prove has to follow a peer_hello, once")
-        peer = connection.answering.check(message)
-        peering.registry.admit_incoming(peer, connection)
+        peer = peering.admit(connection.answering, message, connection)
     except RaftlogError as error:
         _turn_away(reply, error)
     else:

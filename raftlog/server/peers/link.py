@@ -31,7 +31,7 @@ from raftlog.errors import (
 from raftlog.protocol import api as apis
 from raftlog.protocol.handshake import ApiVersionsRequest, ApiVersionsResponse
 from raftlog.protocol.peer import PeerHelloResponse, PeerIdentity, PeerPingRequest
-from raftlog.protocol.peer_auth import Dialling
+from raftlog.protocol.peer_auth import Dialling, check_cluster
 from raftlog.protocol.schema import Message
 from raftlog.server.peers.channel import PeerChannel, PeerConnector
 from raftlog.server.peers.registry import PeerRegistry
@@ -210,6 +210,10 @@ class PeerLink:
         except _REFUSALS as error:
             raise _NotIntroducedError(error) from error
         await _ask(channel, apis.PEER_PROVE, prove)
+        try:
+            check_cluster(me, hello.identity)
+        except WrongClusterError as error:
+            raise _NotIntroducedError(error) from error
         return hello.identity
 
     def _rise(self, channel: PeerChannel, identity: PeerIdentity) -> None:

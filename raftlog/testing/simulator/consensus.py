@@ -92,8 +92,7 @@ class _Day:
         drawn = [fault for fault in FAULTS if random.random() < share]
         chosen = drawn if mix.faults is None else mix.faults
         self.faults = tuple(fault for fault in FAULTS if fault in chosen)
-        unpinned = "unpinned" in self.faults
-        voters = {n: "" if unpinned else first_directory(n) for n in range(1, brokers + 1)}
+        voters = {n: first_directory(n) for n in range(1, brokers + 1)}
         self.world = World(seed, brokers, {f"g{number}": voters for number in range(groups)})
         self.harm = Harm(self.world, self.faults)
         self.random = self.world.random

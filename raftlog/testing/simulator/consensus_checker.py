@@ -148,7 +148,7 @@ class Checker:
             )
 
     def _directories(self, voters: Mapping[int, str]) -> list[str]:
-        return [voters[broker_id] or first_directory(broker_id) for broker_id in sorted(voters)]
+        return [voters[broker_id] for broker_id in sorted(voters)]
 
     def _holds(
         self, directory: str, group_id: GroupId, generation: int, position: int, entry: Entry

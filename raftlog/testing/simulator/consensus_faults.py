@@ -229,11 +229,10 @@ HARMS: Final[Mapping[str, Callable[[Harm], None]]] = {
     "flap": Harm.flap,
     "one way": Harm.silence,
 }
-# These are not events: "drift" is of clocks, others are of wires, of commands that are "large", of
-# administrators' seals (for no reason, or with other voters) and of groups whose first voters'
-# directories are not known.
+# These are not events: "drift" is of clocks, others are of wires, of commands that are "large" and
+# of administrators' seals (for no reason, or with other voters).
 FAULTS: Final = (
     *HARMS,
     *("drift", "half open", "late", "duplicate", "reorder", "large"),
-    *("seal", "voters", "unpinned"),
+    *("seal", "voters"),
 )

@@ -264,8 +264,7 @@ class World:
         views = [view.group(group_id) for view in self.checker.views.values()]
         group = max(views, key=lambda group: group.generation, default=None)
         voters = self.groups[group_id] if group is None or group.is_new else group.voters
-        known = {number: voters[number] or first_directory(number) for number in sorted(voters)}
-        return (0 if group is None else group.generation), known
+        return (0 if group is None else group.generation), dict(sorted(voters.items()))
 
 
 COUNTED: Final = (

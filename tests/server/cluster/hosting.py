@@ -8,8 +8,8 @@ from typing import Any
 from raftlog.config import BrokerConfig
 from raftlog.replication.cluster_commands import (
     CreateTopic,
-    InitCluster,
 )
+from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.cluster_state import ClusterChange, TopicRecord
 from raftlog.replication.commands import Elect
 from raftlog.replication.partition_state import PartitionState
@@ -59,7 +59,7 @@ class Hosting:
         self.partitions.look_at_topics(sorted(change.topics))
 
     async def begin(self) -> None:
-        self.s.command(InitCluster(cluster_id="c"))
+        self.s.machine.restore(founding_state("c"))
         self.s.register(1, 2, 3)
 
     async def create(

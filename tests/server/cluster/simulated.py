@@ -25,7 +25,7 @@ class Cluster:
     def __init__(self, world: World) -> None:
         self.world = world
         self._clients = 0
-        world.boot()
+        world.boot()  # those that do not run yet
         self.until(lambda: all(self.node(n).membership.is_in for n in (1, 2, 3)))
         self.until(lambda: len(self.node(1).other_brokers()) == 2)
 

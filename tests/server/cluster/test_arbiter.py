@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from raftlog.replication.cluster_commands import CreateTopic, InitCluster, SetReplicas
+from raftlog.replication.cluster_commands import CreateTopic, SetReplicas
 from raftlog.replication.cluster_commands import decode_command as decode_cluster_command
+from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.commands import ChangeReplicas, Elect
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.cluster.arbiter import REBALANCED_AT_A_TIME, Arbiter
@@ -171,7 +172,7 @@ def test_a_replica_that_is_gone_for_long_is_replaced_by_a_witness() -> None:
 
 
 def topic(s: Scene) -> None:
-    s.command(InitCluster(cluster_id="c"))
+    s.machine.restore(founding_state("c"))
     s.register(1, 2, 3)
     s.command(CreateTopic(name="t", topic_id=TOPIC_ID, partitions=1, replication_factor=2))
 

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from raftlog.replication.cluster_commands import FenceBroker, InitCluster
+from raftlog.replication.cluster_commands import FenceBroker
+from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.commands import Elect
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.cluster.handover import Handover
@@ -30,7 +31,7 @@ class Leaving:
 
     def __init__(self, s: Scene, *states: PartitionState) -> None:
         self.s = s
-        s.command(InitCluster(cluster_id="c"))
+        s.machine.restore(founding_state("c"))
         s.register(1, 2, 3)
         s.see(2, 3)
         s.plane.machines[CLUSTER_GROUP] = s.machine

@@ -95,9 +95,10 @@ def test_who_is_to_vote_on_another_disk(s: Scene) -> None:
     s.liveness.link_up(2, TWO)
     s.liveness.link_up(3, Incarnation("new-3", 1))
     s.liveness.link_up(4, Incarnation("disk-4", 1))
-    voters = {1: "disk-1", 2: "disk-2", 3: "disk-3", 4: ""}
-    # 2 votes as it is; 3 has a new disk; the disk of 4 is the first that is met.
-    assert s.liveness.changed_directories(voters, [1, 2, 3, 4]) == {3: "new-3"}
+    voters = {1: "disk-1", 2: "disk-2", 3: "disk-3"}
+    # 2 votes as it is; 3 has a new disk; 4 has no vote yet.
+    changed = s.liveness.changed_directories(voters, [1, 2, 3, 4])
+    assert changed == {3: "new-3", 4: "disk-4"}
     # 5 has no vote, and is not there; 2 has none any more, and is.
     assert s.liveness.changed_directories({1: "disk-1"}, [1, 2, 5]) == {2: "disk-2"}
     # 3 is not wanted.

@@ -13,11 +13,11 @@ from raftlog.consensus import Applied
 from raftlog.replication.cluster_commands import (
     ClusterCommand,
     FenceBroker,
-    InitCluster,
     RegisterBroker,
     UnfenceBroker,
     decode_command,
 )
+from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.cluster_state import Refused
 from raftlog.server.cluster.liveness import Incarnation
 from raftlog.server.cluster.membership import CLUSTER_GROUP, Membership
@@ -29,7 +29,7 @@ SESSION_S = 3.0
 class Joining:
     """This broker is 1; voters are 1, 2 and 3."""
 
-    def __init__(self, s: Scene, *, leads: bool = True, known_id: str = "") -> None:
+    def __init__(self, s: Scene, *, leads: bool = True) -> None:
         self.s = s
         self.is_ready = True
         self.address = Address("h", 1)
@@ -42,13 +42,11 @@ class Joining:
             s.me,
             rack="r1",
             voters=[1, 2, 3],
-            known_id=lambda: known_id,
             address=lambda: self.address,
             machine=s.machine,
             plane=s.plane.as_plane,
             liveness=s.liveness,
             session_seconds=SESSION_S,
-            new_id=lambda: "new-cluster",
             is_ready=lambda: self.is_ready,
         )
 
@@ -64,14 +62,14 @@ class Joining:
 
 
 def named(s: Scene) -> None:
-    s.command(InitCluster(cluster_id="c"))
+    s.machine.restore(founding_state("c"))
 
 
 def test_from_nothing_to_a_member() -> None:
     async def test(s: Scene) -> None:
         j = Joining(s)
-        assert j.wants() == InitCluster(cluster_id="new-cluster")
-        j.agree()
+        assert j.wants() is None, "there is no cluster yet"
+        named(s)
         assert not j.membership.is_registered
         registration = j.wants()
         assert registration == RegisterBroker(
@@ -84,21 +82,6 @@ def test_from_nothing_to_a_member() -> None:
         j.agree()
         assert j.membership.is_in
         assert j.wants() is None
-
-    play(test)
-
-
-def test_a_cluster_that_had_a_name_keeps_it() -> None:
-    async def test(s: Scene) -> None:
-        j = Joining(s, known_id="of-old")
-        assert j.wants() == InitCluster(cluster_id="of-old")
-
-    play(test)
-
-
-def test_only_the_leader_names_the_cluster() -> None:
-    async def test(s: Scene) -> None:
-        assert Joining(s, leads=False).wants() is None
 
     play(test)
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from raftlog.errors import CommitUnknownError, RaftlogError
-from raftlog.replication.cluster_commands import CreateTopic, InitCluster, SetReplicas
+from raftlog.replication.cluster_commands import CreateTopic, SetReplicas
+from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.commands import ChangeIsr, Elect
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.cluster.roles import NOTHING
@@ -198,7 +199,7 @@ def test_an_old_state_makes_no_copy() -> None:
 
 def test_a_copy_goes_when_the_cluster_too_knows_that_it_is_no_replicas() -> None:
     async def test(s: Scene) -> None:
-        s.command(InitCluster(cluster_id="c"))
+        s.machine.restore(founding_state("c"))
         s.register(1, 2, 3)
         s.command(CreateTopic(name="t", topic_id=TOPIC_ID, partitions=1, replication_factor=3))
         a = Acting(s, state_of(2, 3, witnesses=[1], version=7))

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from raftlog.errors import AccessDeniedError
+from raftlog.errors import (
+    AccessDeniedError,
+    BrokerUnavailableError,
+    RaftlogError,
+    WrongClusterError,
+)
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.protocol.peer_auth import Dialling
 from raftlog.server.peers.peering import Peering
@@ -23,18 +30,26 @@ def identity(broker_id: int, cluster_id: str = "") -> PeerIdentity:
     )
 
 
-def test_each_handshake_is_with_a_nonce_of_its_own_and_who_we_are_now() -> None:
-    known = ["", "c1"]
+def peering_of(
+    me: Callable[[], PeerIdentity],
+    on_refused: Callable[[int, RaftlogError], None] = lambda _peer, _error: None,
+) -> Peering:
     nonces = iter([bytes([1] * 32), bytes([2] * 32)])
-    peering = Peering(
+    return Peering(
         secret=b"sesame",
-        me=lambda: identity(1, known.pop(0)),
+        me=me,
         nonce=lambda: next(nonces),
         registry=PeerRegistry(
             seen=lambda _id: None, heard=lambda _id: None, time=lambda: 0.0, session_timeout_s=1.0
         ),
         receive=lambda _peer, _envelope: None,
+        on_refused=on_refused,
     )
+
+
+def test_each_handshake_is_with_a_nonce_of_its_own_and_who_we_are_now() -> None:
+    known = ["", "c1"]
+    peering = peering_of(lambda: identity(1, known.pop(0)))
     dialling = Dialling(b"sesame", identity(2), bytes(32), expected=1)
     first = peering.answering()
     second = peering.answering()
@@ -45,3 +60,42 @@ def test_each_handshake_is_with_a_nonce_of_its_own_and_who_we_are_now() -> None:
     with pytest.raises(AccessDeniedError):
         second.check(proof)
     assert first.check(proof) == identity(2)
+
+
+class Incoming:
+    """A connection, as the registry sees it."""
+
+    last_active_seconds = 0.0
+    peer_identity: PeerIdentity | None = None
+    is_closed = False
+
+    def abort(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+def test_an_answer_that_is_out_of_date_brings_no_connection_about() -> None:
+    """Who founds a cluster has to know that those it counts on have not joined another one."""
+    known = ["", "c1"]
+    peering = peering_of(lambda: identity(1, known.pop(0)))
+    dialling = Dialling(b"sesame", identity(2), bytes(32), expected=1)
+    answering = peering.answering()
+    prove = dialling.check(answering.answer(dialling.hello()))
+    with pytest.raises(BrokerUnavailableError, match="has joined a cluster meanwhile"):
+        peering.admit(answering, prove, Incoming())
+    assert peering.registry.latest(2) is None
+
+
+def test_a_proved_peer_of_another_cluster_is_told_of_here_too() -> None:
+    told: list[tuple[int, str]] = []
+    peering = peering_of(
+        lambda: identity(1, "c1"), on_refused=lambda peer, error: told.append((peer, str(error)))
+    )
+    dialling = Dialling(b"sesame", identity(2, "c2"), bytes(32), expected=1)
+    answering = peering.answering()
+    prove = dialling.check(answering.answer(dialling.hello()))
+    with pytest.raises(WrongClusterError, match="c2"):
+        peering.admit(answering, prove, Incoming())
+    ((peer, why),) = told
+    assert peer == 2
+    assert "belongs to cluster c2" in why
+    assert peering.registry.latest(2) is None

@@ -69,6 +69,7 @@ class FakeBroker:
         boot: int = 1,
         secret: bytes = SECRET,
         cluster: str = "c1",
+        voters: str = "",
         seen: dict[int, Any] | None = None,
         heard: Callable[[int], Any] = lambda _peer: None,
         journal_sequence: int = 0,
@@ -85,12 +86,9 @@ class FakeBroker:
             protocol_version=1,
             cluster_id=cluster,
             journal_sequence=journal_sequence,
+            voters=voters,
         )
-        self.events: list[tuple[str, int]] = []
-        self.reasons: list[str] = []
-        self.ups: list[PeerIdentity] = []
-        self.refusals: list[tuple[int, RaftlogError]] = []
-        self.received: list[tuple[int, bytes]] = []
+        self._begin_to_note()
         dice = random.Random(broker_id)
         self.registry = PeerRegistry(
             seen=(seen or {}).get, heard=heard, time=loop.time, session_timeout_s=SESSION_MS / 1_000
@@ -101,6 +99,7 @@ class FakeBroker:
             nonce=lambda: dice.randbytes(32),
             registry=self.registry,
             receive=receive or (lambda peer_id, data: self.received.append((peer_id, data))),
+            on_refused=lambda _peer_id, _error: None,
         )
         self.context = Context(self.peering)
         self.incoming: list[Connection] = []  # ever
@@ -128,6 +127,13 @@ class FakeBroker:
             broker_epoch=lambda: 70 + broker_id,
             queue_bytes_max=queue_bytes_max,
         )
+
+    def _begin_to_note(self) -> None:
+        self.events: list[tuple[str, int]] = []
+        self.reasons: list[str] = []
+        self.ups: list[PeerIdentity] = []
+        self.refusals: list[tuple[int, RaftlogError]] = []
+        self.received: list[tuple[int, bytes]] = []
 
     def make(self) -> Connection:
         connection = self.connections.make()

@@ -188,12 +188,6 @@ def test_another_entry_in_its_place_does_not_count() -> None:
         assert "committed and durable only on ['1.0']" in checker.violations[-1]
 
 
-def test_an_unnamed_voter_is_its_brokers_first_directory() -> None:
-    checker = checker_with(b"a", on=["1.0", "2.0"])
-    checker.applied("g", 1, b"a", (0, 0, (stored(b"a"), 1, 1)), {1: "", 2: "", 3: ""})
-    assert checker.violations == []
-
-
 def test_a_generation_begins_once_its_seal_is_on_most_disks() -> None:
     seal = [[Kind.ADD, "g", 1, 1, bytes([SEAL]) + b"..."]]
     for on, is_enough in ((("1.0",), False), (("1.0", "2.0"), True)):

@@ -1,0 +1,123 @@
+"""Founding a cluster: by one broker, once nobody who votes can have been in one; else never."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+import pytest
+
+from raftlog.protocol.peer import PeerIdentity
+from raftlog.server.cluster.founding import Await, AwaitFounder, Found, Join, next_step, told
+from raftlog.testing.simulator.observer import node_of
+from raftlog.testing.simulator.world import World
+from tests.server.cluster.simulated import Cluster
+
+VOTERS = (1, 2, 3)
+
+
+def peer(broker_id: int, cluster_id: str = "") -> PeerIdentity:
+    return PeerIdentity(
+        broker_id=broker_id,
+        directory_id=f"d{broker_id}",
+        boot=1,
+        host="h",
+        port=broker_id,
+        protocol_version=1,
+        cluster_id=cluster_id,
+    )
+
+
+def step(me: int, *seen: PeerIdentity, without: tuple[int, ...] = ()) -> object:
+    peers = {each.broker_id: each for each in seen}
+    return next_step(me, f"d{me}", voters=VOTERS, without=without, seen=peers)
+
+
+# -- the rule
+
+
+def test_the_first_voter_founds_once_all_are_seen_and_none_was_in_a_cluster() -> None:
+    assert step(1) == Await((2, 3))
+    assert step(1, peer(3)) == Await((2,))
+    assert step(1, peer(2), peer(3)) == Found({1: "d1", 2: "d2", 3: "d3"})
+    assert step(2, peer(1), peer(3)) == AwaitFounder(1)
+    assert step(3, peer(2)) == Await((1,))
+
+
+def test_who_sees_a_cluster_joins_it() -> None:
+    assert step(1, peer(2, "c"), peer(3)) == Join(2, "c")
+    assert step(1, peer(3, "c")) == Join(3, "c")
+    assert step(1, peer(2, "c"), without=(2, 3)) == Join(2, "c"), "whatever the operator says"
+
+
+def test_voters_that_the_operator_names_are_not_waited_for_and_get_no_vote() -> None:
+    assert step(1, peer(2), without=(3,)) == Found({1: "d1", 2: "d2"})
+    assert step(1, peer(2), peer(3), without=(3,)) == Found({1: "d1", 2: "d2"})
+    assert step(2, peer(3), without=(1,)) == Found({2: "d2", 3: "d3"})
+    assert step(3, peer(2), without=(1,)) == AwaitFounder(2)
+    assert step(3, without=(1, 2)) == Found({3: "d3"})
+
+
+def test_what_it_waits_for_can_be_told() -> None:
+    assert "brokers 2, 3 were not seen yet" in told(Await((2, 3)))
+    assert "broker 1 has yet to" in told(AwaitFounder(1))
+    assert "in cluster c" in told(Join(2, "c"))
+
+
+# -- brokers
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with World(7, brokers=3) as world:
+        yield Cluster(world)
+
+
+def ids(cluster: Cluster) -> dict[int, str]:
+    return {n: cluster.node(n).machine.cluster_id for n in VOTERS}
+
+
+def test_all_brokers_are_in_one_cluster_and_know_it_after_a_start(cluster: Cluster) -> None:
+    before = ids(cluster)
+    assert len(set(before.values())) == 1
+    for number in VOTERS:
+        cluster.stop(number)
+    cluster.start(*VOTERS)
+    cluster.until(lambda: all(cluster.node(n).membership.is_in for n in VOTERS))
+    assert ids(cluster) == before
+
+
+@pytest.mark.parametrize("lost", list(combinations(VOTERS, 2)))
+def test_two_lost_disks_join_the_third_and_found_nothing(
+    cluster: Cluster, lost: tuple[int, ...]
+) -> None:
+    """Both are there without the third one at first, which starts again meanwhile."""
+    cluster.create()
+    cluster.send(b"a")
+    (left,) = set(VOTERS) - set(lost)
+    known = cluster.node(left).machine.cluster_id
+    cluster.world.brokers[left - 1].is_kept_down = True
+    cluster.world.brokers[left - 1].kill()
+    cluster.lose(*lost)
+    cluster.start(*lost)
+    cluster.world.run_for(30)
+    for number in lost:
+        node = cluster.node(number)
+        assert node.machine.cluster_id == ""
+        assert f"brokers {left} were not seen" in node._topics.waits_for
+    cluster.start(left)
+    cluster.until(lambda: set(ids(cluster).values()) == {known})
+    cluster.world.run_for(10)
+    assert all(cluster.node(n).plane.status("cluster").role == "observer" for n in lost)
+
+
+def test_a_broker_that_starts_late_is_waited_for() -> None:
+    with World(8, brokers=3) as world:
+        for machine in world.brokers[:2]:
+            machine.start()
+        world.run_until(lambda: all(m.broker for m in world.brokers[:2]), limit_s=10)
+        world.run_for(30)
+        waiting = [node_of(machine) for machine in world.brokers[:2]]
+        assert all(node is not None and node.machine.cluster_id == "" for node in waiting)
+        cluster = Cluster(world)
+        assert len(set(ids(cluster).values())) == 1
