@@ -155,7 +155,7 @@ class OsFile:
         self._size = size
 
     def sync(self) -> None:
-        os.fdatasync(self._fd)
+        sync_data(self._fd)
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
@@ -257,7 +257,7 @@ class OsDisk:
 
     def sync_dir(self, path: str) -> None:
         with self._spare.opened(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as fd:
-            os.fsync(fd)
+            sync_all(fd)
 
     def read_file(self, path: str, *, bytes_max: int) -> bytes:
         with open(path, "rb") as file:
@@ -273,7 +273,7 @@ class OsDisk:
             view = memoryview(data)
             while view:
                 view = view[os.write(fd, view) :]
-            os.fsync(fd)
+            sync_all(fd)
         finally:
             os.close(fd)
         os.replace(temporary, path)
@@ -298,6 +298,31 @@ class OsDisk:
             fallocate(fd, os.fstat(fd).st_size, size)
         finally:
             os.close(fd)
+
+
+def sync_data(fd: int) -> None:
+    """Make a file's bytes and its size durable. Raises ``OSError``."""
+    if sys.platform == "linux":
+        os.fdatasync(fd)
+    else:
+        sync_all(fd)
+
+
+def sync_all(fd: int) -> None:
+    """Make a file or a directory durable. Raises ``OSError``.
+
+    On macOS fcntl(2) with F_FULLFSYNC, because its fsync(2) leaves the bytes in the drive's write
+    cache; fsync where the file system refuses F_FULLFSYNC, as network shares do.
+    """
+    if sys.platform == "darwin":
+        try:
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+        except OSError as error:
+            if error.errno not in {errno.ENOTSUP, errno.EINVAL, errno.ENOTTY}:
+                raise
+        else:
+            return
+    os.fsync(fd)
 
 
 def fallocate(fd: int, position: int, size: int) -> None:

@@ -20,7 +20,7 @@ from typing import Final
 
 from raftlog import Admin, NewTopic, Producer
 from raftlog.config import TopicConfig
-from raftlog.disk import OsDisk
+from raftlog.disk import OsDisk, sync_data
 from raftlog.limits import MIB
 from raftlog.record import encode, seal, validate
 from raftlog.storage import Log
@@ -180,7 +180,7 @@ def _copy(paths: list[Path], to: Path) -> float:
             while data := os.read(source, COPY_BYTES):
                 os.write(target, data)
             os.close(source)
-        os.fdatasync(target)
+        sync_data(target)
     finally:
         os.close(target)
     seconds = time.perf_counter() - began

@@ -35,6 +35,7 @@ from typing import Final, cast
 
 import uvloop
 
+from raftlog.disk import sync_data
 from raftlog.limits import MIB
 from raftlog.testing.bench.figures import Floor, percentile_us
 
@@ -97,7 +98,7 @@ class _FloorProtocol(asyncio.BufferedProtocol):
     def _sync(self) -> None:
         self._syncing, self._written = self._written, 0
         if self._pool is None:
-            os.fdatasync(self._fd)
+            sync_data(self._fd)
             self._synced()
         else:
             done = self._pool.submit(os.fdatasync, self._fd)
