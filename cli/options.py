@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import click
 
+from raftlog.config.address import BOOTSTRAP_DEFAULT
 from raftlog.types import TopicPartition
-
-BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9100"
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -73,7 +73,8 @@ class ConsumerBase(Generic[K, V]):
         """Nothing is connected before the first partition or topic is named.
 
         ``bootstrap``: ``host:port[,host:port]`` of any of the cluster's brokers, or a list of such;
-            default: the environment's RAFTLOG_BOOTSTRAP, else 127.0.0.1:9100.
+            default: the environment's RAFTLOG_BOOTSTRAP, else the brokers of `raftlog up`, which
+            are 127.0.0.1:9100 to 9102.
         ``group``: the consumer group: its members share partitions; 1 to 255 characters.
         ``group_instance_id``: a static member's: after ``close`` or a crash its partitions stay
             reserved for the next one of that id, for ``session_timeout_ms``.

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 from raftlog import limits
 from raftlog.client.partitioner import Partitioner
 from raftlog.config import Address, parse_address
+from raftlog.config.address import BOOTSTRAP_DEFAULT
 from raftlog.errors import InvalidGroupError, InvalidRequestError
 from raftlog.record import Codec
 from raftlog.types import check_group_id
@@ -26,7 +27,6 @@ Start: TypeAlias = Literal["earliest", "latest", "error", "committed"]
 ReadFrom: TypeAlias = Literal["leader", "replica"]
 
 BOOTSTRAP_VARIABLE: Final = "RAFTLOG_BOOTSTRAP"
-BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9100"
 CLIENT_ID_DEFAULT: Final = "raftlog-python"
 DAY_MS: Final = 86_400_000
 
@@ -252,7 +252,7 @@ def group_settings(arguments: Arguments) -> GroupSettings | None:
 def parse_bootstrap(bootstrap: Bootstrap) -> tuple[Address, ...]:
     """``host:port[,host:port]``, or a sequence of ``host:port``; IPv6 in brackets.
 
-    None takes the environment's RAFTLOG_BOOTSTRAP, and 127.0.0.1:9100 without it.
+    None takes the environment's RAFTLOG_BOOTSTRAP, and BOOTSTRAP_DEFAULT without it.
     """
     source = "bootstrap"
     if bootstrap is None:

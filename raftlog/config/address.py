@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 PORT_MAX: Final = 65_535
+# The brokers of `raftlog up`: with all three, the loss of one does not cut clients off.
+BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9100,127.0.0.1:9101,127.0.0.1:9102"
 
 
 class Address(NamedTuple):

@@ -95,7 +95,7 @@ def test_a_bootstrap_of_another_type_is_refused(bootstrap: Any) -> None:
 
 def test_the_environment_stands_in_for_bootstrap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAFTLOG_BOOTSTRAP", raising=False)
-    assert list(parse_bootstrap(None)) == [("127.0.0.1", 9100)]
+    assert list(parse_bootstrap(None)) == [("127.0.0.1", port) for port in (9100, 9101, 9102)]
     monkeypatch.setenv("RAFTLOG_BOOTSTRAP", "there:7")
     assert list(parse_bootstrap(None)) == [("there", 7)]
     assert list(parse_bootstrap("here:8")) == [("here", 8)]
