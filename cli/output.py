@@ -73,9 +73,15 @@ Advance = Callable[[int], None]
 
 
 @contextmanager
-def progress(description: str, total: int | None = None) -> Iterator[Advance]:
-    """A progress bar on stderr while the block runs; nothing at all where stderr is no terminal."""
-    if not sys.stderr.isatty():
+def progress(
+    description: str, total: int | None = None, *, hidden: bool = False
+) -> Iterator[Advance]:
+    """A progress bar on stderr while the block runs.
+
+    None where stderr is no terminal, and none with ``hidden``: a bar would overwrite what a person
+    types.
+    """
+    if hidden or not sys.stderr.isatty():
         yield lambda _count: None
         return
     from rich.console import Console

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from cli import options, output
+from cli import options, output, stalls
 from cli.feed import Feed
 from cli.main import Failed
 from raftlog import Producer
@@ -84,16 +84,19 @@ def produce(
     pairs = tuple((key, value.encode()) for key, value in headers)
     with (
         Producer(bootstrap, acks=acks, compression=compression) as producer,
-        output.progress(f"to {topic}") as advance,
+        output.progress(f"to {topic}", hidden=source.isatty()) as advance,
     ):
         feed = Feed(producer, topic, partition=partition, headers=pairs, rate=rate, advance=advance)
         try:
-            if jsonl:
-                feed.send_json(source)
-            else:
-                feed.send_lines(source, key_separator.encode() if key_separator else None)
-            producer.flush()
-            feed.receipts.settle_all()
+            with stalls.noted(
+                lambda: feed.sent, producer.undelivered, lambda: stalls.reason(bootstrap, topic)
+            ):
+                if jsonl:
+                    feed.send_json(source)
+                else:
+                    feed.send_lines(source, key_separator.encode() if key_separator else None)
+                producer.flush()
+                feed.receipts.settle_all()
         except RaftlogError as error:
             raise Failed(f"{error} ({feed.receipts.acknowledged} records acknowledged)") from error
     summary = feed.summary(seconds=time.monotonic() - started)

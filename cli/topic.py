@@ -73,17 +73,19 @@ def create(
 
 
 @topic.command(name="list")
+@click.option("--internal", is_flag=True, help="Also topics that only the brokers write.")
 @options.as_json
 @options.bootstrap
-def list_names(as_json: bool, bootstrap: str) -> None:
+def list_names(internal: bool, as_json: bool, bootstrap: str) -> None:
     """List the names of all topics.
 
     \b
     Example:
       raftlog topic list
+      raftlog topic list --internal
     """
     with Admin(bootstrap) as admin:
-        names = admin.list_topics()
+        names = admin.list_topics(internal=internal)
     if as_json:
         output.print_json(names)
     for name in () if as_json else names:

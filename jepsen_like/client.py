@@ -62,6 +62,7 @@ OUTCOMES: Final[Mapping[type[RaftlogError], Failed]] = {
     # Validation comes before the append.
     errors.RefusedError: "info",
     errors.InvalidRequestError: "fail",
+    errors.KeyRequiredError: "fail",
     errors.InvalidTopicError: "fail",
     errors.UnknownTopicError: "fail",
     errors.UnknownPartitionError: "fail",

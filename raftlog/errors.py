@@ -21,6 +21,7 @@
     │   └── CommitUnknownError       appended; leadership or the ISR changed before it was committed
     ├── RefusedError                 the request is wrong: the same again gives the same answer
     │   ├── InvalidRequestError      a field is missing, has the wrong type or is out of range
+    │   │   └── KeyRequiredError     a record without a key, for a topic that is compacted
     │   ├── UnsupportedApiError      the broker does not know this API
     │   ├── UnsupportedVersionError  the broker does not speak this version of the API
     │   ├── FrameError               no frame, or one over the limit; the connection ends
@@ -193,6 +194,12 @@ class InvalidRequestError(RefusedError):
     """A field is missing, of the wrong type, or outside its range."""
 
     code = 201
+
+
+class KeyRequiredError(InvalidRequestError):
+    """A record without a key for a compacted topic, which keeps the last record of each key."""
+
+    code = 233
 
 
 class UnsupportedApiError(RefusedError):

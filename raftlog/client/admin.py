@@ -73,9 +73,9 @@ class Admin(GroupAdmin, AdminBase, PlainClient):
         """
         self._call(lambda: self._admin.add_partitions(name, total))
 
-    def list_topics(self) -> list[str]:
-        """The names of all topics, sorted."""
-        return self._call(self._admin.list_topics)
+    def list_topics(self, *, internal: bool = False) -> list[str]:
+        """The names of all topics, sorted. ``internal``: also those that only brokers write."""
+        return self._call(lambda: self._admin.list_topics(internal=internal))
 
     def find_topics(self, topics: Iterable[str] | None = None) -> dict[str, TopicListing]:
         """Those of these topics that there are, by name; default: all.

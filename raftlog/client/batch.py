@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from raftlog import limits
 from raftlog.client.delivery import Delivery
 from raftlog.client.metadata import NO_EPOCH, TopicView
-from raftlog.errors import RaftlogError, RecordTooLargeError
+from raftlog.errors import KeyRequiredError, RaftlogError, RecordTooLargeError
 from raftlog.record import HEADER_BYTES, BatchBody, Codec, encode
 from raftlog.types import Headers, TimestampMs
 
@@ -234,6 +234,7 @@ class TopicQueues:
         "batch_bytes_max",
         "count",
         "id",
+        "keys_required",
         "max_message_bytes",
         "name",
         "queues",
@@ -262,6 +263,7 @@ class TopicQueues:
         for partition in range(len(self.queues), view.partition_count):
             self.queues.append(PartitionQueue(view.name, partition))
         self.max_message_bytes = view.max_message_bytes
+        self.keys_required = view.keys_required
         # For the records alone, so that sums of theirs compare with it.
         self.batch_bytes_max = min(batch_bytes_max, view.max_message_bytes) - BATCH_BYTES
         self._led = [
@@ -280,6 +282,14 @@ class TopicQueues:
         """Raise if a record of ``size`` could not be sent, not even alone in its batch."""
         if size - RECORD_BYTES > self.max_message_bytes and not compressed:
             raise self.too_large(size - RECORD_BYTES)
+
+    def no_key(self) -> KeyRequiredError:
+        """The error for a record without a key, where each needs one."""
+        return KeyRequiredError(
+            f"a record for topic {self.name!r} has no key, and the topic is compacted: it keeps "
+            'the last record of each key. Send every record with a key (b"" is one), or set the '
+            "topic's cleanup.policy to delete"
+        )
 
     def too_large(self, size: int) -> RecordTooLargeError:
         """The error for a record that takes ``size`` bytes, alone in its batch."""

@@ -63,6 +63,7 @@ class TopicView:
     id: str
     max_message_bytes: int
     partitions: tuple[PartitionView, ...]
+    keys_required: bool = False  # the topic is compacted
 
     @property
     def leaders(self) -> tuple[int | None, ...]:
@@ -270,6 +271,7 @@ def _topic_view(info: TopicInfo) -> TopicView:
         name=info.name,
         id=info.id,
         max_message_bytes=info.max_message_bytes,
+        keys_required=info.keys_required,
         partitions=tuple(partitions),
     )
 

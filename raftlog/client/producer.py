@@ -32,6 +32,7 @@ from raftlog.client.threaded import ThreadedClient
 from raftlog.client.waiting import refuse_io_thread, wait_for, wait_once
 from raftlog.errors import (
     ClosedError,
+    KeyRequiredError,
     RaftlogError,
     RecordTooLargeError,
     ThrottledError,
@@ -76,7 +77,8 @@ class ProducerBase:
         """Nothing is connected before the first record is sent.
 
         ``bootstrap``: ``host:port[,host:port]`` of any of the cluster's brokers, or a list of such;
-            default: the environment's RAFTLOG_BOOTSTRAP, else 127.0.0.1:9100.
+            default: the environment's RAFTLOG_BOOTSTRAP, else the brokers of `raftlog up`, which
+            are 127.0.0.1:9100 to 9102.
         ``acks``: a record counts as delivered: "all" (or -1): when every in-sync replica has it on
             disk; 1: when the leader has; 0: when it has been written (its offset is unknown).
         ``idempotent``: repeat what got no answer without storing it twice. Default: if acks="all".
@@ -145,6 +147,10 @@ class ProducerThread(ThreadedClient):
         left = deadline - self._core.monotonic()
         if left <= 0 or not wait_once(self._accumulator.when_room, left):
             raise self._core.no_room()
+
+    def undelivered(self) -> int:
+        """The number of records that are neither acknowledged nor failed. Any thread may call."""
+        return self._accumulator.undelivered()
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every record sent so far is acknowledged or has failed; send them at once.
@@ -290,7 +296,7 @@ class Producer(ProducerThread, ProducerBase):
         try:
             if (
                 value.__class__ is not bytes
-                or (key is not None and key.__class__ is not bytes)
+                or (queues.keys_required if key is None else key.__class__ is not bytes)
                 or headers is not None
                 or timestamp_ms is not None
                 or partition is not None
@@ -305,7 +311,7 @@ class Producer(ProducerThread, ProducerBase):
                 while future is None:
                     self._wait_for_room(deadline)
                     future = self._append(queues, value, key, headers, timestamp_ms, partition)
-        except (RecordTooLargeError, UnknownPartitionError) as error:
+        except (KeyRequiredError, RecordTooLargeError, UnknownPartitionError) as error:
             return self._core.failed(topic, error)
         if self._accumulator.wake_needed:
             self._core.wake()

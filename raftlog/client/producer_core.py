@@ -103,12 +103,17 @@ class ProducerCore:
         timestamp_ms: object,
         partition: object,
     ) -> tuple[bytes | None, bytes | None, Headers | None, int | None, int | None]:
-        """One record's serialized value and key, its headers, timestamp and partition, checked."""
+        """One record's serialized value and key, its headers, timestamp and partition, checked.
+
+        Raises ``KeyRequiredError``, ``UnknownPartitionError``, ``TypeError``.
+        """
         if self._key_serializer is not None:
             key = self._key_serializer(key)
         if self._value_serializer is not None:
             value = self._value_serializer(value)
         key, value = octets(key, "key"), octets(value, "value")
+        if key is None and topic.keys_required:
+            raise topic.no_key()
         headers = checked_headers(headers)
         stamp = None if timestamp_ms is None else checked_timestamp(timestamp_ms)
         chosen = None
@@ -140,6 +145,11 @@ class ProducerCore:
         """``run`` in pieces that fit a batch each; its partitions in the order of their first."""
         if not run.values:
             return
+        if topic.keys_required and (run.keys is None or None in run.keys):
+            run, keyless = _split_by_key(run)
+            yield Piece(self, topic, NO_PARTITION, keyless, refusal=topic.no_key())
+            if not run.values:
+                return
         for chosen, part in self._by_partition(topic, run, partition):
             for piece in cut(part, topic.batch_bytes_max):
                 yield Piece(self, topic, chosen, piece)
@@ -212,12 +222,19 @@ class ProducerCore:
 class Piece:
     """The part of a ``send_many`` that goes into one batch; encoded right here if it is large."""
 
-    __slots__ = ("_body", "_core", "_partition", "_run", "_topic")
+    __slots__ = ("_body", "_core", "_partition", "_refusal", "_run", "_topic")
 
     def __init__(
-        self, core: ProducerCore, topic: TopicQueues, partition: int | None, run: Run
+        self,
+        core: ProducerCore,
+        topic: TopicQueues,
+        partition: int | None,
+        run: Run,
+        *,
+        refusal: RaftlogError | None = None,
     ) -> None:
         self._core = core
+        self._refusal = refusal
         self._topic = topic
         self._partition = partition
         self._run = run
@@ -227,6 +244,8 @@ class Piece:
         """Queue it: its delivery, the index of its first record there, its count; None: no room."""
         core, topic, run = self._core, self._topic, self._run
         count = len(run.values)
+        if self._refusal is not None:
+            return self.failed(self._refusal)
         try:
             if run.size_bytes * _OWN_BATCH_PART < topic.batch_bytes_max:
                 placed = core.accumulator.extend(topic, self._partition, run)
@@ -246,6 +265,14 @@ class Piece:
         """The same for records that will not be queued."""
         delivery = Delivery.failed(self._topic.name, NO_PARTITION, error)
         return delivery, 0, len(self._run.values)
+
+
+def _split_by_key(run: Run) -> tuple[Run, Run]:
+    """The records that have a key, and those that have none."""
+    keys = run.keys if run.keys is not None else [None] * len(run.values)
+    keyed = [row for row, key in enumerate(keys) if key is not None]
+    keyless = [row for row, key in enumerate(keys) if key is None]
+    return run.pick(keyed), run.pick(keyless)
 
 
 def check_partition(topic: TopicQueues, partition: object) -> int:

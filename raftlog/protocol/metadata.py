@@ -50,6 +50,7 @@ class TopicInfo(Message):
     timestamp_type: str = "CreateTime"
     partitions: list[PartitionInfo] = []
     is_internal: bool = False  # made, written and dropped by brokers only
+    keys_required: bool = False  # compacted: a client fails a record without a key, not its batch
 
 
 class MetadataResponse(Message):

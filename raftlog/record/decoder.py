@@ -12,7 +12,7 @@ from io import BytesIO
 from itertools import islice, repeat
 from typing import NamedTuple
 
-from raftlog.errors import CorruptBatchError, InvalidRequestError
+from raftlog.errors import CorruptBatchError, KeyRequiredError
 from raftlog.record import columns, payload
 from raftlog.record.batch import HEADER_BYTES, BatchHeader, check, check_length
 from raftlog.record.columns import U32_BYTES, U64_BYTES
@@ -46,12 +46,12 @@ def validate(data: Buffer, *, keys_required: bool = False) -> BatchHeader:
     """The header of exactly one batch that every reader will be able to decode.
 
     For a broker, on what producers send: sums, counts, sizes and columns, at no cost per record.
-    With ``keys_required``, raises ``InvalidRequestError`` where a record has no key.
+    With ``keys_required``, raises ``KeyRequiredError`` where a record has no key.
     """
     header, rows = open_batch(data, check_crc=True)
     if keys_required and (rows.key_lengths is None or rows.key_nulls is not None):
         row = 0 if rows.key_nulls is None else columns.u32(rows.key_nulls[:U32_BYTES])[0]
-        raise InvalidRequestError(
+        raise KeyRequiredError(
             f"record {row} of the batch has no key, and the topic is compacted: it keeps the last "
             'record of each key. Send every record with a key (b"" is one), or set the topic\'s '
             "cleanup.policy to delete"

@@ -12,7 +12,7 @@ import pytest
 from raftlog import Admin, Consumer, NewTopic, Producer, TopicPartition
 from raftlog.config import TopicConfig
 from raftlog.disk import OsDisk
-from raftlog.errors import InvalidRequestError
+from raftlog.errors import InvalidRequestError, KeyRequiredError
 from raftlog.record import decode_lists, split
 from raftlog.storage import Log, inspect
 from raftlog.testing import Cluster, cluster, wait_until
@@ -154,17 +154,25 @@ def test_every_way_of_reading_knows_of_the_holes(tmp_path: Path) -> None:
             )
             with pytest.raises(InvalidRequestError, match="has no key"):
                 producer.send(TOPIC, b"no key", partition=0).result(20)
+        with Producer(running.bootstrap, linger_ms=100) as producer:  # it knows of the compaction
+            good = producer.send(TOPIC, b"value", b"key-0", partition=0)
+            bad = producer.send(TOPIC, b"no key", partition=0)
+            mixed = producer.send_many(TOPIC, [b"1", b"2"], [b"key-1", None], partition=0)
+            for future in (bad, mixed):
+                with pytest.raises(KeyRequiredError, match="has no key"):
+                    future.result(20)
+            assert good.result(20).offset == 601, "a record without a key fails alone"
         with Consumer(running.bootstrap, auto_offset_reset="earliest") as consumer:
             consumer.assign([tp])
             end = consumer.end_offsets([tp])[tp]
-            assert end == 601
+            assert end == 603
             polled = []
             while consumer.position(tp) < end:
                 polled += consumer.poll(500, 7)
             offsets = [record.offset for record in polled]
             assert offsets[0] == 0, "the only one of its key"
             assert offsets == sorted(set(offsets))
-            assert offsets[-1] == 600
+            assert offsets[-1] == 602
             consumer.seek(tp, 0)
             iterated = []
             for record in consumer:

@@ -88,7 +88,8 @@ class AdminBase:
         """Nothing is connected before the first call.
 
         ``bootstrap``: ``host:port[,host:port]`` of any of the cluster's brokers, or a list of such;
-            default: the environment's RAFTLOG_BOOTSTRAP, else 127.0.0.1:9100.
+            default: the environment's RAFTLOG_BOOTSTRAP, else the brokers of `raftlog up`, which
+            are 127.0.0.1:9100 to 9102.
         ``request_timeout_ms``: how long a call may take, retries included.
         ``client_id``: names this client in the broker's log.
         ``bootstrap_timeout_ms``: how long to look for the cluster the first time.
@@ -194,9 +195,10 @@ class AsyncAdmin(AsyncGroupAdmin, AdminBase):
             [],
         )
 
-    async def list_topics(self) -> list[str]:
-        """The names of all topics, sorted."""
-        return sorted(topic.name for topic in (await self._metadata(None)).topics)
+    async def list_topics(self, *, internal: bool = False) -> list[str]:
+        """The names of all topics, sorted. ``internal``: also those that only brokers write."""
+        topics = (await self._metadata(None)).topics
+        return sorted(topic.name for topic in topics if internal or not topic.is_internal)
 
     async def find_topics(self, topics: Iterable[str] | None = None) -> dict[str, TopicListing]:
         """Those of these topics that there are, by name; default: all.

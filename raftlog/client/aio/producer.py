@@ -16,6 +16,7 @@ from raftlog.client.producer import CLOSE_AFTER_INTERRUPT_S, ProducerBase
 from raftlog.client.producer_core import check_partition
 from raftlog.errors import (
     ClosedError,
+    KeyRequiredError,
     RaftlogError,
     RecordTooLargeError,
     ThrottledError,
@@ -68,7 +69,7 @@ class AsyncProducer(LoopBound, ProducerBase):
                 while future is None:
                     await self._wait_for_room(deadline)
                     future = append(queues, value, key, headers, timestamp_ms, partition)
-        except (UnknownPartitionError, RecordTooLargeError) as error:
+        except (KeyRequiredError, RecordTooLargeError, UnknownPartitionError) as error:
             return core.failed(topic, error)
         if self._accumulator.wake_needed:
             core.wake()
@@ -137,6 +138,10 @@ class AsyncProducer(LoopBound, ProducerBase):
                 await waiter
         except TimeoutError:
             raise self._core.no_room() from None
+
+    def undelivered(self) -> int:
+        """The number of records that are neither acknowledged nor failed."""
+        return self._accumulator.undelivered()
 
     async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as Producer's
         """Wait until every record sent so far is acknowledged or has failed; send them at once.

@@ -46,4 +46,5 @@ def _topic(context: BrokerContext, topic: HostedTopic) -> TopicInfo:
         timestamp_type=topic.config.message_timestamp_type,
         partitions=context.topics.infos(topic),
         is_internal=is_internal_topic(topic.name),
+        keys_required=topic.config.is_compacted,
     )
