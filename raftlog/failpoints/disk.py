@@ -22,6 +22,7 @@ _STATE_FILES: Final = {
     "identity": "identity",
     "clean": "clean",
     "catalog": "catalog",
+    "copies": "copies",
     "consensus.journal": "journal",
 }
 _LOG_FILES: Final = {

@@ -19,6 +19,7 @@ _ON_DISK: Final = {
     "clean": "create read write truncate sync rename remove",
     "cleaned": "create write sync remove",
     "compaction": "create read write truncate sync rename remove",
+    "copies": "create read write truncate sync rename remove",
     "data-dir": "create sync",
     "epochs": "create read write truncate sync rename remove",
     "identity": "create read write truncate sync rename remove",

@@ -20,7 +20,12 @@ from raftlog.clock import Clock
 from raftlog.config import Address, BrokerConfig
 from raftlog.consensus.journal import Journal
 from raftlog.disk import Disk
-from raftlog.errors import BrokerUnavailableError, InvalidConfigError, StorageFailedError
+from raftlog.errors import (
+    BrokerUnavailableError,
+    DiskFullError,
+    InvalidConfigError,
+    StorageFailedError,
+)
 from raftlog.server.administration import Administration, LocalTopics, quiet
 from raftlog.server.budgets import ResponseBudget
 from raftlog.server.cluster.node import ClusterNode, ClusterServices
@@ -171,7 +176,7 @@ class Broker:
             on_failed=self._fail,
         )
         self.housekeeping = Housekeeping(
-            config, loop, topics.hosts, self.context.verifier, compactor
+            config, loop, topics.hosts, self.context.verifier, compactor, self._save_copies
         )
 
     def _join_cluster(
@@ -304,6 +309,15 @@ class Broker:
             raise
         finally:
             self._workers.stop()
+
+    def _save_copies(self) -> None:
+        def saved(_result: None, error: Exception | None) -> None:
+            if isinstance(error, StorageFailedError):
+                self._fail(error)  # a full disk: older records are still true
+            elif error is not None and not isinstance(error, DiskFullError):
+                logger.error("copies not recorded: error=%r", error)
+
+        self._workers.sync.submit(self._store.save_copies, saved)
 
     def _fail(self, error: StorageFailedError) -> None:
         """The disk is not to be trusted any more. Retrying is no cure: only recovery can tell."""

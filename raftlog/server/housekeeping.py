@@ -28,8 +28,11 @@ class Housekeeping:
         hosts: Callable[[], Sequence[PartitionHost]],
         verifier: Verifier,
         compactor: Compactor,
+        save_copies: Callable[[], None],
     ) -> None:
+        """``save_copies``: ask for the record of all copies to be saved (``storage.copies``)."""
         self._hosts = hosts
+        self._save_copies = save_copies
         self.compactor = compactor
         self.scrub = Scrub(hosts, verifier, interval_ms=config.log_scrub_interval_ms)
         self._tasks = [
@@ -46,7 +49,10 @@ class Housekeeping:
         await self._visit(PartitionHost.apply_retention)
 
     async def save(self) -> None:
-        """Save every log's indexes and producers, as far as they have changed."""
+        """Save every log's indexes and producers, as far as they have changed. What is known of all
+        copies is as of the round before.
+        """
+        self._save_copies()
         await self._visit(PartitionHost.save_snapshot)
 
     async def stop(self) -> None:

@@ -20,17 +20,18 @@ from typing import Any, Final, NamedTuple
 
 from raftlog.disk import Disk, File
 from raftlog.record.checksum import CHAIN_START, crc32c
+from raftlog.storage.copies import UNIDENTIFIED, Copy, CopyRecord
 from raftlog.types import LeaderEpoch, Offset
 
-# slot | magic 4 "RLCP" | crc32c 4 of what follows | sequence 8 |
+# slot | magic 4 "RLC2" | crc32c 4 of what follows | copy_id 8 | sequence 8 |
 #      | log_start_offset 8 | high_watermark 8 | durable_end_offset 8 |
 #      | anchor: offset 8, chain 8, leader_epoch 8 |                                  little-endian
 _HEAD: Final = struct.Struct("<4sI")
-_BODY: Final = struct.Struct("<QqqqqQq")
-_MAGIC: Final = b"RLCP"
+_BODY: Final = struct.Struct("<QQqqqqQq")
+_MAGIC: Final = b"RLC2"
 SLOT_BYTES: Final = 4_096  # a page and a sector each: one write touches one of them
 SLOTS: Final = 2
-assert _HEAD.size + _BODY.size == 64, "the drawing above and the code disagree"
+assert _HEAD.size + _BODY.size == 72, "the drawing above and the code disagree"
 
 
 class Anchor(NamedTuple):
@@ -58,10 +59,12 @@ class Checkpoint:
     high_watermark: Offset = 0
     durable_end_offset: Offset = 0
     anchor: Anchor = ORIGIN
+    copy_id: int = UNIDENTIFIED  # see ``copies``
 
 
 def encode_slot(sequence: int, checkpoint: Checkpoint) -> bytes:
     body = _BODY.pack(
+        checkpoint.copy_id,
         sequence,
         checkpoint.log_start_offset,
         checkpoint.high_watermark,
@@ -94,21 +97,25 @@ def _decode_slot(data: bytes) -> tuple[int, Checkpoint] | None:
     body = data[_HEAD.size :]
     if magic != _MAGIC or crc != crc32c(body):
         return None
-    sequence, log_start_offset, high_watermark, durable_end_offset, *anchor = _BODY.unpack(body)
+    copy_id, sequence, *offsets = _BODY.unpack(body)
+    log_start_offset, high_watermark, durable_end_offset, *anchor = offsets
     return sequence, Checkpoint(
-        log_start_offset, high_watermark, durable_end_offset, Anchor._make(anchor)
+        log_start_offset, high_watermark, durable_end_offset, Anchor._make(anchor), copy_id
     )
 
 
 class CheckpointFile:
     """The file, opened when it is first written. Any thread may call: each method takes a lock."""
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(self, disk: Disk, path: str, copy: Copy | None = None) -> None:
+        """``copy``: the data directory's record of this copy; None for a log without one."""
         self.path = path
+        self._copy = copy
         self._disk = disk
         self._file: File | None = None
         self._sequence = 0
         self._lock = threading.Lock()  # the log's owner and its tickets both write
+        self._is_unsynced = False  # whether ``latest`` may be in the page cache only
         self.latest = Checkpoint()
 
     def load(self) -> str:
@@ -124,6 +131,37 @@ class CheckpointFile:
             return "" if not data.strip(b"\0") else f"{self.path} is damaged: no slot of it is good"
         self._sequence, self.latest = found
         return ""
+
+    def mismatch(self) -> str:
+        """Why this is not the copy that the data directory has on record; "" if it is.
+
+        To be called once, after ``load``. A checkpoint that does not fit keeps no id from then on,
+        so that it does not fit at the next start either.
+        """
+        known = None if self._copy is None else self._copy.known
+        if known is None:
+            return ""
+        if not self.is_written:
+            what = "it is missing, or its checkpoint is"
+        elif self.latest.copy_id != known.copy_id:
+            what = "what is stored there now is another copy"
+        elif self._sequence < known.sequence:
+            what = "what is stored there now is older than that"
+        else:
+            return ""
+        self._copy = None
+        self.latest = replace(self.latest, copy_id=UNIDENTIFIED)
+        return f"held records up to offset {known.durable_end_offset}, and {what}"
+
+    def rebuild(self) -> Offset:
+        """Continue from the data directory's record, where no slot is good. Returns the durable
+        end that is on record, 0 without one."""
+        known = None if self._copy is None else self._copy.known
+        if known is None:
+            return 0
+        self._sequence = known.sequence
+        self.latest = replace(self.latest, copy_id=known.copy_id)
+        return known.durable_end_offset
 
     @property
     def is_written(self) -> bool:
@@ -183,15 +221,40 @@ class CheckpointFile:
                 anchor = latest.anchor
             self._write(replace(latest, log_start_offset=start, anchor=anchor), sync=True)
 
+    def sync(self) -> None:
+        """Make ``latest`` durable, and the data directory's record of it, if it is not yet."""
+        with self._lock:
+            if self._is_unsynced:
+                self._write(self.latest, sync=True)
+
     def _write(self, checkpoint: Checkpoint, *, sync: bool) -> None:
         file = self._file or self._open()
+        if checkpoint.copy_id == UNIDENTIFIED and self._copy is not None:
+            checkpoint = replace(checkpoint, copy_id=self._copy.new_id())
+        sync = sync or self._is_unrecorded
         self.latest = checkpoint
+        self._is_unsynced = True
         for _ in range(SLOTS if sync else 1):
             self._sequence += 1
             slot = self._sequence % SLOTS
             file.pwrite(encode_slot(self._sequence, checkpoint), slot * SLOT_BYTES)
             if sync:
                 file.sync()
+        if sync:
+            self._is_unsynced = False
+            self._record()
+
+    @property
+    def _is_unrecorded(self) -> bool:
+        """Whether this process has yet to record this copy. The first write does, so that files
+        from before this process are always older than the record."""
+        return self._copy is not None and not self._copy.is_recorded
+
+    def _record(self) -> None:
+        """Record what is synced now. One of the slots may rot: the older one has to count."""
+        if self._copy is not None:
+            latest, sequence = self.latest, self._sequence - SLOTS + 1
+            self._copy.record(CopyRecord(latest.copy_id, sequence, latest.durable_end_offset))
 
     def close(self) -> None:
         with self._lock:

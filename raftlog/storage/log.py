@@ -30,6 +30,7 @@ from raftlog.record import (
     verify_chain,
 )
 from raftlog.storage import admission
+from raftlog.storage.copies import Copy
 from raftlog.storage.epoch_cache import EpochCache
 from raftlog.storage.log_cutting import LogCutting
 from raftlog.storage.opening import open_log
@@ -57,14 +58,17 @@ class Log(LogCutting):
     """One partition's log. See ``open`` for how it starts and what it then guarantees."""
 
     @classmethod
-    def open(cls, disk: Disk, directory: str, config: TopicConfig) -> Log:
+    def open(cls, disk: Disk, directory: str, config: TopicConfig, copy: Copy | None = None) -> Log:
         """Open (or start) the log in ``directory``, recovering from whatever ended it last.
+
+        ``copy``: the data directory's record of it. Files that are missing or older than recorded
+        are damage, and then nothing is created.
 
         A torn tail is cut (``notes`` say so); damage below the durable point leaves the log
         readable up to it and closed to appends (``damage``). What is served after this is durable.
         Raises ``OSError``.
         """
-        return cls(disk, directory, config, open_log(disk, directory, config))
+        return cls(disk, directory, config, open_log(disk, directory, config, copy))
 
     # -- as the leader -----------------------------------------------------------------------------
 

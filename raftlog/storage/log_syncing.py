@@ -241,8 +241,19 @@ class LogSyncing(LogReading):
         try:
             if (ticket := self.begin_sync(snapshot=True)) is not None:
                 self._run(ticket)
+            if self._is_writable:
+                self._sync_checkpoint()
         finally:
             self.abandon()
+
+    def _sync_checkpoint(self) -> None:
+        """Make the last checkpoint durable, and the data directory's record of it."""
+        try:
+            self._checkpoint.sync()
+        except OSError as error:
+            failure = self._write_failed(error)
+            if isinstance(failure, StorageFailedError):
+                raise failure from error
 
     def abandon(self) -> None:
         """Let go of the files and write nothing more."""

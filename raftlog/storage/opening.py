@@ -16,6 +16,7 @@ from raftlog.record import BatchHeader
 from raftlog.storage.checkpoint import CheckpointFile
 from raftlog.storage.compaction import CompactionState
 from raftlog.storage.compaction_files import CompactionFiles
+from raftlog.storage.copies import Copy
 from raftlog.storage.epoch_cache import EpochCache
 from raftlog.storage.log_files import LogFiles
 from raftlog.storage.producer_state import ProducerTable
@@ -46,31 +47,40 @@ class Opened:
     notes: list[str] = field(default_factory=list)
 
 
-def open_log(disk: Disk, directory: str, config: TopicConfig) -> Opened:
+def open_log(disk: Disk, directory: str, config: TopicConfig, copy: Copy | None = None) -> Opened:
     """See ``Log.open``."""
-    disk.make_dirs(directory)
-    return _Opening(disk, directory, config.index_interval_bytes).run()
+    if copy is None or copy.known is None:
+        disk.make_dirs(directory)
+    return _Opening(disk, directory, config.index_interval_bytes, copy).run()
 
 
 class _Opening:
     """One start of one log, step by step."""
 
-    def __init__(self, disk: Disk, directory: str, index_interval_bytes: int) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, index_interval_bytes: int, copy: Copy | None
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._index_interval_bytes = index_interval_bytes
         self._files = LogFiles(disk, directory)
         self._compaction_files = CompactionFiles(disk, directory)
         self._compaction_state, self._damage = self._compaction_files.recover(self._files.notes)
-        self._checkpoint = CheckpointFile(disk, f"{directory}/checkpoint")
+        self._checkpoint = CheckpointFile(disk, f"{directory}/checkpoint", copy)
         self._trouble = self._checkpoint.load()
         self._start = self._checkpoint.latest.log_start_offset
+        self._durable_end = self._checkpoint.latest.durable_end_offset
         if self._trouble:
+            self._durable_end = self._checkpoint.rebuild()
             self._files.notes.append(
                 f"{self._trouble}; torn bytes cannot be told from damage above the indexes"
             )
             bases = base_offsets(disk.list_dir(directory), LOG_SUFFIX)
             self._start = min(bases, default=self._start)
+        if (mismatch := self._checkpoint.mismatch()) and copy is not None:
+            assert copy.known is not None
+            self._durable_end = max(self._durable_end, copy.known.durable_end_offset)
+            self._damage = f"{directory} {mismatch}. {copy.advice}"
 
     def run(self) -> Opened:
         files, start = self._files, self._start
@@ -107,14 +117,12 @@ class _Opening:
     def _recover(self) -> Recovered:
         latest = self._checkpoint.latest
         if self._damage:  # which files make up the log cannot be told: nothing is touched
-            return Recovered(
-                [], latest.durable_end_offset, damage=self._damage, damage_offset=self._start
-            )
+            return Recovered([], self._durable_end, damage=self._damage, damage_offset=self._start)
         return recover(
             self._disk,
             self._directory,
             log_start_offset=self._start,
-            durable_offset=latest.durable_end_offset,
+            durable_offset=self._durable_end,
             anchor=latest.anchor,
             index_interval_bytes=self._index_interval_bytes,
         )

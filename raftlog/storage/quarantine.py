@@ -33,9 +33,10 @@ def quarantines(disk: Disk, directory: str) -> list[str]:
 def move_aside(disk: Disk, directory: str) -> tuple[str, list[str]]:
     """Rename ``directory``, durably, and remove all but the newest ``QUARANTINES_KEPT`` before it.
 
-    Where it is now, and which were removed. A crash leaves it where it was, or moved whole. Raises
-    ``OSError``.
+    Where it is now, and which were removed. A crash leaves it where it was, or moved whole. One
+    that is missing is moved as an empty one. Raises ``OSError``.
     """
+    disk.make_dirs(directory)
     earlier = quarantines(disk, directory)
     number = int(earlier[-1].rpartition(MARK)[2]) + 1 if earlier else 1
     path = f"{directory}{MARK}{number}"

@@ -4,6 +4,7 @@
     <directory>/identity                          broker id, cluster id, directory id (``identity``)
     <directory>/clean                             there while nobody has it open since a clean stop
     <directory>/catalog                           topics and producer ids (``catalog``)
+    <directory>/copies                            which copies of partitions it holds (``copies``)
     <directory>/consensus.journal                 not the store's: it only says where it lies
     <directory>/topics/<name>/<topic id>/<partition>/   one log each (``log``)
 
@@ -23,11 +24,13 @@ from raftlog.disk import Disk, Lock
 from raftlog.errors import (
     DamagedLogError,
     DataDirectoryError,
+    DiskFullError,
     RaftlogError,
     UnknownPartitionError,
 )
 from raftlog.storage import clean_mark, quarantine
 from raftlog.storage.catalog import Catalog, Dropping, Topic
+from raftlog.storage.copies import Copies
 from raftlog.storage.faults import storage_error
 from raftlog.storage.identity import Identity, IdentityFile
 from raftlog.storage.log import Log
@@ -52,6 +55,7 @@ class Store:
         identity_file: IdentityFile,
         identity: Identity,
         catalog: Catalog,
+        copies: Copies,
     ) -> None:
         self.directory = directory
         self.identity = identity
@@ -62,7 +66,8 @@ class Store:
         self._lock = lock
         self._identity_file = identity_file
         self._catalog = catalog
-        self._logs = TopicLogs(disk, directory)
+        self._copies = copies
+        self._logs = TopicLogs(disk, directory, copies)
         self._dropped: dict[str, list[Log]] = {}  # by topic id: deleted, and not yet discarded
 
     @classmethod
@@ -89,7 +94,8 @@ class Store:
                 identity_file = IdentityFile(disk, directory, new_id=new_id)
                 identity = identity_file.take(broker_id, cluster_id)
                 catalog = Catalog(disk, f"{directory}/catalog", new_id=new_id)
-                store = cls(disk, directory, lock, identity_file, identity, catalog)
+                copies = Copies(disk, directory, new_id=new_id)
+                store = cls(disk, directory, lock, identity_file, identity, catalog, copies)
                 undo.callback(store.abandon)
                 # A process that was killed may have renamed a file just read, and not synced that.
                 disk.sync_dir(directory)
@@ -390,6 +396,7 @@ class Store:
         topic = self._catalog.by_id[topic_id]
         directory = self._logs.path(topic, partition)
         try:
+            self._copies.forget(topic_id, partition)
             path, removed = quarantine.move_aside(self._disk, directory)
             log = self._logs.open(topic, partition)
         except OSError as error:
@@ -400,6 +407,15 @@ class Store:
         return path
 
     # -- the rest ----------------------------------------------------------------------------------
+
+    def save_copies(self) -> None:
+        """Make durable what is known of all copies, if that has changed (``copies``). Any thread
+        may call. Raises ``DiskFullError`` and ``StorageFailedError``.
+        """
+        try:
+            self._copies.save()
+        except OSError as error:
+            raise storage_error("recording the copies of partitions", error) from error
 
     def allocate_producer_id(self) -> int:
         return self._catalog.allocate_producer_id()
@@ -414,6 +430,8 @@ class Store:
             with ExitStack() as logs:
                 for log in self._logs.logs():
                     logs.callback(log.close)
+            with suppress(DiskFullError):  # older records are still true
+                self.save_copies()
             if all(log.is_all_durable for log in self._logs.logs()):
                 self._leave_clean_mark()
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from raftlog.disk import Disk
 from raftlog.storage import quarantine
 from raftlog.storage.catalog import Dropping, Topic
+from raftlog.storage.copies import Copies
 from raftlog.storage.log import Log
 
 
@@ -25,8 +26,9 @@ class LogKey(NamedTuple):
 class TopicLogs:
     """The open logs, by topic id and partition, and the directories of all."""
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(self, disk: Disk, directory: str, copies: Copies) -> None:
         self._disk = disk
+        self._copies = copies
         self._directory = directory
         self._logs: dict[LogKey, Log] = {}
 
@@ -44,7 +46,8 @@ class TopicLogs:
         return list(self._logs.values())
 
     def open(self, topic: Topic, partition: int) -> Log:
-        log = Log.open(self._disk, self.path(topic, partition), topic.config)
+        copy = self._copies.of(topic.id, partition)
+        log = Log.open(self._disk, self.path(topic, partition), topic.config, copy)
         self._logs[LogKey(topic.id, partition)] = log
         return log
 
@@ -89,7 +92,8 @@ class TopicLogs:
             f"{self._directory}/topics",
             self._directory,
         ):
-            self._disk.sync_dir(directory)
+            if self._disk.exists(directory):  # a copy whose directory is missing is damaged
+                self._disk.sync_dir(directory)
 
     def make_successors_durable(self, topic: Topic) -> None:
         """The same, at a start, for a log that took the place of one in quarantine."""
@@ -98,12 +102,14 @@ class TopicLogs:
 
     def remove_topic(self, topic: Topic | Dropping) -> None:
         """Remove all files of a topic, durably."""
+        self._copies.forget_topic(topic.id)
         self._disk.remove_tree(self.topic_path(topic))
         if self._disk.exists(self._name_path(topic)):
             self._disk.sync_dir(self._name_path(topic))
 
     def remove_partition(self, drop: Dropping) -> None:
         """Remove all files of a partition, durably, also those in quarantine."""
+        self._copies.forget(drop.id, drop.partition)
         path = self.path(drop, drop.partition)
         for found in (path, *quarantine.quarantines(self._disk, path)):
             self._disk.remove_tree(found)

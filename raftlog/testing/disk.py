@@ -182,6 +182,31 @@ class SimDisk:
         node.sync()
         del node.data[size:], node.durable[size:]
 
+    def lose(self, path: str) -> None:
+        """A file, or a directory with all that is in it, vanishes: no process of the disk's did it.
+
+        A file that is open goes on without its name, as on a real disk.
+        """
+        directory = self._directory(os.path.dirname(path))
+        directory.sync()
+        for names in (directory.names, directory.durable):
+            names.pop(os.path.basename(path), None)
+
+    def image(self, path: str) -> Node:
+        """A copy of what is stored there now, for ``put_back``."""
+        node = self._find(path)
+        if node is None:
+            raise _os_error(errno.ENOENT, path)
+        return node.copied()
+
+    def put_back(self, path: str, image: Node) -> None:
+        """Store what ``image`` has found, in place of what is stored there now, durably."""
+        directory = self._directory(os.path.dirname(path))
+        directory.sync()
+        copy = image.copied()
+        for names in (directory.names, directory.durable):
+            names[os.path.basename(path)] = copy
+
     def durable_bytes(self, path: str) -> bytes | None:
         """What of a file every power cut leaves, or None when not even its name is sure."""
         node: Node | None = self._root

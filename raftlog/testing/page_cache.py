@@ -53,6 +53,10 @@ class CachedFile:
         for change in pending:
             change.apply(self.durable)
 
+    def copied(self) -> CachedFile:
+        """Another file with the same bytes, all of them durable."""
+        return CachedFile(bytearray(self.data), bytearray(self.data))
+
     def power_cut(self, random: Random) -> None:
         """Each sector, and the size, is left as it was after so many of the changes."""
         total, how = len(self.pending), random.choice(_SURVIVAL)
@@ -112,6 +116,11 @@ class CachedDirectory:
         self.names, self.pending = dict(self.durable), []
         for _name, node in sorted(self.names.items()):
             node.power_cut(random)
+
+    def copied(self) -> CachedDirectory:
+        """Another directory with copies of all files, all of them durable."""
+        names = {name: node.copied() for name, node in self.names.items()}
+        return CachedDirectory(dict(names), dict(names))
 
     def files(self) -> Iterator[CachedFile]:
         for node in self.names.values():

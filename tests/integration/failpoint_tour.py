@@ -405,6 +405,7 @@ STEPS: Final = (
     Step("padded", down=padded),
     Step("wiped", down=wiped),
     Step("crowded", act=administration, rules=("catalog.write.before=fail(ENOSPC)x1",)),
+    Step("crowded-copies", down=nothing, rules=("copies.write.before=fail(ENOSPC)x1",)),
     Step("crowded-journal", down=padded, rules=("journal-draft.write.before=fail(ENOSPC)x1",)),
     Step("crowded-identity", down=wiped, rules=("identity.write.before=fail(ENOSPC)x1",)),
 )

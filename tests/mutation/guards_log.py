@@ -492,4 +492,57 @@ PRODUCER_STATE: Final = [
     ),
 ]
 
-GUARDS: Final = [*OPENING, *COPYING, *PRODUCER_STATE]
+_COPIES: Final = "tests/storage/test_copies.py"
+
+COPIES: Final = [
+    Guard(
+        name="a copy without its checkpoint is damaged",
+        why="an empty replica keeps its seat in the ISR, leads, and makes intact ones truncate",
+        module="raftlog/storage/checkpoint.py",
+        old="        if not self.is_written:\n            what =",
+        new='        if not self.is_written:\n            return ""\n            what =',
+        tests=(f"{_COPIES}::test_files_that_vanish_are_damage",),
+    ),
+    Guard(
+        name="a copy with another id is damaged",
+        why="what was in quarantine, put back, passes for the copy that took its place",
+        module="raftlog/storage/checkpoint.py",
+        old="        elif self.latest.copy_id != known.copy_id:\n",
+        new="        elif self.latest.copy_id == -1:\n",
+        tests=(f"{_COPIES}::test_the_files_of_an_earlier_copy_are_damage",),
+    ),
+    Guard(
+        name="a copy older than its record is damaged",
+        why="a partial restore takes back acknowledged records",
+        module="raftlog/storage/checkpoint.py",
+        old="        elif self._sequence < known.sequence:\n",
+        new="        elif self._sequence < 0:\n",
+        tests=(f"{_COPIES}::test_files_from_before_the_last_start_are_damage",),
+    ),
+    Guard(
+        name="a damaged copy keeps no id",
+        why="a second start takes what a damaged copy has written for the copy on record",
+        module="raftlog/storage/checkpoint.py",
+        old="        self.latest = replace(self.latest, copy_id=UNIDENTIFIED)\n        return f",
+        new="        return f",
+        tests=(f"{_COPIES}::test_files_from_before_the_last_start_are_damage",),
+    ),
+    Guard(
+        name="a copy is recorded before its first acknowledgement",
+        why="files that vanish soon after the first records look like a new partition",
+        module="raftlog/storage/checkpoint.py",
+        old="        sync = sync or self._is_unrecorded\n",
+        new="",
+        tests=(f"{_COPIES}::test_files_that_vanish_are_damage",),
+    ),
+    Guard(
+        name="a dropped copy is forgotten",
+        why="a partition that comes back to a broker is refused as damaged",
+        module="raftlog/storage/topic_logs.py",
+        old="        self._copies.forget(drop.id, drop.partition)\n",
+        new="",
+        tests=(f"{_COPIES}::test_a_partition_that_was_dropped_is_forgotten",),
+    ),
+]
+
+GUARDS: Final = [*OPENING, *COPIES, *COPYING, *PRODUCER_STATE]

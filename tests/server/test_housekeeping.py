@@ -55,6 +55,9 @@ def test_rounds_come_by_themselves(tmp_path: Path, clock: FakeClock) -> None:
         client.create("kept")
         client.produce("kept", FULL)
         broker.wait_until(lambda: any(tmp_path.rglob("topics/kept/**/*.index")))
+        # The new log start is durable, and so the copy's record is of all three records.
+        path = f"{broker.config.data_dir}/copies"
+        broker.wait_until(lambda: b", 3]" in Path(path).read_bytes())
 
 
 @pytest.mark.parametrize("interval_ms", ["1", "0"])
@@ -80,7 +83,9 @@ def test_damage_is_looked_for_unless_that_is_off(
             verifier=verifier,
             on_failed=s.failures.append,
         )
-        housekeeping = Housekeeping(config, s.loop, lambda: hosts, verifier, compactor)
+        housekeeping = Housekeeping(
+            config, s.loop, lambda: hosts, verifier, compactor, lambda: None
+        )
         await asyncio.sleep(5)
         harm(hosts[1], s.disk)
         await asyncio.sleep(2 * STEP_SECONDS)

@@ -47,10 +47,10 @@ def test_a_slot_is_read_back(checkpoint: Checkpoint, sequence: int) -> None:
 
 
 def test_the_bytes_are_as_drawn() -> None:
-    data = encode_slot(5, Checkpoint(1, 2, 3, Anchor(4, (1 << 64) - 6, 7)))
-    assert (len(data), data[:4]) == (64, b"RLCP")
-    words = [int.from_bytes(data[at : at + 8], "little") for at in range(8, 64, 8)]
-    assert words == [5, 1, 2, 3, 4, (1 << 64) - 6, 7]
+    data = encode_slot(5, Checkpoint(1, 2, 3, Anchor(4, (1 << 64) - 6, 7), (1 << 64) - 9))
+    assert (len(data), data[:4]) == (72, b"RLC2")
+    words = [int.from_bytes(data[at : at + 8], "little") for at in range(8, 72, 8)]
+    assert words == [(1 << 64) - 9, 5, 1, 2, 3, 4, (1 << 64) - 6, 7]
     assert SLOT_BYTES * SLOTS == 8_192
 
 

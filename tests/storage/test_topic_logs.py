@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from raftlog.config import TopicConfig
 from raftlog.storage.catalog import Dropping, Topic
+from raftlog.storage.copies import Copies
 from raftlog.storage.topic_logs import LogKey, TopicLogs
 from raftlog.testing.disk import SimDisk
 from tests.storage.logs import append, sim_disk, values
@@ -13,9 +14,13 @@ OLD = Topic("clicks", "old", 3, hosted=(0, 2))
 NEW = Topic("clicks", "new", 1)
 
 
+def copies_of(disk: SimDisk) -> Copies:
+    return Copies(disk, DATA, new_id=lambda: "new")
+
+
 def logs_of(*topics: Topic) -> tuple[SimDisk, TopicLogs]:
     disk = sim_disk()
-    logs = TopicLogs(disk, DATA)
+    logs = TopicLogs(disk, DATA, copies_of(disk))
     for topic in topics:
         logs.open_all(topic)
     return disk, logs
@@ -72,5 +77,5 @@ def test_removing_one_partition_leaves_the_others() -> None:
     logs.remove_partition(Dropping("clicks", "old", 0))
     disk.power_cut()
     assert disk.list_dir(f"{DATA}/topics/clicks") == ["new"]
-    log = TopicLogs(disk, DATA).open(NEW, 0)
+    log = TopicLogs(disk, DATA, copies_of(disk)).open(NEW, 0)
     assert values(log) == []

@@ -1,0 +1,270 @@
+"""Partitions' files that vanish, or are older than the data directory knows: damage, never a new
+log.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+
+from raftlog.errors import DamagedLogError, DataDirectoryError
+from raftlog.storage import Store
+from raftlog.storage.copies import Copies, CopyRecord
+from raftlog.testing.disk import Fault, SimDisk, Stopped
+from tests.storage.directories import DATA, FIRST, SimDiskOfTrees, host, open_store, reopened
+from tests.storage.harm import overwrite
+from tests.storage.logs import append, fill, sim_disk, values
+
+PARTITION = f"{DATA}/topics/clicks/{FIRST}/1"
+CHECKPOINT = f"{PARTITION}/checkpoint"
+
+
+def new_disk() -> SimDisk:
+    return SimDiskOfTrees(sim_disk().random)
+
+
+def ended(store: Store, disk: SimDisk, how: str) -> None:
+    """The process ends, by one of three ways."""
+    if how == "stop":
+        store.close()
+    elif how == "power cut":
+        disk.power_cut()
+
+
+def written(disk: SimDisk, how: str = "kill", *, count: int = 5) -> None:
+    """A data directory with two partitions, the second one with ``count`` records."""
+    store = open_store(disk)
+    fill(host(store, 0), 1)
+    fill(host(store, 1, segment_bytes="16384"), count)
+    ended(store, disk, how)
+
+
+def remove_checkpoint_and_tail(disk: SimDisk) -> None:
+    disk.lose(CHECKPOINT)
+    disk.cut_off(f"{PARTITION}/{0:020d}.log", 300)
+
+
+def empty(disk: SimDisk) -> None:
+    for name in disk.list_dir(PARTITION):
+        disk.lose(f"{PARTITION}/{name}")
+
+
+def zero_checkpoint(disk: SimDisk) -> None:
+    overwrite(disk, CHECKPOINT, bytes(8_192))
+
+
+VANISHING: dict[str, Callable[[SimDisk], None]] = {
+    "directory": lambda disk: disk.lose(PARTITION),
+    "content of the directory": empty,
+    "topic": lambda disk: disk.lose(f"{DATA}/topics/clicks"),
+    "all topics": lambda disk: disk.lose(f"{DATA}/topics"),
+    "segment": lambda disk: disk.lose(f"{PARTITION}/{0:020d}.log"),
+    "checkpoint": lambda disk: disk.lose(CHECKPOINT),
+    "checkpoint and tail": remove_checkpoint_and_tail,
+    "zeros for a checkpoint": zero_checkpoint,
+}
+
+
+@pytest.mark.parametrize("how", ["kill", "stop", "power cut"])
+@pytest.mark.parametrize("what", VANISHING)
+def test_files_that_vanish_are_damage(what: str, how: str) -> None:
+    disk = new_disk()
+    written(disk, how)
+    disk.crash()
+    VANISHING[what](disk)
+    for _start in range(3):
+        store = reopened(disk)
+        log = store.hosted_log(FIRST, 1)
+        assert PARTITION in log.damage
+        assert log.log_end_offset == 5
+        with pytest.raises(DamagedLogError):
+            append(log, b"x")
+        with pytest.raises(DamagedLogError):
+            log.read(start_offset=4, end_offset=5, bytes_max=1)
+        if "topic" not in what:
+            assert values(store.hosted_log(FIRST, 0)) == [b"0 ".ljust(200, b".")]
+
+
+@pytest.mark.parametrize("how", ["kill", "stop", "power cut"])
+@pytest.mark.parametrize("count", [1, 60], ids=["a record", "several segments"])
+def test_files_from_before_the_last_start_are_damage(how: str, count: int) -> None:
+    disk = new_disk()
+    written(disk, "stop")
+    old = disk.image(PARTITION)
+    disk.crash()
+    store = open_store(disk)
+    fill(store.hosted_log(FIRST, 1), count)
+    ended(store, disk, how)
+    disk.crash()
+    disk.put_back(PARTITION, old)
+    assert "older than that" in reopened(disk).hosted_log(FIRST, 1).damage
+    for _start in range(9):  # what a user deletes in a damaged log does not make it any newer
+        log = reopened(disk).hosted_log(FIRST, 1)
+        assert log.damage
+        log.advance_log_start(log.log_start_offset).run()
+
+
+def test_older_files_that_are_longer_are_damage() -> None:
+    disk = new_disk()
+    written(disk, "stop", count=9)
+    old = disk.image(PARTITION)
+    disk.crash()
+    store = open_store(disk)
+    log = store.hosted_log(FIRST, 1)
+    log.truncate_to(3)
+    fill(log, 2, leader_epoch=4)
+    disk.crash()
+    disk.put_back(PARTITION, old)
+    assert "older than that" in reopened(disk).hosted_log(FIRST, 1).damage
+
+
+def test_the_files_of_an_earlier_copy_are_damage() -> None:
+    disk = new_disk()
+    written(disk, count=20)
+    old = disk.image(PARTITION)
+    store = reopened(disk)
+    store.quarantine(FIRST, 1)
+    fill(store.hosted_log(FIRST, 1), 2)
+    disk.crash()
+    disk.put_back(PARTITION, old)
+    assert "another copy" in reopened(disk).hosted_log(FIRST, 1).damage
+
+
+@pytest.mark.parametrize("how", ["kill", "stop", "power cut"])
+def test_what_is_there_is_no_damage(how: str) -> None:
+    disk = new_disk()
+    written(disk, how)
+    for number in range(5, 9):
+        store = reopened(disk)
+        log = store.hosted_log(FIRST, 1)
+        assert log.damage == ""
+        assert len(values(log)) == number
+        fill(log, 1)
+        ended(store, disk, how)
+
+
+def test_a_power_cut_at_any_moment_is_no_damage(seed: int) -> None:
+    """The record is never ahead of the disk."""
+    for number in range(60):
+        disk = SimDiskOfTrees(sim_disk(seed + number).random)
+        disk.faults.append(Fault(error=None, skip=number))
+        try:
+            written(disk, "stop")
+        except Stopped:
+            disk.crash()
+        disk.faults.clear()
+        disk.power_cut()
+        store = open_store(disk)
+        assert [log.damage for _, _, log in store.hosted() if log.damage] == []
+
+
+def test_a_partition_that_never_held_a_record_may_vanish() -> None:
+    disk = new_disk()
+    host(open_store(disk), 1)
+    disk.lose(f"{DATA}/topics")
+    log = reopened(disk).hosted_log(FIRST, 1)
+    fill(log, 1)
+    assert log.damage == ""
+
+
+def test_a_quarantine_makes_room_for_a_copy_that_is_missing() -> None:
+    disk = new_disk()
+    written(disk)
+    disk.lose(f"{DATA}/topics")
+    store = reopened(disk)
+    assert store.quarantine(FIRST, 1) == f"{PARTITION}.quarantine-1"
+    fill(store.hosted_log(FIRST, 1), 3)
+    log = reopened(disk).hosted_log(FIRST, 1)
+    assert (log.damage, log.log_end_offset) == ("", 3)
+
+
+def test_a_partition_that_was_dropped_is_forgotten() -> None:
+    disk = new_disk()
+    written(disk)
+    store = reopened(disk)
+    store.drop_partition(FIRST, 1)
+    log = host(store, 1)
+    assert (log.damage, log.log_end_offset) == ("", 0)
+    fill(log, 1)
+    store = reopened(disk)
+    assert store.hosted_log(FIRST, 1).damage == ""
+    store.drop_partition(FIRST, 1)
+    store.drop_partition(FIRST, 0)
+    assert Copies(disk, DATA, new_id=lambda: "").rows == {}
+
+
+def test_a_catalog_that_vanishes_too_makes_no_new_log() -> None:
+    disk = new_disk()
+    written(disk)
+    disk.lose(f"{DATA}/topics")
+    disk.lose(f"{DATA}/catalog")
+    assert "is missing" in host(reopened(disk), 1).damage
+
+
+def test_a_rotten_checkpoint_is_rebuilt_up_to_the_end_that_is_on_record() -> None:
+    for lost_bytes, is_damaged in ((0, False), (1, True)):
+        disk = new_disk()
+        written(disk, "stop")
+        overwrite(disk, CHECKPOINT, b"rotten" * 1_000)
+        for name in (name for name in disk.list_dir(PARTITION) if name.endswith(".index")):
+            disk.lose(f"{PARTITION}/{name}")
+        path = f"{PARTITION}/{0:020d}.log"
+        disk.cut_off(path, len(disk.read_file(path, bytes_max=1 << 20)) - lost_bytes)
+        for _start in range(2):
+            log = reopened(disk).hosted_log(FIRST, 1)
+            assert bool(log.damage) == is_damaged
+
+
+def test_without_the_file_what_is_there_counts() -> None:
+    disk = new_disk()
+    written(disk, "stop")
+    disk.lose(PARTITION)
+    disk.lose(f"{DATA}/copies")
+    log = reopened(disk).hosted_log(FIRST, 1)
+    assert (log.damage, log.log_end_offset) == ("", 0)
+
+
+def test_a_rotten_file_is_refused() -> None:
+    disk = new_disk()
+    written(disk)
+    overwrite(disk, f"{DATA}/copies", b"rotten")
+    with pytest.raises(DataDirectoryError, match="copies is damaged"):
+        reopened(disk)
+
+
+def test_a_full_disk_does_not_keep_a_copy_from_being_cut() -> None:
+    disk = new_disk()
+    written(disk)
+    store = reopened(disk)
+    disk.faults.append(Fault({"create"}, errno.ENOSPC, path="*copies*"))
+    log = store.hosted_log(FIRST, 1)
+    log.truncate_to(3)
+    fill(log, 2)
+    disk.lose(PARTITION)
+    assert reopened(disk).hosted_log(FIRST, 1).damage
+
+
+def test_any_other_failure_of_the_disk_is_raised() -> None:
+    disk = new_disk()
+    copies = Copies(disk, DATA, new_id=lambda: "x")
+    disk.make_dirs(DATA)
+    disk.faults.append(Fault({"sync"}, errno.EIO))
+    with pytest.raises(OSError, match="error"):
+        copies.of(FIRST, 1).record(CopyRecord(1, 2, 3))
+
+
+def test_records_after_the_first_are_saved_together() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    logs = [host(store, number, count=2) for number in range(4)]
+    for log in logs:
+        log.truncate_to(1)
+    before = disk.changes
+    store.save_copies()
+    assert disk.changes - before < 10
+    store.save_copies()
+    known = Copies(disk, DATA, new_id=lambda: "x").rows
+    assert [record.durable_end_offset for record in known.values()] == [1, 1, 1, 1]
+    assert len({record.copy_id for record in known.values()}) == 4
