@@ -21,6 +21,8 @@ from raftlog.testing.simulator.world import World
 DOWN_S_MAX: Final = 3.0
 PAUSE_S_MAX: Final = 6.0
 CUT_S_MAX: Final = 6.0
+ALONE_S: Final = 4.5  # cut off for so long, a broker has left the in-sync replicas
+STRANDED_S_MAX: Final = 16.0  # others have elected a leader, and have committed
 JUMP_MS_MAX: Final = 3_600_000
 
 
@@ -255,6 +257,35 @@ def isolate(nemesis: Nemesis, machine: BrokerMachine) -> bool:
     return True
 
 
+def strand(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    """One broker is cut off from all others, and not from clients.
+
+    From one of them it may be cut off first, for long enough to be left alone in sync: then it may
+    find nobody to ask whether it still leads.
+    """
+    network, random = nemesis.world.network, nemesis.random
+    others = [other.name for other in nemesis.world.brokers if other is not machine]
+    if not others:
+        return False
+    random.shuffle(others)
+    first, *rest = others
+    head_s = random.choice((0.0, 0.5, ALONE_S))
+    network.cut(machine.name, first)
+    nemesis.world.trace(f"{machine.name} is stranded: {first} first, {rest} in {head_s} s")
+
+    def cut_rest() -> None:
+        for other in rest:
+            network.cut(machine.name, other)
+
+    def end() -> None:
+        for other in others:
+            network.mend(machine.name, other)
+
+    nemesis.later(head_s, cut_rest)
+    nemesis.later(head_s + STRANDED_S_MAX * random.random(), end)
+    return True
+
+
 def netsplit(nemesis: Nemesis, _machine: BrokerMachine) -> bool:
     """Brokers and clients fall into two halves."""
     network = nemesis.world.network
@@ -314,10 +345,11 @@ KINDS: Final[Mapping[str, FaultKind]] = {
         wipe,
         cut,
         isolate,
+        strand,
         netsplit,
         reset,
         slow_link,
         clock_jump,
     )
 }
-OF_CLUSTERS: Final = frozenset(("power_cut_of_all", "wipe", "netsplit"))
+OF_CLUSTERS: Final = frozenset(("power_cut_of_all", "wipe", "netsplit", "strand"))

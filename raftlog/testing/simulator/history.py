@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from raftlog.types import LeaderEpoch, Offset, TopicPartition
+from raftlog.types import NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs, TopicPartition
+
+T = TypeVar("T", bound="AnyOperation")
 
 NEVER_NS: Final = 1 << 62
 
@@ -56,6 +58,7 @@ class Operation:
 class Send(Operation):
     """``value`` is sent by nobody else: it names the record, also a tombstone, which has none.
     ``key``: empty if it was sent without. ``offset``: where it is, if ok; -1 with ``acks`` 0.
+    ``timestamp_ms``: its timestamp in the log, where that is known.
     """
 
     partition: TopicPartition
@@ -65,6 +68,7 @@ class Send(Operation):
     acks: int = -1
     idempotent: bool = True
     offset: Offset = -1
+    timestamp_ms: TimestampMs = NO_TIMESTAMP
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,11 +86,31 @@ class EndOffsets(Operation):
 
 
 @dataclass(slots=True, kw_only=True)
+class StartOffsets(Operation):
+    """Where partitions' logs start."""
+
+    starts: dict[TopicPartition, Offset] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class TimeLookup(Operation):
+    """The first record at or after ``timestamp_ms``, which is the timestamp of an acknowledged
+    record at offset ``known``. ``found``: its offset; -1 for none.
+    """
+
+    partition: TopicPartition
+    timestamp_ms: TimestampMs
+    known: Offset
+    found: Offset = -1
+
+
+@dataclass(slots=True, kw_only=True)
 class Deletion(Operation):
-    """An attempt to delete the records below ``before``."""
+    """An attempt to delete the records below ``before``. ``start``: where the log starts then."""
 
     partition: TopicPartition
     before: Offset
+    start: Offset = -1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,7 +120,7 @@ class Other(Operation):
     what: str
 
 
-AnyOperation: TypeAlias = Send | Poll | EndOffsets | Deletion | Other
+AnyOperation: TypeAlias = Send | Poll | EndOffsets | StartOffsets | TimeLookup | Deletion | Other
 
 
 class History:
@@ -104,6 +128,7 @@ class History:
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self.operations: list[AnyOperation] = []
+        self.on_begin: Callable[[Operation], None] | None = None  # told of every beginning
         self.on_end: Callable[[Operation], None] | None = None  # told of every end
         self._now_ns = now_ns
 
@@ -123,40 +148,54 @@ class History:
         key: str = "",
         is_tombstone: bool = False,
     ) -> Send:
-        send = Send(
-            process=process,
-            invoked_ns=self._now_ns(),
-            partition=partition,
-            value=value,
-            key=key,
-            is_tombstone=is_tombstone,
-            acks=acks,
-            idempotent=idempotent,
+        return self._begin(
+            Send(
+                process=process,
+                invoked_ns=self._now_ns(),
+                partition=partition,
+                value=value,
+                key=key,
+                is_tombstone=is_tombstone,
+                acks=acks,
+                idempotent=idempotent,
+            )
         )
-        self.operations.append(send)
-        return send
 
     def poll(self, process: str) -> Poll:
-        poll = Poll(process=process, invoked_ns=self._now_ns())
-        self.operations.append(poll)
-        return poll
+        return self._begin(Poll(process=process, invoked_ns=self._now_ns()))
 
     def end_offsets(self, process: str) -> EndOffsets:
-        ends = EndOffsets(process=process, invoked_ns=self._now_ns())
-        self.operations.append(ends)
-        return ends
+        return self._begin(EndOffsets(process=process, invoked_ns=self._now_ns()))
+
+    def start_offsets(self, process: str) -> StartOffsets:
+        return self._begin(StartOffsets(process=process, invoked_ns=self._now_ns()))
+
+    def time_lookup(
+        self, process: str, partition: TopicPartition, timestamp_ms: TimestampMs, known: Offset
+    ) -> TimeLookup:
+        return self._begin(
+            TimeLookup(
+                process=process,
+                invoked_ns=self._now_ns(),
+                partition=partition,
+                timestamp_ms=timestamp_ms,
+                known=known,
+            )
+        )
 
     def deletion(self, process: str, partition: TopicPartition, before: Offset) -> Deletion:
-        deletion = Deletion(
-            process=process, invoked_ns=self._now_ns(), partition=partition, before=before
+        return self._begin(
+            Deletion(process=process, invoked_ns=self._now_ns(), partition=partition, before=before)
         )
-        self.operations.append(deletion)
-        return deletion
 
     def other(self, process: str, what: str) -> Other:
-        other = Other(process=process, invoked_ns=self._now_ns(), what=what)
-        self.operations.append(other)
-        return other
+        return self._begin(Other(process=process, invoked_ns=self._now_ns(), what=what))
+
+    def _begin(self, operation: T) -> T:
+        self.operations.append(operation)
+        if self.on_begin is not None:
+            self.on_begin(operation)
+        return operation
 
     def end(self, operation: Operation, outcome: Outcome, error: object = "") -> None:
         """Note how an operation ended, now."""

@@ -12,7 +12,7 @@ they can be seen from outside (``INVARIANTS``).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from raftlog.errors import RaftlogError
 from raftlog.replication.partition_state import PartitionState
@@ -21,7 +21,15 @@ from raftlog.server.cluster.member import group_id
 from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.replica_host import PartitionHost
 from raftlog.testing.simulator.checker import Violation
-from raftlog.testing.simulator.history import Operation, Poll, Send
+from raftlog.testing.simulator.history import (
+    Deletion,
+    EndOffsets,
+    Operation,
+    Poll,
+    Send,
+    StartOffsets,
+    TimeLookup,
+)
 from raftlog.testing.simulator.loop import NodeLoop
 from raftlog.testing.simulator.process import BrokerMachine
 from raftlog.testing.simulator.world import World
@@ -41,6 +49,8 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "CHAIN": "logs that end at one offset in one epoch hold the same",
     "EARLY-ACK": "what is acknowledged with acks=all is committed",
     "EARLY-READ": "what a consumer is given is committed",
+    "STALE-END": "an end that a client is given is no lower than what was committed when it asked",
+    "TIME-MISSED": "a time is looked up in all that was committed when the client asked",
 }
 VIOLATIONS_MAX: Final = 20
 VOTERS_MIN: Final = 3  # of a group, so that a majority is left without one of them
@@ -58,10 +68,18 @@ class _Copy:
         self.seen: tuple[object, ...] = ()
 
 
+class _Known(NamedTuple):
+    """What was so when an operation began, by partition."""
+
+    committed: dict[int, Offset]
+    starts: dict[int, Offset]
+
+
 class Observer:
     """``violations`` grows while the world runs. ``states`` is the newest that any broker knows.
 
     ``committed``: the highest offset that a leader has committed up to, for each partition.
+    ``starts``: the highest start of each partition's log that a client was given.
     """
 
     def __init__(self, world: World, partitions: Sequence[TopicPartition]) -> None:
@@ -69,6 +87,9 @@ class Observer:
         self.violations: list[Violation] = []
         self.states: dict[int, PartitionState] = {}
         self.committed: dict[int, Offset] = {}
+        self.starts: dict[int, Offset] = {}
+        self._deleting: dict[int, Offset] = {}  # by partition: records below may be deleted
+        self._known_at: dict[int, _Known] = {}  # by the id of an operation that is under way
         self._world = world
         self._topic = partitions[0].topic
         self._partitions = [partition.partition for partition in partitions]
@@ -124,10 +145,26 @@ class Observer:
         if directory is not None:
             self._lost.add(directory)
 
+    def began(self, operation: Operation) -> None:
+        """A client begins an operation."""
+        if isinstance(operation, EndOffsets | StartOffsets | TimeLookup):
+            self._known_at[id(operation)] = _Known(dict(self.committed), dict(self.starts))
+        elif isinstance(operation, Deletion):
+            partition = operation.partition.partition
+            self._deleting[partition] = max(self._deleting.get(partition, 0), operation.before)
+
     def ended(self, operation: Operation) -> None:
         """A client's operation has ended."""
+        known = self._known_at.pop(id(operation), None)
         if not operation.is_ok:
             return
+        if known is not None:
+            self._check_answer(operation, known)
+        if isinstance(operation, StartOffsets):
+            for partition, start in operation.starts.items():
+                self._note_start(partition, start)
+        elif isinstance(operation, Deletion):
+            self._note_start(operation.partition, operation.start)
         if isinstance(operation, Send):
             if operation.acks == -1 and not self._is_committed(
                 operation.partition, operation.offset
@@ -142,6 +179,26 @@ class Observer:
                     self._violated(
                         "EARLY-READ", f"{partition}: {records[-1]} for {operation.process}"
                     )
+
+    def _check_answer(self, operation: Operation, known: _Known) -> None:
+        """An answer is no older than what some broker had committed, or told, at the question."""
+        who = operation.process
+        if isinstance(operation, EndOffsets):
+            for partition, end in operation.ends.items():
+                if end < (committed := known.committed.get(partition.partition, 0)):
+                    self._violated("STALE-END", f"{partition}: {end} of {committed} for {who}")
+        elif isinstance(operation, TimeLookup):
+            partition = operation.partition
+            is_found = 0 <= operation.found <= operation.known
+            if not is_found and self._deleting.get(partition.partition, 0) <= operation.known:
+                self._violated(
+                    "TIME-MISSED",
+                    f"{partition}: {operation.found} for {who}, though offset {operation.known} "
+                    f"has timestamp {operation.timestamp_ms}",
+                )
+
+    def _note_start(self, partition: TopicPartition, start: Offset) -> None:
+        self.starts[partition.partition] = max(self.starts.get(partition.partition, 0), start)
 
     def _is_committed(self, partition: TopicPartition, offset: Offset) -> bool:
         return partition.topic != self._topic or offset < self.committed.get(partition[1], 0)

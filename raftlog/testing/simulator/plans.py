@@ -122,6 +122,7 @@ class WorkloadPlan:
     consumers: tuple[ConsumerPlan, ...]
     administrates: float  # operations on other topics, per second
     deletes: bool  # records of the topic
+    askers: int = 0  # clients that reach one broker only, and ask it where logs start and end
     compaction: CompactionPlan | None = None
 
     @classmethod

@@ -54,6 +54,7 @@ SETTLE_LIMIT_S: Final = 120.0  # for all to be up, and all clients at their end,
 CONVERGENCE_LOOK_S: Final = 1.0  # between two looks at all logs
 SYNC_S: Final = 2.0  # for what is written to be durable everywhere, and known to be
 LIGHT_DURATION_S: Final = 4.0
+STRANDED_LONGER_S: Final = 12.0  # for a stranded broker to be outlived
 QUIET_S: Final = 10.0  # for brokers to learn who leads what: longer than any of their timeouts
 PROGRESS_LIMIT_S: Final = 60.0  # for every client of a healed core to get on
 
@@ -112,10 +113,23 @@ class Scenario:
             last_words=random.choice(("stop", "kill", "power cut")),
             replacement_ms=settings.choice(delays),
         )
+        if brokers > 1:
+            scenario = scenario._with_strangers(settings, may_be_longer=duration_s is None)
         if compacted:
             plan = CompactionPlan.draw(Random(f"{seed}/compaction"))
             scenario = replace(scenario, workload=scenario.workload.with_compaction(plan))
         return scenario.lightened() if light else scenario
+
+    def _with_strangers(self, random: Random, *, may_be_longer: bool) -> Scenario:
+        """The same, with clients that reach one broker only; longer, if brokers are stranded."""
+        askers = random.choice((0, 1, 2))
+        is_longer = may_be_longer and "strand" in self.faults.kinds
+        longer_s = STRANDED_LONGER_S if is_longer else 0.0
+        return replace(
+            self,
+            duration_s=self.duration_s + longer_s,
+            workload=replace(self.workload, askers=askers),
+        )
 
     @property
     def is_compacted(self) -> bool:
@@ -190,6 +204,7 @@ def run(
         )
         acks = durable_acks or ((-1, 1) if scenario.brokers == 1 else (-1,))
         if scenario.brokers > 1:
+            workload.history.on_begin = observer.began
             workload.history.on_end = observer.ended
         try:
             _prepare(world, workload)

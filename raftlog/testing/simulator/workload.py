@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from raftlog.client.aio.admin import AsyncAdmin
 from raftlog.client.aio.consumer import AsyncConsumer
 from raftlog.client.aio.producer import AsyncProducer
 from raftlog.client.delivery import DeliveryFuture, RangesFuture
+from raftlog.client.leaders import At
 from raftlog.errors import (
     CorruptBatchError,
     InvalidRequestError,
@@ -28,15 +29,25 @@ from raftlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from raftlog.testing.simulator.history import History, Outcome, Seen, Send
+from raftlog.testing.simulator.history import EndOffsets, History, Outcome, Seen, Send
 from raftlog.testing.simulator.plans import ConsumerPlan, ProducerPlan, WorkloadPlan
 from raftlog.testing.simulator.process import ClientMachine
 from raftlog.testing.simulator.world import World
-from raftlog.types import ConsumerRecord, Headers, NewTopic, Offset, TopicPartition
+from raftlog.types import (
+    NO_TIMESTAMP,
+    ConsumerRecord,
+    Headers,
+    NewTopic,
+    Offset,
+    TopicPartition,
+)
 
 TOPIC: Final = "events"
 PATIENCE_S: Final = 0.2  # after an error, before the next attempt
 OUTSTANDING_MAX: Final = 40
+DELETIONS_PER_S: Final = 2.0  # where nothing else is administrated
+QUESTIONS_MAX: Final = 20  # to one broker, by a client that reaches no other
+SENDS_ASKED_FOR_MAX: Final = 100  # the last ones, whose times are looked up
 NAME_HEADER: Final = "name"  # of a record without a value
 
 # Errors that say that a send had no effect. All others leave it open.
@@ -85,6 +96,8 @@ class Workload:
             self._add(f"consumer-{number}", partial(_consume, self, consumer))
         if self.plan.administrates or self.plan.deletes:
             self._add("admin-1", partial(_administrate, self))
+        for number in range(1, self.plan.askers + 1):
+            self._add(f"asker-{number}", partial(ask_one_broker, self))
 
     def _add(self, name: str, main: Any) -> None:
         machine = self.world.add_client(name, main)
@@ -93,9 +106,10 @@ class Workload:
 
     # -- what its clients share
 
-    def admin(self, machine: ClientMachine) -> AsyncAdmin:
+    def admin(self, machine: ClientMachine, bootstrap: str | None = None) -> AsyncAdmin:
+        """``bootstrap``: every broker's address by default."""
         admin = AsyncAdmin(
-            self.world.bootstrap,
+            self.world.bootstrap if bootstrap is None else bootstrap,
             request_timeout_ms=2_000,
             client_id=machine.name,
             host=machine.host(),
@@ -250,6 +264,7 @@ class _Producing:
         error = future.exception()
         if error is None:
             send.offset = future.result().offset
+            send.timestamp_ms = future.result().timestamp_ms
         self._end([send], error, is_whole=True)
 
     async def _send_many(self, partition: TopicPartition, count: int) -> None:
@@ -346,6 +361,20 @@ async def ask_ends(
     return asking.ends
 
 
+async def ask_starts(
+    workload: Workload, consumer: AsyncConsumer, process: str
+) -> dict[TopicPartition, Offset]:
+    """Observe the start of every partition."""
+    asking = workload.history.start_offsets(process)
+    try:
+        asking.starts = await consumer.beginning_offsets(workload.partitions)
+    except RaftlogError as error:
+        workload.history.end(asking, Outcome.FAIL, repr(error))
+        raise
+    workload.history.end(asking, Outcome.OK)
+    return asking.starts
+
+
 def by_partition(records: list[ConsumerRecord]) -> dict[TopicPartition, list[Seen]]:
     found: dict[TopicPartition, list[Seen]] = {}
     for record in records:
@@ -363,13 +392,87 @@ def record_name(value: bytes | None, headers: Headers) -> str:
     return (value or b"").split(b" ", 1)[0].decode(errors="backslashreplace")
 
 
+# -- clients that reach one broker -----------------------------------------------------------------
+
+
+async def ask_one_broker(workload: Workload, machine: ClientMachine) -> None:
+    """Ask one broker after the other where logs start and end, each as if it were the only one.
+
+    What a broker says of which it is the leader no more, if it does not know that, is asked of it
+    as of any other.
+    """
+    network, random = workload.world.network, machine.random
+    while not workload.is_over:
+        chosen = random.choice(workload.world.brokers)
+        for broker in workload.world.brokers:
+            network.mend(machine.name, broker.name)
+            if broker is not chosen:
+                network.cut(machine.name, broker.name)
+        admin = workload.admin(machine, str(chosen.address))
+        questions = random.randint(1, QUESTIONS_MAX)
+        while questions and not workload.is_over:
+            questions -= 1
+            try:
+                await _ask(workload, machine, admin)
+            except RaftlogError as error:
+                workload.world.trace(f"{machine.name} of {chosen.name}: {error}")
+            await asyncio.sleep(random.uniform(0.05, 0.4))
+        await admin.close()
+
+
+async def _ask(workload: Workload, machine: ClientMachine, admin: AsyncAdmin) -> None:
+    history, partitions = workload.history, workload.partitions
+    what = machine.random.choice(("latest", "earliest", "time"))
+    if what == "time":
+        await _ask_for_time(workload, machine, admin)
+        return
+    asking = (
+        history.end_offsets(machine.name)
+        if what == "latest"
+        else history.start_offsets(machine.name)
+    )
+    try:
+        found = await admin.list_offsets(dict.fromkeys(partitions, cast(At, what)))
+    except RaftlogError as error:
+        history.end(asking, Outcome.FAIL, repr(error))
+        raise
+    offsets = {partition: hit.offset for partition, hit in found.items() if hit is not None}
+    if isinstance(asking, EndOffsets):
+        asking.ends = offsets
+    else:
+        asking.starts = offsets
+    history.end(asking, Outcome.OK)
+
+
+async def _ask_for_time(workload: Workload, machine: ClientMachine, admin: AsyncAdmin) -> None:
+    """Look up the time of a record that was acknowledged: it, or an earlier one, is found."""
+    history = workload.history
+    known = [
+        send
+        for send in history.sends[-SENDS_ASKED_FOR_MAX:]
+        if send.is_ok and send.acks == -1 and send.timestamp_ms != NO_TIMESTAMP
+    ]
+    if not known or workload.plan.compaction is not None:
+        return
+    send = machine.random.choice(known)
+    asking = history.time_lookup(machine.name, send.partition, send.timestamp_ms, send.offset)
+    try:
+        found = await admin.list_offsets({send.partition: send.timestamp_ms})
+    except RaftlogError as error:
+        history.end(asking, Outcome.FAIL, repr(error))
+        raise
+    hit = found[send.partition]
+    asking.found = -1 if hit is None else hit.offset
+    history.end(asking, Outcome.OK)
+
+
 # -- administration --------------------------------------------------------------------------------
 
 
 async def _administrate(workload: Workload, machine: ClientMachine) -> None:
     plan, random, history = workload.plan, machine.random, workload.history
     admin = workload.admin(machine)
-    rate = plan.administrates or 0.5
+    rate = plan.administrates or DELETIONS_PER_S
     while not workload.is_over:
         await asyncio.sleep(random.expovariate(rate))
         act = random.choice(ACTS if plan.administrates else ACTS[:1])
@@ -394,7 +497,7 @@ async def _delete_records(workload: Workload, admin: AsyncAdmin, random: Random)
     before = random.randint(0, end.offset)
     deletion = workload.history.deletion("admin", partition, before)
     try:
-        await admin.delete_records({partition: before})
+        deletion.start = (await admin.delete_records({partition: before}))[partition]
     except RaftlogError as error:
         workload.history.end(deletion, Outcome.INFO, repr(error))
     else:
@@ -471,7 +574,7 @@ async def read_all(workload: Workload, reading: Reading, machine: ClientMachine)
         consumer = workload.consumer(machine, auto_offset_reset="earliest", fetch_max_wait_ms=100)
         try:
             await consumer.assign(partitions)
-            starts = await consumer.beginning_offsets(partitions)
+            starts = await ask_starts(workload, consumer, machine.name)
             reading.begin(starts, await ask_ends(workload, consumer, machine.name))
             while reading.left:
                 reading.take(await consumer.poll(500, 1_000))

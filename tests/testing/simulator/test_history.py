@@ -26,12 +26,14 @@ def test_operations_begin_and_end_at_their_times() -> None:
     assert list(history) == [send, poll]
 
 
-def test_who_watches_is_told_how_operations_end() -> None:
+def test_who_watches_is_told_how_operations_begin_and_end() -> None:
     history = History(lambda: 0)
     seen: list[tuple[object, Outcome]] = []
+    begun: list[object] = []
+    history.on_begin = begun.append
     history.on_end = lambda operation: seen.append((operation, operation.outcome))
     poll = history.poll("c")
-    assert not seen
+    assert (begun, seen) == ([poll], [])
     history.end(poll, Outcome.OK)
     assert seen == [(poll, Outcome.OK)]
 

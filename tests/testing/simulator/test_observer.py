@@ -63,6 +63,8 @@ class Watched:
         self.world = world
         self.observer = Observer(world, [P])
         self.hosts: dict[int, Any] = {}
+        self.history = History(lambda: 0)
+        self.history.on_begin, self.history.on_end = self.observer.began, self.observer.ended
 
     def show(self, broker: int, host: Any = None, state: PartitionState = STATE) -> None:
         """As after an event; a host that was shown before is the same one, with news."""
@@ -267,6 +269,31 @@ def test_what_clients_are_told_too_early(watched: Watched) -> None:
         if offset == 4:
             assert not watched.kinds
     assert watched.kinds == ["EARLY-ACK", "EARLY-READ"]
+
+
+def test_an_end_that_was_passed_before_the_question(watched: Watched) -> None:
+    history = watched.history
+    early = history.end_offsets("c")
+    watched.observer.committed[0] = 5
+    late = history.end_offsets("c")
+    for asking in (early, late):
+        asking.ends = {P: 4}
+        history.end(asking, Outcome.OK)
+    assert watched.kinds == ["STALE-END"]
+
+
+@pytest.mark.parametrize(
+    ("found", "deleted", "is_bad"),
+    [(2, 0, False), (0, 0, False), (-1, 0, True), (3, 0, True), (-1, 2, True), (-1, 3, False)],
+)
+def test_a_time_that_is_not_found(watched: Watched, found: int, deleted: int, is_bad: bool) -> None:
+    """The record at offset 2 has it."""
+    history = watched.history
+    history.deletion("admin", P, deleted)
+    asking = history.time_lookup("c", P, 1_000, known=2)
+    asking.found = found
+    history.end(asking, Outcome.OK)
+    assert watched.kinds == ["TIME-MISSED"] * is_bad
 
 
 def test_what_promises_less_or_failed_may_come_early(watched: Watched) -> None:

@@ -18,7 +18,15 @@ from raftlog.errors import (
     StorageFailedError,
     ThrottledError,
 )
-from raftlog.testing.simulator.history import EndOffsets, Outcome, Poll, Seen, Send
+from raftlog.testing.simulator.history import (
+    EndOffsets,
+    Outcome,
+    Poll,
+    Seen,
+    Send,
+    StartOffsets,
+    TimeLookup,
+)
 from raftlog.testing.simulator.plans import (
     DAY_MS,
     CompactionPlan,
@@ -150,7 +158,7 @@ PRODUCER = ProducerPlan(
 
 
 def test_where_nothing_goes_wrong_everything_is_ok_and_in_the_log() -> None:
-    workload, reading = calm(plan_of(PRODUCER, administrates=0.0, deletes=False))
+    workload, reading = calm(plan_of(PRODUCER, administrates=0.0, deletes=False, askers=1))
     sends = workload.history.sends
     assert len(sends) > 100
     assert {send.outcome for send in sends} == {Outcome.OK}
@@ -161,6 +169,10 @@ def test_where_nothing_goes_wrong_everything_is_ok_and_in_the_log() -> None:
     polls = [entry for entry in workload.history if isinstance(entry, Poll)]
     assert len({poll.process for poll in polls}) >= 4, "consumers begin anew"
     assert sum(len(records) for poll in polls for records in poll.records.values()) > 100
+    starts = [entry for entry in workload.history if isinstance(entry, StartOffsets)]
+    assert {frozenset(start.starts.values()) for start in starts if start.is_ok} == {frozenset([0])}
+    lookups = [entry for entry in workload.history if isinstance(entry, TimeLookup)]
+    assert any(lookup.is_ok and 0 <= lookup.found <= lookup.known for lookup in lookups)
     ends = [entry.ends for entry in workload.history if isinstance(entry, EndOffsets)]
     assert ends[-1] == {name: len(records) for name, records in reading.records.items()}
 
