@@ -29,8 +29,8 @@ TELLING: Final = [
         name="an answer waits for all that was decided before it",
         why="a read tells an offset that is not committed, and that goes back",
         module="raftlog/server/groups/shards.py",
-        old="            go, failed, end=self._end, is_confirmed=",
-        new="            go, failed, end=self._end if is_appended else 0, is_confirmed=",
+        old="            go, failed, end=self._end, confirmed_since=",
+        new="            go, failed, end=self._end if is_appended else 0, confirmed_since=",
         tests=(
             f"{SHARDS}::test_a_read_waits_for_what_was_decided_before_it",
             f"{SHARDS}::test_a_refusal_waits_too",
@@ -40,8 +40,8 @@ TELLING: Final = [
         name="offsets are read from who certainly leads",
         why="a coordinator that was cut off tells an old offset, and records are read again",
         module="raftlog/server/groups/shards.py",
-        old="            self._settle(go, failed, is_confirmed=True)\n",
-        new="            self._settle(go, failed)\n",
+        old="        self._settle(go, failed, confirmed_since=self._confirmations.mark)\n",
+        new="        self._settle(go, failed)\n",
         tests=(
             f"{SHARDS}::test_a_read_is_told_when_it_is_certain_who_leads",
             f"{CLUSTERS}::test_who_was_cut_off_tells_no_old_offset",
@@ -50,26 +50,45 @@ TELLING: Final = [
     Guard(
         name="a question about leadership answers for nobody who came after it",
         why="another leader may have begun in between, and have committed more",
-        module="raftlog/server/groups/confirming.py",
+        module="raftlog/server/rounds.py",
         old="        self._under_way, self._waiting = self._waiting, []\n",
         new="        self._under_way = self._waiting\n",
         tests=(
             (
-                "tests/server/groups/test_confirming.py"
+                "tests/server/test_rounds.py"
                 "::test_who_comes_while_a_question_is_under_way_waits_for_the_next"
             ),
         ),
     ),
     Guard(
-        name="heartbeats are answered by who led a moment ago",
+        name="a heartbeat is answered by a broker that led after it came",
         why="members stay with one that was cut off, while another one ends their sessions",
         module="raftlog/server/groups/shards.py",
-        old="        is_confirmed = not self._confirmations.is_recent\n",
-        new="        is_confirmed = False\n",
+        old="answer.fail, confirmed_since=answer.mark)\n",
+        new="answer.fail)\n",
         tests=(
-            f"{BEATS}::test_heartbeats_of_who_leads_no_more_and_has_not_heard_of_it_end",
+            f"{BEATS}::test_no_heartbeat_is_answered_by_who_led_before_it_came",
             f"{CLUSTERS}::test_members_of_who_was_cut_off_are_sent_away",
         ),
+    ),
+    Guard(
+        name="an old confirmation renews no lease",
+        why="a coordinator that was cut off keeps its members past the sessions of its successor",
+        module="raftlog/server/rounds.py",
+        old="        if since is not None and since < self._answered:\n",
+        new="        if since is not None and self._answered:\n",
+        tests=(
+            "tests/server/test_rounds.py::test_an_answer_counts_for_all_that_came_before_its_question",
+            f"{BEATS}::test_no_heartbeat_is_answered_by_who_led_before_it_came",
+        ),
+    ),
+    Guard(
+        name="a member is reassured by a broker that led after its heartbeat came",
+        why="a member that only hears a deposed coordinator goes on while another has its share",
+        module="raftlog/server/groups/reassuring.py",
+        old="        self._all.confirmations.ask(self._reassure, since=self.mark)\n",
+        new="        self._reassure(None)\n",
+        tests=("tests/server/groups/test_reassuring.py::test_who_leads_no_more_reassures_nobody",),
     ),
     Guard(
         name="only members are told that all is as it was",
@@ -110,7 +129,7 @@ TELLING: Final = [
         name="answers of a leader that was cut off come to an end",
         why="whoever asks it waits until the network is whole again",
         module="raftlog/server/groups/answering.py",
-        old="            self._confirmations.confirm(self._patience_lost)\n",
+        old="            self._confirmations.ask(self._patience_lost)\n",
         new="            pass\n",
         tests=(
             (

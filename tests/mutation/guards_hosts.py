@@ -233,15 +233,15 @@ HOSTS: Final = [
         ),
     ),
     Guard(
-        name="end offsets wait until the leader is ready",
-        why="after a failover a consumer is told an end that lies before one it knows (P3)",
+        name="offsets are looked up once the leader is ready",
+        why="after a failover ends go back (P3), and committed records are not found by their time",
         module="raftlog/server/handlers/list_offsets.py",
-        old='            if query.at == "latest" and not host.is_ready:\n',
-        new='            if query.at == "latest" and host.closed is not None:\n',
+        old="            if not host.is_ready:\n",
+        new="            if host.closed is not None:\n",
         tests=(
             (
                 "tests/server/test_guards_hosts.py"
-                "::test_an_end_is_told_once_the_leader_is_ready_and_confirmed"
+                "::test_an_offset_is_told_once_the_leader_is_ready_and_confirmed"
             ),
         ),
     ),
@@ -254,15 +254,15 @@ HOSTS: Final = [
         tests=("tests/server/test_guards_hosts.py::test_a_follower_tells_no_end",),
     ),
     Guard(
-        name="an end is confirmed before it is told",
-        why="a leader that was cut off tells an end that its successor has left behind (P3)",
+        name="an offset is confirmed before it is told",
+        why="a leader that was cut off names an end that its successor has left behind (P3)",
         module="raftlog/server/handlers/list_offsets.py",
-        old='        if query.at == "latest" and context.cluster is not None:\n',
-        new='        if query.at == "" and context.cluster is not None:\n',
+        old="        if context.cluster is not None:\n",
+        new="        if context.cluster is not None and not query.at:\n",
         tests=(
             (
                 "tests/server/test_guards_hosts.py"
-                "::test_an_end_is_told_once_the_leader_is_ready_and_confirmed"
+                "::test_an_offset_is_told_once_the_leader_is_ready_and_confirmed"
             ),
         ),
     ),
@@ -276,9 +276,33 @@ CONFIRMING: Final = [
         old="            if not self._missing:\n",
         new="            if self._missing is not None:\n",
         tests=(
+            ("tests/server/cluster/test_confirmation.py::test_all_the_others_have_to_be_heard"),
+        ),
+    ),
+    Guard(
+        name="a leader is confirmed by all of the ELR",
+        why="a member of the ELR may have been elected: ends go back, partitions get two owners",
+        module="raftlog/server/cluster/confirmation.py",
+        old=" | leadership.state.elr.keys()\n",
+        new="\n",
+        tests=(
             (
-                "tests/server/test_guards_confirmation.py"
-                "::test_every_member_of_the_isr_has_to_be_heard"
+                "tests/server/cluster/test_confirmation.py"
+                "::test_a_member_of_the_elr_has_to_be_heard_too"
+            ),
+        ),
+    ),
+    Guard(
+        name="a group confirms whom it has as its leader",
+        why="a command is applied where another leader has been elected before it",
+        module="raftlog/server/cluster/confirmation.py",
+        old="            if error is None and (state.leader, state.leader_epoch) != "
+        "(self._broker_id, epoch):\n",
+        new="            if error is None and state.leader is None:\n",
+        tests=(
+            (
+                "tests/server/cluster/test_confirmation.py"
+                "::test_a_group_that_has_elected_another_leader_confirms_nothing"
             ),
         ),
     ),
@@ -290,7 +314,7 @@ CONFIRMING: Final = [
         new="        if session.follower == follower:\n",
         tests=(
             (
-                "tests/server/test_guards_confirmation.py"
+                "tests/server/cluster/test_confirmation.py"
                 "::test_who_follows_in_another_epoch_confirms_nothing"
             ),
         ),
@@ -304,8 +328,8 @@ CONFIRMING: Final = [
         new="        if error is None and host.closed is not None:\n",
         tests=(
             (
-                "tests/server/test_guards_confirmation.py"
-                "::test_who_does_not_lead_any_more_is_not_confirmed"
+                "tests/server/cluster/test_confirmation.py"
+                "::test_a_leader_that_is_one_no_more_says_so"
             ),
         ),
     ),

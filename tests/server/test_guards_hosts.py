@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from raftlog.client.leaders import At
 from raftlog.errors import (
     CommitUnknownError,
     FencedLeaderEpochError,
@@ -185,8 +186,8 @@ class Asked:
         self.topics = SimpleNamespace(host=lambda _topic, _partition: host)
         self.cluster = SimpleNamespace(confirm=lambda _host, done: self.waiting.append(done))
 
-    def latest(self, reply: PaperReply) -> None:
-        query = OffsetQuery(topic="t", partition=0, at="latest", leader_epoch=-1)
+    def look_up(self, reply: PaperReply, at: At) -> None:
+        query = OffsetQuery(topic="t", partition=0, at=at, leader_epoch=-1)
         request = SimpleNamespace(message=ListOffsetsRequest(queries=[query]))
         context = cast(BrokerContext, self)
         list_offsets.handle(context, cast(Request, request), reply.as_reply)
@@ -205,23 +206,26 @@ def failure(reply: PaperReply) -> type[RaftlogError]:
     return type(found.to_error())
 
 
-def test_an_end_is_told_once_the_leader_is_ready_and_confirmed() -> None:
+@pytest.mark.parametrize(("at", "offset"), [("latest", 2), (0, 0)])
+def test_an_offset_is_told_once_the_leader_is_ready_and_confirmed(at: At, offset: int) -> None:
+    """A time is looked up in what is committed: a new leader does not know how much that is."""
+
     async def test(s: Scene) -> None:
         log = s.log()
         write(log, b"a", b"b")
         asked = Asked(leader(s, log))
         reply = PaperReply()
-        asked.latest(reply)
+        asked.look_up(reply, at)
         assert failure(reply) is LeaderNotAvailableError
         assert asked.waiting == []
         asked.host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
         reply = PaperReply()
-        asked.latest(reply)
+        asked.look_up(reply, at)
         assert reply.answers == []
         asked.waiting.pop()(None)
-        assert answer(reply).offset == 2
+        assert answer(reply).offset == offset
         reply = PaperReply()
-        asked.latest(reply)
+        asked.look_up(reply, at)
         asked.waiting.pop()(NotLeaderError("another one does"))
         assert failure(reply) is NotLeaderError
 
@@ -233,7 +237,7 @@ def test_a_follower_tells_no_end() -> None:
         host = s.host()
         host.follow(2, 5)
         reply = PaperReply()
-        Asked(host).latest(reply)
+        Asked(host).look_up(reply, "latest")
         assert failure(reply) is NotLeaderError
 
     play(test)

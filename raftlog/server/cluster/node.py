@@ -23,7 +23,7 @@ from raftlog.replication.cluster_state import ClusterChange, ClusterMachine
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.cluster.administration import ClusterTopics
 from raftlog.server.cluster.arbiter import Arbiter
-from raftlog.server.cluster.confirmation import confirm
+from raftlog.server.cluster.confirmation import Confirmation
 from raftlog.server.cluster.fetcher import ReplicaFetcher, ReplicaFetchers
 from raftlog.server.cluster.founding import Founder
 from raftlog.server.cluster.gossip import Gossip
@@ -126,6 +126,7 @@ class ClusterNode:
         )
         self._sessions: dict[Connection, ReplicaSession] = {}
         self._newest_session: dict[int, ReplicaSession] = {}  # by follower
+        self._confirmation = self._make_confirmation()
         self._timer: asyncio.TimerHandle | None = None
         self._next_look: asyncio.TimerHandle | None = None
         self._next_look_at = 0.0
@@ -242,6 +243,15 @@ class ClusterNode:
             new_id=self._services.new_id,
         )
 
+    def _make_confirmation(self) -> Confirmation:
+        return Confirmation(
+            self.broker_id,
+            loop=self._loop,
+            session_of=self._newest_session.get,
+            find=self.partitions.member,
+            propose=self.plane.propose_bytes,
+        )
+
     def _make_fetcher(self, leader: int) -> ReplicaFetcher:
         return ReplicaFetcher(
             leader,
@@ -314,8 +324,8 @@ class ClusterNode:
         return session
 
     def confirm(self, host: PartitionHost, done: Acknowledge) -> None:
-        """See ``confirmation.confirm``."""
-        confirm(host, self.broker_id, done, loop=self._loop, session_of=self._newest_session.get)
+        """See ``Confirmation.confirm``."""
+        self._confirmation.confirm(host, done)
 
     def forget(self, connection: Connection) -> None:
         """The connection is gone."""
@@ -383,6 +393,8 @@ class ClusterNode:
         host = member.host
         if host is None:
             return
+        if host.closed is not None:
+            self._confirmation.forget(member.group_id)
         follows = host.closed is None and host.leadership is None
         self.fetchers.assign(host, host.leader if follows else None)
         if self.on_role is not None:

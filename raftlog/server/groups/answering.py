@@ -18,8 +18,8 @@ from raftlog.errors import (
     NotEnoughReplicasError,
     RaftlogError,
 )
-from raftlog.server.groups.confirming import Confirmations
 from raftlog.server.replica_host import PartitionHost
+from raftlog.server.rounds import Rounds
 from raftlog.types import Offset
 
 PATIENCE_SECONDS: Final = 2.0
@@ -48,7 +48,7 @@ class Answers:
     def __init__(
         self,
         host: PartitionHost,
-        confirmations: Confirmations,
+        confirmations: Rounds,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._host = host
@@ -66,13 +66,14 @@ class Answers:
         failed: Failed,
         *,
         end: Offset,
-        is_confirmed: bool = False,
+        confirmed_since: int | None = None,
         is_appended: bool = False,
     ) -> Callable[[], object]:
         """Call ``go`` once everything below ``end`` is committed; ``failed`` if it will not be.
 
-        ``is_confirmed``: and once it is certain that this broker leads. ``is_appended``: what is
-        told was written; if nobody can tell whether it is committed, that is what is told.
+        ``confirmed_since``: and once it is certain that this broker still led after that mark of
+        the confirmations. ``is_appended``: what is told was written; if nobody can tell whether it
+        is committed, that is what is told.
 
         Returns what has neither be called any more.
         """
@@ -80,14 +81,14 @@ class Answers:
             go,
             failed,
             is_appended=is_appended,
-            missing=2 if is_confirmed else 1,
+            missing=1 if confirmed_since is None else 2,
             now=self._loop.time(),
         )
         self._waiting[answer] = None
         told = partial(self._told, answer)
         self._host.when_committed(end, told)
-        if is_confirmed and answer in self._waiting:
-            self._confirmations.confirm(told)
+        if confirmed_since is not None and answer in self._waiting:
+            self._confirmations.ask(told, since=confirmed_since)
         if self._waiting and self._timer is None:
             self._timer = self._loop.call_later(PATIENCE_SECONDS, self._lose_patience)
         return partial(self._waiting.pop, answer, None)
@@ -119,7 +120,7 @@ class Answers:
         if left > 0:
             self._timer = self._loop.call_later(left, self._lose_patience)
         else:
-            self._confirmations.confirm(self._patience_lost)
+            self._confirmations.ask(self._patience_lost)
 
     def _patience_lost(self, error: RaftlogError | None) -> None:
         leadership = self._host.leadership

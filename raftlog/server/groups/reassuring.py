@@ -2,9 +2,15 @@
 
 A broker that dies holds up what is decided until it has left the in-sync replicas: seconds, in
 which members would hear nothing, take themselves for cut off, and be cut off, as they send no
-heartbeat while one is unanswered. So who has waited for a third of its session is told again what
-it was told last. That is committed, and no news; and its session was renewed when the heartbeat
-came. Whoever joins or leaves, and whoever may have been thrown out, waits on.
+heartbeat while one is unanswered. So a member that has waited for a third of its session is told
+again what it was told last. That is committed, and no news; and its session was renewed when the
+heartbeat came. One that joins or leaves, or that may have been removed, waits on.
+
+**Every answer to a heartbeat is a lease**: the member goes on with what it has until its session
+has passed since it sent that heartbeat. The next coordinator waits for a whole session, from when
+it begins, before it gives a silent member's partitions away. So a coordinator answers a heartbeat
+only if it is certain that no newer one had begun when the heartbeat came: then the lease ends
+first, whatever was cut off and for however long.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from raftlog.errors import RaftlogError
 from raftlog.groups import Beat
 from raftlog.server.groups.answering import Failed
 from raftlog.server.groups.parking import MemberKey
+from raftlog.server.rounds import Rounds
 
 # Of its session, what a heartbeat waits at most: so that the next one may be lost.
 PATIENCE_SHARE: Final = 1 / 3
@@ -27,10 +34,16 @@ class Reassurances:
     """Those of one shard."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, *, may_tell: Callable[[MemberKey], bool]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        confirmations: Rounds,
+        may_tell: Callable[[MemberKey], bool],
     ) -> None:
-        """``may_tell``: whether this is a member still, and this broker leads, for all it knows."""
+        """``confirmations``: that this broker leads. ``may_tell``: whether this is a member still,
+        as far as is decided.
+        """
         self._loop = loop
+        self.confirmations = confirmations
         self._may_tell = may_tell
         self._last: dict[MemberKey, Beat] = {}
 
@@ -78,6 +91,7 @@ class HeartbeatAnswer:
         "_member",
         "_timer",
         "_until",
+        "mark",
     )
 
     def __init__(
@@ -98,6 +112,7 @@ class HeartbeatAnswer:
         self._done = done
         self._failed = failed
         self._until = until
+        self.mark = reassurances.confirmations.mark  # of when the heartbeat came
         self._is_over = False
         self._timer: asyncio.TimerHandle | None = None
         self._drop: Callable[[], object] | None = None
@@ -117,9 +132,14 @@ class HeartbeatAnswer:
         if not self._is_over:
             self._drop = drop
             left = max(self._until - self._loop.time(), 0.0)
-            self._timer = self._loop.call_later(left, self._reassure)
+            self._timer = self._loop.call_later(left, self._confirm)
 
-    def _reassure(self) -> None:
+    def _confirm(self) -> None:
+        self._all.confirmations.ask(self._reassure, since=self.mark)
+
+    def _reassure(self, error: RaftlogError | None) -> None:
+        if error is not None:
+            return
         beat = self._all.last(self._member, self._epoch)
         if beat is not None and self._end():
             assert self._drop is not None, "it waits"

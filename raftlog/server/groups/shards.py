@@ -30,12 +30,12 @@ from raftlog.groups import JOIN_EPOCH, Beat, GroupShard, Heartbeat, Step
 from raftlog.groups.values import Topics
 from raftlog.record import parse_header
 from raftlog.server.groups.answering import Answers, Failed, not_coordinator
-from raftlog.server.groups.confirming import Confirmations
 from raftlog.server.groups.loading import load
 from raftlog.server.groups.parking import MemberKey, ParkedHeartbeats
 from raftlog.server.groups.reassuring import HeartbeatAnswer, Reassurances
 from raftlog.server.groups.writing import batches_of
 from raftlog.server.replica_host import PartitionHost
+from raftlog.server.rounds import Rounds
 from raftlog.server.waiters import Acknowledge
 from raftlog.types import Offset
 
@@ -84,9 +84,9 @@ class LedShard:
         self._parked = ParkedHeartbeats(services.loop)
         self._joining: dict[MemberKey, tuple[Heartbeat, HeartbeatAnswer]] = {}  # in this turn
         self._told: set[MemberKey] = set()  # whose heartbeat was answered since topics changed
-        self._confirmations = Confirmations(partial(services.confirm, host), self._loop.time)
+        self._confirmations = Rounds(partial(services.confirm, host))  # that this broker leads
         self._answers = Answers(host, self._confirmations, self._loop)
-        self._reassurances = Reassurances(self._loop, may_tell=self._may_tell)
+        self._reassurances = Reassurances(self._loop, self._confirmations, self._may_tell)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._failures = 0  # without a sound time in between
@@ -173,9 +173,8 @@ class LedShard:
         try:
             go = partial(done, question(groups))
         except RaftlogError as error:
-            self._settle(partial(failed, error), failed, is_confirmed=True)
-        else:
-            self._settle(go, failed, is_confirmed=True)
+            go = partial(failed, error)
+        self._settle(go, failed, confirmed_since=self._confirmations.mark)
 
     def heartbeat(
         self,
@@ -279,7 +278,7 @@ class LedShard:
 
     def _may_tell(self, member: MemberKey) -> bool:
         """Whether the member may be told again what it was told last."""
-        if self.is_over or self._groups is None or not self._confirmations.is_recent:
+        if self.is_over or self._groups is None:
             return False
         try:
             self._groups.beat(*member)
@@ -370,9 +369,8 @@ class LedShard:
         self._settle(partial(failed, error), failed)
 
     def _settle_beat(self, beat: Beat, answer: HeartbeatAnswer) -> None:
-        """A heartbeat's answer may be some seconds old, and does no harm."""
-        is_confirmed = not self._confirmations.is_recent
-        drop = self._settle(partial(answer.go, beat), answer.fail, is_confirmed=is_confirmed)
+        """A heartbeat is answered by a broker that still led after it came: see ``reassuring``."""
+        drop = self._settle(partial(answer.go, beat), answer.fail, confirmed_since=answer.mark)
         answer.wait(drop)
 
     def _settle(
@@ -380,7 +378,7 @@ class LedShard:
         go: Callable[[], None],
         failed: Failed,
         *,
-        is_confirmed: bool = False,
+        confirmed_since: int | None = None,
         is_appended: bool = False,
     ) -> Callable[[], object]:
         """Nothing is told before all that was decided so far is committed. Returns what drops it.
@@ -391,7 +389,7 @@ class LedShard:
             failed(not_coordinator(self.host, "it leads it no more"))
             return _nothing
         return self._answers.settle(
-            go, failed, end=self._end, is_confirmed=is_confirmed, is_appended=is_appended
+            go, failed, end=self._end, confirmed_since=confirmed_since, is_appended=is_appended
         )
 
     # -- the time ----------------------------------------------------------------------------------

@@ -39,13 +39,15 @@ class _Lookup:
         self._missing = count
 
     def begin(self, index: int, query: OffsetQuery) -> None:
-        """Answer at once, or when it is certain that no other leader knows of a later end."""
+        """Answer when all that earlier leaders committed is known to be so here, and when it is
+        certain that no other broker has begun to lead, which may have committed more.
+        """
         context = self._context
         try:
             host = context.topics.host(query.topic, query.partition)
             host.check_epoch(query.leader_epoch)
             host.check_leading()
-            if query.at == "latest" and not host.is_ready:
+            if not host.is_ready:
                 raise LeaderNotAvailableError(
                     f"{host.topic_partition}: the new leader does not know yet what is committed"
                 )
@@ -53,7 +55,7 @@ class _Lookup:
             self._done(index, query, None, error)
             return
         done = partial(self._done, index, query, host)
-        if query.at == "latest" and context.cluster is not None:
+        if context.cluster is not None:
             context.cluster.confirm(host, done)
         else:
             done(None)

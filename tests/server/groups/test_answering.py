@@ -11,7 +11,7 @@ from raftlog.errors import (
     NotEnoughReplicasError,
 )
 from raftlog.server.groups.answering import PATIENCE_SECONDS, Answers
-from raftlog.server.groups.confirming import Confirmations
+from raftlog.server.rounds import Rounds
 from raftlog.server.waiters import Acknowledge
 from tests.server.cluster.paper import Scene, append, play, state_of
 
@@ -23,11 +23,11 @@ class Answering:
         self.host = s.host()
         self.host.lead(state_of(1, 2, 3, epoch=5), 1, lag_max_seconds=10)
         self.questions: list[Acknowledge] = []
-        confirmations = Confirmations(self.questions.append, s.loop.time)
+        confirmations = Rounds(self.questions.append)
         self.answers = Answers(self.host, confirmations, s.loop)
         self.ended: list[tuple[str, type[Exception] | None]] = []
 
-    def settle(self, name: str, **conditions: bool) -> None:
+    def settle(self, name: str, **conditions: int) -> None:
         self.answers.settle(
             lambda: self.ended.append((name, None)),
             lambda error: self.ended.append((name, type(error))),
@@ -56,13 +56,13 @@ def test_it_ends_when_both_have_come() -> None:
         a = Answering(s)
         append(a.host, b"x")
         await s.settle()
-        a.settle("committed first", is_confirmed=True)
+        a.settle("committed first", confirmed_since=0)
         a.commit()
         assert (a.ended, len(a.answers)) == ([], 1)
         a.questions.pop()(None)
         append(a.host, b"y")
         await s.settle()
-        a.settle("confirmed first", is_confirmed=True)
+        a.settle("confirmed first", confirmed_since=1)
         a.questions.pop()(None)
         assert a.ended == [("committed first", None)]
         a.commit()
@@ -77,7 +77,7 @@ def test_nobody_waits_for_a_commit_that_a_leader_cut_off_will_not_make() -> None
         append(a.host, b"x")
         a.settle("write", is_appended=True)
         a.settle("beat")
-        a.settle("read", is_confirmed=True)
+        a.settle("read", confirmed_since=0)
         a.questions.pop()(LeaderNotAvailableError("nobody answers"))
         assert a.ended == [("read", NotCoordinatorError)]
         await asyncio.sleep(PATIENCE_SECONDS + 0.1)
@@ -144,7 +144,7 @@ def test_leadership_that_ends_ends_all() -> None:
         a = Answering(s)
         append(a.host, b"x")
         a.settle("write", is_appended=True)
-        a.settle("read", is_confirmed=True)
+        a.settle("read", confirmed_since=0)
         a.host.follow(2, 6)
         a.questions.pop()(None)
         assert a.ended == [("write", CommitUnknownError), ("read", NotCoordinatorError)]

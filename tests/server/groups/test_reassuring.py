@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from raftlog.errors import NotCoordinatorError
+from raftlog.errors import NotCoordinatorError, NotLeaderError
 from raftlog.groups import Beat
 from raftlog.server.groups import reassuring
 from raftlog.server.groups.reassuring import HeartbeatAnswer, Reassurances
+from raftlog.server.rounds import Rounds
+from raftlog.server.waiters import Acknowledge
 from tests.server.cluster.paper import Scene, play
 
 M = ("g", "m")
@@ -25,7 +27,17 @@ class Shown:
         self.told: list[Any] = []
         self.dropped = 0
         self.may_tell = True
-        self.all = Reassurances(s.loop, may_tell=lambda member: self.may_tell and member == M)
+        self.questions: list[Acknowledge] = []  # whether this broker leads, of which none is told
+        self.leads = True
+        self.all = Reassurances(
+            s.loop, Rounds(self._ask), lambda member: self.may_tell and member == M
+        )
+
+    def _ask(self, done: Acknowledge) -> None:
+        if self.leads:
+            done(None)
+        else:
+            self.questions.append(done)
 
     def begin(self, epoch: int = 3) -> HeartbeatAnswer:
         return self.all.begin(
@@ -59,6 +71,40 @@ def test_who_has_waited_for_a_third_of_its_session_is_told_what_it_was_told_last
         assert shown.told == [OLD, OLD]
         shown.begin().go(NEW)
         assert shown.all.last(M, 4) == NEW
+
+    play(test)
+
+
+def test_who_leads_no_more_reassures_nobody() -> None:
+    """Each answer is a lease: the next coordinator waits for those from before it began only."""
+
+    async def test(s: Scene) -> None:
+        shown = Shown(s)
+        shown.begin().go(OLD)
+        shown.waiting()
+        shown.leads = False
+        await asyncio.sleep(10)
+        assert (shown.told, len(shown.questions)) == ([OLD], 1)
+        shown.questions.pop()(NotLeaderError("not any more"))
+        assert shown.told == [OLD]
+
+    play(test)
+
+
+def test_a_member_is_reassured_as_soon_as_it_is_certain() -> None:
+    async def test(s: Scene) -> None:
+        shown = Shown(s)
+        shown.begin().go(OLD)
+        shown.leads = False
+        shown.waiting()
+        await asyncio.sleep(3)
+        shown.questions.pop()(None)
+        assert (shown.told, shown.dropped) == ([OLD, OLD], 1)
+        late = shown.waiting()
+        await asyncio.sleep(3)
+        late.go(NEW)
+        shown.questions.pop()(None)
+        assert (shown.told, shown.dropped) == ([OLD, OLD, NEW], 1)
 
     play(test)
 

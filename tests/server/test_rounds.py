@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raftlog.errors import NotLeaderError, RaftlogError
-from raftlog.server.groups.confirming import RECENT_SECONDS, RENEWED_SECONDS, Confirmations
+from raftlog.server.rounds import Rounds
 from raftlog.server.waiters import Acknowledge
 
 
@@ -11,13 +11,12 @@ class Asked:
     """Questions that wait for their answers, and what those who wait were told."""
 
     def __init__(self) -> None:
-        self.now = 100.0
         self.questions: list[Acknowledge] = []
         self.told: list[tuple[str, RaftlogError | None]] = []
-        self.confirmations = Confirmations(self.questions.append, lambda: self.now)
+        self.rounds = Rounds(self.questions.append)
 
-    def confirm(self, name: str) -> None:
-        self.confirmations.confirm(lambda error: self.told.append((name, error)))
+    def ask(self, name: str, since: int | None = None) -> None:
+        self.rounds.ask(lambda error: self.told.append((name, error)), since=since)
 
     def answer(self, error: RaftlogError | None = None) -> None:
         self.questions.pop(0)(error)
@@ -25,9 +24,9 @@ class Asked:
 
 def test_who_comes_while_a_question_is_under_way_waits_for_the_next() -> None:
     a = Asked()
-    a.confirm("first")
-    a.confirm("second")
-    a.confirm("third")
+    a.ask("first")
+    a.ask("second")
+    a.ask("third")
     assert len(a.questions) == 1
     a.answer()
     assert a.told == [("first", None)]
@@ -39,8 +38,8 @@ def test_who_comes_while_a_question_is_under_way_waits_for_the_next() -> None:
 
 def test_an_error_is_told_to_those_who_waited_for_it() -> None:
     a = Asked()
-    a.confirm("first")
-    a.confirm("second")
+    a.ask("first")
+    a.ask("second")
     error = NotLeaderError("not any more")
     a.answer(error)
     a.answer()
@@ -49,33 +48,34 @@ def test_an_error_is_told_to_those_who_waited_for_it() -> None:
 
 def test_who_asks_again_when_told_has_a_question_of_its_own() -> None:
     a = Asked()
-    a.confirmations.confirm(lambda _error: a.confirm("again"))
+    a.rounds.ask(lambda _error: a.ask("again"))
     a.answer()
     assert (a.told, len(a.questions)) == ([], 1)
     a.answer()
     assert a.told == [("again", None)]
 
 
-def test_it_is_recent_from_when_it_was_asked_and_renewed_in_time() -> None:
+def test_an_answer_counts_for_all_that_came_before_its_question() -> None:
     a = Asked()
-    assert not a.confirmations.is_recent
-    assert not a.questions, "who needs to know asks"
-    a.confirm("first")
-    a.now += 1
+    before = a.rounds.mark
+    a.ask("first")
+    during = a.rounds.mark
     a.answer()
-    a.now += RENEWED_SECONDS - 1.5
-    assert a.confirmations.is_recent
+    a.ask("from before", since=before)
+    assert a.told == [("first", None), ("from before", None)]
     assert not a.questions
-    a.now += 1
-    assert a.confirmations.is_recent
-    assert a.confirmations.is_recent
-    assert len(a.questions) == 1, "one at a time"
-    a.answer(NotLeaderError("not any more"))
-    a.now += RECENT_SECONDS - RENEWED_SECONDS - 1
-    assert a.confirmations.is_recent
+    a.ask("from the time it was out", since=during)
+    assert len(a.questions) == 1
     a.answer()
-    a.now += RECENT_SECONDS
-    assert a.confirmations.is_recent
+    a.ask("now", since=a.rounds.mark)
+    assert len(a.questions) == 1
+    assert [name for name, _ in a.told] == ["first", "from before", "from the time it was out"]
+
+
+def test_an_error_counts_for_nobody_else() -> None:
+    a = Asked()
+    before = a.rounds.mark
+    a.ask("first")
     a.answer(NotLeaderError("not any more"))
-    a.now += 0.1
-    assert not a.confirmations.is_recent
+    a.ask("second", since=before)
+    assert len(a.questions) == 1
