@@ -91,15 +91,17 @@ class DescribeProducersRequest(Message):
 
 
 class DescribedProducer(Message):
-    """What a producer last wrote to a partition; -1 in all three if nothing is known of it.
+    """What a producer last wrote to a partition; -1 in all four if nothing is known of it.
 
     ``last_sequence``: of the last record of the batch; ``last_offset``: where that one is stored.
+    ``first_offset``: no stored record of this producer and epoch is below it.
     """
 
     producer_id: ProducerId
     producer_epoch: Annotated[int, Meta(ge=-1, le=(1 << 15) - 1)] = -1
     last_sequence: Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)] = -1
     last_offset: WireOffset = -1
+    first_offset: WireOffset = -1
 
 
 class DescribedProducers(Message):

@@ -25,26 +25,36 @@ PRODUCER_EXPIRY_MS: Final = 7 * 86_400_000
 
 
 class WrittenBatch(NamedTuple):
-    """A batch that a producer has in the log."""
+    """A batch that a producer has in the log.
+
+    ``crc32c``: of what the producer sealed; None if it is unknown (a compacted batch, or a snapshot
+    of an older release).
+    """
 
     base_sequence: int
     last_sequence: int
     base_offset: Offset
     last_offset: Offset
     append_timestamp_ms: TimestampMs
+    crc32c: int | None = None
 
 
 class LastWritten(NamedTuple):
-    """The last that a producer has in the log: its epoch, and where and as what that record is."""
+    """What a producer has in the log under its newest epoch: its last record, and its extent.
+
+    ``first_offset``: no record of the epoch that this log still has is below it.
+    """
 
     epoch: int
     last_sequence: int
     last_offset: Offset
+    first_offset: Offset
 
 
 @dataclass(slots=True)
 class _Producer:
     epoch: int
+    first_offset: Offset  # of the epoch's first batch that this table saw
     # Invariant: at most PRODUCER_BATCHES_REMEMBERED, in the order written, never empty.
     batches: deque[WrittenBatch] = field(
         default_factory=lambda: deque(maxlen=limits.PRODUCER_BATCHES_REMEMBERED)
@@ -69,6 +79,8 @@ class ProducerTable:
     def check(self, header: BatchHeader) -> WrittenBatch | None:
         """None when the batch may be appended; the earlier batch when this is a duplicate of it.
 
+        A duplicate has the same sequences and the same checksum. Another batch in the place of one
+        that is stored is refused: to answer it as a duplicate would lose its records.
         Raises ``OutOfOrderSequenceError`` for a gap and ``ProducerFencedError`` for an old epoch.
         """
         known = self._producers.get(header.producer_id)
@@ -81,7 +93,9 @@ class ProducerTable:
         if known is not None and header.producer_epoch == known.epoch:
             last = last_sequence(header.base_sequence, header.last_offset_delta + 1)
             for batch in known.batches:
-                if (batch.base_sequence, batch.last_sequence) == (header.base_sequence, last):
+                if (batch.base_sequence, batch.last_sequence) == (header.base_sequence, last) and (
+                    batch.crc32c in (None, header.crc32c)
+                ):
                     return batch
             expected = (known.batches[-1].last_sequence + 1) % SEQUENCES
         if header.base_sequence != expected:
@@ -100,7 +114,9 @@ class ProducerTable:
         if producer is None:
             return None
         newest = producer.batches[-1]
-        return LastWritten(producer.epoch, newest.last_sequence, newest.last_offset)
+        return LastWritten(
+            producer.epoch, newest.last_sequence, newest.last_offset, producer.first_offset
+        )
 
     def newest_base_offsets(self) -> list[Offset]:
         """Where the newest batch of each producer begins: what compaction has to leave of it."""
@@ -110,7 +126,7 @@ class ProducerTable:
         """Take in a batch that is in the log (and so was checked when it was appended)."""
         producer = self._producers.pop(header.producer_id, None)
         if producer is None or header.producer_epoch != producer.epoch:
-            producer = _Producer(header.producer_epoch)
+            producer = _Producer(header.producer_epoch, header.base_offset)
         producer.batches.append(
             WrittenBatch(
                 header.base_sequence,
@@ -118,6 +134,7 @@ class ProducerTable:
                 header.base_offset,
                 header.next_offset - 1,
                 header.append_timestamp,
+                None if header.is_compacted else header.crc32c,
             )
         )
         self._producers[header.producer_id] = producer
@@ -159,7 +176,12 @@ class ProducerTable:
         """The table as a state file holds it."""
         return {
             "producers": [
-                [producer_id, producer.epoch, [list(batch) for batch in producer.batches]]
+                [
+                    producer_id,
+                    producer.epoch,
+                    [list(batch) for batch in producer.batches],
+                    producer.first_offset,
+                ]
                 for producer_id, producer in self._producers.items()
             ]
         }
@@ -167,7 +189,10 @@ class ProducerTable:
     @classmethod
     def from_snapshot(cls, state: dict[str, Any]) -> ProducerTable:
         table = cls()
-        for producer_id, epoch, batches in state["producers"]:
-            producer = table._producers[producer_id] = _Producer(epoch)
-            producer.batches.extend(WrittenBatch(*batch) for batch in batches)
+        for producer_id, epoch, batches, *first in state["producers"]:
+            written = [WrittenBatch(*batch) for batch in batches]
+            # A snapshot of an older release has no first offset: the oldest batch known stands in.
+            first_offset = first[0] if first else written[0].base_offset
+            producer = table._producers[producer_id] = _Producer(epoch, first_offset)
+            producer.batches.extend(written)
         return table

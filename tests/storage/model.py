@@ -161,11 +161,11 @@ class LogModel:
 
 
 def as_model(table: ProducerTable) -> dict[int, Producer]:
-    """A log's producer table in the model's terms."""
-    rows: Sequence[tuple[int, int, list[list[int]]]] = table.snapshot()["producers"]
+    """A log's producer table in the model's terms: without checksums and first offsets."""
+    rows: Sequence[tuple[int, int, list[list[int]], int]] = table.snapshot()["producers"]
     return {
-        producer_id: Producer(epoch, [SentBatch(*batch) for batch in batches])
-        for producer_id, epoch, batches in rows
+        producer_id: Producer(epoch, [SentBatch(*batch[:-1]) for batch in batches])
+        for producer_id, epoch, batches, _first_offset in rows
     }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from raftlog import limits
 from raftlog.errors import OutOfOrderSequenceError, ProducerFencedError
 from raftlog.record import BatchHeader, parse_header
+from raftlog.record.batch import COMPACTED
 from raftlog.storage.producer_state import (
     PRODUCER_EXPIRY_MS,
     SEQUENCES,
@@ -25,9 +28,15 @@ ID = 7
 
 
 def header_of(
-    sequence: int, *, count: int = 1, epoch: int = 0, offset: int = 0, producer_id: int = ID
+    sequence: int,
+    *,
+    count: int = 1,
+    epoch: int = 0,
+    offset: int = 0,
+    producer_id: int = ID,
+    value: bytes = b"x",
 ) -> BatchHeader:
-    header = parse_header(batch_of([b"x"] * count, producer=(producer_id, epoch, sequence)))
+    header = parse_header(batch_of([value] * count, producer=(producer_id, epoch, sequence)))
     return header._replace(base_offset=offset, append_timestamp=NOW_MS + offset)
 
 
@@ -64,9 +73,9 @@ def test_a_duplicate_of_the_last_few_is_answered_with_where_it_is() -> None:
     count = limits.PRODUCER_BATCHES_REMEMBERED
     table = table_of(*(header_of(2 * n, count=2, offset=100 + 2 * n) for n in range(count + 2)))
     for n in range(2, count + 2):
-        offset = 100 + 2 * n
-        assert table.check(header_of(2 * n, count=2)) == WrittenBatch(
-            2 * n, 2 * n + 1, offset, offset + 1, NOW_MS + offset
+        offset, again = 100 + 2 * n, header_of(2 * n, count=2)
+        assert table.check(again) == WrittenBatch(
+            2 * n, 2 * n + 1, offset, offset + 1, NOW_MS + offset, again.crc32c
         )
     with pytest.raises(OutOfOrderSequenceError, match="older than the last 5"):
         table.check(header_of(2, count=2))
@@ -76,6 +85,30 @@ def test_the_same_sequence_with_another_count_is_no_duplicate() -> None:
     table = table_of(header_of(0, count=2))
     with pytest.raises(OutOfOrderSequenceError):
         table.check(header_of(0, count=3))
+
+
+def test_other_records_in_the_place_of_a_stored_batch_are_no_duplicate() -> None:
+    """They would be acknowledged, and not stored."""
+    table = table_of(header_of(0, count=2), header_of(2, count=2))
+    for sequence in (0, 2):
+        assert table.check(header_of(sequence, count=2)) is not None
+        with pytest.raises(OutOfOrderSequenceError, match=f"sequence {sequence} where 4"):
+            table.check(header_of(sequence, count=2, value=b"y"))
+    copy = ProducerTable.from_snapshot(table.snapshot())
+    with pytest.raises(OutOfOrderSequenceError):
+        copy.check(header_of(2, count=2, value=b"y"))
+
+
+def test_where_the_checksum_is_not_known_the_sequences_tell_a_duplicate() -> None:
+    """Of a compacted batch, and in a snapshot of an older release."""
+    header = header_of(0, count=2, offset=5)
+    compacted = ProducerTable()
+    compacted.note(header._replace(leader_flags=COMPACTED, crc32c=1))
+    rows = table_of(header).snapshot()["producers"]
+    older = {"producers": [[*row[:2], [batch[:5] for batch in row[2]]] for row in rows]}
+    for table in (compacted, ProducerTable.from_snapshot(older)):
+        assert table.check(header) is not None
+        assert table.last_written(ID) == LastWritten(0, 1, 6, 5)
 
 
 def test_sequences_wrap_from_the_largest_to_0() -> None:
@@ -193,6 +226,10 @@ def test_cutting_gives_the_table_of_the_shorter_log(
             assert known[0][2][-1] == expected.snapshot()["producers"][0][2][-1]
     elif first_left == 0:
         assert table.snapshot() == expected.snapshot()
+    if (written := table.last_written(ID)) is not None:
+        left = headers[first_left:cut]
+        of_epoch = [one.base_offset for one in left if one.producer_epoch == written.epoch]
+        assert not of_epoch or written.first_offset <= of_epoch[0]
 
 
 def test_what_a_producer_wrote_last() -> None:
@@ -201,22 +238,56 @@ def test_what_a_producer_wrote_last() -> None:
         header_of(3, count=2, offset=20),
         header_of(0, epoch=4, offset=30, producer_id=8),
     )
-    assert table.last_written(ID) == LastWritten(0, 4, 21)
-    assert table.last_written(8) == LastWritten(4, 0, 30)
+    assert table.last_written(ID) == LastWritten(0, 4, 21, 10)
+    assert table.last_written(8) == LastWritten(4, 0, 30, 30)
     assert table.last_written(9) is None
     table.note(header_of(0, epoch=1, offset=40))
-    assert table.last_written(ID) == LastWritten(1, 0, 40)
+    assert table.last_written(ID) == LastWritten(1, 0, 40, 40)
 
 
-RECORDS = 12  # that each run of the model appends
+RECORDS = 12  # of the work, which each run of the model has in an order of its own
 numbered = cache(header_of)  # making one takes longer than all that is done with it
 
 
-class Run:
-    """A run of a producer with a name: it asks how many records are stored, and sends the rest."""
+class Sent(NamedTuple):
+    """A batch of a run, and the records in it."""
 
-    def __init__(self) -> None:
-        self.next: int | None = None  # the number of its next record; None before it asked
+    header: BatchHeader
+    records: tuple[int, ...]
+
+
+class Run:
+    """A run of a producer with a name: it reads what is stored, and appends the rest in its order.
+
+    It sends a batch when the one before is acknowledged, and ends at the first that is refused.
+    """
+
+    def __init__(self, order: Sequence[int]) -> None:
+        self.order = order
+        self.left: list[int] | None = None  # the records that it has to append; None: not running
+        self.next = 0  # the number of the next record
+        self.in_flight: Sent | None = None
+
+    def begin(self, stored: Sequence[int]) -> None:
+        self.left = [record for record in self.order if record not in stored]
+        self.next, self.in_flight = len(stored), None
+
+    def send(self, count: int) -> Sent | None:
+        """The next batch; None when there is none, or one is in flight."""
+        if not self.left or self.in_flight is not None:
+            return None
+        records = tuple(self.left[:count])
+        header = numbered(self.next, count=len(records))
+        self.in_flight = Sent(header._replace(crc32c=hash(records)), records)
+        return self.in_flight
+
+    def hear(self, sent: Sent, *, is_stored: bool) -> None:
+        """What became of a batch, if the run still waits for that."""
+        if sent is not self.in_flight or self.left is None:
+            return
+        self.in_flight = None
+        self.left = self.left[len(sent.records) :] if is_stored else None
+        self.next += len(sent.records)
 
 
 class Model:
@@ -224,100 +295,96 @@ class Model:
 
     def __init__(self) -> None:
         self.table = ProducerTable()
-        self.log: list[BatchHeader] = []
+        self.log: list[Sent] = []
         self.committed = 0  # batches of the log
-        self.sent: list[BatchHeader] = []  # ever, by anybody: each may arrive at any time, again
-        self.told_max = 0  # records that some run was told are stored
+        self.sent: list[tuple[Run, Sent]] = []  # ever: each may arrive at any time, and again
+        self.told: set[int] = set()  # records that some run knows to be stored
 
     @property
-    def numbers(self) -> list[int]:
+    def records(self) -> list[int]:
         """Which records are in the log, in its order."""
-        return [
-            header.base_sequence + number
-            for header in self.log
-            for number in range(header.record_count)
-        ]
+        return [record for sent in self.log for record in sent.records]
 
-    def ask(self, run: Run) -> None:
-        """As the leader answers: what it speaks of is committed by then."""
+    def begin(self, run: Run) -> None:
+        """As the leader answers: what it speaks of is committed by then, and can be read."""
         written = self.table.last_written(ID)
+        assert len(self.records) == (0 if written is None else written.last_sequence + 1)
         self.committed = len(self.log)
-        run.next = 0 if written is None else written.last_sequence + 1
-        self.told_max = max(self.told_max, run.next)
+        self.told.update(self.records)
+        run.begin(self.records)
 
     def send(self, run: Run, count: int) -> None:
-        if run.next is not None and run.next < RECORDS:
-            count = min(count, RECORDS - run.next)
-            self.sent.append(numbered(run.next, count=count))
-            run.next += count
+        sent = run.send(count)
+        if sent is not None:
+            self.sent.append((run, sent))
 
-    def arrive(self, header: BatchHeader) -> bool:
-        """Whether it is stored now, or was."""
+    def arrive(self, run: Run, sent: Sent, *, is_answered: bool) -> None:
+        is_stored = True
         try:
-            if self.table.check(header) is None:
-                header = header._replace(base_offset=len(self.numbers))
-                self.log.append(header)
+            if self.table.check(sent.header) is None:
+                header = sent.header._replace(base_offset=len(self.records))
+                self.log.append(Sent(header, sent.records))
                 self.table.note(header)
         except OutOfOrderSequenceError:
-            return False
-        return True
+            is_stored = False
+        if is_answered:
+            if is_stored:
+                self.committed = len(self.log)
+                self.told.update(sent.records)
+            run.hear(sent, is_stored=is_stored)
 
     def elect(self, kept: int) -> None:
         """Another leader, whose log may lack what is not committed."""
         del self.log[max(kept, self.committed) :]
-        self.table.cut(len(self.numbers), table_from(self.log))
+        self.table.cut(len(self.records), table_of(*(sent.header for sent in self.log)))
 
     def check(self) -> None:
-        assert self.numbers == list(range(len(self.numbers))), "each once, in order"
-        assert self.told_max <= len(self.numbers), "what a run leaves out stays"
-
-
-def table_from(log: list[BatchHeader]) -> ProducerTable:
-    table = ProducerTable()
-    for header in log:
-        table.note(header)
-    return table
+        assert len(set(self.records)) == len(self.records), "each once"
+        assert self.told <= set(self.records), "what a run leaves out stays"
 
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["send", "send", "repeat", "ask", "crash", "commit", "elect"]),
+        st.sampled_from(["send", "send", "repeat", "begin", "crash", "elect"]),
         st.integers(0, 7),  # which run, batch or place in the log
         st.integers(1, 4),  # how many records
+        st.booleans(),  # whether the answer arrives
     ),
     min_size=20,
     max_size=60,
 )
 
 
-@given(STEPS)
-def test_two_runs_of_one_name_store_each_record_once(steps: list[tuple[str, int, int]]) -> None:
+@given(STEPS, st.permutations(range(RECORDS)))
+def test_runs_of_one_name_store_each_record_once_in_whatever_order(
+    steps: list[tuple[str, int, int, bool]], order: list[int]
+) -> None:
     """Whatever they append at the same time, in whatever batches, and whatever becomes of those."""
     model = Model()
-    runs = [Run(), Run()]
+    runs = [Run(range(RECORDS)), Run(order)]
     for run in runs:
-        model.ask(run)
-    for what, which, count in steps:
-        if what == "ask":
-            model.ask(runs[which % 2])
+        model.begin(run)
+    for what, which, count, is_answered in steps:
+        run = runs[which % 2]
+        if what == "begin":
+            model.begin(run)
         elif what == "send":
             before = len(model.sent)
-            model.send(runs[which % 2], count)
+            model.send(run, count)
             if which < 6:  # the others may arrive later, or never
-                for header in model.sent[before:]:
-                    model.arrive(header)
+                for sender, sent in model.sent[before:]:
+                    model.arrive(sender, sent, is_answered=is_answered)
         elif what == "repeat" and model.sent:
-            model.arrive(model.sent[-1 - which % len(model.sent)])
+            sender, sent = model.sent[-1 - which % len(model.sent)]
+            model.arrive(sender, sent, is_answered=is_answered)
         elif what == "crash":
-            runs[which % 2] = Run()
-        elif what == "commit":
-            model.committed = max(model.committed, min(which, len(model.log)))
+            runs[which % 2] = Run(run.order)
         elif what == "elect":
             model.elect(which)
         model.check()
-    last = Run()
-    model.ask(last)
-    while last.next is not None and last.next < RECORDS:
+    last = Run(order)
+    model.begin(last)
+    while last.left:
         model.send(last, 5)
-        assert model.arrive(model.sent[-1]), "with nobody else there, a run gets to the end"
-    assert model.numbers == list(range(RECORDS))
+        model.arrive(*model.sent[-1], is_answered=True)
+    assert sorted(model.records) == list(range(RECORDS)), "with no other run, one gets to the end"

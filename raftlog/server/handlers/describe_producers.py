@@ -114,6 +114,7 @@ def _described(query: ProducersQuery, host: PartitionHost) -> tuple[DescribedPro
                 producer_epoch=written.epoch,
                 last_sequence=written.last_sequence,
                 last_offset=written.last_offset,
+                first_offset=written.first_offset,
             )
         )
     answer = DescribedProducers(topic=query.topic, partition=query.partition, producers=producers)

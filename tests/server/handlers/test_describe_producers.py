@@ -89,8 +89,8 @@ def test_what_each_producer_wrote_last_is_told(client: Client) -> None:
     first, second = ask(client, query(OTHER, ID, 8), query(partition=1))
     assert (first.topic, first.partition, second.topic, second.partition) == ("t", 0, "t", 1)
     assert first.producers == [
-        DescribedProducer(OTHER, producer_epoch=0, last_sequence=1, last_offset=6),
-        DescribedProducer(ID, producer_epoch=0, last_sequence=3, last_offset=3),
+        DescribedProducer(OTHER, producer_epoch=0, last_sequence=1, last_offset=6, first_offset=5),
+        DescribedProducer(ID, producer_epoch=0, last_sequence=3, last_offset=3, first_offset=0),
         DescribedProducer(8),
     ]
     assert only(second.producers).last_offset == 0
@@ -103,7 +103,7 @@ def test_a_repeat_changes_nothing_and_a_new_epoch_counts_anew(client: Client) ->
         assert only(only(ask(client, query())).producers).last_sequence == 1
     client.produce("t", written(b"a", epoch=5))
     assert only(ask(client, query())).producers == [
-        DescribedProducer(ID, producer_epoch=5, last_sequence=0, last_offset=2)
+        DescribedProducer(ID, producer_epoch=5, last_sequence=0, last_offset=2, first_offset=2)
     ]
 
 
