@@ -25,7 +25,9 @@ that is what its sender is told.
 
 A producer with a name (``ResumableFlight``) is given its identity, and each batch its sequence.
 None of that ever changes: what would end a sequence *breaks* the partition instead. From the batch
-that is lost on, none is sent any more; those before it go on.
+that is lost on, none is sent any more. One batch is in flight at a time: a partition then accepts a
+batch only from a producer that knows all records before it, also when two run under one name
+(docs/adr/0017).
 
 Between leaders: what is in flight went to one leader in one leader epoch. Nothing goes to another
 one until all of it is answered, or taken back because a newer leader is known: so batches reach
@@ -272,6 +274,14 @@ class ResumableFlight(Flight):
             f"{queue.topic}:{queue.partition}: this producer's sequence ended before this batch, "
             f"because {self._reason}"
         )
+
+    def full_for(self, batch: PendingBatch) -> bool:  # noqa: ARG002
+        """Whether a batch is in flight. The next one waits until it is known to be stored.
+
+        With two in flight the partition could accept the second one behind another run's batch of
+        the size of the first: a record that is in both would be stored twice.
+        """
+        return bool(self.in_flight)
 
     def begin_anew(self) -> None:
         """The log behind the partition is another one: what was counted is not in it."""

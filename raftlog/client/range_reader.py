@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from raftlog import limits
+from raftlog.client.batch import Identity
 from raftlog.client.consumer_core import Checked, ConsumerCore
 from raftlog.client.host import Host
 from raftlog.client.ranges import Lookout, Range
@@ -109,6 +110,7 @@ class RangeReader(PlainClient):
         rows_max: int = ROWS_DEFAULT,
         bytes_max: int = BYTES_DEFAULT,
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
+        producer: Identity | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The records of ``tp`` from offset ``start`` to before ``end``, ascending, each once.
 
@@ -118,6 +120,9 @@ class RangeReader(PlainClient):
         ``rows_max`` (1 to 1,048,576), ``bytes_max`` (1 to 1,073,741,824, not compressed): small log
             batches are joined to so much, larger ones are split into about equal portions.
         ``timeout_ms``: how long to wait for the next records, while brokers fail and leaders move.
+        ``producer``: read only the batches that this producer wrote in this epoch; the others are
+            fetched and skipped. Compaction removes the producer from most batches that it rewrites.
+            Default: all batches.
 
         The iterator ends when everything below ``end`` was given. Closing it early is fine; another
         ``read`` ends it too. It raises, and so does its making what can never be right
@@ -148,6 +153,7 @@ class RangeReader(PlainClient):
             bytes_max=integer("bytes_max", bytes_max, 1, BYTES_MAX),
             timeout_ms=integer("timeout_ms", timeout_ms, 1, DAY_MS),
             fetched=start,
+            producer=producer,
         )
         self._check_open()
         return self._portions(wanted) if start < end else iter(())

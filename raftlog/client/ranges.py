@@ -23,6 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from raftlog.client.batch import Identity
 from raftlog.client.cluster import Cluster
 from raftlog.client.connection import SILENCE_S
 from raftlog.client.consumer_core import Checked, ConsumerCore
@@ -57,6 +58,7 @@ class Range:
     bytes_max: int
     timeout_ms: int
     fetched: Offset  # the next one that has to come
+    producer: Identity | None = None  # only its batches are wanted; None: all
     batches: deque[Checked] = field(default_factory=deque)  # that came, and are not given yet
     rows: int = 0  # in them
     size_bytes: int = 0  # of them, when they are not compressed
@@ -82,6 +84,8 @@ class Range:
             if header.next_offset <= self.fetched:
                 continue
             self.fetched = header.next_offset
+            if self.producer not in (None, (header.producer_id, header.producer_epoch)):
+                continue
             self.batches.append((header, data))
             self.rows += header.record_count
             self.size_bytes += header.uncompressed_length

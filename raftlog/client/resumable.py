@@ -1,9 +1,10 @@
-"""A producer with a name, which starts again where an earlier run of it ended. Nothing else.
+"""A producer with a name: several runs of it, one after the other or at once, write records once.
 
-Who runs twice, because its process died or was taken for dead, writes each record once: a run tells
-its name, asks each partition how many records of that name are stored, leaves out so many, and
-appends the rest. What a name and an epoch are on the wire is here; that batches keep their place or
-end the run is ``flight``'s, and that a place is given once is the broker's (``ProducerTable``).
+A run asks each partition how many records of its name are stored, and where (``stored``,
+``extent``). It reads those records back (``RangeReader.read(producer=...)``), leaves out its own
+records that are among them, and appends the rest. The order of its records may be another one than
+in earlier runs. What a name and an epoch are on the wire is here; ``flight`` keeps each batch in
+its place, one in flight at a time; the broker gives a place once (``ProducerTable``).
 
 Why so, and what breaks it: docs/adr/0017.
 """
@@ -81,8 +82,9 @@ def producer_id_of(name: str) -> int:
 class ResumableProducer(ProducerThread):
     """Appends batches under a name. A run that repeats an earlier one appends what that has not.
 
-    A run has a name and an epoch and gives each partition the same records in the same order as
-    every other run of that name and epoch. How they are cut into batches may differ::
+    A run has a name and an epoch, and has the same records for each partition as every other run of
+    that name and epoch. Their batches may differ. So may their order, if a run reads back what is
+    stored (``extent``); a run whose order is always the same only has to count it::
 
         with ResumableProducer(name="copy-2024-05-01") as producer:
             stored = producer.stored(partitions)
@@ -91,7 +93,8 @@ class ResumableProducer(ProducerThread):
                     producer.append(partition, batch)
             producer.flush()
 
-    Two runs at once do no harm: one of them fails. A run with a higher epoch, which counts anew
+    Two runs at once do no harm: one of them fails, or both do, and a third one completes the work.
+    One batch of a partition is in flight at a time. A run with a higher epoch, which counts anew
     from 0, puts an end to those of lower ones. A batch that is lost, for whatever reason, fails all
     later ones of its partition: begin again, with a new producer. Safe to share between threads;
     the records of one partition come from one of them. A context manager, which flushes and closes.
@@ -129,11 +132,11 @@ class ResumableProducer(ProducerThread):
             connection_settings(arguments),
             producer_settings(arguments),
             host,
-            identity=Identity(self._producer_id, self.epoch),
+            identity=self.identity,
         )
         self._lock = allocate_lock()  # one place in a sequence is given at a time
         self._next: dict[TopicPartition, int] = {}  # the number of the next record to be appended
-        self._last_offsets: dict[TopicPartition, Offset] = {}  # of what stored() last counted
+        self._extents: dict[TopicPartition, tuple[Offset, Offset]] = {}  # of what stored() counted
         self._begin(host)
 
     def __repr__(self) -> str:
@@ -178,18 +181,25 @@ class ResumableProducer(ProducerThread):
         cluster, producer_id = self._core.cluster, self._producer_id
         found = self._thread.call(lambda: describe_producer(cluster, wanted, producer_id))
         counts = {tp: self._count(tp, found[tp]) for tp in wanted}
-        self._last_offsets |= {tp: found[tp].last_offset for tp in wanted if counts[tp]}
+        self._extents |= {
+            tp: (found[tp].first_offset, found[tp].last_offset + 1) for tp in wanted if counts[tp]
+        }
         with self._lock:
             for tp, count in counts.items():
                 self._next.setdefault(tp, count)
         return counts
 
-    def last_offset(self, tp: TopicPartition) -> Offset | None:
-        """Where the last of the records is that ``stored`` counted; None if it counted none.
+    def extent(self, tp: TopicPartition) -> tuple[Offset, Offset] | None:
+        """The offsets from which and before which the records lie that ``stored`` counted.
 
-        With it a run can look whether it has the same records as the one before.
+        None if it counted none. Other producers' records may lie between them.
         """
-        return self._last_offsets.get(tp)
+        return self._extents.get(tp)
+
+    @property
+    def identity(self) -> Identity:
+        """The producer id and the epoch that are in the header of each batch of this run."""
+        return Identity(self._producer_id, self.epoch)
 
     def _count(self, tp: TopicPartition, written: DescribedProducer) -> int:
         if written.producer_epoch > self.epoch:

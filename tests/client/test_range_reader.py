@@ -15,6 +15,7 @@ import pytest
 
 from raftlog import limits
 from raftlog.client import range_reader
+from raftlog.client.batch import Identity
 from raftlog.client.host import Host
 from raftlog.client.range_reader import RangeReader
 from raftlog.errors import (
@@ -29,6 +30,7 @@ from tests.client.test_compacted import compacted
 from tests.client.test_fetcher import fill
 from tests.client.test_subscription import A, B
 from tests.client.world import FakeCluster, ignore
+from tests.storage.logs import NO_PRODUCER, batch_of
 
 pa = pytest.importorskip("pyarrow")
 
@@ -128,6 +130,20 @@ def test_portions_are_bounded_in_bytes() -> None:
         portions = offsets(reader.read(A, 0, 16, bytes_max=3_200))
         assert [len(portion) for portion in portions] == [3, 3, 2, 2, 3, 3]
         assert [len(p) for p in offsets(reader.read(A, 0, 3, bytes_max=1))] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("rows_max", [1, 100])
+def test_only_the_batches_of_one_producer_are_read(rows_max: int) -> None:
+    fake = FakeCluster()
+    fake.create("t")
+    log = fake.topics["t"].logs[0]
+    for producer in (NO_PRODUCER, (7, 0, 0), (7, 1, 0), (8, 1, 0), (7, 1, 2), NO_PRODUCER):
+        log.append(batch_of([b"x"] * 2, producer=producer))
+    with reader_of(fake) as reader:
+        for identity, expected in (((7, 1), [4, 5, 8, 9]), ((7, 0), [2, 3]), ((9, 0), [])):
+            wanted = Identity(*identity)
+            assert flat(reader.read(A, 0, 12, rows_max=rows_max, producer=wanted)) == expected
+        assert flat(reader.read(A, 5, 9, producer=Identity(7, 1))) == [5, 8]
 
 
 def test_columns_are_as_asked_for(fake: FakeCluster) -> None:

@@ -33,6 +33,7 @@ from raftlog.protocol.produce import (
     DescribedProducers,
     DescribeProducersResponse,
     InitProducerIdRequest,
+    ProduceRequest,
 )
 from raftlog.record import parse_header, seal
 from raftlog.types import TopicPartition
@@ -128,10 +129,11 @@ def test_a_second_run_appends_what_the_first_has_not(fake: FakeCluster) -> None:
         producer.flush(TIMEOUT_S)
         assert [future.result(0).offset for future in futures] == list(range(0, 37, 5))
     with producer_of(fake) as producer:
-        assert producer.last_offset(TP) is None, "nothing was asked"
+        assert producer.extent(TP) is None, "nothing was asked"
         assert producer.stored([TP, TopicPartition("t", 1)]) == {TP: 37, TopicPartition("t", 1): 0}
-        assert producer.last_offset(TP) == 36
-        assert producer.last_offset(TopicPartition("t", 1)) is None
+        assert producer.extent(TP) == (0, 37)
+        assert producer.extent(TopicPartition("t", 1)) is None
+        assert producer.identity == (ID, 0)
         append_all(producer, values, size=7)
         producer.flush(TIMEOUT_S)
         assert producer.stored([TP]) == {TP: 100}, "it may be asked at any time"
@@ -191,6 +193,33 @@ def test_two_runs_in_the_same_batches_are_one(fake: FakeCluster) -> None:
             ]
             assert offsets[0] == offsets[1]
     assert fake.topics["t"].logs[0].values() == FIVE
+
+
+def test_another_batch_in_the_same_place_is_refused_and_not_taken_for_a_repeat(
+    fake: FakeCluster,
+) -> None:
+    with producer_of(fake) as one, producer_of(fake) as other:
+        assert one.stored([TP]) == other.stored([TP]) == {TP: 0}
+        assert one.append(TP, body(b"a", b"b")).result(TIMEOUT_S).offset == 0
+        error = error_of(other.append(TP, body(b"c", b"d")))
+        assert isinstance(error, OutOfOrderSequenceError)
+    assert fake.topics["t"].logs[0].values() == [b"a", b"b"]
+
+
+def test_one_batch_of_a_partition_is_in_flight_at_a_time(fake: FakeCluster) -> None:
+    """A second one could follow another run's first one, and repeat a record that is in that."""
+    gate = asyncio.Event()
+    fake.next(apis.PRODUCE, hold(gate))
+    with producer_of(fake) as producer:
+        producer.stored([TP])
+        futures = [producer.append(TP, body(value)) for value in FIVE]
+        while not fake.asked(ProduceRequest):
+            producer.stored([TP])
+        producer.stored([TP])
+        assert len(fake.asked(ProduceRequest)) == 1
+        producer._thread.schedule(gate.set)
+        assert [future.result(TIMEOUT_S).offset for future in futures] == list(range(5))
+    assert len(fake.asked(ProduceRequest)) == 5
 
 
 def test_an_answer_that_is_late_moves_nothing(fake: FakeCluster) -> None:

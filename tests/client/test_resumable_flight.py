@@ -49,6 +49,14 @@ def test_each_batch_has_the_place_that_it_came_with() -> None:
     assert [place(one) for one in (first, second)] == [(*NAMED, 40), (*NAMED, 42)]
 
 
+def test_the_next_one_waits_until_the_one_before_is_stored() -> None:
+    flight = flight_of()
+    launch(flight, first := numbered(0))
+    assert flight.is_busy(numbered(1))
+    flight.succeeded(first)
+    assert not flight.is_busy(numbered(1))
+
+
 @pytest.mark.parametrize("error", [MOVED, LOST, RequestTimedOutError("late")])
 def test_a_repeat_has_the_same_bytes(error: RaftlogError) -> None:
     flight = flight_of()
