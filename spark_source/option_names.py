@@ -45,7 +45,14 @@ SOURCE_OPTIONS: Final = (
     *_STREAM_ONLY,
     *_BATCH_ONLY,
 )
-SINK_OPTIONS: Final = ("topic", "codec", "acks", "idempotenceId", "idempotenceVersion")
+SINK_OPTIONS: Final = (
+    "topic",
+    "codec",
+    "acks",
+    "idempotenceId",
+    "idempotenceVersion",
+    "allowDuplicates",
+)
 
 # What Spark adds for its own use, in lower case as it comes.
 _SPARKS: Final = frozenset(

@@ -21,6 +21,7 @@ silence: an option is used, or refused, or noted among ``notices`` for the calle
     groupId, commitOffsets                      noted              used               refused
     filterPushdown                              used               noted              refused
     topic, codec, acks                          refused            refused            used
+    allowDuplicates                             refused            refused            used
     idempotenceId, idempotenceVersion           refused            refused            batch only
     bootstrap.servers, raftlog.<setting>        used               used               used
     kafka.<setting>                             refused            refused            refused
@@ -182,7 +183,8 @@ class SinkOptions:
 
     ``topic``: of every row; None: each row names its own in the column ``topic``.
     ``idempotence_id`` and ``idempotence_version``: both or none; the same pair is stored once,
-    however often it is written.
+    however often it is written. ``allow_duplicates``: go on where records that an earlier attempt
+    stored were deleted since, so that it is unknown which rows they were.
     """
 
     streaming: bool
@@ -192,6 +194,7 @@ class SinkOptions:
     codec: Codec
     idempotence_id: str | None
     idempotence_version: int | None
+    allow_duplicates: bool
     notices: tuple[str, ...]
 
     @classmethod
@@ -216,6 +219,7 @@ class SinkOptions:
             codec=Codec.ZSTD if codec is None else _codec(codec),
             idempotence_id=idempotence_id,
             idempotence_version=version,
+            allow_duplicates=texts.flag("allowDuplicates", False),
             notices=notices(texts, writing=True, streaming=streaming),
         )
 

@@ -1,12 +1,12 @@
 """Rows of a DataFrame to partitions of topics, and from there to chunks, a batch each. Pure.
 
-What is done with a row depends on the rows before it, in their order, and on how many partitions
-its topic has; never on how the rows are cut into Arrow batches, on time or on chance. So a task
-that is tried again makes the same choices, and can tell which records it has stored already.
+A record's partition depends on the row, the task and how many partitions the topic has. It does
+not depend on other rows, their order, time or chance. So every attempt of a task has the same
+records for each partition, and can find there which of them are stored already.
 
-A record's partition is the row's ``partition`` if that is not null; else by its key, as in Kafka's
-clients (murmur2); else, without a key, one partition after the other, for ``KEYLESS_RUN_BYTES`` of
-records each. Keys are hashed, sorted and taken whole columns at a time.
+The partition is the row's ``partition`` if that is not null; else the hash of the key, as in
+Kafka's clients (murmur2); else, without a key, the hash of the value, shifted by the task's number.
+Columns are hashed, sorted and taken as a whole.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     Int64s: TypeAlias = npt.NDArray[np.int64]
 
 CHUNK_BYTES: Final = limits.MIB // 2
-KEYLESS_RUN_BYTES: Final = limits.MIB // 2
 BLOCK_BYTES_MAX: Final = 16 * limits.MIB
 BLOCK_ROWS_PER_PARTITION: Final = 128
 PENDING_BYTES_MAX: Final = 64 * limits.MIB  # of the chunks that one task has begun, together
@@ -130,9 +129,10 @@ class Router:
     ) -> None:
         """``topic``: of all rows, or None: each row names its own.
 
-        ``first``: from which partition on records without a key are dealt out: the same for each
-        attempt of a task, another one for each task, so that their loads differ. ``where``: what
-        messages call the task's rows. ``shape_of``: of a topic, asked once for each.
+        ``first``: by how many partitions records without a key are shifted: the same for each
+        attempt of a task, another one for each task. Equal values of one task have one partition;
+        those of several tasks have several. ``where``: what messages call the task's rows.
+        ``shape_of``: of a topic, asked once for each.
         """
         self.row_count = 0  # of those that have gone through
         self._columns = columns
@@ -140,7 +140,6 @@ class Router:
         self._first = first
         self._where = where
         self._shape_of = cache(shape_of)
-        self._keyless_bytes: dict[str, int] = {}  # by topic: of the records without a key so far
 
     def split(self, batch: pa.RecordBatch) -> Iterator[Run]:
         """The batch's rows by partition, each partition's in their order.
@@ -243,7 +242,7 @@ class Router:
             indexes = pa.array(rows)
             records, sizes = records.take(indexes), sizes[rows]
             given = None if given is None else given.take(indexes)
-        chosen = self._partitions(topic, rows, records, sizes, given)
+        chosen = self._partitions(topic, rows, records, given)
         if (chosen == chosen[0]).all():
             yield Run(TopicPartition(topic, int(chosen[0])), records, sizes)
             return
@@ -252,7 +251,7 @@ class Router:
             yield Run(TopicPartition(topic, partition), part, sizes[indexes])
 
     def _partitions(
-        self, topic: str, rows: Int64s | None, records: pa.RecordBatch, sizes: Int64s, given: Any
+        self, topic: str, rows: Int64s | None, records: pa.RecordBatch, given: Any
     ) -> Int64s:
         count = self._shape_of(topic).partition_count
         if "key" in records.schema.names:
@@ -273,15 +272,15 @@ class Router:
             chosen = np.where(is_given, wanted, chosen)
         is_keyless = chosen < 0
         if is_keyless.any():
-            chosen[is_keyless] = self._deal(topic, sizes[is_keyless], count)
+            chosen[is_keyless] = self._by_value(records.column("value"), is_keyless, count)
         return chosen
 
-    def _deal(self, topic: str, sizes: Int64s, count: int) -> Int64s:
+    def _by_value(self, values: Any, is_keyless: Any, count: int) -> Int64s:
         """Partitions for records without a key."""
-        before = self._keyless_bytes.get(topic, 0)
-        ends = np.cumsum(sizes) + before
-        self._keyless_bytes[topic] = int(ends[-1])
-        return (self._first + (ends - sizes) // KEYLESS_RUN_BYTES) % count
+        if not is_keyless.all():
+            values = values.filter(pa.array(is_keyless))
+        hashed = partitions_of_arrow(values, count)
+        return (self._first + np.maximum(hashed, 0)) % count  # a null counts as 0
 
     def _row(self, row: int) -> str:
         return f"{self._where}, row {self.row_count + row} (counted from 0)"
@@ -301,18 +300,10 @@ def _lengths(column: Any) -> Int64s:
 
 
 class Chunk(NamedTuple):
-    """Consecutive records of a task for one partition: what becomes one batch."""
+    """Records of a task for one partition: what becomes one batch."""
 
     partition: TopicPartition
-    first: int  # how many records the task has for the partition before it
     records: pa.RecordBatch  # of the columns of ``record_schema`` that there are; one at least
-
-    def after(self, stored: int) -> Chunk | None:
-        """What is left of it when the first ``stored`` of all records are there; maybe nothing."""
-        skipped = max(0, stored - self.first)
-        if skipped >= self.records.num_rows:
-            return None
-        return Chunk(self.partition, self.first + skipped, self.records.slice(skipped))
 
 
 class _Begun:
@@ -320,8 +311,6 @@ class _Begun:
 
     def __init__(self) -> None:
         self.pieces: list[pa.RecordBatch] = []
-        self.first = 0  # how many records went before them
-        self.count = 0
         self.size_bytes = 0
         self.passed_bytes = 0  # of all records of the partition so far, these included
 
@@ -330,8 +319,8 @@ class Chunker:
     """Gathers the runs of each partition until they make a chunk.
 
     A chunk ends before the record that takes the partition's sum of bytes over the next multiple of
-    ``chunk_bytes``; a larger record is a chunk of its own. So the ends depend on the records alone,
-    unless so many partitions have begun one that all have to be closed to keep memory in bounds.
+    ``chunk_bytes``; a larger record is a chunk of its own. When the records in all begun chunks
+    exceed ``PENDING_BYTES_MAX``, all of them end.
     """
 
     def __init__(self) -> None:
@@ -362,7 +351,7 @@ class Chunker:
         row = 0
         for cut in cuts.tolist():
             self._gather_rows(begun, run, row, cut)
-            if begun.count:
+            if begun.pieces:
                 yield self._close(run.partition, begun)
             row = cut
         self._gather_rows(begun, run, row, len(ends))
@@ -370,12 +359,8 @@ class Chunker:
     def rest(self) -> Iterator[Chunk]:
         """What has been begun, as chunks."""
         for partition, begun in self._begun.items():
-            if begun.count:
+            if begun.pieces:
                 yield self._close(partition, begun)
-
-    def counts(self) -> dict[TopicPartition, int]:
-        """How many records each partition has got."""
-        return {partition: begun.first + begun.count for partition, begun in self._begun.items()}
 
     def _gather_rows(self, begun: _Begun, run: Run, start: int, end: int) -> None:
         if start < end:
@@ -384,13 +369,11 @@ class Chunker:
 
     def _gather(self, begun: _Begun, records: pa.RecordBatch, size_bytes: int) -> None:
         begun.pieces.append(records)
-        begun.count += records.num_rows
         begun.size_bytes += size_bytes
         self._pending_bytes += size_bytes
 
     def _close(self, partition: TopicPartition, begun: _Begun) -> Chunk:
-        chunk = Chunk(partition, begun.first, _joined(begun.pieces))
+        chunk = Chunk(partition, _joined(begun.pieces))
         self._pending_bytes -= begun.size_bytes
-        begun.first += begun.count
-        begun.pieces, begun.count, begun.size_bytes = [], 0, 0
+        begun.pieces, begun.size_bytes = [], 0
         return chunk

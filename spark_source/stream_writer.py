@@ -103,8 +103,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """All tasks are done, and what they wrote is committed: see that none is missing."""
-        records, skipped = check_reports(messages)
-        logger.info("batch %d: %d records, %d of them stored before", batchId, records, skipped)
+        totals = check_reports(messages)
+        logger.info("batch done: batch=%d records=%d skipped=%d unmatched=%d", batchId, *totals)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """The batch has failed. What was stored stays, and is left out when Spark replays it."""

@@ -1,21 +1,18 @@
 """Writing: what a task does with its rows, and the writer of a batch. Streams: ``stream_writer``.
 
 A task writes as a producer with a name (``raftlog.client.resumable``): the name says which part of
-which write it is, and is the same for every attempt. An attempt asks each partition how many
-records of that name are stored, leaves out so many of those that it has for it, and appends the
-rest. So a record is stored once, however often the task is tried, and also when two attempts run at
-once: then one of them fails.
+which write it is, and is the same for every attempt. An attempt that finds records of that name
+reads them back, skips those of its rows that are among them (each as often as it is there), and
+appends the rest. A partition accepts a batch only from an attempt that knows all records of the
+name before it. So each row is stored once, however often the task is tried, in whatever order its
+rows come, and also when two attempts run at once: then one of them fails, or both fail and are
+tried again.
 
-That takes for granted that every attempt has the same rows in the same order. Otherwise records may
-be missing or stored twice. An attempt fails with ``DifferentRowsError`` if a partition has more
-records stored than the attempt has for it, or if the last one stored is not, in key and value, the
-one that the attempt has in its place. Other differences are not seen. What breaks it:
+What every attempt must have is the same rows. What breaks that:
 
-- rows that come out otherwise the second time: ``rand()``, ``uuid()``, a user function with side
-  effects;
-- another order: after a shuffle (``repartition``, ``groupBy``, ``join``) it is Spark's to choose,
-  and where there are several executors it does not choose the same each time. Fix it by
-  ``sortWithinPartitions`` over enough columns as the last step before the write;
+- rows with other values each time: ``rand()``, ``uuid()``, a user function with side effects. All
+  rows of the attempt that succeeds are stored; besides them there are records of earlier attempts.
+  The driver's log says how many (``unmatched``);
 - another number of tasks when a write is repeated under its idempotenceId, or a stream's batch
   after a restart: a row is then another task's, which has another name;
 - another idempotenceId or idempotenceVersion, another checkpoint;
@@ -25,12 +22,17 @@ one that the attempt has in its place. Other differences are not seen. What brea
   no danger when the option ``topic`` names the topic: its tasks go by the count that there was when
   the write was planned.
 
+Records that an earlier attempt stored and that retention, compaction or delete-records took since
+cannot be compared: the attempt fails with ``StoredRecordsGoneError``, unless the option
+``allowDuplicates`` is set. One attempt reads back at most STORED_RECORDS_MAX records (``recall``).
+
 What a task has stored stays stored, also when the write fails as a whole: a log cannot be rolled
 back. Written again under the same idempotenceId and idempotenceVersion, the rows that are there are
 left out.
 
 An attempt holds PENDING_BYTES_MAX (``routing``) of rows that fill chunks, the producer's
-buffer_memory (32 MiB by default) of encoded ones, and Arrow batches as Spark makes them.
+buffer_memory (32 MiB by default) of encoded ones, Arrow batches as Spark makes them, and digests of
+what it has read back.
 """
 
 from __future__ import annotations
@@ -38,27 +40,36 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from raftlog import TopicPartition, limits
 from raftlog.client.resumable import ResumableProducer
 from raftlog.clock import SystemClock
-from raftlog.errors import InvalidRequestError, RaftlogError, UnknownTopicError
+from raftlog.errors import (
+    InvalidRequestError,
+    RaftlogError,
+    RefusedError,
+    UnknownTopicError,
+    UnsupportedFeatureError,
+)
 from raftlog.record import BatchBody, Codec
 from raftlog.record.arrow_encoder import encode_arrow
 from spark_source import clients
 from spark_source.client_options import CONNECTION_SETTINGS
 from spark_source.clients import Connection
+from spark_source.recall import COLUMNS, STORED_RECORDS_MAX, Stored
 from spark_source.routing import (
     Chunk,
     Chunker,
     Router,
+    Run,
     TopicShape,
     blocks_of,
     chunk_bytes,
@@ -66,7 +77,6 @@ from spark_source.routing import (
 from spark_source.sink_columns import SinkColumns, sink_columns
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from raftlog.client.delivery import DeliveryFuture
@@ -78,8 +88,8 @@ logger = logging.getLogger(__name__)
 _OWN_SETTINGS: Final = ("compression_level", "batch_bytes_max")
 
 
-class DifferentRowsError(RaftlogError):
-    """An attempt has fewer rows than an earlier one has stored: they are not the same rows."""
+class StoredRecordsGoneError(RefusedError):
+    """Records that an earlier attempt stored were deleted since: which rows, is unknown."""
 
 
 # -- the plan --------------------------------------------------------------------------------------
@@ -123,11 +133,16 @@ def _connection(options: SinkOptions) -> Connection:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport(WriterCommitMessage):
-    """What a task tells the driver. ``skipped``: of its records, those that were stored before."""
+    """What a task reports to the driver.
+
+    ``skipped``: of its records, those that earlier attempts had stored. ``unmatched``: records that
+    earlier attempts had stored, and that are none of this one's.
+    """
 
     spark_partition: int
     records: int
     skipped: int
+    unmatched: int
     log_partitions: int  # that have records of the task
 
 
@@ -142,10 +157,8 @@ class Appender(Protocol):
     def flush(self, timeout: float | None = None) -> None: ...
 
 
-# The key and the value of a record.
-KeyAndValue: TypeAlias = tuple[bytes | None, bytes | None]
-# The last of the records that a partition has stored; None if it cannot be read any more.
-Recall: TypeAlias = Callable[[TopicPartition], KeyAndValue | None]
+# The records that earlier attempts have stored in a partition, with the columns ``recall.COLUMNS``.
+Recall: TypeAlias = Callable[[TopicPartition], Iterator[pa.RecordBatch]]
 
 
 class Attempt:
@@ -171,7 +184,10 @@ class Attempt:
         self._level: Any = settings.get("compression_level")
         self._batch_bytes_max: Any = settings.get("batch_bytes_max", limits.BATCH_BYTES_MAX)
         self._shapes: dict[str, TopicShape] = {}
-        self._stored: dict[TopicPartition, int] = {}
+        self._stored: dict[TopicPartition, Stored] = {}  # where earlier attempts have records
+        self._stored_count = 0  # of the records that were read back
+        self._record_count = 0
+        self._partitions: set[TopicPartition] = set()  # that have records of this attempt
         self._on_their_way: deque[DeliveryFuture] = deque()
         self._chunker = Chunker()
         self._router = Router(
@@ -185,16 +201,29 @@ class Attempt:
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskReport:
         """Write all rows; when it returns, every in-sync replica has them.
 
-        Raises ``DifferentRowsError``, and whatever routing and the producer raise.
+        Raises ``StoredRecordsGoneError``, and whatever routing and the producer raise.
         """
-        for batch in blocks_of(batches, lambda: len(self._stored)):
+        for batch in blocks_of(batches, self._partition_count):
             for run in self._router.split(batch):
+                self._record_count += run.records.num_rows
+                self._partitions.add(run.partition)
                 size = self._shapes[run.partition.topic].chunk_bytes
-                self._send(self._chunker.add(run, chunk_bytes=size))
+                for left in self._not_stored(run):
+                    self._send(self._chunker.add(left, chunk_bytes=size))
         self._send(self._chunker.rest())
         self._producer.flush()
         self._settle(all_of_them=True)
-        return self._report()
+        unmatched = sum(stored.count for stored in self._stored.values())
+        return TaskReport(
+            spark_partition=self._spark_partition,
+            records=self._record_count,
+            skipped=self._stored_count - unmatched,
+            unmatched=unmatched,
+            log_partitions=len(self._partitions),
+        )
+
+    def _partition_count(self) -> int:
+        return sum(shape.partition_count for shape in self._shapes.values())
 
     def _learn(self, topic: str) -> TopicShape:
         """What there is to know of a topic before its first row is sent to a partition."""
@@ -213,23 +242,54 @@ class Attempt:
         self._shapes[topic] = shape
         # All of them: an earlier attempt may have written where this one has nothing to write.
         everywhere = [TopicPartition(topic, partition) for partition in range(count)]
-        self._stored.update(self._producer.stored(everywhere))
+        self._read_back(self._producer.stored(everywhere))
         return shape
+
+    def _read_back(self, counts: Mapping[TopicPartition, int]) -> None:
+        """Read what earlier attempts have stored. ``counts``: how many records, by partition."""
+        total = self._stored_count + sum(counts.values())
+        if total > STORED_RECORDS_MAX:
+            raise UnsupportedFeatureError(
+                f"Spark partition {self._spark_partition}: earlier attempts have stored {total} "
+                f"records; at most {STORED_RECORDS_MAX} are compared with the rows of a new one. "
+                "Write in more tasks, with fewer rows each: .repartition(...)"
+            )
+        with_times = self._plan.columns.timestamp is not None
+        for partition, count in counts.items():
+            if count:
+                stored = Stored.of(self._recall(partition), with_times=with_times)
+                if stored.count != count and not self._plan.options.allow_duplicates:
+                    raise self._gone(partition, count, stored.count)
+                self._stored[partition] = stored
+                self._stored_count += stored.count
+
+    def _gone(self, partition: TopicPartition, count: int, found: int) -> StoredRecordsGoneError:
+        return StoredRecordsGoneError(
+            f"Spark partition {self._spark_partition}: earlier attempts have stored {count} "
+            f"records in {partition}, and {found} of them can be read: retention, compaction or "
+            "delete-records took the others, so it is unknown which rows are still to be written. "
+            "To write all rows that are not found, which may store some of them twice, set the "
+            "option allowDuplicates=true"
+        )
+
+    def _not_stored(self, run: Run) -> Iterator[Run]:
+        """What is left of a run without the records that are stored already; maybe nothing."""
+        stored = self._stored.get(run.partition)
+        if stored is None or not (is_stored := stored.take(run.records)).any():
+            yield run
+        elif not is_stored.all():
+            left = run.records.filter(pa.array(~is_stored))
+            yield Run(run.partition, left, run.sizes[~is_stored])
 
     def _send(self, chunks: Iterator[Chunk]) -> None:
         for chunk in chunks:
-            stored = self._stored[chunk.partition]
-            if chunk.first < stored <= chunk.first + chunk.records.num_rows:
-                self._compare(chunk, stored)
-            left = chunk.after(stored)
-            if left is not None:
-                body = encode_chunk(
-                    left.records,
-                    now_ms=self._now_ms(),
-                    codec=self._plan.options.codec,
-                    level=self._level,
-                )
-                self._on_their_way.append(self._producer.append(left.partition, body))
+            body = encode_chunk(
+                chunk.records,
+                now_ms=self._now_ms(),
+                codec=self._plan.options.codec,
+                level=self._level,
+            )
+            self._on_their_way.append(self._producer.append(chunk.partition, body))
             self._settle()
 
     def _settle(self, *, all_of_them: bool = False) -> None:
@@ -242,47 +302,6 @@ class Attempt:
         """The producer was closed before all was sent: what became of that, is seen."""
         for future in self._on_their_way:
             future.exception(timeout=0)
-
-    def _compare(self, chunk: Chunk, stored: int) -> None:
-        """See that the last record stored is the one that this attempt has in its place."""
-        theirs = self._recall(chunk.partition)
-        row = stored - 1 - chunk.first
-        ours = (_octets_at(chunk.records, "key", row), _octets_at(chunk.records, "value", row))
-        if theirs is not None and theirs != ours:
-            raise self._different(
-                f"has another record for {chunk.partition} in place {stored - 1} (counted from 0) "
-                "than an earlier attempt has stored there"
-            )
-
-    def _report(self) -> TaskReport:
-        counts = self._chunker.counts()
-        for partition, stored in self._stored.items():
-            if stored > counts.get(partition, 0):
-                raise self._different(
-                    f"has {counts.get(partition, 0)} records for {partition}, and an earlier "
-                    f"attempt has stored {stored} there"
-                )
-        return TaskReport(
-            spark_partition=self._spark_partition,
-            records=sum(counts.values()),
-            skipped=sum(self._stored.values()),
-            log_partitions=len(counts),
-        )
-
-    def _different(self, what: str) -> DifferentRowsError:
-        return DifferentRowsError(
-            f"Spark partition {self._spark_partition} {what}: the rows, their order or the topic's "
-            "partitions are not what they were, so some records may be stored twice, or not at "
-            "all. Make the rows the same each time: no rand() or uuid(), the same number of tasks, "
-            "a fixed order after a shuffle (sortWithinPartitions); or write them to a table first"
-        )
-
-
-def _octets_at(records: pa.RecordBatch, name: str, row: int) -> bytes | None:
-    if name not in records.schema.names:
-        return None
-    octets: bytes | None = records.column(name)[row].as_py()
-    return octets
 
 
 def encode_chunk(
@@ -313,7 +332,7 @@ def write_rows(
     """An attempt to write a task's rows as producer ``name``. A task without rows does nothing."""
     begun = next((batch for batch in batches if batch.num_rows), None)
     if begun is None:
-        return TaskReport(spark_partition, records=0, skipped=0, log_partitions=0)
+        return TaskReport(spark_partition, records=0, skipped=0, unmatched=0, log_partitions=0)
     producer = _producer(plan.options, name=name, epoch=epoch)
     attempt = Attempt(
         plan,
@@ -321,7 +340,7 @@ def write_rows(
         spark_partition=spark_partition,
         first=first,
         now_ms=SystemClock().wall_ms,
-        recall=partial(_last_stored, plan.options, producer),
+        recall=partial(_stored_records, plan, producer),
     )
     try:
         return attempt.write(_joined(begun, batches))
@@ -335,20 +354,25 @@ def _joined(begun: pa.RecordBatch, batches: Iterator[pa.RecordBatch]) -> Iterato
     yield from batches
 
 
-def _last_stored(
-    options: SinkOptions, producer: ResumableProducer, tp: TopicPartition
-) -> KeyAndValue | None:
-    """A ``Recall``: reads the record. Gone, or not to be had, it is no reason to fail."""
-    offset = producer.last_offset(tp)
-    if offset is None:
-        return None
-    try:
-        with clients.range_readers.lend(_connection(options)) as reader:
-            found = list(reader.read(tp, offset, offset + 1, columns=("key", "value")))
-    except RaftlogError as error:
-        logger.debug("cannot compare with the record at %s offset %d: %s", tp, offset, error)
-        return None
-    return next(((row["key"], row["value"]) for batch in found for row in batch.to_pylist()), None)
+def _stored_records(
+    plan: WritePlan, producer: ResumableProducer, tp: TopicPartition
+) -> Iterator[pa.RecordBatch]:
+    """A ``Recall``: those that are not deleted."""
+    extent = producer.extent(tp)
+    assert extent is not None, "it has records there"
+    connection, (start, end) = _connection(plan.options), extent
+    with clients.catalogs.lend(connection) as catalog:
+        start = max(start, catalog.earliest([tp])[tp])
+    if start < end:
+        with clients.range_readers.lend(connection) as reader:
+            yield from reader.read(
+                tp,
+                start,
+                end,
+                topic_id=producer.topic_id(tp.topic),
+                columns=COLUMNS,
+                producer=producer.identity,
+            )
 
 
 def _producer(options: SinkOptions, *, name: str, epoch: int) -> ResumableProducer:
@@ -370,8 +394,16 @@ def check_append(overwrite: bool, *, instead: str) -> None:
         )
 
 
-def check_reports(messages: Sequence[WriterCommitMessage | None]) -> tuple[int, int]:
-    """Records and, of those, how many were stored before, if every task has told of its own."""
+class WriteTotals(NamedTuple):
+    """Sums of the reports of a write's tasks: see ``TaskReport``."""
+
+    records: int
+    skipped: int
+    unmatched: int
+
+
+def check_reports(messages: Sequence[WriterCommitMessage | None]) -> WriteTotals:
+    """The sums, if every task has reported. Warns of records that are no row."""
     reports = [message for message in messages if isinstance(message, TaskReport)]
     told = {report.spark_partition for report in reports}
     if len(told) != len(messages):
@@ -379,7 +411,19 @@ def check_reports(messages: Sequence[WriterCommitMessage | None]) -> tuple[int, 
             f"{len(messages)} tasks, of which {len(told)} have told what they wrote: records may "
             "be missing. Write again, under the same idempotenceId if there is one"
         )
-    return sum(report.records for report in reports), sum(report.skipped for report in reports)
+    totals = WriteTotals(
+        sum(report.records for report in reports),
+        sum(report.skipped for report in reports),
+        sum(report.unmatched for report in reports),
+    )
+    if totals.unmatched:
+        logger.warning(
+            "repeated tasks had other rows than before: records=%d skipped=%d unmatched=%d. All "
+            "rows are stored; the unmatched records are of earlier attempts. Avoid rand(), uuid() "
+            "and the like, or write to a table first",
+            *totals,
+        )
+    return totals
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -407,8 +451,8 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks are done, and what they wrote is committed: see that none is missing."""
-        records, skipped = check_reports(messages)
-        logger.info("wrote %d records, %d of them in earlier attempts", records, skipped)
+        totals = check_reports(messages)
+        logger.info("write done: records=%d skipped=%d unmatched=%d", *totals)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """The write has failed. What was stored stays: say so."""

@@ -93,9 +93,9 @@ class ProducerTable:
         if known is not None and header.producer_epoch == known.epoch:
             last = last_sequence(header.base_sequence, header.last_offset_delta + 1)
             for batch in known.batches:
-                if (batch.base_sequence, batch.last_sequence) == (header.base_sequence, last) and (
-                    batch.crc32c in (None, header.crc32c)
-                ):
+                if batch.crc32c not in (None, header.crc32c):
+                    continue  # other records in its place
+                if (batch.base_sequence, batch.last_sequence) == (header.base_sequence, last):
                     return batch
             expected = (known.batches[-1].last_sequence + 1) % SEQUENCES
         if header.base_sequence != expected:

@@ -6,6 +6,15 @@ from typing import Final
 
 from tests.mutation.guard import Guard
 
+_TABLE: Final = "raftlog/storage/producer_state.py"
+_SINK: Final = "spark_source/writer.py"
+_RECALL: Final = "spark_source/recall.py"
+_ROUTING: Final = "spark_source/routing.py"
+_RANGES: Final = "raftlog/client/ranges.py"
+_TEST_TABLE: Final = "tests/storage/test_producer_state.py"
+_TEST_RECALL: Final = "tests/spark_source/test_recall.py"
+_TEST_ROUTING: Final = "tests/spark_source/test_routing.py"
+_TEST_SINK: Final = "tests/spark_source/test_writer.py"
 _HANDLER: Final = "raftlog/server/handlers/describe_producers.py"
 _FLIGHT: Final = "raftlog/client/flight.py"
 _CLIENT: Final = "raftlog/client/resumable.py"
@@ -99,5 +108,73 @@ GUARDS: Final = [
         old="        if written.producer_epoch > self.epoch:\n",
         new="        if written.producer_epoch < -1:\n",
         tests=(f"{_TEST_CLIENT}::test_a_later_epoch_counts_anew_and_ends_the_earlier_ones",),
+    ),
+    Guard(
+        name="a duplicate has the same checksum",
+        why="another run's records under the same sequences are acknowledged, and not stored",
+        module=_TABLE,
+        old="                if batch.crc32c not in (None, header.crc32c):\n",
+        new="                if batch.crc32c == -1:\n",
+        tests=(
+            f"{_TEST_TABLE}::test_other_records_in_the_place_of_a_stored_batch_are_no_duplicate",
+            f"{_TEST_TABLE}::test_runs_of_one_name_store_each_record_once_in_whatever_order",
+        ),
+    ),
+    Guard(
+        name="a named producer has one batch in flight",
+        why="the second is accepted behind another run's batch, and may repeat what is in that",
+        module=_FLIGHT,
+        old="        return bool(self.in_flight)\n",
+        new="        return Flight.full_for(self, batch)\n",
+        tests=(
+            f"{_TEST_FLIGHT}::test_the_next_one_waits_until_the_one_before_is_stored",
+            f"{_TEST_CLIENT}::test_one_batch_of_a_partition_is_in_flight_at_a_time",
+        ),
+    ),
+    Guard(
+        name="only the named producer's batches are read back",
+        why="a row is taken for stored because another producer wrote the same record: it is lost",
+        module=_RANGES,
+        old="if self.producer not in (None, (header.producer_id, header.producer_epoch)):\n",
+        new="if self.producer == ():\n",
+        tests=(
+            "tests/client/test_range_reader.py::test_only_the_batches_of_one_producer_are_read",
+        ),
+    ),
+    Guard(
+        name="a stored record stands for one row",
+        why="of equal rows only one is stored after a retry",
+        module=_RECALL,
+        old="        np.subtract.at(self._counts, found[is_there], 1)\n",
+        new="",
+        tests=(f"{_TEST_RECALL}::test_of_rows_in_any_order_those_that_are_stored_are_found",),
+    ),
+    Guard(
+        name="equal rows of one batch are counted",
+        why="of equal rows in one Arrow batch only one is stored after a retry",
+        module=_RECALL,
+        old="        is_there = before < self._counts[found]\n",
+        new="        is_there = self._counts[found] > 0\n",
+        tests=(
+            "tests/spark_source/test_recall.py::test_a_multiset_gives_each_as_often_as_it_has_it",
+        ),
+    ),
+    Guard(
+        name="stored records that were deleted end the attempt",
+        why="their rows are written again without a word",
+        module=_SINK,
+        old="if stored.count != count and not self._plan.options.allow_duplicates:\n",
+        new="if stored.count > count:\n",
+        tests=(f"{_TEST_SINK}::test_stored_records_that_were_deleted_end_the_attempt",),
+    ),
+    Guard(
+        name="a row without a key goes by its value",
+        why="another order sends it to another partition, where it is not stored yet",
+        module=_ROUTING,
+        old="        hashed = partitions_of_arrow(values, count)\n",
+        new="        hashed = np.arange(len(values), dtype=np.int64)\n",
+        tests=(
+            f"{_TEST_ROUTING}::test_a_record_without_a_key_goes_by_its_value_and_the_tasks_number",
+        ),
     ),
 ]

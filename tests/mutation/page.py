@@ -19,6 +19,7 @@ AREAS: Final[Mapping[str, str]] = {
     "Protocol": "raftlog/protocol/",
     "Brokers": "raftlog/server/",
     "Clients": "raftlog/client/",
+    "Spark": "spark_source/",
 }
 
 INTRODUCTION: Final = """\

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -14,13 +14,12 @@ from raftlog import Admin, Consumer, ConsumerRecord, TopicPartition
 from raftlog.client.delivery import Delivery, DeliveryFuture
 from raftlog.errors import RaftlogError, UnknownTopicError
 from raftlog.record import BatchBody, decode_records, seal
+from raftlog.record.arrow import schema_of
 from spark_source.options import SinkOptions
+from spark_source.recall import COLUMNS
 from spark_source.source import RaftlogDataSource
 from spark_source.stream_writer import StreamWriter
 from spark_source.writer import BatchWriter, TaskReport
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Log = dict[TopicPartition, list[ConsumerRecord]]
 
@@ -44,6 +43,21 @@ def stored_values(bootstrap: str, topic: str) -> list[str]:
     return sorted((record.value or b"").decode() for records in found for record in records)
 
 
+def portion_of(records: Sequence[ConsumerRecord], *, timestamp_type: int = 0) -> pa.RecordBatch:
+    """Records as ``RangeReader`` gives them for ``recall.COLUMNS``."""
+    rows = [
+        {
+            "key": record.key,
+            "value": record.value,
+            "headers": [{"key": name, "value": value} for name, value in record.headers] or None,
+            "timestamp": record.timestamp_ms * 1_000,
+            "timestamp_type": timestamp_type,
+        }
+        for record in records
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS))
+
+
 class BrokenError(RaftlogError):
     """What a fake producer raises when its time has come."""
 
@@ -62,13 +76,15 @@ class FakeProducer:
     bodies: list[BatchBody] = field(default_factory=list)
     asked: list[TopicPartition] = field(default_factory=list)
     is_flushed: bool = False
-    is_forgetful: bool = False
+    deleted: int = 0
     is_late: bool = False
     undecided: list[Delivery] = field(default_factory=list)
 
-    def recall(self, tp: TopicPartition) -> tuple[bytes | None, bytes | None] | None:
-        last = self.log[tp][-1]
-        return None if self.is_forgetful else (last.key, last.value)
+    def recall(self, tp: TopicPartition) -> Iterator[pa.RecordBatch]:
+        """What is stored, in portions, but for the first ``deleted`` records."""
+        records = self.log[tp][self.deleted :]
+        for first in range(0, len(records), 7):
+            yield portion_of(records[first : first + 7])
 
     def partition_count(self, topic: str) -> int:
         if topic not in self.topics:

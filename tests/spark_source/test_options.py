@@ -215,6 +215,7 @@ def test_the_defaults_of_a_write(streaming: bool) -> None:
         codec=Codec.ZSTD,
         idempotence_id=None,
         idempotence_version=None,
+        allow_duplicates=False,
         notices=(),
     )
     assert found.write_id is None

@@ -20,7 +20,6 @@ from spark_source import routing
 from spark_source.routing import (
     CHUNK_BYTES,
     HEADER_BYTES,
-    KEYLESS_RUN_BYTES,
     PENDING_BYTES_MAX,
     RECORD_BYTES,
     Chunk,
@@ -179,16 +178,20 @@ def test_what_the_shape_of_a_topic_raises_comes_out_again() -> None:
     assert list(router.split(batch_of([], "value"))) == [], "without rows nothing is asked"
 
 
-def test_records_without_a_key_are_dealt_out_run_by_run_from_the_tasks_own_partition_on() -> None:
-    size = KEYLESS_RUN_BYTES // 4 - RECORD_BYTES  # four records fill a run
-    rows: list[Row] = [{"value": bytes([number]) * size} for number in range(14)]
-    batches = [batch_of(rows[:6], "value"), batch_of(rows[6:], "value")]
-    found = values_of(routed(router_of("value", count=3, first=7), batches))
-    assert {tp.partition: [value[0] for value in values] for tp, values in found.items()} == {
-        1: [0, 1, 2, 3, 12, 13],
-        2: [4, 5, 6, 7],
-        0: [8, 9, 10, 11],
-    }
+def test_a_record_without_a_key_goes_by_its_value_and_the_tasks_number() -> None:
+    """Not by the rows before it: another attempt may have them in another order."""
+    rows: list[Row] = [{"value": b"%d" % number} for number in range(40)] + [{"value": None}] * 2
+    whole = values_of(routed(router_of("value", count=3, first=7), [batch_of(rows, "value")]))
+    for value in (b"0", b"39"):
+        place = TopicPartition("clicks", (partition_of_key(value, 3) + 7) % 3)
+        assert value in whole[place]
+    assert whole[TopicPartition("clicks", 7 % 3)].count(None) == 2
+    assert min(map(len, whole.values())) > 5, "all partitions have some"
+    backwards = [batch_of(rows[:10:-1], "value"), batch_of(rows[10::-1], "value")]
+    again = values_of(routed(router_of("value", count=3, first=7), backwards))
+    assert {tp: found[::-1] for tp, found in again.items()} == whole
+    shifted = values_of(routed(router_of("value", count=3, first=8), [batch_of(rows, "value")]))
+    assert {tp: shifted[tp._replace(partition=(tp.partition + 1) % 3)] for tp in whole} == whole
 
 
 # -- what a record is ------------------------------------------------------------------------------
@@ -261,44 +264,41 @@ def run_of(sizes: Sequence[int], *, start: int = 0, partition: int = 0) -> routi
     return routing.Run(TopicPartition("clicks", partition), records, np.array(sizes, np.int64))
 
 
-def numbers_of(chunks: Iterable[Chunk]) -> list[tuple[int, list[int]]]:
-    return [
-        (chunk.first, [int(value.as_py()) for value in chunk.records.column("value")])
-        for chunk in chunks
-    ]
+def numbers_of(chunks: Iterable[Chunk]) -> list[list[int]]:
+    return [[int(value.as_py()) for value in chunk.records.column("value")] for chunk in chunks]
 
 
 def test_a_chunk_ends_before_the_record_that_goes_over() -> None:
     chunker = Chunker()
     assert numbers_of(chunker.add(run_of([4, 4]), chunk_bytes=10)) == []
     assert numbers_of(chunker.add(run_of([4, 4, 4], start=2), chunk_bytes=10)) == [
-        (0, [0, 1]),
-        (2, [2, 3]),
+        [0, 1],
+        [2, 3],
     ]
-    assert numbers_of(chunker.rest()) == [(4, [4])]
+    assert numbers_of(chunker.rest()) == [[4]]
     assert numbers_of(chunker.rest()) == []
-    assert chunker.counts() == {TopicPartition("clicks", 0): 5}
 
 
 def test_a_large_record_is_a_chunk_of_its_own() -> None:
     chunker = Chunker()
     sizes = [3, 25, 3, 40, 40, 3]
     assert numbers_of(chunker.add(run_of(sizes), chunk_bytes=10)) == [
-        (0, [0]),
-        (1, [1]),
-        (2, [2]),
-        (3, [3]),
-        (4, [4]),
+        [0],
+        [1],
+        [2],
+        [3],
+        [4],
     ]
-    assert numbers_of(chunker.rest()) == [(5, [5])]
+    assert numbers_of(chunker.rest()) == [[5]]
 
 
 @given(st.data(), st.lists(st.integers(1, 60), min_size=1, max_size=60), st.integers(1, 40))
 def test_chunks_are_the_same_however_the_records_come(
     data: st.DataObject, sizes: list[int], size_max: int
 ) -> None:
-    def chunks(cuts: list[int]) -> list[tuple[int, list[int]]]:
-        chunker, found = Chunker(), []
+    def chunks(cuts: list[int]) -> list[list[int]]:
+        chunker = Chunker()
+        found: list[list[int]] = []
         for start, end in pairwise([0, *cuts, len(sizes)]):
             run = run_of(sizes[start:end], start=start)
             if end > start:
@@ -308,9 +308,8 @@ def test_chunks_are_the_same_however_the_records_come(
     whole = chunks([])
     cuts = sorted(data.draw(st.lists(st.integers(0, len(sizes)), max_size=5)))
     assert chunks(cuts) == whole
-    assert [number for _, numbers in whole for number in numbers] == list(range(len(sizes)))
-    assert all(first == numbers[0] for first, numbers in whole)
-    for _, numbers in whole:
+    assert [number for numbers in whole for number in numbers] == list(range(len(sizes)))
+    for numbers in whole:
         size = sum(sizes[number] for number in numbers)
         assert len(numbers) == 1 or size <= 2 * size_max
 
@@ -324,21 +323,6 @@ def test_memory_is_bounded_when_many_partitions_begin_a_chunk() -> None:
     closed = list(chunker.add(run_of([1], partition=9), chunk_bytes=quarter * 2))
     assert [chunk.partition.partition for chunk in closed] == [0, 1, 2, 3, 9]
     assert list(chunker.add(run_of([1], partition=9), chunk_bytes=quarter * 2)) == []
-    assert chunker.counts()[TopicPartition("clicks", 9)] == 2
-
-
-def test_what_is_stored_is_left_out_of_a_chunk() -> None:
-    chunker = Chunker()
-    list(chunker.add(run_of([1] * 5), chunk_bytes=100))
-    list(chunker.rest())
-    list(chunker.add(run_of([1] * 3, start=5), chunk_bytes=100))
-    (chunk,) = chunker.rest()
-    for stored, left in ((0, [5, 6, 7]), (5, [5, 6, 7]), (7, [7])):
-        rest = chunk.after(stored)
-        assert rest is not None
-        assert numbers_of([rest]) == [(left[0], left)]
-    assert chunk.after(8) is None
-    assert chunk.after(99) is None
 
 
 def test_chunks_leave_room_in_a_batch_and_in_memory() -> None:
@@ -389,43 +373,46 @@ def test_an_attempt_does_as_the_one_before_did_however_rows_come(
     whole = batch_of(rows, *names)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
 
-    def chunks(batches: Iterable[pa.RecordBatch]) -> dict[TopicPartition, list[tuple[int, Any]]]:
+    def chunks(batches: Iterable[pa.RecordBatch]) -> dict[TopicPartition, list[list[Row]]]:
         router = router_of(*names, count=3, topic=None, first=1)
         chunker = Chunker()
-        found: dict[TopicPartition, list[tuple[int, Any]]] = {}
+        found: dict[TopicPartition, list[list[Row]]] = {}
         made: list[Chunk] = []
         for batch in batches:
             for run in router.split(batch):
                 made += chunker.add(run, chunk_bytes=100)
         for chunk in [*made, *chunker.rest()]:
-            rows = chunk.records.to_pylist()
-            found.setdefault(chunk.partition, []).append((chunk.first, rows))
+            found.setdefault(chunk.partition, []).append(chunk.records.to_pylist())
         assert router.row_count == len(whole)
         return found
 
     first = chunks([whole])
     bounds = pairwise([0, *cuts, len(rows)])
     assert chunks(whole.slice(start, end - start) for start, end in bounds) == first
-    assert chunker_total(first) == len(rows)
+    order = data.draw(st.permutations(range(len(rows))))
+    shuffled = chunks([batch_of([rows[index] for index in order], *names)])
     for tp, parts in first.items():  # each partition has its rows in their order
-        wanted = [each for each in rows if each["topic"] == tp.topic and _may_be_in(tp, each)]
-        stored = iter(wanted)
-        for _, records in parts:
-            for record in records:
-                assert any(
-                    record == {name: each[name] for name in ("value", "key", "headers")}
-                    for each in stored
-                )
+        records = [record for part in parts for record in part]
+        wanted = iter([each for each in rows if each["topic"] == tp.topic and _may_be_in(tp, each)])
+        for record in records:
+            assert any(record == _record_of(each) for each in wanted)
+        others = [record for part in shuffled.pop(tp) for record in part]
+        assert sorted(map(repr, others)) == sorted(map(repr, records)), "the same ones"
+    assert not shuffled
+    assert sum(len(part) for parts in first.values() for part in parts) == len(rows)
+
+
+def _record_of(row: Row) -> Row:
+    return {name: row[name] for name in ("value", "key", "headers")}
 
 
 def _may_be_in(tp: TopicPartition, row: Row) -> bool:
     if row["partition"] is not None:
         return bool(row["partition"] == tp.partition)
-    return row["key"] is None or partition_of_key(row["key"], 3) == tp.partition
-
-
-def chunker_total(found: dict[TopicPartition, list[tuple[int, Any]]]) -> int:
-    return sum(len(records) for parts in found.values() for _, records in parts)
+    if row["key"] is not None:
+        return partition_of_key(row["key"], 3) == tp.partition
+    value = row["value"]
+    return (1 + (0 if value is None else partition_of_key(value, 3))) % 3 == tp.partition
 
 
 @given(st.lists(row, min_size=1, max_size=20))

@@ -14,7 +14,7 @@ from raftlog.testing import Cluster
 from spark_source import stream_writer
 from spark_source.options import SinkOptions
 from spark_source.stream_writer import StreamWriter, producer_of
-from spark_source.writer import DifferentRowsError, TaskReport, plan_write, write_rows
+from spark_source.writer import TaskReport, plan_write, write_rows
 from tests.spark_source.fixtures import NewTopicFunction
 from tests.spark_source.sinks import FailingSink, stored_values
 
@@ -61,7 +61,7 @@ def test_a_name_and_an_epoch_stand_for_one_task_of_one_batch() -> None:
 
 
 def test_a_task_writes_as_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    report = TaskReport(3, 1, 0, 1)
+    report = TaskReport(3, 1, 0, 0, 1)
     asked: dict[str, Any] = {}
 
     def write(plan: object, batches: object, **how: Any) -> TaskReport:
@@ -121,10 +121,9 @@ def test_a_task_of_an_older_batch_is_shut_out(
             plan, iter([batch]), name=name, epoch=epoch, spark_partition=0, first=batch_id
         )
 
-    assert write(4, "a", "b") == TaskReport(0, records=2, skipped=0, log_partitions=1)
-    with pytest.raises(DifferentRowsError, match=f"another record for {topic}:0 in place 1 "):
-        write(4, "b", "a")
-    assert write(4, "a", "b", "c") == TaskReport(0, records=3, skipped=2, log_partitions=1)
+    assert write(4, "a", "b") == TaskReport(0, 2, skipped=0, unmatched=0, log_partitions=1)
+    assert write(4, "b", "a") == TaskReport(0, 2, skipped=2, unmatched=0, log_partitions=1)
+    assert write(4, "c", "b", "a") == TaskReport(0, 3, skipped=2, unmatched=0, log_partitions=1)
     assert write(5, "d").skipped == 0
     with pytest.raises(ProducerFencedError):
         write(4, "a", "b", "c")

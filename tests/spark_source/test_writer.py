@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -24,20 +26,23 @@ from raftlog.errors import (
     InvalidRequestError,
     RaftlogError,
     UnknownTopicError,
+    UnsupportedFeatureError,
 )
 from raftlog.record import Codec
 from raftlog.record.key_hash import partition_of_key
 from raftlog.testing import Cluster
+from spark_source import writer
 from spark_source.options import SinkOptions
 from spark_source.sink_columns import SinkColumns
 from spark_source.writer import (
     Attempt,
     BatchWriter,
-    DifferentRowsError,
+    StoredRecordsGoneError,
     TaskReport,
     WritePlan,
     check_reports,
     encode_chunk,
+    plan_write,
     write_rows,
 )
 from tests.spark_source.fixtures import NewTopicFunction
@@ -112,7 +117,9 @@ def test_an_attempt_stores_each_row_in_order_and_waits_for_it() -> None:
     rows = rows_of(100)
     producer = FakeProducer({})
     report = attempt(producer, [batch_of(rows[:30]), batch_of([]), batch_of(rows[30:])])
-    assert report == TaskReport(spark_partition=2, records=100, skipped=0, log_partitions=3)
+    assert report == TaskReport(
+        spark_partition=2, records=100, skipped=0, unmatched=0, log_partitions=3
+    )
     assert producer.is_flushed
     assert producer.asked == [TopicPartition("clicks", number) for number in range(3)]
     for key in {key for key, _ in rows if key is not None}:
@@ -125,67 +132,79 @@ def test_an_attempt_stores_each_row_in_order_and_waits_for_it() -> None:
 
 
 @given(st.data(), st.integers(1, 200))
-def test_attempts_that_break_off_anywhere_store_each_row_once(
+def test_attempts_that_break_off_anywhere_store_each_row_once_in_any_order(
     data: st.DataObject, count: int
 ) -> None:
-    rows = rows_of(count)
+    """Each attempt has the rows in another order, as after a shuffle."""
+    rows = [*rows_of(count), *rows_of(count // 3)]  # some of them twice
     plan = plan_of(**SMALL_BATCHES)
     whole = FakeProducer({})
     attempt(whole, [batch_of(rows)], plan)
     log: Log = {}
-    cuts = data.draw(st.lists(st.integers(0, len(whole.bodies) - 1), max_size=4))
-    for batches_max in cuts:
-        cut = data.draw(st.integers(0, count))
+    for batches_max in data.draw(st.lists(st.integers(0, len(whole.bodies) - 1), max_size=4)):
         broken = FakeProducer(log, batches_max=batches_max)
-        missing = len(whole.bodies) - batches_max
-        try:
-            attempt(broken, [batch_of(rows[:cut]), batch_of(rows[cut:])], plan)
-        except BrokenError:
-            assert missing > 0
+        attempted = data.draw(st.permutations(rows))
+        cut = data.draw(st.integers(0, len(rows)))
+        with suppress(BrokenError):
+            attempt(broken, [batch_of(attempted[:cut]), batch_of(attempted[cut:])], plan)
     stored = sum(map(len, log.values()))
-    report = attempt(FakeProducer(log), [batch_of(rows)], plan)
-    assert pairs_of(log) == pairs_of(whole.log)
-    assert (report.records, report.skipped) == (count, stored)
+    last = data.draw(st.permutations(rows))
+    report = attempt(FakeProducer(log), [batch_of(last)], plan)
+    found, wanted = pairs_of(log), pairs_of(whole.log)
+    assert {tp: sorted(map(repr, pairs)) for tp, pairs in found.items()} == {
+        tp: sorted(map(repr, pairs)) for tp, pairs in wanted.items()
+    }
+    assert (report.records, report.skipped, report.unmatched) == (len(rows), stored, 0)
 
 
-def test_fewer_rows_than_are_stored_are_noticed() -> None:
-    log: Log = {}
-    rows = [(f"key-{number}", b"") for number in range(50)]
-    attempt(FakeProducer(log), [batch_of(rows)])
-    tp = TopicPartition("clicks", partition_of_key(b"key-49", 3))
-    with pytest.raises(
-        DifferentRowsError,
-        match=rf"Spark partition 2 has {len(log[tp]) - 1} records for {tp}, and an earlier attempt "
-        rf"has stored {len(log[tp])} there: .*rand\(\)",
-    ):
-        attempt(FakeProducer(log), [batch_of(rows[:-1])])
-    elsewhere = [row for row in rows if partition_of_key(row[0].encode(), 3) != tp.partition]
-    with pytest.raises(DifferentRowsError, match=f"has 0 records for {tp}"):
-        attempt(FakeProducer(log), [batch_of(elsewhere)])
-
-
-@pytest.mark.parametrize("changed", [("other", b"7"), ("key", b"other"), ("key", None)])
-def test_another_row_in_the_place_of_the_last_one_stored_is_noticed(
-    changed: tuple[str, bytes | None],
-) -> None:
-    one = WritePlan(options_of(**SMALL_BATCHES), KEYED, "id of clicks", 1)
-    rows: list[tuple[str | None, bytes | None]] = [("key", b"7")] * 60
+def test_rows_in_the_same_order_are_stored_in_that_order() -> None:
+    rows = rows_of(100)
     log: Log = {}
     with pytest.raises(BrokenError):
-        attempt(FakeProducer(log, batches_max=2), [batch_of(rows)], one)
-    (stored,) = map(len, log.values())
-    assert 0 < stored < 60
-    for place in (stored - 1, 0, stored):
-        different = [*rows[:place], changed, *rows[place + 1 :]]
-        producer = FakeProducer({tp: list(records) for tp, records in log.items()})
-        if place == stored - 1:
-            with pytest.raises(
-                DifferentRowsError, match=rf"another record for clicks:0 in place {place} "
-            ):
-                attempt(producer, [batch_of(different)], one)
-            assert not producer.bodies
-            producer.is_forgetful = True  # compacted away, or too old
-        attempt(producer, [batch_of(different)], one)  # not seen
+        attempt(FakeProducer(log, batches_max=2), [batch_of(rows)], plan_of(**SMALL_BATCHES))
+    whole = FakeProducer({})
+    for producer in (FakeProducer(log), whole):
+        attempt(producer, [batch_of(rows)])
+    assert pairs_of(log) == pairs_of(whole.log)
+
+
+def test_rows_that_differ_are_all_stored_and_what_was_stored_before_is_counted() -> None:
+    log: Log = {}
+    first = [(f"key-{number}", b"first") for number in range(50)]
+    second = [*first[:20], *((f"key-{number}", b"second") for number in range(20, 50))]
+    attempt(FakeProducer(log), [batch_of(first)])
+    report = attempt(FakeProducer(log), [batch_of(second)])
+    assert (report.records, report.skipped, report.unmatched) == (50, 20, 30)
+    stored = [pair for pairs in pairs_of(log).values() for pair in pairs]
+    assert {(key.encode(), value) for key, value in second} <= set(stored)
+    assert len(stored) == 80
+
+
+def test_stored_records_that_were_deleted_end_the_attempt() -> None:
+    one = WritePlan(options_of(), KEYED, "id of clicks", 1)
+    rows: list[tuple[str | None, bytes]] = [("key", str(number).encode()) for number in range(10)]
+    log: Log = {}
+    attempt(FakeProducer(log), [batch_of(rows)], one)
+    with pytest.raises(
+        StoredRecordsGoneError,
+        match=r"stored 10 records in clicks:0, and 8 of them can be read.*allowDuplicates=true",
+    ):
+        attempt(FakeProducer(log, deleted=2), [batch_of(rows)], one)
+    allowed = WritePlan(options_of(allowDuplicates="true"), KEYED, "id of clicks", 1)
+    report = attempt(FakeProducer(log, deleted=2), [batch_of(rows[::-1])], allowed)
+    assert (report.skipped, report.unmatched) == (8, 0)
+    assert [value for _, value in pairs_of(log)[TopicPartition("clicks", 0)][10:]] == [b"1", b"0"]
+
+
+def test_so_many_stored_records_are_compared_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: Log = {}
+    rows = rows_of(50)
+    attempt(FakeProducer(log), [batch_of(rows)])
+    monkeypatch.setattr(writer, "STORED_RECORDS_MAX", 50)
+    assert attempt(FakeProducer(log), [batch_of(rows)]).skipped == 50
+    monkeypatch.setattr(writer, "STORED_RECORDS_MAX", 49)
+    with pytest.raises(UnsupportedFeatureError, match=r"50 records; at most 49 .*repartition"):
+        attempt(FakeProducer(log), [batch_of(rows)])
 
 
 def test_a_count_of_partitions_that_has_grown_since_the_plan_is_not_looked_at() -> None:
@@ -257,16 +276,22 @@ def test_a_task_without_rows_asks_nobody() -> None:
     report = write_rows(
         plan_of(), iter([batch_of([])]), name="n", epoch=0, spark_partition=4, first=0
     )
-    assert report == TaskReport(spark_partition=4, records=0, skipped=0, log_partitions=0)
+    assert report == TaskReport(
+        spark_partition=4, records=0, skipped=0, unmatched=0, log_partitions=0
+    )
 
 
 # -- the driver's side -----------------------------------------------------------------------------
 
 
-def test_a_commit_wants_to_hear_of_every_task() -> None:
-    reports = [TaskReport(number, 10, number, 3) for number in range(3)]
-    assert check_reports(reports) == (30, 3)
-    assert check_reports([]) == (0, 0)
+def test_a_commit_wants_to_hear_of_every_task(caplog: pytest.LogCaptureFixture) -> None:
+    reports = [TaskReport(number, 10, number, 0, 3) for number in range(3)]
+    with caplog.at_level(logging.WARNING):
+        assert check_reports(reports) == (30, 3, 0)
+        assert check_reports([]) == (0, 0, 0)
+        assert not caplog.records
+        assert check_reports([*reports, TaskReport(3, 10, 0, 4, 3)]) == (40, 3, 4)
+    assert "records=40 skipped=3 unmatched=4" in caplog.text
     lacking: list[Sequence[WriterCommitMessage | None]] = [
         [*reports, None],
         [*reports, WriterCommitMessage()],
@@ -395,23 +420,50 @@ def test_a_task_that_is_tried_again_stores_each_row_once_and_in_order(
 
 
 @pytest.mark.spark
-def test_rows_that_are_not_the_same_the_second_time_are_noticed(
+def test_rows_that_come_in_another_order_are_stored_once(
     spark: SparkSession, brokers: Cluster, new_topic: NewTopicFunction
 ) -> None:
-    topic = new_topic(1)
+    """After a shuffle, in which the order is Spark's to choose. Here each attempt has its own."""
+    topic = new_topic(3)
     spark.dataSource.register(FailingSink)
 
-    @udf("boolean", useArrow=False)
-    def fewer_each_time(number: int) -> bool:
-        return number >= attempt_number()
+    @udf("int", useArrow=False)
+    def place(number: int) -> int:
+        return (number * 7_919 * (1 + attempt_number())) % 10_007
 
-    numbers = spark.range(100, numPartitions=1)
-    frame = numbers.where(fewer_each_time("id")).selectExpr("cast(id as string) AS value")
-    with pytest.raises(
-        Exception, match=rf"has 98 records for {topic}:0, and an earlier attempt has stored 100"
-    ) as caught:
-        write(frame, brokers, sink="raftlog-failing", topic=topic)
-    assert "DifferentRowsError" in str(caught.value)
+    shuffled = spark.range(8_000).selectExpr("id % 4000 AS id").repartition(2, "id")
+    frame = shuffled.sortWithinPartitions(place("id")).selectExpr(
+        "if(id % 3 = 0, null, cast(id % 50 as string)) AS key", "cast(id as string) AS value"
+    )
+    write(frame, brokers, sink="raftlog-failing", topic=topic, **SMALL_BATCHES)
+    values = stored_values(brokers.bootstrap, topic)
+    assert values == sorted([str(number) for number in range(4_000)] * 2)
+
+
+@pytest.mark.spark
+def test_an_attempt_goes_on_where_others_of_the_same_rows_ended(
+    brokers: Cluster, new_topic: NewTopicFunction, seed: int
+) -> None:
+    """The task's function itself, on brokers: a part of the rows, then all in another order."""
+    topic = new_topic(2)
+    options = options_of(topic, **{"bootstrap.servers": brokers.bootstrap})
+    plan = plan_write(options, SCHEMA)
+    rows = [(f"key-{number % 100}", str(number).encode()) for number in range(20_000)]
+
+    def run(part: list[tuple[str, bytes]]) -> TaskReport:
+        batches = [batch_of(part[first : first + 3_000]) for first in range(0, len(part), 3_000)]
+        return write_rows(plan, iter(batches), name=topic, epoch=0, spark_partition=0, first=0)
+
+    chance = random.Random(seed)
+    chance.shuffle(rows)
+    run(rows[:6_000])
+    write_rows(plan, iter([batch_of(rows[:500])]), name="x", epoch=0, spark_partition=0, first=0)
+    chance.shuffle(rows)
+    report = run(rows)
+    assert (report.records, report.skipped, report.unmatched) == (20_000, 6_000, 0)
+    expected = [value for _, value in rows] + [value for _, value in rows[:500]]
+    assert len(expected) == len(stored_values(brokers.bootstrap, topic))
+    assert run(rows[::-1]).skipped == 20_000
 
 
 @pytest.mark.spark

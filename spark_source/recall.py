@@ -1,0 +1,167 @@
+"""What earlier attempts of a task have stored in a partition, and which rows are among it. Pure.
+
+A task that is tried again may have its rows in another order: after a shuffle Spark promises none.
+So the stored records are read back as a multiset of digests, and a row is skipped if its digest is
+in there, as often as it is in there. The order in which rows come, and how earlier attempts cut
+them into batches, make no difference.
+
+A digest is xxh3 of 128 bits over key, value and headers. Of a DataFrame with a column
+``timestamp``, a row with a time is compared with that time as well; a row without one gets the time
+of its writing, another one in each attempt, so its time is not compared. Two rows that differ and
+have the same digest would be one row here: of 2^24 rows, that is a chance of 2^-81.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from xxhash import xxh3_128_digest
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Digests: TypeAlias = npt.NDArray[np.bytes_]  # of 16 bytes each
+    Mask: TypeAlias = npt.NDArray[np.bool_]
+
+# That one attempt reads back, over all partitions. Each takes 24 bytes, and 24 more if the
+# DataFrame has timestamps.
+STORED_RECORDS_MAX: Final = 1 << 24
+# What ``Stored.of`` wants of the records that are stored, as ``decode_arrow`` names it.
+COLUMNS: Final = ("key", "value", "headers", "timestamp", "timestamp_type")
+
+_DIGEST: Final = "S16"
+_NULL: Final = -1  # the length of a null
+_US_PER_MS: Final = 1_000
+_BROKERS_TIME: Final = 1  # a ``timestamp_type``
+
+
+class Stored:
+    """The records that a partition has of earlier attempts. What was matched with a row is used."""
+
+    def __init__(self, contents: Multiset, times: Multiset | None) -> None:
+        """``times``: of contents with their times; None if times are not compared."""
+        self._contents = contents
+        self._times = times
+
+    @classmethod
+    def of(cls, portions: Iterable[pa.RecordBatch], *, with_times: bool) -> Stored:
+        """From the records as they were read, of ``COLUMNS``.
+
+        ``with_times``: whether rows have times. They are not compared if the topic's
+        ``message.timestamp.type`` is LogAppendTime: the stored ones are the broker's.
+        """
+        contents: list[Digests] = []
+        timed: list[Digests] = []
+        for portion in portions:
+            contents.append(digests_of(portion))
+            if with_times and pc.any(pc.equal(portion["timestamp_type"], _BROKERS_TIME)).as_py():
+                with_times = False
+            if with_times:
+                times_us = portion["timestamp"].cast(pa.int64()).to_numpy()
+                timed.append(_timed(contents[-1], times_us // _US_PER_MS))
+        return cls(Multiset(contents), Multiset(timed) if with_times else None)
+
+    @property
+    def count(self) -> int:
+        """How many records were read back and not used up by a row yet."""
+        return self._contents.count
+
+    def take(self, records: pa.RecordBatch) -> Mask:
+        """Which records of an attempt are stored; those use up as many of the stored ones."""
+        digests = digests_of(records)
+        if self._times is None:
+            return self._contents.take(digests)
+        # A row with a time uses up a record of that time. A row without one uses up any record:
+        # which one stays open, so that it is not one that a later row needs.
+        may_be = self._may_be_stored(records, digests)
+        is_stored = np.zeros(len(digests), np.bool_)
+        is_stored[may_be] = self._contents.take(digests[may_be])
+        return is_stored
+
+    def _may_be_stored(self, records: pa.RecordBatch, digests: Digests) -> Mask:
+        assert self._times is not None
+        times = records["timestamp"]
+        has_time = times.is_valid().to_numpy(zero_copy_only=False)
+        times_ms = times.fill_null(0).to_numpy()
+        may_be: Mask = ~has_time
+        may_be[has_time] = self._times.take(_timed(digests[has_time], times_ms[has_time]))
+        return may_be
+
+
+class Multiset:
+    """Digests, each with how often it is in there."""
+
+    def __init__(self, digests: list[Digests]) -> None:
+        together = np.concatenate(digests) if digests else np.empty(0, _DIGEST)
+        self._distinct, self._counts = np.unique(together, return_counts=True)
+        self.count = len(together)
+
+    def take(self, digests: Digests) -> Mask:
+        """Which of ``digests`` are in there. Each that is, is taken out once."""
+        is_taken = np.zeros(len(digests), np.bool_)
+        if not self.count or not len(digests):
+            return is_taken
+        places = np.searchsorted(self._distinct, digests)
+        places[places == len(self._distinct)] = 0
+        rows = np.flatnonzero(self._distinct[places] == digests)
+        if not len(rows):
+            return is_taken
+        rows = rows[np.argsort(places[rows], kind="stable")]
+        found = places[rows]
+        # How many rows before it, in this call, have the same digest.
+        starts = np.flatnonzero(np.r_[True, found[1:] != found[:-1]])
+        before = np.arange(len(found)) - np.repeat(starts, np.diff(np.r_[starts, len(found)]))
+        is_there = before < self._counts[found]
+        is_taken[rows[is_there]] = True
+        np.subtract.at(self._counts, found[is_there], 1)
+        self.count -= int(is_there.sum())
+        return is_taken
+
+
+def digests_of(records: pa.RecordBatch) -> Digests:
+    """A digest of each record's key, value and headers. A column that is not there is all nulls."""
+    return _digests(_octets(records))
+
+
+def _octets(records: pa.RecordBatch) -> pa.Array:
+    """Each record as bytes: the lengths of key and value, both of them, and the headers."""
+    names, count = records.schema.names, records.num_rows
+    lengths = np.full((count, 2), _NULL, "<i4")
+    parts = []
+    for index, name in enumerate(("key", "value")):
+        if name in names:
+            column = records[name]
+            lengths[:, index] = pc.binary_length(column).fill_null(_NULL).to_numpy()
+            parts.append(column.fill_null(b""))
+    if "headers" in names:
+        parts.append(pa.array(map(_header_octets, records["headers"].to_pylist()), pa.binary()))
+    return pc.binary_join_element_wise(_fixed(lengths.tobytes(), 8), *parts, b"")
+
+
+def _header_octets(headers: list[dict[str, Any]] | None) -> bytes:
+    """No headers and an empty list of them are stored alike."""
+    pairs = [(header["key"], header["value"]) for header in headers or ()]
+    return repr(pairs).encode() if pairs else b""
+
+
+def _timed(digests: Digests, times_ms: npt.NDArray[np.int64]) -> Digests:
+    """Digests of digests with their times."""
+    pairs = np.empty(len(digests), [("digest", _DIGEST), ("time", "<i8")])
+    pairs["digest"], pairs["time"] = digests, times_ms
+    return _digests(_fixed(pairs.tobytes(), pairs.itemsize))
+
+
+def _fixed(octets: bytes, width: int) -> pa.Array:
+    count = len(octets) // width
+    fixed = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(width), count, [None, pa.py_buffer(octets)]
+    )
+    return fixed.cast(pa.binary())
+
+
+def _digests(octets: pa.Array) -> Digests:
+    return np.frombuffer(b"".join(map(xxh3_128_digest, octets.to_pylist())), _DIGEST)
