@@ -130,6 +130,14 @@ def function_section(name: str, function: Any, *, level: int) -> str:
 def call_block(name: str, function: Any) -> str:
     """How it is called, as a block of code."""
     signature = inspect.signature(function)
+    if isinstance(function, type):  # a msgspec.Struct's signature has types, not their names
+        written = vars(function).get("__annotations__", {})
+        signature = signature.replace(
+            parameters=[
+                argument.replace(annotation=written.get(argument.name, argument.annotation))
+                for argument in signature.parameters.values()
+            ]
+        )
     arguments = [a for a in signature.parameters.values() if a.name not in {"self", "_cls"}]
     listed = [argument_text(argument) for argument in arguments]
     kinds = [argument.kind for argument in arguments]
