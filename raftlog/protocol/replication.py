@@ -89,6 +89,9 @@ class ReplicaFetched(Message):
     below the leader's log start, here; it begins there with an empty log. Else ``length`` bytes of
     batches from ``fetch_offset`` on. ``leader_epoch`` is that of the position which is answered: a
     follower that is in another one by now lets the answer be (Vanlightly's Kip320.tla, rule 2).
+
+    ``tombstones_removed_below`` and ``clean_end`` are the leader's, at the moment when the batches
+    were read: see ``replication.following.must_restart``.
     """
 
     topic_id: TopicId
@@ -100,6 +103,8 @@ class ReplicaFetched(Message):
     diverged: Divergence | None = None
     restart_at: Counter | None = None
     length: ByteCount = 0
+    tombstones_removed_below: Counter = 0
+    clean_end: Counter = 0
 
 
 class ReplicaFetchResponse(Message):

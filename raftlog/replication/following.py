@@ -15,7 +15,7 @@ Replicas compact their logs each on its own, so two logs with the same history m
 batches that begin and end at different offsets. The epochs are not touched by that (no batch spans
 two), and so neither are the answers above. A follower that ends inside a batch of its leader's goes
 on with what is left of that batch (``record.compaction.tail_of``): it holds the rest of its offsets
-in a way of its own. What it may not do is miss a tombstone: see ``may_lack_tombstones``.
+in a way of its own. What it may not do is miss a tombstone: see ``must_restart``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from raftlog.types import LeaderEpoch, Offset, TimestampMs
+from raftlog.types import LeaderEpoch, Offset
 
 
 class EpochLookup(Protocol):
@@ -104,22 +104,46 @@ def truncation_point(
     return min(diverged.end_offset, end_offset, log_end)
 
 
-def may_lack_tombstones(*, fresh_ms: float, now_ms: TimestampMs, retention_ms: int) -> bool:
-    """The follower's side, when its leader sends it compacted batches: whether it is too late.
+def must_restart(*, log_end: Offset, copied_below: Offset, removed_below: Offset) -> bool:
+    """The follower's side, before it appends what the leader sent: begin with an empty log first?
 
-    ``fresh_ms``: when this log last had all that was committed, or a time before that; ``inf`` for
-    one that was begun anew since. ``retention_ms``: the topic's ``delete.retention.ms``.
+    ``removed_below``: the offset below which tombstones may be missing from the leader's log
+    (``CompactionState.tombstones_removed_below``). ``log_end``: of the follower. ``copied_below``:
+    what ``copied_without`` returned, if the follower's log began as an empty copy in this leader
+    epoch; else 0.
 
-    What was deleted by a tombstone that is beyond this log's end is still in this log. The leader
-    keeps a tombstone for that long after it was compacted, and so for longer after it was written;
-    after that it may have none to send, and here the old value would be the last one for ever. Then
-    this log has to be begun anew, once: from the start on, a log that is copied in less than that
-    time misses none (KIP-534).
+    A record below ``log_end`` may have been deleted by a tombstone that lies at or above it, and
+    that the leader has removed. The follower would never receive that tombstone, and would keep
+    the record for ever. So it empties its log, notes durably that tombstones may be missing from it
+    below ``copied_without``, and copies everything. No clock is involved. Why that is enough:
 
-    Nothing is lost by that. A replica compacts only below the high watermark that it knows, and
-    every member of the ISR and of the ELR has everything below any high watermark that anybody
-    knows, durably. Who is sent compacted batches lacks some of that, so it is in neither: no record
-    counts on its copy, and nobody elects it. It joins the ISR again only with everything up to the
-    high watermark (``Leadership``), like anyone who lags.
+    - *Each replica.* Of every key, a log holds the newest record below its end. Or that is a
+      tombstone below the log's own offset, and then the log holds no record of the key. A pass of
+      compaction keeps this: it raises the offset durably before it removes a tombstone, and it
+      removes one only after a complete pass that removed what the tombstone deletes.
+    - *A follower that continues.* If it ends at or above the leader's offset, it is sent every
+      tombstone from its end on. If its log began as an empty copy of this leader's, and the
+      leader's offset is not above ``copied_below``, then the leader held nothing that the missing
+      tombstones delete when the copy began, and so neither does the copy.
+    - *A change of leader.* Only the new leader's offset counts, also where it is lower. Tombstones
+      that the former leader has removed and the new one still has are copied. What the new one
+      lacks itself, because its own passes removed it or because it never was sent it, is below its
+      own offset. ``copied_below`` does not count any more: the new leader may still hold records
+      that the former had removed, and a third one may have removed the tombstones.
+    - *A truncation* lowers a log's offset to the new end, because another history follows there.
+
+    Nothing is lost by a restart. A replica compacts only below the high watermark that it knows,
+    and every member of the ISR and of the ELR holds everything below any high watermark that a
+    broker knows, durably. So members of both end at or above the offset. The follower joins the ISR
+    again only with everything up to the high watermark (``Leadership``).
     """
-    return now_ms - fresh_ms >= retention_ms
+    return removed_below > max(log_end, copied_below)
+
+
+def copied_without(*, removed_below: Offset, clean_end: Offset) -> Offset:
+    """The offset below which a copy that begins now, with an empty log, may lack tombstones.
+
+    Both are the leader's. Below ``clean_end``, it has removed what tombstones delete. The copy will
+    not contain that, so it may continue when those tombstones are removed while it is in progress.
+    """
+    return max(removed_below, clean_end)

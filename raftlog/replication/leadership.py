@@ -10,10 +10,12 @@ the rules of joining, KIP-966 for the freeze below ``min_isr``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from raftlog.config.keys import INT64_MAX
 from raftlog.replication.commands import BrokerId, ChangeIsr, DirectoryId, in_order
 from raftlog.replication.partition_state import PartitionState
 from raftlog.types import LeaderEpoch, Offset
@@ -43,7 +45,8 @@ class _Follower:
     directory_id: DirectoryId | None = None
     end: Offset = UNKNOWN
     durable_end: Offset = UNKNOWN
-    told_end: Offset = UNKNOWN  # by its last fetch, for people
+    told_end: Offset = UNKNOWN  # by its last fetch
+    told_at: float = -math.inf  # when that was
 
 
 class Leadership:
@@ -197,7 +200,7 @@ class Leadership:
             progress = self._followers[follower] = _Follower(now, now, self.log_end)
         progress.directory_id = directory_id
         progress.end = max(progress.end, fetch_offset)
-        progress.told_end = fetch_offset
+        progress.told_end, progress.told_at = fetch_offset, now
         progress.durable_end = max(progress.durable_end, durable_offset)
         self._note_caught_up(progress, now)
         return self._advance()
@@ -313,6 +316,18 @@ class Leadership:
 
     def _settle(self) -> None:
         self._pending, self._is_doubtful, self._may_try_again = None, False, False
+
+    # -- compaction --------------------------------------------------------------------------------
+
+    def slowest_copy(self, now: float) -> Offset:
+        """Where the shortest log ends of the followers that have fetched within ``lag_max_s``.
+
+        Without any, it is beyond every log. Safety does not depend on it: a follower that lacks
+        tombstones restarts its copy (``following.must_restart``). But one that copies more slowly
+        than the leader compacts would restart again and again.
+        """
+        ends = [f.told_end for f in self._followers.values() if now - f.told_at <= self._lag_max_s]
+        return min(ends, default=INT64_MAX)
 
     # -- for people --------------------------------------------------------------------------------
 

@@ -78,7 +78,9 @@ class Compactor:
         """Of a log that is due; else 0."""
         try:
             return host.log.dirty_ratio(
-                now_ms=self._clock.wall_ms(), high_watermark=host.high_watermark
+                now_ms=self._clock.wall_ms(),
+                high_watermark=host.high_watermark,
+                tombstones_kept_from=host.tombstones_kept_from,
             )
         except (DamagedLogError, OSError) as error:
             logger.warning("%s cannot be compacted: %s", host.topic_partition, error)
@@ -103,6 +105,7 @@ class Compactor:
         compaction.begin(
             terms,
             high_watermark=lambda: host.high_watermark,
+            tombstones_kept_from=lambda: host.tombstones_kept_from,
             workers=self._workers,
             pause=Pace(lambda: compaction.is_given_up, bytes_per_second=self._bytes_per_second),
             finished=finished,

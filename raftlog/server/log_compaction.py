@@ -133,6 +133,7 @@ class LogCompaction:
         terms: Terms,
         *,
         high_watermark: Callable[[], Offset],
+        tombstones_kept_from: Callable[[], Offset],
         workers: Workers,
         pause: Pause,
         finished: Finished,
@@ -140,18 +141,22 @@ class LogCompaction:
         """Compact the log, if there is something to gain; ``finished`` hears what came of it.
 
         Only what is below ``high_watermark()``. So who is in the ISR never lacks anything that was
-        compacted (see ``replication.following.may_lack_tombstones``).
+        compacted (see ``replication.following.must_restart``). Tombstones stay from
+        ``tombstones_kept_from()`` on.
         """
         assert not self._is_out, "one at a time"
         self._is_out = True
         self._commit.between_syncs(
-            partial(self._begin, terms, high_watermark, workers, pause, finished)
+            partial(
+                self._begin, terms, high_watermark, tombstones_kept_from, workers, pause, finished
+            )
         )
 
     def _begin(
         self,
         terms: Terms,
         high_watermark: Callable[[], Offset],
+        tombstones_kept_from: Callable[[], Offset],
         workers: Workers,
         pause: Pause,
         finished: Finished,
@@ -163,6 +168,7 @@ class LogCompaction:
             ticket = self._log.begin_compaction(
                 now_ms=terms.now_ms,
                 high_watermark=high_watermark(),
+                tombstones_kept_from=tombstones_kept_from(),
                 chance_seed=terms.chance_seed,
                 memory_bytes=terms.memory_bytes,
             )

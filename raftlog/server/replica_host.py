@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from raftlog.clock import Clock
+from raftlog.config.keys import INT64_MAX
 from raftlog.errors import (
     CommitUnknownError,
     DamagedLogError,
@@ -69,7 +70,6 @@ class PartitionHost:
         "closed",
         "committed_bytes",
         "compaction",
-        "fresh_ms",
         "leader",
         "leader_epoch",
         "leadership",
@@ -93,7 +93,6 @@ class PartitionHost:
         self.obstacle = ""  # why nothing can be committed for now though this broker leads
         self.room = Room(services.loop.time)
         self.closed: RaftlogError | None = None  # why, once nothing may be appended or read here
-        self.fresh_ms: float | None = None  # when a follower last had all that was committed
         self.committed_bytes = 0  # ever, by this host: tells a waiting fetch how much is new
         self._appended_bytes = 0
         self._uncommitted: deque[tuple[Offset, int]] = deque()  # batch ends, and bytes up to them
@@ -278,44 +277,59 @@ class PartitionHost:
         self._uncommitted.append((appended.next_offset, self._appended_bytes))
         self._appended()
 
-    def cut(self, offset: Offset, done: Callable[[], None], *, restart: bool = False) -> None:
+    def cut(
+        self,
+        offset: Offset,
+        done: Callable[[], None],
+        *,
+        restart: bool = False,
+        copied_without: Offset = 0,
+    ) -> None:
         """Truncate the log to ``offset``, as the leader's differs from there; then ``done``.
 
-        With ``restart``, the log begins anew and empty there. Nothing happens if this replica has
-        left the epoch in which it was told so (S05).
+        With ``restart``, the log begins anew and empty there, to be a copy that may lack tombstones
+        below ``copied_without``. Nothing happens if this replica has left the epoch in which it was
+        told so (S05).
         """
         epoch = self._following
 
         def work() -> None:
             if self.closed is None and epoch is not None and self._following == epoch:
-                self._cut_now(offset, restart=restart)
+                is_cut = self._cut_now(offset, restart=restart)
+                if is_cut and copied_without > offset:
+                    self._changed_log(lambda: self.log.note_missing_tombstones(copied_without))
             done()
 
         self.compaction.when_over(lambda: self._commit.between_syncs(work))
 
-    def _cut_now(self, offset: Offset, *, restart: bool) -> None:
+    def _changed_log(self, change: Callable[[], None]) -> bool:
+        """Whether the log could be changed as the leader requires. If not, the leader will require
+        the same again."""
         try:
-            if restart:
-                self.log.restart_at(offset)
-            else:
-                self.log.truncate_to(offset)
+            change()
         except OSError as error:
             self._drops.disk_error(f"cutting {self.log.directory} failed", error)
-            return
         except StorageFailedError as error:
             self._services.on_failed(error)
-            return
         except (DamagedLogError, DiskFullError) as error:
             if isinstance(error, DiskFullError):
                 self.room.refused()
             logger.warning("%s: nothing was cut: %s", self.topic_partition, error)
-            return  # the leader says the same again
+        else:
+            return True
+        return False
+
+    def _cut_now(self, offset: Offset, *, restart: bool) -> bool:
+        change = self.log.restart_at if restart else self.log.truncate_to
+        if not self._changed_log(lambda: change(offset)):
+            return False
         while self._uncommitted and self._uncommitted[-1][0] > offset:
             self._uncommitted.pop()
         self._high_watermark = max(
             self.log.log_start_offset, min(self._high_watermark, self.log.log_end_offset)
         )
         self._commit.request()
+        return True
 
     def advance_high_watermark(self, offset: Offset) -> None:
         """The leader says that everything below ``offset`` is committed."""
@@ -386,6 +400,13 @@ class PartitionHost:
 
     def unwatch_appends(self, watcher: Watcher) -> None:
         self._append_watchers.pop(watcher, None)
+
+    @property
+    def tombstones_kept_from(self) -> Offset:
+        """From there on compaction keeps tombstones: a follower that copies now needs them."""
+        if self.leadership is None:
+            return INT64_MAX
+        return self.leadership.slowest_copy(self._services.loop.time())
 
     # -- keeping house -----------------------------------------------------------------------------
 

@@ -11,6 +11,10 @@ A record without a value is a *tombstone*: it says that its key is gone. It stay
 that first met it, and removed what it deletes, is ``delete.retention.ms`` old: a reader that was
 below it at that time and reads on meets it in that time (KIP-534). So a state remembers for each
 part of the log since when it is clean.
+
+A replica that copies this log needs no time for that: the state also has the offset below which
+tombstones may be missing (``tombstones_removed_below``). It is durable before the first of them is
+removed, and every answer to a follower carries it (``replication.following``).
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from raftlog.config.keys import INT64_MAX
 from raftlog.types import Offset, TimestampMs
 
 # Older ones become one with the pass after them: their tombstones stay a little longer.
@@ -53,6 +58,9 @@ class CompactionState:
 
     parts: tuple[CleanPart, ...] = ()
     last: LastPass | None = None
+    # Every tombstone at or above it that was ever in this log's history is still in this log, or a
+    # newer record of its key is. Never lowered, except to the end of a log that is truncated.
+    tombstones_removed_below: Offset = 0
 
     @property
     def clean_end_offset(self) -> Offset:
@@ -65,25 +73,45 @@ class CompactionState:
         kept = self.parts[:index]
         if index < len(self.parts) and end > (kept[-1].end_offset if kept else 0):
             kept = (*kept, self.parts[index]._replace(end_offset=end))
-        return CompactionState(kept, self.last)
+        return CompactionState(kept, self.last, min(self.tombstones_removed_below, end))
 
-    def tombstones_due_below(self, *, now_ms: TimestampMs, retention_ms: int) -> Offset:
-        """Tombstones below that offset have been kept for long enough."""
+    def tombstones_due_below(
+        self, *, now_ms: TimestampMs, retention_ms: int, kept_from: Offset = INT64_MAX
+    ) -> Offset:
+        """Tombstones below that offset have been kept for long enough. It is the end of a part, and
+        at most ``kept_from``."""
         offset = 0
         for part in self.parts:
-            if part.cleaned_at_ms > now_ms - retention_ms:
+            if part.cleaned_at_ms > now_ms - retention_ms or part.end_offset > kept_from:
                 break
             offset = part.end_offset
         return offset
 
-    def has_only_due_tombstones(self, *, now_ms: TimestampMs, retention_ms: int) -> bool:
+    def has_only_due_tombstones(
+        self, *, now_ms: TimestampMs, retention_ms: int, kept_from: Offset = INT64_MAX
+    ) -> bool:
         """Whether there are tombstones, and all have been kept for long enough.
 
         Then a pass is worth its while without any dirty record: there will be no other soon.
         """
-        due = self.tombstones_due_below(now_ms=now_ms, retention_ms=retention_ms)
+        due = self.tombstones_due_below(
+            now_ms=now_ms, retention_ms=retention_ms, kept_from=kept_from
+        )
         counts = [part.tombstones for part in self.parts]
         return due > 0 and due == self.clean_end_offset and sum(counts) > 0
+
+    def removing_tombstones(self, due_below: Offset) -> CompactionState:
+        """The state before a pass that removes the tombstones below ``due_below``.
+
+        A part without tombstones does not count.
+        """
+        ends = [p.end_offset for p in self.parts if p.end_offset <= due_below and p.tombstones]
+        return self.lacking_tombstones(max(ends, default=0))
+
+    def lacking_tombstones(self, below: Offset) -> CompactionState:
+        """The state of a log that may lack tombstones below that offset, too."""
+        below = max(below, self.tombstones_removed_below)
+        return CompactionState(self.parts, self.last, below)
 
     def after(
         self, end: Offset, *, due_below: Offset, tombstones: Sequence[int], last: LastPass
@@ -101,7 +129,7 @@ class CompactionState:
         while len(kept) > PASSES_REMEMBERED:
             first, second = kept[:2]
             kept[:2] = [second._replace(tombstones=first.tombstones + second.tombstones)]
-        return CompactionState(tuple(kept), last)
+        return CompactionState(tuple(kept), last, self.tombstones_removed_below)
 
     def kept_parts(self, due_below: Offset) -> tuple[CleanPart, ...]:
         """Those that may have tombstones after a pass. What is above is a part of its own."""
@@ -111,14 +139,20 @@ class CompactionState:
         return {
             "parts": [list(part) for part in self.parts],
             "last": None if self.last is None else list(self.last),
+            "tombstones_removed_below": self.tombstones_removed_below,
         }
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> CompactionState:
         last = state["last"]
+        parts = tuple(CleanPart(*part) for part in state["parts"])
+        # A file of an older release does not have it. Passes forget the parts whose tombstones they
+        # remove, so none was removed at or above the end of the first part that is left.
+        removed_below = parts[0].end_offset if parts else 0
         return cls(
-            tuple(CleanPart(*part) for part in state["parts"]),
+            parts,
             None if last is None else LastPass(*last),
+            state.get("tombstones_removed_below", removed_below),
         )
 
 

@@ -5,6 +5,9 @@
     compaction                           says so from here on, durably; then no step can be lost
     0000….log                            the other two removed, the cleaned one renamed
 
+A log without the file was never compacted. An empty one, or one that is damaged, means that the
+state is lost: nothing counts as clean, and tombstones may be missing anywhere.
+
 ``compaction`` holds what is clean (``compaction.CompactionState``) and the *swaps*: which cleaned
 file stands for which segments. While it holds swaps, a start carries them out once more, before it
 looks at anything else; doing so again changes nothing. A cleaned file of which it says nothing is
@@ -74,20 +77,25 @@ class CompactionFiles:
         state_file.write(self._disk, self._path, {"state": state.to_json(), "swaps": rows})
 
     def replace(self, state: CompactionState) -> None:
-        """As ``write``, without swaps; where there is no room, none is better than one that is
-        wrong: then all of the log counts as never compacted."""
+        """As ``write``, without swaps; where there is no room, a lost state is better than one that
+        is wrong."""
         try:
             self.write(state)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            self.remove()
+            self._lose()
 
-    def remove(self) -> None:
-        """Durably."""
+    def _lose(self) -> None:
+        """Empty the file, durably. That needs no room; without the file, it would count as never
+        compacted."""
         if self._disk.exists(self._path):
-            self._disk.remove(self._path)
-            self._disk.sync_dir(self.directory)
+            file = self._disk.open(self._path, write=True)
+            try:
+                file.truncate(0)
+                file.sync()
+            finally:
+                file.close()
 
     # -- the segments ------------------------------------------------------------------------------
 
@@ -140,8 +148,11 @@ class CompactionFiles:
 
     # -- a start -----------------------------------------------------------------------------------
 
-    def recover(self, notes: list[str]) -> tuple[CompactionState, str]:
+    def recover(self, notes: list[str], *, high_watermark: Offset) -> tuple[CompactionState, str]:
         """Carry out what was decided, remove what was not; the state, and what is damaged, or "".
+
+        ``high_watermark``: the checkpoint's. Passes remove nothing above it, so that much may be
+        missing from a log whose state is lost.
 
         Without a legible file it cannot be told whether cleaned files that lie here were to take
         their places, and perhaps have half done so: that is damage. Raises ``OSError``.
@@ -153,8 +164,9 @@ class CompactionFiles:
             if leftovers:
                 return CompactionState(), f"{error}, in the middle of a compaction"
             notes.append(f"{error}; all of the log counts as never compacted")
-            self.remove()
-            return CompactionState(), ""
+            lost = CompactionState().lacking_tombstones(high_watermark)
+            self.replace(lost)
+            return lost, ""
         if swaps:
             self.carry_out(swaps)
             self._disk.sync_dir(self.directory)

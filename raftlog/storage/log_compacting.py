@@ -59,6 +59,12 @@ class LogCompacting(LogSyncing):
         self._pass: Pass | None = None  # begun, and not yet through the log
         self._drops: list[DropTicket] = []  # handed out, perhaps not done yet
 
+    @property
+    def tombstones_removed_below(self) -> Offset:
+        """Below it, tombstones may be missing whose keys other replicas still have; see
+        ``replication.following``."""
+        return self._compaction_state.tombstones_removed_below
+
     # -- what there is to gain ---------------------------------------------------------------------
 
     @property
@@ -68,16 +74,24 @@ class LogCompacting(LogSyncing):
         is_under_way = self._compaction is not None or self._pass is not None
         return CompactionStatus(state.clean_end_offset, dirty, is_under_way, state.last)
 
-    def dirty_ratio(self, *, now_ms: TimestampMs, high_watermark: Offset) -> float:
+    def dirty_ratio(
+        self,
+        *,
+        now_ms: TimestampMs,
+        high_watermark: Offset,
+        tombstones_kept_from: Offset = INT64_MAX,
+    ) -> float:
         """The share of dirty bytes in what may be compacted, above 0, if a pass is due; else 0.
 
-        One that was begun comes first, with 1. Raises ``DamagedLogError``.
+        One that was begun comes first, with 1. Parameters: as of ``begin_compaction``. Raises
+        ``DamagedLogError``.
         """
         if not self._is_writable or not self.config.is_compacted or self._may_get_back_more:
             return 0.0
         if self._pass is not None:
             return 1.0
-        return self._ratio_if_due(self._cleanable(now_ms, high_watermark), now_ms)
+        segments = self._cleanable(now_ms, high_watermark)
+        return self._ratio_if_due(segments, now_ms, tombstones_kept_from)
 
     @property
     def _may_get_back_more(self) -> bool:
@@ -113,7 +127,9 @@ class LogCompacting(LogSyncing):
             found.append(segment)
         return found
 
-    def _ratio_if_due(self, segments: Sequence[Segment], now_ms: TimestampMs) -> float:
+    def _ratio_if_due(
+        self, segments: Sequence[Segment], now_ms: TimestampMs, tombstones_kept_from: Offset
+    ) -> float:
         config, clean_end = self.config, self._clean_end
         ratio = compaction.dirty_ratio([self._info(segment) for segment in segments])
         if ratio and ratio >= config.min_cleanable_dirty_ratio:
@@ -124,7 +140,9 @@ class LogCompacting(LogSyncing):
             if oldest_ms < now_ms - config.max_compaction_lag_ms:
                 return ratio
         is_due = self._compaction_state.has_only_due_tombstones(
-            now_ms=now_ms, retention_ms=config.delete_retention_ms
+            now_ms=now_ms,
+            retention_ms=config.delete_retention_ms,
+            kept_from=tombstones_kept_from,
         )
         covered = segments[-1].next_offset if segments else 0
         return _RATIO_WHEN_DUE if is_due and covered >= clean_end else 0.0
@@ -151,6 +169,7 @@ class LogCompacting(LogSyncing):
         high_watermark: Offset,
         chance_seed: int,
         memory_bytes: int,
+        tombstones_kept_from: Offset = INT64_MAX,
         ticket_bytes: int = TICKET_BYTES,
     ) -> CompactionTicket | None:
         """Work that compacts some of the log; None when none is due, or something is in the way.
@@ -158,8 +177,8 @@ class LogCompacting(LogSyncing):
         A pass over a large log takes several tickets, each for at most ``ticket_bytes`` of segments
         (or one), so that not all of the log needs room twice: call again. ``chance_seed`` (64 bits)
         has to be unknown to producers; ``memory_bytes`` bounds the map of keys (32 bytes each; see
-        ``OffsetMap``). Not while a sync is out. Raises ``OSError``, and ``DamagedLogError`` where
-        even a look at the log meets damage.
+        ``OffsetMap``). Tombstones at or above ``tombstones_kept_from`` stay. Not while a sync is
+        out. Raises ``OSError``, and ``DamagedLogError`` where even a look at the log meets damage.
         """
         if self._compaction is not None or self._ticket is not None or not self._is_writable:
             return None
@@ -168,20 +187,32 @@ class LogCompacting(LogSyncing):
         if not self.config.is_compacted or self._may_get_back_more:
             return None
         if self._pass is None:
-            self._pass = self._plan_pass(now_ms, high_watermark, chance_seed, memory_bytes)
+            self._pass = self._plan_pass(
+                now_ms, high_watermark, chance_seed, memory_bytes, tombstones_kept_from
+            )
         if self._pass is not None:
             self._compaction = self._ticket_of(self._pass, ticket_bytes)
         return self._compaction
 
     def _plan_pass(
-        self, now_ms: TimestampMs, high_watermark: Offset, seed: int, memory_bytes: int
+        self,
+        now_ms: TimestampMs,
+        high_watermark: Offset,
+        seed: int,
+        memory_bytes: int,
+        tombstones_kept_from: Offset,
     ) -> Pass | None:
         from raftlog.storage.cleaner import Pass
 
         segments = self._cleanable(now_ms, high_watermark)
-        if not self._ratio_if_due(segments, now_ms):
+        if not self._ratio_if_due(segments, now_ms, tombstones_kept_from):
             return None
         clean_end = self._clean_end
+        due_below = self._compaction_state.tombstones_due_below(
+            now_ms=now_ms,
+            retention_ms=self.config.delete_retention_ms,
+            kept_from=tombstones_kept_from,
+        )
         return Pass(
             began_ms=now_ms,
             seed=seed,
@@ -190,11 +221,9 @@ class LogCompacting(LogSyncing):
             clean_end=clean_end,
             limit=segments[-1].next_offset,
             log_start=self._sure_start,
-            due_below=self._compaction_state.tombstones_due_below(
-                now_ms=now_ms, retention_ms=self.config.delete_retention_ms
-            ),
+            due_below=due_below,
             remembered=frozenset(self.producers.newest_base_offsets()),
-            state=self._compaction_state,
+            state=self._compaction_state.removing_tombstones(due_below),
         )
 
     def _ticket_of(self, work: Pass, ticket_bytes: int) -> CompactionTicket:
@@ -282,6 +311,21 @@ class LogCompacting(LogSyncing):
         self._compaction = None
         if ticket.is_settled:
             self._has_swaps = False
+
+    def note_missing_tombstones(self, below: Offset) -> None:
+        """Note, durably before this returns, that tombstones below that offset may be missing.
+
+        For a log that is about to be copied from a replica that has removed them. Neither a ticket
+        nor cleaned segments may be out: call it after ``restart_at``. Raises ``DiskFullError``
+        (nothing has changed then) and ``StorageFailedError``.
+        """
+        assert self._compaction is None and not self._has_swaps
+        state = self._compaction_state.lacking_tombstones(below)
+        try:
+            self._compaction_files.write(state)
+        except OSError as error:
+            raise self._write_failed(error) from error
+        self._compaction_state = state
 
     # -- what else happens to the log --------------------------------------------------------------
 

@@ -65,9 +65,11 @@ class _Opening:
         self._index_interval_bytes = index_interval_bytes
         self._files = LogFiles(disk, directory)
         self._compaction_files = CompactionFiles(disk, directory)
-        self._compaction_state, self._damage = self._compaction_files.recover(self._files.notes)
         self._checkpoint = CheckpointFile(disk, f"{directory}/checkpoint", copy)
         self._trouble = self._checkpoint.load()
+        self._compaction_state, self._damage = self._compaction_files.recover(
+            self._files.notes, high_watermark=self._checkpoint.latest.high_watermark
+        )
         self._start = self._checkpoint.latest.log_start_offset
         self._durable_end = self._checkpoint.latest.durable_end_offset
         if self._trouble:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from raftlog.replication.following import (
     Diverged,
     OutOfRange,
+    copied_without,
     divergence,
     last_epoch,
-    may_lack_tombstones,
+    must_restart,
     truncation_point,
 )
 from raftlog.storage.epoch_cache import EpochCache, EpochStart
@@ -186,11 +187,140 @@ def test_rounds_of_truncation_end_at_the_common_prefix(logs: tuple[Log, Log]) ->
 # -- compacted logs --------------------------------------------------------------------------------
 
 
+# -- tombstones ------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
-    ("fresh_ms", "is_late"),
-    [(5_001, False), (5_000, True), (-math.inf, True), (math.inf, False), (20_000, False)],
+    ("log_end", "copied_below", "removed_below", "restarts"),
+    [
+        (10, 0, 0, False),  # the leader has removed none
+        (10, 0, 10, False),  # none that the follower has not received
+        (10, 0, 11, True),
+        (10, 10, 11, True),
+        (10, 11, 11, False),  # its copy began when the leader had removed them
+        (10, 20, 21, True),  # and has removed more since
+        (0, 0, 1, True),  # also an empty log notes it first
+    ],
 )
-def test_who_was_behind_for_as_long_as_tombstones_are_kept_may_lack_some(
-    fresh_ms: float, is_late: bool
+def test_a_follower_restarts_that_ends_below_tombstones_which_its_leader_removed(
+    log_end: int, copied_below: int, removed_below: int, restarts: bool
 ) -> None:
-    assert may_lack_tombstones(fresh_ms=fresh_ms, now_ms=15_000, retention_ms=10_000) is is_late
+    found = must_restart(log_end=log_end, copied_below=copied_below, removed_below=removed_below)
+    assert found is restarts
+
+
+def test_a_copy_may_lack_what_its_leader_lacks_or_may_remove_next() -> None:
+    assert copied_without(removed_below=5, clean_end=9) == 9
+    assert copied_without(removed_below=7, clean_end=3) == 7
+
+
+class Replica:
+    """A log as a model: which offsets of one history are left of it."""
+
+    def __init__(self) -> None:
+        self.left: set[int] = set()
+        self.end = self.clean_end = self.removed_below = 0
+        self.copied_below, self.copied_in = 0, -1
+
+    def compact(self, history: list[tuple[int, bool]], end: int, due: int) -> None:
+        """A pass up to ``end`` that removes tombstones below ``due``, which is clean."""
+        due = min(due, self.clean_end)
+        end = max(min(end, self.end), self.clean_end)
+        self.removed_below = max(self.removed_below, due)
+        newest = {history[at][0]: at for at in sorted(self.left) if at < end}
+        for at in sorted(self.left):
+            key, is_tombstone = history[at]
+            if at < end and (newest[key] > at or (is_tombstone and at < due)):
+                self.left.discard(at)
+        self.clean_end = end
+
+    def fetch(self, leader: Replica, epoch: int, count: int) -> None:
+        if must_restart(
+            log_end=self.end,
+            copied_below=self.copied_below if self.copied_in == epoch else 0,
+            removed_below=leader.removed_below,
+        ):
+            lacks = copied_without(removed_below=leader.removed_below, clean_end=leader.clean_end)
+            self.left.clear()
+            self.end = self.clean_end = 0
+            self.removed_below = self.copied_below = lacks
+            self.copied_in = epoch
+            return
+        end = max(self.end, min(self.end + count, leader.end))
+        self.left |= {at for at in leader.left if self.end <= at < end}
+        self.end = end
+
+    def truncate(self, end: int) -> None:
+        self.left = {at for at in self.left if at < end}
+        self.end, self.clean_end = end, min(self.clean_end, end)
+        self.removed_below = min(self.removed_below, end)
+        self.copied_in = -1
+
+    def check(self, history: list[tuple[int, bool]]) -> None:
+        """The newest record of each key is there, if the log ends above it; or that is a tombstone,
+        and none of the key is."""
+        newest = {key: at for at, (key, _) in enumerate(history)}
+        found = {history[at][0]: at for at in sorted(self.left)}
+        for key, at in newest.items():
+            if at < self.end and found.get(key) != at:
+                assert history[at][1], f"the newest record of key {key} is lost"
+                assert key not in found, f"key {key} came back"
+
+
+OTHERS = st.integers(0, 2)
+STEP = st.one_of(
+    st.tuples(st.just("write"), st.integers(0, 1), st.booleans()),
+    st.tuples(st.just("fetch"), OTHERS, st.sampled_from((1, 3, 100))),
+    st.tuples(st.just("compact"), st.integers(-3, 2), st.sampled_from((0, 100))),
+    st.tuples(st.sampled_from(("lead", "wipe", "truncate")), OTHERS, st.integers(1, 3)),
+)
+
+
+# The second leader has never compacted: what the first one had removed is copied from it.
+CHANGES_OF_LEADER: list[tuple[str, int, Any]] = [
+    ("lead", 2, 1),
+    ("write", 0, False),
+    ("compact", 2, 0),
+    ("fetch", 1, 1),
+    ("write", 0, True),
+    ("compact", 2, 100),
+    ("fetch", 1, 1),
+    ("fetch", 0, 3),
+    ("lead", 1, 1),
+    ("fetch", 0, 1),
+    ("lead", 2, 1),
+    ("compact", 2, 100),
+    ("fetch", 0, 1),
+]
+
+
+@given(st.lists(STEP, min_size=20, max_size=60))
+@example(CHANGES_OF_LEADER)
+@settings(max_examples=300)
+def test_no_deleted_key_comes_back_however_replicas_compact_and_copy(
+    steps: list[tuple[str, int, Any]],
+) -> None:
+    """Without any clock: a tombstone is due as soon as its part is clean."""
+    history: list[tuple[int, bool]] = []
+    replicas = [Replica() for _ in range(3)]
+    leader, epoch = replicas[0], 0
+    for step, which, number in steps:
+        replica = leader if which < 0 else replicas[which]
+        if step == "write":
+            history.append((which, number))
+            leader.left.add(len(history) - 1)
+            leader.end = len(history)
+        elif step == "compact":
+            replica.compact(history, 100, number)
+        elif step == "lead" and replica.end == len(history):
+            leader, epoch = replica, epoch + 1
+        elif replica is leader:
+            continue
+        elif step == "fetch":
+            replica.fetch(leader, epoch, number)
+        elif step == "wipe":
+            replicas[which] = Replica()
+        elif step == "truncate":
+            replica.truncate(max(replica.end - number, 0))
+        for each in replicas:
+            each.check(history)

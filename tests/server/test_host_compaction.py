@@ -226,3 +226,39 @@ def test_retention_does_not_apply_to_what_is_only_compacted() -> None:
             assert log.log_end_offset - log.log_start_offset == left, policy
 
     play(test)
+
+
+def test_tombstones_stay_that_a_follower_still_needs() -> None:
+    """One that copies now, and has not received them: it would have to restart its copy."""
+
+    async def test(s: Scene) -> None:
+        config = {"cleanup_policy": "compact", "delete_retention_ms": 0}
+        log = s.log(min_cleanable_dirty_ratio=0.0, segment_bytes=1, **config)
+        add(log, "a", s)
+        put_tombstone(log, "a", s)
+        for key in "bc":
+            add(log, key, s)
+        log.sync()
+        host = s.host(log)
+        host.lead(state_of(1, isr=[1]), 1, lag_max_seconds=10)
+        compacting = compactor(s, host)
+
+        def fetch(offset: int) -> None:
+            host.on_follower(2, "disk-2", fetch_offset=offset, durable_offset=offset)
+
+        fetch(1)
+        await compacting.step()
+        assert keys_of(log) == [(1, "a"), (2, "b"), (3, "c")]
+        assert log.tombstones_removed_below == 0
+        fetch(3)
+        await compacting.step()
+        assert keys_of(log) == [(2, "b"), (3, "c")]
+        assert log.tombstones_removed_below == 3
+
+    play(test)
+
+
+def put_tombstone(log: Log, key: str, s: Scene) -> None:
+    batch = batch_of([None], keys=[key.encode()])
+    now_ms = s.services.clock.wall_ms()
+    log.append(batch, validate(batch), leader_epoch=max(log.leader_epoch, 0), now_ms=now_ms)

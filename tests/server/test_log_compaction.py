@@ -91,6 +91,7 @@ class Compacting:
         self.compaction.begin(
             TERMS,
             high_watermark=lambda: self.high_watermark,
+            tombstones_kept_from=lambda: 7,
             workers=self.s.workers,
             pause=Pace(lambda: self.compaction.is_given_up, sleep=lambda _s: None),
             finished=self.passes.append,
@@ -102,7 +103,7 @@ def test_a_ticket_is_run_and_given_back() -> None:
         ticket = PaperTicket()
         c = Compacting(s, ticket)
         c.begin()
-        assert c.log.asked == [{**TERMS._asdict(), "high_watermark": 10}]
+        assert c.log.asked == [{**TERMS._asdict(), "high_watermark": 10, "tombstones_kept_from": 7}]
         assert c.passes == []
         await s.settle()
         assert c.log.ends == [("completed", ticket)]

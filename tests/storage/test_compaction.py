@@ -134,3 +134,22 @@ def test_a_ticket_has_one_group_at_least_and_no_more_than_there_is_room_for() ->
     for bytes_max, count in ((0, 1), (60, 1), (119, 1), (120, 2), (1_000, 3)):
         assert first_groups(grouped, bytes_max=bytes_max) == grouped[:count]
     assert first_groups([], bytes_max=5) == []
+
+
+def test_below_which_tombstones_are_missing_grows_with_parts_that_have_some() -> None:
+    state = state_of((50, 100, 1), (80, 200, 0), (90, 300, 2))
+    assert state.removing_tombstones(0).tombstones_removed_below == 0
+    assert state.removing_tombstones(80).tombstones_removed_below == 50
+    state = state.removing_tombstones(90)
+    assert state.tombstones_removed_below == 90
+    assert state.lacking_tombstones(40) == state, "it never goes back"
+    after = state.after(120, due_below=90, tombstones=[0], last=LAST)
+    assert after.tombstones_removed_below == 90
+    assert after.cut(70).tombstones_removed_below == 70
+    assert CompactionState.from_json(json.loads(json.dumps(after.to_json()))) == after
+
+
+def test_a_state_of_an_older_release_may_lack_tombstones_below_its_first_part() -> None:
+    old = {"parts": [[50, 100, 1], [80, 200, 0]], "last": None}
+    assert CompactionState.from_json(old).tombstones_removed_below == 50
+    assert CompactionState.from_json({"parts": [], "last": None}).tombstones_removed_below == 0

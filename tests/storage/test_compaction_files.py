@@ -18,6 +18,7 @@ from tests.storage.harm import overwrite, problems
 from tests.storage.logs import DIRECTORY, after_power_cut, files, killed, open_log, sim_disk, stored
 
 STATE = CompactionState((CleanPart(50, 1, 3),))
+LOST = CompactionState(tombstones_removed_below=33)
 OLD = b"o" * 10
 NEW = b"n" * 25
 
@@ -60,14 +61,16 @@ def test_a_state_is_durable_and_read_back() -> None:
     assert files_on(disk).read() == (STATE, (SWAP,))
 
 
-def test_without_room_no_state_is_better_than_a_wrong_one() -> None:
+def test_without_room_a_lost_state_is_better_than_a_wrong_one() -> None:
     disk = sim_disk()
     found = files_on(disk)
     found.write(STATE)
     disk.faults.append(Fault(("write",), error=errno.ENOSPC))
     found.replace(STATE.cut(20))
     disk.power_cut()
-    assert files_on(disk).read() == (CompactionState(), ())
+    with pytest.raises(DamagedLogError):
+        files_on(disk).read()
+    assert files_on(disk).recover([], high_watermark=33) == (LOST, "")
     disk.faults.append(Fault(("write",)))
     with pytest.raises(OSError, match="Input/output"):
         files_on(disk).replace(STATE)
@@ -112,7 +115,7 @@ def test_a_start_carries_out_what_was_decided_and_removes_what_was_not() -> None
     found.write(STATE, [SWAP])
     overwrite(disk, found.cleaned_path(20), NEW)
     notes: list[str] = []
-    assert found.recover(notes) == (STATE, "")
+    assert found.recover(notes, high_watermark=0) == (STATE, "")
     assert (content(disk), found.leftovers(), notes) == (SWAPPED, [], [])
     disk.power_cut()
     assert content(disk) == SWAPPED
@@ -124,7 +127,7 @@ def test_a_swap_is_done_again_where_only_a_part_of_it_was_durable() -> None:
     found = with_segments(disk)
     found.write(STATE, [SWAP])
     disk.rename(found.cleaned_path(0), log_path(0))  # and 10 is there still
-    assert found.recover([]) == (STATE, "")
+    assert found.recover([], high_watermark=0) == (STATE, "")
     assert content(disk) == SWAPPED
 
 
@@ -134,7 +137,7 @@ def test_names_are_durable_before_the_swaps_are_forgotten() -> None:
     found.write(STATE, [SWAP])
     disk.faults.append(Fault(("write",), path=f"*/{NAME}*"))
     with pytest.raises(OSError, match="Input/output"):
-        found.recover([])
+        found.recover([], high_watermark=0)
     disk.faults.clear()
     assert disk.durable_bytes(log_path(0)) == NEW
     assert disk.durable_bytes(log_path(10)) is None
@@ -148,9 +151,9 @@ def test_a_damaged_state_is_no_loss() -> None:
     found = files_on(disk)
     overwrite(disk, f"{DIRECTORY}/{NAME}", b"rotten")
     notes: list[str] = []
-    assert found.recover(notes) == (CompactionState(), "")
+    assert found.recover(notes, high_watermark=33) == (LOST, "")
     assert "counts as never compacted" in notes[0]
-    assert not disk.exists(f"{DIRECTORY}/{NAME}")
+    assert found.read() == (LOST, ()), "tombstones may be missing, also after the next start"
 
 
 def test_a_damaged_state_in_the_middle_of_a_compaction_is_damage_and_nothing_is_touched() -> None:

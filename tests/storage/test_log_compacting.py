@@ -196,6 +196,58 @@ def test_a_tombstone_stays_for_its_time_after_the_pass_that_met_it_first() -> No
     assert compact(log, now_ms=NOW_MS + 100 * HOUR_MS) == 0
 
 
+def test_below_which_tombstones_are_missing_is_durable_before_the_first_is_removed() -> None:
+    disk = sim_disk()
+    log = with_tombstone(disk)
+    compact(log, now_ms=NOW_MS)
+    assert log.tombstones_removed_below == 0, "none was removed"
+    ticket = begin(log, now_ms=NOW_MS + HOUR_MS, high_watermark=log.log_end_offset)
+    assert ticket is not None
+    ticket.run()
+    assert (offsets(log), log.tombstones_removed_below) == ([1, 2, 3], 0)
+    disk.power_cut()
+    log = open_log(disk, log.config)
+    assert (offsets(log), log.tombstones_removed_below) == ([1, 3], 4)
+    log.truncate_to(2)
+    assert log.tombstones_removed_below <= 2
+    disk.power_cut()
+    assert open_log(disk, log.config).tombstones_removed_below <= 2
+
+
+def test_each_of_a_passs_tickets_tells_that_tombstones_are_missing() -> None:
+    disk = sim_disk()
+    log = with_tombstone(disk)
+    put_each(log, [b"d"] * 40)
+    seal(log)
+    compact(log)
+    put_each(log, [b"e"] * 40)
+    seal(log)
+    ticket = begin(log, now_ms=NOW_MS + HOUR_MS, ticket_bytes=1)
+    assert ticket is not None
+    ticket.run()
+    log.complete_compaction(ticket)
+    assert not ticket.work.is_done
+    assert 2 not in offsets(log)
+    assert log.tombstones_removed_below > 2
+    log.sync()
+    ticket = begin(log, now_ms=NOW_MS + HOUR_MS, ticket_bytes=1)
+    assert ticket is not None
+    ticket.run()  # which has settled what the one before it had planned
+    disk.power_cut()
+    assert open_log(disk, log.config).tombstones_removed_below > 2
+
+
+def test_tombstones_stay_from_where_they_are_still_needed() -> None:
+    log = with_tombstone(sim_disk())
+    compact(log)
+    later_ms = NOW_MS + HOUR_MS
+    assert compact(log, now_ms=later_ms, tombstones_kept_from=2) == 0
+    assert offsets(log) == [1, 2, 3]
+    terms = {"now_ms": later_ms, "high_watermark": log.log_end_offset}
+    assert not log.dirty_ratio(**terms, tombstones_kept_from=2)
+    assert log.dirty_ratio(**terms, tombstones_kept_from=4)
+
+
 def test_a_pass_for_new_records_takes_tombstones_that_are_due_along() -> None:
     log = with_tombstone(sim_disk())
     compact(log)

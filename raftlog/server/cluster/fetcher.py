@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from itertools import islice
 from typing import Final, cast
 
@@ -27,13 +26,18 @@ from raftlog.protocol.replication import (
     ReplicaPosition,
     ReplicaProgressRequest,
 )
-from raftlog.record import parse_header, split
-from raftlog.replication.following import Diverged, may_lack_tombstones, truncation_point
+from raftlog.record import parse_header
+from raftlog.replication.following import (
+    Diverged,
+    copied_without,
+    must_restart,
+    truncation_point,
+)
 from raftlog.server.peers.channel import Answer
 from raftlog.server.peers.links import PeerLinks
 from raftlog.server.replica_host import PartitionHost
 from raftlog.storage import Log
-from raftlog.types import Buffer, TimestampMs
+from raftlog.types import Buffer, Offset
 
 logger = logging.getLogger(__name__)
 
@@ -49,12 +53,13 @@ def key_of(host: PartitionHost) -> PartitionKey:
 class _Copy:
     """One partition that is copied."""
 
-    __slots__ = ("epoch", "host", "is_resting")
+    __slots__ = ("copied_below", "epoch", "host", "is_resting")
 
     def __init__(self, host: PartitionHost) -> None:
         self.host = host
         self.epoch = host.leader_epoch
         self.is_resting = False  # its log is being cut, or it failed a moment ago: not asked for
+        self.copied_below: Offset = 0  # see ``following.must_restart``
 
 
 class ReplicaFetcher:
@@ -68,7 +73,6 @@ class ReplicaFetcher:
         links: PeerLinks,
         bytes_max: int,
         wait_ms_max: int,
-        now_ms: Callable[[], TimestampMs],
         on_damage: Callable[[PartitionHost, RaftlogError], None],
     ) -> None:
         """``on_damage``: the replica's own log does not fit the leader's, or is bad."""
@@ -77,7 +81,6 @@ class ReplicaFetcher:
         self._links = links
         self._bytes_max = bytes_max
         self._wait_ms_max = wait_ms_max
-        self._now_ms = now_ms
         self._on_damage = on_damage
         self._copies: dict[PartitionKey, _Copy] = {}
         self._session = FollowerSession()
@@ -285,8 +288,12 @@ class ReplicaFetcher:
     def _append(self, key: PartitionKey, copy: _Copy, part: ReplicaFetched, data: Buffer) -> None:
         host = copy.host
         if len(data):
-            if self._is_outdated(host, data):
-                self._begin_anew(key, copy, part.log_start_offset)
+            if must_restart(
+                log_end=host.log.log_end_offset,
+                copied_below=copy.copied_below,
+                removed_below=part.tombstones_removed_below,
+            ):
+                self._begin_copy(key, copy, part)
                 return
             try:
                 _take_batches(host, data)
@@ -310,56 +317,58 @@ class ReplicaFetcher:
                 return
             self._tell_position(key, copy)
         host.advance_high_watermark(part.high_watermark)
-        if host.log.log_end_offset >= part.high_watermark:
-            host.fresh_ms = self._now_ms()
         if part.log_start_offset > host.log.log_start_offset:
             host.advance_log_start(
                 min(part.log_start_offset, host.high_watermark), lambda _error: None
             )
 
-    def _is_outdated(self, host: PartitionHost, data: Buffer) -> bool:
-        """Whether what the leader sends may lack tombstones for what is in this log."""
-        log = host.log
-        if log.log_end_offset == log.log_start_offset:
-            host.fresh_ms = float("inf")  # until it is up to date
-            return False
-        if host.fresh_ms is None:
-            host.fresh_ms = _last_append_ms(log)
-        return may_lack_tombstones(
-            fresh_ms=host.fresh_ms,
-            now_ms=self._now_ms(),
-            retention_ms=log.config.delete_retention_ms,
-        ) and _has_compacted(data)
-
-    def _begin_anew(self, key: PartitionKey, copy: _Copy, start: int) -> None:
-        """This log has been behind for so long that it may never hear of some deletions."""
-        host = copy.host
-        logger.warning(
-            "%s: this broker's copy ends at offset %d, and has not been up to date for longer than "
-            "the topic's delete.retention.ms: what broker %d has compacted since may lack what "
-            "deletes some of its records. Beginning anew at offset %d (the replicas in sync have "
-            "everything)",
-            host.topic_partition,
-            host.log.log_end_offset,
-            self._leader,
-            start,
+    def _begin_copy(self, key: PartitionKey, copy: _Copy, part: ReplicaFetched) -> None:
+        """Empty the log, and note what the leader's lacks: see ``following.must_restart``."""
+        host, log = copy.host, copy.host.log
+        start = log.log_end_offset
+        if log.log_start_offset < log.log_end_offset:
+            start = part.log_start_offset
+            logger.warning(
+                "%s: copy restarts: end_offset=%d leader=%d tombstones_removed_below=%d "
+                "from_offset=%d. The leader has removed tombstones that this copy never received: "
+                "deleted records could stay in it (the replicas in sync have everything)",
+                host.topic_partition,
+                log.log_end_offset,
+                self._leader,
+                part.tombstones_removed_below,
+                start,
+            )
+        lacks = copied_without(
+            removed_below=part.tombstones_removed_below, clean_end=part.clean_end
         )
-        self._cut(key, copy, start, restart=True)
+        self._cut(key, copy, start, restart=True, lacks=lacks)
 
-    def _cut(self, key: PartitionKey, copy: _Copy, offset: int, *, restart: bool = False) -> None:
+    def _cut(
+        self,
+        key: PartitionKey,
+        copy: _Copy,
+        offset: Offset,
+        *,
+        restart: bool = False,
+        lacks: Offset = 0,
+    ) -> None:
+        """``lacks``: a copy that begins there may lack tombstones below that offset."""
         log = copy.host.log
-        before = log.log_start_offset, log.log_end_offset
+        before = log.log_start_offset, log.log_end_offset, log.tombstones_removed_below
 
         def done() -> None:
-            if (log.log_start_offset, log.log_end_offset) == before:
+            now = log.log_start_offset, log.log_end_offset, log.tombstones_removed_below
+            if lacks and log.log_start_offset == log.log_end_offset:
+                copy.copied_below = log.tombstones_removed_below
+            if now == before:
                 self._rest(key, copy)  # it could not be done: do not ask the same at once
             else:
                 self._resume(key, copy)
 
         copy.is_resting = True
-        copy.host.fresh_ms = None
+        copy.copied_below = 0
         self._session.forget(*key)
-        copy.host.cut(offset, done, restart=restart)
+        copy.host.cut(offset, done, restart=restart, copied_without=lacks)
 
     def _rest(self, key: PartitionKey, copy: _Copy) -> None:
         """Leave a partition alone for a while, and the others as they are."""
@@ -414,23 +423,6 @@ def _fitted(log: Log, data: Buffer) -> bytes | None:
         return tail_of(data[: first.length], end) + data[first.length :]
     except CorruptBatchError:
         return None
-
-
-def _has_compacted(data: Buffer) -> bool:
-    """Whether a batch is among these that the leader has compacted; what is bad is met later."""
-    with suppress(CorruptBatchError):
-        return any(parse_header(batch).is_compacted for batch in split(data))
-    return False
-
-
-def _last_append_ms(log: Log) -> float:
-    """When the last batch was appended, by its leader's clock: the log was up to date then."""
-    end = log.log_end_offset
-    try:
-        *_, last = split(b"".join(log.read(start_offset=end - 1, end_offset=end, bytes_max=1)))
-    except (RaftlogError, OSError):
-        return float("-inf")
-    return parse_header(last).append_timestamp
 
 
 class ReplicaFetchers:

@@ -259,7 +259,6 @@ class ClusterNode:
             links=self.links,
             bytes_max=min(self._config.replica_fetch_max_bytes, limits.FETCH_BYTES_MAX),
             wait_ms_max=self._config.replica_fetch_wait_max_ms,
-            now_ms=self._services.host.clock.wall_ms,
             on_damage=self._damaged,
         )
 

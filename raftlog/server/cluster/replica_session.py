@@ -330,6 +330,8 @@ class ReplicaSession:
             diverged=diverged,
             restart_at=restart_at,
             length=length,
+            tombstones_removed_below=0 if host is None else host.log.tombstones_removed_below,
+            clean_end=0 if host is None else host.log.compaction.clean_end_offset,
         )
 
     def _watermarks(self) -> list[ReplicaFetched]:

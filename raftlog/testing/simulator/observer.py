@@ -310,8 +310,8 @@ class Observer:
             self._check_members(partition, f"{who} has less than before")
 
     def _may_cut(self, machine: BrokerMachine, partition: int, host: PartitionHost) -> bool:
-        """Whether a copy may have less than it had: it counts for nothing, and has been behind for
-        too long (``following.may_lack_tombstones``).
+        """Whether a copy may have less than it had: it counts for nothing, and may lack tombstones
+        (``following.must_restart``).
         """
         state = self.states.get(partition)
         return (

@@ -39,7 +39,6 @@ class Copying:
             links=s.links.as_links,
             bytes_max=1 << 20,
             wait_ms_max=WAIT_MS,
-            now_ms=s.services.clock.wall_ms,
             on_damage=lambda host, error: self.damaged.append((host, error)),
         )
 

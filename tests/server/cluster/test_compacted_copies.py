@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from raftlog.record import decode_lists, parse_header, split
 from raftlog.replication.following import Diverged, divergence, truncation_point
 from raftlog.storage import Log
-from tests.record.batches import NOW_MS
 from tests.server.cluster.compacted import EPOCH, Pair, history, joined, log_of
 from tests.server.cluster.leading import at, only
 from tests.server.cluster.paper import Scene, play
@@ -141,60 +140,51 @@ def test_batches_that_do_not_fit_for_another_reason_are_damage(
 
 # -- tombstones ------------------------------------------------------------------------------------
 
-RETENTION_MS = 60_000
+
+def behind(s: Scene, *, removed_below: int) -> tuple[Log, Log]:
+    """A leader that has compacted up to offset 6, and a follower that ends at 4."""
+    batches = history(s, (EPOCH, [1] * 8))
+    leader = log_of(s, joined(batches, [2, 4]))
+    leader.note_missing_tombstones(removed_below)
+    return leader, log_of(s, batches[:4])
 
 
-def behind(s: Scene, *, for_ms: int) -> tuple[Log, Log]:
-    """A leader with a compacted log, and a follower whose last batch is so old."""
-    now_ms = s.services.clock.wall_ms()
-    batches = history(s, (EPOCH, [1] * 8), now_ms=now_ms - for_ms)
-    leader = log_of(s, joined(batches, [2, 4]), delete_retention_ms=RETENTION_MS)
-    return leader, log_of(s, batches[:4], delete_retention_ms=RETENTION_MS)
-
-
-def test_who_was_behind_for_too_long_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
-    """What the leader has compacted away may have deleted what this log still has."""
-
+def test_a_copy_restarts_that_never_received_tombstones_which_its_leader_removed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def test(s: Scene) -> None:
-        leader, follower = behind(s, for_ms=RETENTION_MS)
+        leader, follower = behind(s, removed_below=5)
         pair = Pair(s, leader, follower, committed=4)
         await pair.run()
         assert pair.cuts == [(4, 0)]
         assert stored(follower) == stored(leader)
-        assert pair.follower.fresh_ms == s.services.clock.wall_ms()
+        assert follower.tombstones_removed_below == 5, "it has not received them, either"
 
     with caplog.at_level(logging.WARNING):
         play(test)
-    assert "longer than the topic's delete.retention.ms" in caplog.text
-    assert "Beginning anew at offset 0" in caplog.text
+    assert "copy restarts: end_offset=4 leader=2 tombstones_removed_below=5" in caplog.text
 
 
-def test_who_was_behind_for_less_goes_on() -> None:
+def test_a_copy_continues_that_has_received_every_tombstone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def test(s: Scene) -> None:
-        leader, follower = behind(s, for_ms=RETENTION_MS - 1)
+        leader, follower = behind(s, removed_below=4)
         pair = Pair(s, leader, follower, committed=4)
         await pair.run()
         assert pair.cuts == []
+        assert follower.tombstones_removed_below == 0
 
-    play(test)
-
-
-def test_who_was_up_to_date_in_time_goes_on_however_old_its_last_record() -> None:
-    async def test(s: Scene) -> None:
-        leader, follower = behind(s, for_ms=10 * RETENTION_MS)
-        pair = Pair(s, leader, follower, committed=4)
-        pair.follower.fresh_ms = s.services.clock.wall_ms() - RETENTION_MS + 1
-        await pair.run()
-        assert pair.cuts == []
-
-    play(test)
+    with caplog.at_level(logging.WARNING):
+        play(test)
+    assert caplog.messages == []
 
 
-def test_it_begins_anew_once_and_not_again_while_it_copies() -> None:
+def test_a_copy_restarts_once_and_not_again_while_it_copies() -> None:
     """However long that takes: a copy that begins anew for ever would never be one."""
 
     async def test(s: Scene) -> None:
-        leader, follower = behind(s, for_ms=10 * RETENTION_MS)
+        leader, follower = behind(s, removed_below=8)
         pair = Pair(s, leader, follower, committed=4)
         pair.copying.fetcher._bytes_max = 1  # a batch at a time
         await pair.run()
@@ -204,15 +194,48 @@ def test_it_begins_anew_once_and_not_again_while_it_copies() -> None:
     play(test)
 
 
-def test_who_was_behind_for_long_and_meets_nothing_compacted_goes_on() -> None:
+def test_a_new_copy_notes_durably_what_its_leader_lacks() -> None:
+    """Else it would lead one day, and followers would think that they have all tombstones."""
+
     async def test(s: Scene) -> None:
-        now_ms = s.services.clock.wall_ms()
-        batches = history(s, (EPOCH, [1] * 8), now_ms=now_ms - 10 * RETENTION_MS)
-        leader = log_of(s, batches, delete_retention_ms=RETENTION_MS)
-        follower = log_of(s, batches[:4], delete_retention_ms=RETENTION_MS)
-        pair = Pair(s, leader, follower, committed=4)
+        leader, _ = behind(s, removed_below=5)
+        follower = s.log(cleanup_policy="compact")
+        s.disk.sync_dir("/logs")
+        s.disk.sync_dir("/")
+        pair = Pair(s, leader, follower, committed=0)
         await pair.run()
-        assert pair.cuts == []
+        follower.sync()
+        s.disk.power_cut()
+        again = Log.open(s.disk, follower.directory, follower.config)
+        assert (again.log_end_offset, again.tombstones_removed_below) == (8, 5)
+
+    play(test)
+
+
+def test_a_copy_in_progress_restarts_when_another_broker_leads() -> None:
+    """The next leader may still have what the former one had removed."""
+
+    async def test(s: Scene) -> None:
+        leader, follower = behind(s, removed_below=5)
+        follower.restart_at(0)
+        follower.note_missing_tombstones(8)
+        follower.append_replicated(stored(leader)[0])
+        pair = Pair(s, leader, follower, committed=0)
+        await pair.run()
+        assert pair.cuts == [(2, 0)]
+
+    play(test)
+
+
+def test_tombstones_stay_while_a_follower_that_copies_now_has_not_received_them() -> None:
+    async def test(s: Scene) -> None:
+        batches = history(s, (EPOCH, [1] * 8))
+        pair = Pair(s, log_of(s, batches), log_of(s, batches[:4]), committed=4)
+        assert pair.host.tombstones_kept_from > 8
+        pair.leading.fetch(at(4, last_epoch=EPOCH), full=True)
+        assert pair.host.tombstones_kept_from == 4
+        pair.leading.fetch(at(7, last_epoch=EPOCH))
+        assert pair.host.tombstones_kept_from == 7
 
     play(test)
 
@@ -328,7 +351,7 @@ sizes = st.lists(st.integers(1, 4), max_size=12)
     leader_start=st.integers(0, 20),
     own_start=st.integers(0, 20),
     keep=st.integers(0, 3),
-    is_late=st.booleans(),
+    removed_below=st.integers(0, 20),
 )
 def test_two_logs_compacted_in_any_way_become_one(
     lengths: list[int],
@@ -339,11 +362,12 @@ def test_two_logs_compacted_in_any_way_become_one(
     leader_start: int,
     own_start: int,
     keep: int,
-    is_late: bool,
+    removed_below: int,
 ) -> None:
     """The follower gets on, and holds all that the leader has above what it had.
 
-    ``is_late``: it may have to begin anew; then it holds what the leader has, and nothing else.
+    ``removed_below``: of tombstones. If that is above the follower's end, it restarts; then it
+    holds what the leader has, and nothing else.
     """
 
     async def test(s: Scene) -> None:
@@ -353,8 +377,8 @@ def test_two_logs_compacted_in_any_way_become_one(
         batches = history(s, *runs)
         leader = log_of(s, joined(batches, within(leaders, spans), keep=keep))
         part = batches[: max(len(batches) - shorter_by, 1)]
-        retention = {"delete_retention_ms": 0} if is_late else {}
-        follower = log_of(s, joined(part, within(own, spans)), **retention)
+        follower = log_of(s, joined(part, within(own, spans)))
+        leader.note_missing_tombstones(min(removed_below, leader.log_end_offset))
         if leader_start < leader.log_end_offset:
             leader.advance_log_start(leader_start).run()
         follower.advance_log_start(min(own_start, follower.log_end_offset)).run()
@@ -369,7 +393,7 @@ def test_two_logs_compacted_in_any_way_become_one(
         start = follower.log_start_offset
         below = {offset: value for offset, value in had.items() if offset >= start}
         if pair.cuts:
-            assert is_late
+            assert removed_below > end
             below = {o: value for o, value in records(leader).items() if start <= o < end}
         assert records(follower).items() >= (above | below).items()
         pair.leading.session.close()
@@ -387,12 +411,3 @@ def within(wanted: list[int], spans: list[tuple[int, int]]) -> list[int]:
             found.append(size)
             left -= size
     return found
-
-
-def test_these_logs_are_of_one_time() -> None:
-    """Else those that were behind would not be, or the others would."""
-
-    async def test(s: Scene) -> None:
-        assert abs(s.services.clock.wall_ms() - NOW_MS) < 86_400_000
-
-    play(test)
