@@ -240,7 +240,7 @@ def test_tombstones_stay_that_a_follower_still_needs() -> None:
             add(log, key, s)
         log.sync()
         host = s.host(log)
-        host.lead(state_of(1, isr=[1]), 1, lag_max_seconds=10)
+        host.lead(state_of(1, 2, isr=[1]), 1, lag_max_seconds=10)
         compacting = compactor(s, host)
 
         def fetch(offset: int) -> None:
@@ -248,12 +248,16 @@ def test_tombstones_stay_that_a_follower_still_needs() -> None:
 
         fetch(1)
         await compacting.step()
-        assert keys_of(log) == [(1, "a"), (2, "b"), (3, "c")]
-        assert log.tombstones_removed_below == 0
-        fetch(3)
+        for key in "de":
+            add(log, key, s)
+        log.sync()
         await compacting.step()
-        assert keys_of(log) == [(2, "b"), (3, "c")]
-        assert log.tombstones_removed_below == 3
+        assert keys_of(log) == [(offset, "aabcde"[offset]) for offset in range(1, 6)]
+        assert log.tombstones_removed_below == 0
+        fetch(5)
+        await compacting.step()
+        assert (1, "a") not in keys_of(log)
+        assert log.tombstones_removed_below > 1
 
     play(test)
 
