@@ -250,7 +250,8 @@ def test_tombstones_stay_that_a_follower_still_needs() -> None:
         await compacting.step()
         for key in "de":
             add(log, key, s)
-        log.sync()
+        host.save_snapshot()
+        await s.settle()
         await compacting.step()
         assert keys_of(log) == [(offset, "aabcde"[offset]) for offset in range(1, 6)]
         assert log.tombstones_removed_below == 0
