@@ -38,8 +38,8 @@ KEPT: Final = [
         name="tombstones wait from the pass that met them first",
         why="a pass in between makes them wait anew, or not at all",
         module="raftlog/storage/compaction.py",
-        old="            if part.cleaned_at_ms > now_ms - retention_ms or part.end_offset > kept_from:\n",
-        new="            if part.cleaned_at_ms > now_ms or part.end_offset > kept_from:\n",
+        old="            if part.cleaned_at_ms > now_ms - retention_ms or part.end",
+        new="            if part.cleaned_at_ms > now_ms or part.end",
         tests=(
             (
                 "tests/storage/test_compaction.py"
