@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raftlog import TopicPartition, limits
-from raftlog.client.partitioner import groups
 from raftlog.errors import InvalidRequestError, UnknownPartitionError
 from raftlog.record.arrow_keys import partitions_of_arrow
 from spark_source.sink_columns import SinkColumns
@@ -246,7 +245,7 @@ class Router:
         if (chosen == chosen[0]).all():
             yield Run(TopicPartition(topic, int(chosen[0])), records, sizes)
             return
-        for partition, indexes in groups(chosen):
+        for partition, indexes in _groups(chosen):
             part = records.take(pa.array(indexes))
             yield Run(TopicPartition(topic, partition), part, sizes[indexes])
 
@@ -284,6 +283,15 @@ class Router:
 
     def _row(self, row: int) -> str:
         return f"{self._where}, row {self.row_count + row} (counted from 0)"
+
+
+def _groups(partitions: Int64s) -> Iterator[tuple[int, Int64s]]:
+    """Each partition that occurs, in the order of their first rows, and its rows in their order."""
+    order = np.argsort(partitions, kind="stable")
+    starts = np.flatnonzero(np.diff(partitions[order], prepend=-1))
+    rows = np.split(order, starts[1:])
+    for group in sorted(rows, key=lambda group: int(group[0])):
+        yield int(partitions[group[0]]), group
 
 
 def _integers(column: Any) -> Int64s:

@@ -104,6 +104,17 @@ def test_a_key_goes_where_kafkas_clients_send_it(key_type: pa.DataType) -> None:
     assert all(row["key"] == row["value"] for rows in found.values() for row in rows)
 
 
+def test_partitions_are_plain_integers_in_the_order_of_their_first_rows() -> None:
+    """The producer takes no other ones."""
+    rows: list[Row] = [{"value": b"", "partition": number} for number in (2, 0, 2, 1, 0)]
+    runs = list(
+        router_of("value", "partition", count=3).split(batch_of(rows, "value", "partition"))
+    )
+    assert [run.partition.partition for run in runs] == [2, 0, 1]
+    assert {type(run.partition.partition) for run in runs} == {int}
+    assert [run.records.num_rows for run in runs] == [2, 2, 1]
+
+
 def test_a_partition_that_is_named_goes_before_the_key() -> None:
     rows: list[Row] = [
         {"value": b"0", "key": b"a", "partition": 3},
