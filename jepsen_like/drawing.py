@@ -103,6 +103,9 @@ def draw_plan(options: RunOptions) -> RunPlan:
         shape=shape,
         workload=replace(clients, groups=groups),
         nemeses=kinds,
+        requested=tuple(
+            tuple(kind for kind in expand([name]) if kind in kinds) for name in options.nemeses
+        ),
         time_s=options.time_s,
         rate=options.rate,
         pairs=options.pairs,

@@ -144,6 +144,7 @@ class RunPlan:
     shape: Shape
     workload: WorkloadShape
     nemeses: tuple[str, ...]  # kinds of fault, by name
+    requested: tuple[tuple[str, ...], ...] = ()  # each name that was asked for: its kinds
     time_s: float
     rate: float | None = None  # records per second that were asked for; None: drawn
     pairs: bool = False  # two kinds at a time

@@ -48,7 +48,8 @@ def draw(
     turns = _turns(kinds, random)
     now, number = FIRST_S, 0
     while kinds and now < time_s - LAST_S:
-        if steps and random.random() < QUIET:  # a short run has to have a fault, too
+        # A short run has to have faults, too, and each kind that was asked for once.
+        if number >= len(kinds) and random.random() < QUIET:
             now += random.uniform(*QUIET_S)
             continue
         begin, end = now, now

@@ -17,11 +17,11 @@ from jepsen_like.control import sandbox
 RUN_SECONDS_MAX = 240
 # Kinds, and other words of the command line. Together they take about two minutes.
 WITHOUT_ROOT = (
-    ("storm,crash-at", "--seed", "11"),
+    ("storm,crash-at", "--seed", "11", "--pairs"),
     ("wipe", "--seed", "13", "--brokers", "5"),
-    ("kill,transfer", "--seed", "14", "--workload", "admin"),
-    ("kill,pause", "--seed", "15", "--workload", "offsets"),
-    ("kill,crash-at", "--seed", "16", "--workload", "compact"),
+    ("kill,transfer", "--seed", "14", "--workload", "admin", "--pairs"),
+    ("kill,pause", "--seed", "15", "--workload", "offsets", "--pairs"),
+    ("crash-at", "--seed", "16", "--workload", "compact"),
 )
 WITH_ROOT = (
     ("power", "--seed", "21", "--workload", "replay"),

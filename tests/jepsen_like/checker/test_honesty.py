@@ -99,7 +99,20 @@ def test_faults_were_asked_for_and_there_were_none(asked: tuple[str, ...]) -> No
     small = Small({"nemeses": list(asked)})
     small.append(1)
     small.finish()
-    assert doubts(small) == (("no fault was injected, of kill",) if asked else ())
+    reason = "no fault was injected, of kill: the run was too short for its turn"
+    assert doubts(small) == ((reason,) if asked else ())
+
+
+@pytest.mark.parametrize("asked", [[["kill"]], [["pause", "kill"]], [["kill"], ["pause"]]])
+def test_each_name_that_was_asked_for_took_effect(asked: list[list[str]]) -> None:
+    small = Small({"nemeses": ["kill", "pause"], "requested": asked})
+    small.append(1)
+    small.fault(1, targets=[2])
+    small.fault(1, "end")
+    small.fault(2, kind="pause", targets=[2], injected=False, effect={"why": "not Linux"})
+    small.finish()
+    missed = asked == [["kill"], ["pause"]]
+    assert doubts(small) == (("no fault was injected, of pause: not Linux",) if missed else ())
 
 
 def test_the_runner_is_in_trouble() -> None:
