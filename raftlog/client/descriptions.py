@@ -153,7 +153,10 @@ class LeaderDescription:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredPartition:
-    """What was done about one partition; ``problem`` says why nothing could be."""
+    """What was done about one partition; ``problem`` says why nothing could be.
+
+    ``may_lose``: acknowledged records are lost by it, or may be; ``lost``: so many at least.
+    """
 
     topic: str
     partition: int
@@ -161,14 +164,20 @@ class RecoveredPartition:
     log_end_offset: Offset
     note: str
     problem: str
+    may_lose: bool = False
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryDescription:
-    """What was done to recover a cluster. Partitions that needed nothing are left out."""
+    """What was done to recover a cluster. Partitions that needed nothing are left out.
+
+    ``needs_loss``: what is left may lack changes of the cluster's own state, and nothing was done.
+    """
 
     partitions: tuple[RecoveredPartition, ...]
     cluster_note: str
+    needs_loss: bool = False
 
 
 def topic_description(topic: wire.TopicDescription) -> TopicDescription:
@@ -209,8 +218,11 @@ def recovery_description(response: operations.RecoverClusterResponse) -> Recover
                 log_end_offset=part.log_end_offset,
                 note=part.note,
                 problem="" if part.failure is None else str(part.failure.to_error()),
+                may_lose=part.may_lose,
+                lost=part.lost,
             )
             for part in response.partitions
         ),
         response.cluster_note,
+        response.needs_loss,
     )

@@ -3,7 +3,7 @@
 ``ConsensusNode`` runs all groups of one broker. Time, chance, disk and sending are arguments.
 """
 
-from raftlog.consensus.hosted_group import GroupStatus
+from raftlog.consensus.hosted_group import GroupStatus, Journaled
 from raftlog.consensus.journal import Journal, JournalTicket, PeerSeen
 from raftlog.consensus.machine import StateMachine
 from raftlog.consensus.node import ConsensusNode
@@ -20,6 +20,7 @@ __all__ = [
     "Heard",
     "Journal",
     "JournalTicket",
+    "Journaled",
     "NotProposed",
     "Outcome",
     "PeerSeen",

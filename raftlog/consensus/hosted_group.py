@@ -53,6 +53,21 @@ class GroupStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Journaled:
+    """All that a broker's journal has of a group, committed or not.
+
+    ``term`` and ``index`` are of its last entry, 0 for a broker without a vote. ``unapplied``: the
+    commands that its machine has not applied yet.
+    """
+
+    generation: int
+    term: int
+    index: int
+    voters: Mapping[int, str]
+    unapplied: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Services:
     """What a node lends to its groups."""
 
@@ -145,6 +160,12 @@ class HostedGroup:
             entries=raft.entries,
         )
 
+    def journaled(self) -> Journaled:
+        raft = self.raft
+        term, index = (0, 0) if raft is None else raft.log_end()
+        unapplied = [] if raft is None else raft.unapplied()
+        return Journaled(self.generation, term, index, dict(self.voters), tuple(unapplied))
+
     def standing(self) -> tuple[int, int, int | None]:
         """What its users want to be told of when it changes: generation, role, leader."""
         raft = self.raft
@@ -207,9 +228,11 @@ class HostedGroup:
             # The others need a moment to apply it, too. Then the leader they had is the quickest.
             self.raft.campaign_at(now + self._services.timing.tick)
 
-    def force(self, voters: Mapping[int, str], now: float, base: bytes | None = None) -> None:
+    def force(
+        self, voters: Mapping[int, str], now: float, base: bytes | None = None, above: int = 0
+    ) -> None:
         """Go on without the voters that are gone for good, from ``base``, or with what is here."""
-        ended = self.generation
+        ended = max(self.generation, above)
         if base is not None:
             self.machine.restore(base)
         elif self.raft is not None:

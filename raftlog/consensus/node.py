@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 
 from raftlog.consensus import envelope, selftest
 from raftlog.consensus.envelope import EnvelopeError
-from raftlog.consensus.hosted_group import GroupStatus, HostedGroup, Services
+from raftlog.consensus.hosted_group import GroupStatus, HostedGroup, Journaled, Services
 from raftlog.consensus.journal import Journal, JournalTicket
 from raftlog.consensus.library import Timing
 from raftlog.consensus.machine import StateMachine
@@ -148,6 +148,10 @@ class ConsensusNode:
         """Raises ``KeyError`` for a group that is not open."""
         return self._groups[group_id].status()
 
+    def journaled(self, group_id: str) -> Journaled:
+        """Raises ``KeyError`` for a group that is not open."""
+        return self._groups[group_id].journaled()
+
     def leads(self, group_id: str) -> bool:
         """Whether this broker takes itself for the group's Raft leader; False if it is not open."""
         host = self._groups.get(group_id)
@@ -177,17 +181,21 @@ class ConsensusNode:
         group_id: str,
         voters: Mapping[BrokerId, DirectoryId],
         now: float,
+        *,
         base: bytes | None = None,
+        above: int = 0,
     ) -> None:
         """An operator's recovery, for when the majority of the voters is gone for good.
 
         This broker goes on from ``base``, or from all that it has, committed or not, in a
-        generation far above; what only the others had is lost. On one broker of a group, once.
-        Raises ``KeyError`` for a group that is not open.
+        generation far above its own and ``above``; what only the others had is lost. On one broker
+        of a group, once. Raises ``KeyError`` for a group that is not open.
         """
         assert 0 < len(voters) <= VOTERS_MAX
         host = self._groups[group_id]
-        self._inputs.append(lambda now: self._change(host, lambda: host.force(voters, now, base)))
+        self._inputs.append(
+            lambda now: self._change(host, lambda: host.force(voters, now, base, above))
+        )
         self._work(now)
 
     def found(

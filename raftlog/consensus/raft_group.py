@@ -135,6 +135,23 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         """Whether what is appended here and now may come to count."""
         return self.is_leader and self._log.seal_index is None
 
+    def log_end(self) -> tuple[int, int]:
+        """The term of the last entry, and its index."""
+        return self._log.end
+
+    def unapplied(self) -> list[bytes]:
+        """The commands that are in the log and were not applied yet, up to a seal."""
+        commands: list[bytes] = []
+        index = self.applied_index + 1
+        while index <= self._log.last_index:
+            for _term, entry in self._log.entries_from(index):
+                index += 1
+                if entry[0] == SEAL:
+                    return commands
+                if entry[0] == COMMAND:
+                    commands.append(entry[1:])
+        return commands
+
     def due(self) -> float:
         """When ``step`` has something to do even if nothing arrives."""
         if self._SyncObj__raftState == LEADER:

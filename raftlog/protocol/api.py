@@ -18,6 +18,7 @@ from raftlog.protocol import (
     metadata,
     peer,
     produce,
+    recovery,
     replication,
     topics,
 )
@@ -233,6 +234,12 @@ DESCRIBE_PRODUCERS: Final = Api(
     header_bytes_max=limits.PRODUCERS_HEADER_BYTES_MAX,
 )
 
+# -- between brokers, when an operator recovers the cluster ----------------------------------------
+SURVEY: Final = Api(
+    31, "survey", recovery.SurveyRequest, recovery.SurveyResponse, idempotent=True, peer_only=True
+)
+REVIVE: Final = Api(32, "revive", recovery.ReviveRequest, recovery.ReviveResponse, peer_only=True)
+
 APIS: Final[dict[int, Api]] = {
     api.number: api
     for api in (
@@ -267,6 +274,8 @@ APIS: Final[dict[int, Api]] = {
         DELETE_GROUPS,
         DELETE_OFFSETS,
         DESCRIBE_PRODUCERS,
+        SURVEY,
+        REVIVE,
     )
 }
 

@@ -10,6 +10,7 @@ from raftlog import limits
 from raftlog.protocol.schema import (
     BrokerEpoch,
     ClusterId,
+    Counter,
     Failure,
     Host,
     Message,
@@ -119,16 +120,20 @@ class TransferLeaderResponse(Message):
 class RecoverClusterRequest(Message):
     """The operator's way out when a majority of voters is lost for good.
 
-    ``accept_loss``: also elect leaders from what is left when no in-sync replica is, and so lose
-    what those lack. ``topics`` of None recovers all.
+    ``accept_loss``: also go on where acknowledged records may be lost by it. ``topics`` of None
+    recovers all. ``dry_run``: only say what would be done.
     """
 
     accept_loss: bool = False
     topics: _Topics | None = None
+    dry_run: bool = False
 
 
 class RecoveredPartition(Message):
-    """``note``: what was done, and what may be lost; for people."""
+    """``note``: what was done, and what may be lost; for people.
+
+    ``may_lose``: acknowledged records are lost by it, or may be; ``lost``: so many at least.
+    """
 
     topic: TopicName
     partition: PartitionIndex
@@ -136,12 +141,19 @@ class RecoveredPartition(Message):
     leader: NodeId | None = None
     log_end_offset: WireOffset = -1
     note: Note = ""
+    may_lose: bool = False
+    lost: Counter = 0
 
 
 class RecoverClusterResponse(Message):
-    """Partitions that needed nothing are left out. ``cluster_note`` is of the cluster group."""
+    """Partitions that needed nothing are left out. ``cluster_note`` is of the cluster group.
+
+    ``needs_loss``: the cluster's own state may have been changed by brokers that are gone; nothing
+    is done without ``accept_loss``.
+    """
 
     partitions: Annotated[
         list[RecoveredPartition], Meta(max_length=limits.PARTITIONS_PER_CLUSTER_MAX)
     ]
     cluster_note: Note = ""
+    needs_loss: bool = False

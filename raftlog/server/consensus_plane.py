@@ -25,6 +25,7 @@ from raftlog.consensus import (
     ConsensusNode,
     GroupStatus,
     Heard,
+    Journaled,
     JournalTicket,
     NotProposed,
     Outcome,
@@ -114,10 +115,17 @@ class ConsensusPlane:
         self._enter(lambda _now: self._node.close_group(group_id, forget=forget))
 
     def force_generation(
-        self, group_id: str, voters: Mapping[int, str], base: bytes | None = None
+        self,
+        group_id: str,
+        voters: Mapping[int, str],
+        *,
+        base: bytes | None = None,
+        above: int = 0,
     ) -> None:
         """``ConsensusNode.force_generation``: an operator's recovery after loss of the majority."""
-        self._enter(lambda now: self._node.force_generation(group_id, voters, now, base))
+        self._enter(
+            lambda now: self._node.force_generation(group_id, voters, now, base=base, above=above)
+        )
 
     def found(self, group_id: str, voters: Mapping[int, str], base: bytes) -> None:
         """``ConsensusNode.found``: the first generation of a group in which nobody had a vote."""
@@ -162,6 +170,10 @@ class ConsensusPlane:
     def status(self, group_id: str) -> GroupStatus:
         """``ConsensusNode.status``."""
         return self._node.status(group_id)
+
+    def journaled(self, group_id: str) -> Journaled:
+        """``ConsensusNode.journaled``."""
+        return self._node.journaled(group_id)
 
     def heard(self, peer: int) -> Heard | None:
         """``ConsensusNode.heard``."""

@@ -22,6 +22,7 @@ from raftlog.server.handlers import (
     peer,
     produce,
     records,
+    recovery,
     replica,
     topics,
 )
@@ -62,6 +63,8 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.DELETE_GROUPS.number: groups.handle_delete,
     api.DELETE_OFFSETS.number: groups.handle_delete_offsets,
     api.DESCRIBE_PRODUCERS.number: describe_producers.handle,
+    api.SURVEY.number: recovery.handle_survey,
+    api.REVIVE.number: recovery.handle_revive,
 }
 
 

@@ -70,7 +70,7 @@ def test_what_cannot_be_moved_is_named(
 
 def test_a_cluster_with_a_majority_needs_no_recovery(three: Cluster, raftlog: Raftlog) -> None:
     done = raftlog("cluster", "recover", "--yes", "--json").json
-    assert done == {"partitions": [], "cluster_note": ""}
+    assert done == {"partitions": [], "cluster_note": "", "needs_loss": False}
     text = raftlog("cluster", "recover", "--yes").out.decode()
     assert "a majority is there, nothing to do" in text
 
@@ -91,6 +91,8 @@ def test_the_last_of_three_goes_on_with_every_acknowledged_record(raftlog: Raftl
             assert ran.status == 1
             assert "1 of 3 brokers answer" in ran.err
             assert "Brokers 1,2 will be given up" in ran.err
+            assert "broker 3 votes alone" in ran.err
+            assert "kept:0: broker 3 was in sync: nothing that was acknowledged is lost" in ran.err
             assert "nothing was done" in ran.err
         done = raftlog("cluster", "recover", *survivor, stdin=b"y\n")
         assert done.status == 0, done.err

@@ -63,6 +63,7 @@ def test_a_recovery() -> None:
     response = RecoverClusterResponse(
         partitions=[
             WireRecovered(topic="t", partition=1, leader=2, log_end_offset=7, note="led by 2"),
+            WireRecovered(topic="t", partition=3, may_lose=True, lost=4, note="led by 3"),
             WireRecovered(
                 topic="t", partition=2, failure=Failure.of(BrokerUnavailableError("not settled"))
             ),
@@ -72,6 +73,7 @@ def test_a_recovery() -> None:
     assert recovery_description(response) == RecoveryDescription(
         (
             RecoveredPartition("t", 1, 2, 7, "led by 2", ""),
+            RecoveredPartition("t", 3, None, -1, "led by 3", "", may_lose=True, lost=4),
             RecoveredPartition("t", 2, None, -1, "", "not settled"),
         ),
         "2 votes alone",

@@ -287,11 +287,30 @@ def test_an_operators_base_takes_the_place_of_what_this_broker_has() -> None:
     network.agree(b"a")
     network.cut_all(1)
     base = bytes(msgpack.packb([b"newer"]))
-    network[1].node.force_generation(GROUP, {1: "disk-1"}, network.now, base)
+    network[1].node.force_generation(GROUP, {1: "disk-1"}, network.now, base=base, above=70)
     network[1].sync()
     network.run(2)
     assert network[1].is_leader()
+    assert network[1].status().generation == 1_070
     assert network[1].commands() == [b"newer"]
+
+
+def test_a_journal_says_what_is_in_it_committed_or_not() -> None:
+    network = opened()
+    network.agree(b"a")
+    network.run(1)
+    leader = network.leader()
+    committed = leader.node.journaled(GROUP)
+    assert committed.unapplied == ()
+    network.cut_all(leader.id)
+    leader.propose(b"not committed")
+    found = leader.node.journaled(GROUP)
+    assert found.unapplied == (b"not committed",)
+    assert (found.generation, found.voters) == (0, network.voters())
+    assert found.index == committed.index + 1
+    leader.restart()
+    found = leader.node.journaled(GROUP)
+    assert found.unapplied == (b"a", b"not committed"), "a journal does not say what is committed"
 
 
 # -- offers and hellos -----------------------------------------------------------------------------

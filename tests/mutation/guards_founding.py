@@ -1,4 +1,4 @@
-"""Guards of how a cluster begins: that there is one, and that its voters are who was there."""
+"""Guards of how a cluster begins, and of how it goes on after a loss of its majority."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Final
 from tests.mutation.guard import Guard
 
 _FOUNDING: Final = "raftlog/server/cluster/founding.py"
+_RECOVERY: Final = "raftlog/replication/recovery.py"
+_PLANS: Final = "tests/replication/test_recovery.py"
+_CLUSTER: Final = "tests/server/cluster/test_recovery.py"
 _TESTS: Final = "tests/server/cluster/test_founding.py"
 
 GUARDS: Final = [
@@ -64,5 +67,69 @@ GUARDS: Final = [
         old="    if me.voters != peer.voters:\n",
         new="    if me.voters > peer.voters:\n",
         tests=("tests/protocol/test_peer_auth.py::test_another_list_of_voters_is_another_cluster",),
+    ),
+    Guard(
+        name="a survivor is a directory",
+        why="two empty disks with links pass for a majority: recovering does nothing",
+        module=_RECOVERY,
+        old="sorted(newest.voters.items()) if there.get(v) != disk)\n",
+        new="sorted(newest.voters.items()) if v not in there)\n",
+        tests=(f"{_PLANS}::test_directories_count_and_not_links",),
+    ),
+    Guard(
+        name="who may have left the ISR does not lead by itself",
+        why="acknowledged records that it lacks are lost without a word",
+        module=_RECOVERY,
+        old="    if members and loss.is_certain:\n",
+        new="    if members:\n",
+        tests=(
+            f"{_PLANS}::test_a_survivor_that_may_have_left_the_isr_needs_the_operators_word",
+            (f"{_CLUSTER}::test_who_was_down_meanwhile_does_not_lead_without_the_operators_word"),
+        ),
+    ),
+    Guard(
+        name="voters that fell silent may be at work",
+        why="a broker that was cut off takes what it knew then for the last word",
+        module=_RECOVERY,
+        old="            2 * len(set(lost) - standing.saw_end) <= total\n",
+        new="            2 * len(set(lost) - standing.saw_end) <= 2 * total\n",
+        tests=(f"{_CLUSTER}::test_who_was_cut_off_does_not_lead_without_the_operators_word",),
+    ),
+    Guard(
+        name="the newest journal of the voters counts",
+        why="a replica leads that had left the ISR, beside one that has everything",
+        module=_RECOVERY,
+        old="    newest = max(voting or standings, key=lambda standing: standing.rank)\n",
+        new="    newest = min(voting or standings, key=lambda standing: standing.rank)\n",
+        tests=(f"{_PLANS}::test_the_newest_journal_says_who_is_in_sync",),
+    ),
+    Guard(
+        name="the cluster's own state needs the operator's word",
+        why="topics that were made while the survivor was down are lost, and their records removed",
+        module="raftlog/server/cluster/recovery.py",
+        old="            may_go_on = loss.is_certain or request.accept_loss\n",
+        new="            may_go_on = loss.is_certain or bool(loss.lost)\n",
+        tests=(f"{_CLUSTER}::test_the_last_one_may_have_been_started_again",),
+    ),
+    Guard(
+        name="who stood still has not seen how links ended",
+        why="a paused broker takes all that happened meanwhile for the others' end",
+        module="raftlog/server/cluster/liveness.py",
+        old="        if now - self._ran_at >= STANDSTILL_SECONDS:\n",
+        new="        if now < self._ran_at:\n",
+        tests=(
+            (
+                f"{_CLUSTER}"
+                "::test_who_stood_still_meanwhile_does_not_lead_without_the_operators_word"
+            ),
+        ),
+    ),
+    Guard(
+        name="an unclean leader's epoch is above any that was not seen",
+        why="clients that know a newer epoch never follow",
+        module=_RECOVERY,
+        old="            leader_epoch=state.leader_epoch + UNSEEN_ELECTIONS,\n",
+        new="            leader_epoch=state.leader_epoch,\n",
+        tests=(f"{_PLANS}::test_a_survivor_that_may_have_left_the_isr_needs_the_operators_word",),
     ),
 ]

@@ -37,7 +37,7 @@ def test_a_row_is_whole(api: Api) -> None:
 
 @pytest.mark.parametrize("number", [len(APIS), 0xFFFF])
 def test_an_unknown_api_is_named(number: int) -> None:
-    with pytest.raises(UnsupportedApiError, match=f"API {number} is not known .* 0 to 30"):
+    with pytest.raises(UnsupportedApiError, match=f"API {number} is not known .* 0 to 32"):
         apis.lookup(number, 0)
 
 
@@ -55,7 +55,7 @@ def test_what_may_be_repeated_is_said() -> None:
     once = {api.name for api in APIS.values() if not api.idempotent}
     assert once == {
         *("produce", "create_topics", "delete_topics", "add_partitions"),
-        *("transfer_leader", "recover_cluster"),
+        *("transfer_leader", "recover_cluster", "revive"),
         # Somebody else may have changed the group in between.
         *("offset_commit", "delete_groups", "delete_offsets"),
         # What one connection knows of another broker is not known to the next.
@@ -67,6 +67,7 @@ def test_what_is_for_peers_only_is_said() -> None:
     for_peers = [api.name for api in APIS.values() if api.peer_only]
     assert for_peers == [
         *("raft", "peer_ping", "replica_fetch", "replica_progress", "partition_states"),
+        *("survey", "revive"),
     ]
 
 

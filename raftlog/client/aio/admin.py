@@ -341,18 +341,22 @@ class AsyncAdmin(AsyncGroupAdmin, AdminBase):
         accept_loss: bool = False,
         topics: Iterable[str] | None = None,
         broker: str | None = None,
+        dry_run: bool = False,
     ) -> RecoveryDescription:
         """Go on with what is left when a majority of the voters is lost for good.
 
-        For an operator who knows that the others do not come back: the broker asked, ``broker``
-        ("host:port"; default: any that answers), decides alone from then on. What it, or another
-        in-sync replica that is left, has of ``topics`` (default: of all) is kept whole;
-        ``accept_loss``: lead with what is left also where no in-sync replica is, and lose what that
-        lacks. May take minutes. Raises an ``OutcomeUnknownError`` when the answer does not come.
+        For an operator who knows that the others do not come back. The broker asked, ``broker``
+        ("host:port"; default: any that answers), finds out what all that are there have, and the
+        one that knows most decides alone from then on. ``topics``: which ones go on (default: all).
+        ``accept_loss``: also those that lose acknowledged records by it, or may. ``dry_run``: only
+        say what would be done. May take minutes. Raises an ``OutcomeUnknownError`` when the answer
+        does not come.
         """
         self._bind()
         request = RecoverClusterRequest(
-            accept_loss=accept_loss, topics=None if topics is None else _names(topics)
+            accept_loss=accept_loss,
+            topics=None if topics is None else _names(topics),
+            dry_run=dry_run,
         )
         cluster = self._cluster
 

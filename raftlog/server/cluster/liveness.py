@@ -14,6 +14,8 @@ from typing import Final
 GRACE_SECONDS: Final = 0.3
 # At the start, others get so long to be seen before they count as dead.
 START_GRACE_SECONDS: Final = 1.0
+# A broker whose loop was not at work for so long cannot say what happened meanwhile.
+STANDSTILL_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +50,33 @@ class Liveness:
         self._up: dict[int, Incarnation] = {broker_id: me}
         self._last: dict[int, Incarnation] = {broker_id: me}
         self._down_since: dict[int, float] = {}
+        self._ended: dict[int, str] = {}  # directories of brokers whose process was seen to end
+        self._ended_at: dict[int, float] = {}
+        self._ran_at = self._blind_until = self._started
 
     def link_up(self, broker_id: int, incarnation: Incarnation) -> None:
         self._up[broker_id] = self._last[broker_id] = incarnation
         self._down_since.pop(broker_id, None)
+        if self._ended.get(broker_id) == incarnation.directory_id:
+            del self._ended[broker_id], self._ended_at[broker_id]
 
-    def link_down(self, broker_id: int) -> None:
-        self._up.pop(broker_id, None)
+    def link_down(self, broker_id: int, *, silently: bool = True) -> None:
+        """``silently``: nothing was heard any more; else the other side closed the connection."""
+        incarnation = self._up.pop(broker_id, None)
+        if incarnation is not None and not silently and self._now() >= self._blind_until:
+            self._ended[broker_id] = incarnation.directory_id
+            self._ended_at[broker_id] = self._now()
         self._down_since.setdefault(broker_id, self._now())
+
+    def note_running(self) -> None:
+        """This broker runs; to be called every ``LOOK_SECONDS``. One that stood still, and finds
+        its links closed, has not seen how they came to that."""
+        now = self._now()
+        if now - self._ran_at >= STANDSTILL_SECONDS:
+            self._blind_until = now + STANDSTILL_SECONDS
+            for broker in [b for b, at in self._ended_at.items() if at >= self._ran_at]:
+                del self._ended[broker], self._ended_at[broker]
+        self._ran_at = now
 
     def is_linked(self, broker_id: int) -> bool:
         return broker_id in self._up
@@ -63,6 +84,11 @@ class Liveness:
     def is_heard(self, broker_id: int) -> bool:
         """Whether it says something these days: links that all fall silent fail one by one."""
         return broker_id == self._broker_id or self._is_heard(broker_id)
+
+    def was_seen_to_end(self, broker_id: int, directory_id: str) -> bool:
+        """Whether a process on that directory was there in this run, and closed its connection as
+        its last word. One that fell silent may live behind a cut."""
+        return self._ended.get(broker_id) == directory_id
 
     def incarnation_of(self, broker_id: int) -> Incarnation | None:
         """The last one that was seen, this run; None for a broker never seen."""

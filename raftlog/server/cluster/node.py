@@ -15,7 +15,7 @@ from raftlog import limits
 from raftlog.config import Address, BrokerConfig
 from raftlog.consensus import ConsensusNode, ConsensusSettings
 from raftlog.consensus.journal import Journal
-from raftlog.errors import RaftlogError
+from raftlog.errors import RaftlogError, RequestTimedOutError
 from raftlog.protocol.metadata import BrokerInfo
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
@@ -33,6 +33,7 @@ from raftlog.server.cluster.liveness import GRACE_SECONDS, Incarnation, Liveness
 from raftlog.server.cluster.member import Member
 from raftlog.server.cluster.membership import CLUSTER_GROUP, Membership
 from raftlog.server.cluster.partitions import Partitions
+from raftlog.server.cluster.recovery import Recovery
 from raftlog.server.cluster.replica_session import ReplicaSession
 from raftlog.server.connection import Connection
 from raftlog.server.consensus_plane import ConsensusPlane
@@ -115,6 +116,7 @@ class ClusterNode:
             rebalance_delay_seconds=config.leader_rebalance_delay_ms / 1_000,
         )
         self.membership = self._make_membership()
+        self.recovery = self._make_recovery()
         self._founder = self._make_founder()
         self.topics = ClusterTopics(
             self.machine,
@@ -228,6 +230,22 @@ class ClusterNode:
             liveness=self.liveness,
             session_seconds=config.broker_session_timeout_ms / 1_000,
             is_ready=lambda: self.partitions.is_ready,
+        )
+
+    def _make_recovery(self) -> Recovery:
+        return Recovery(
+            self.broker_id,
+            self.me,
+            machine=self.machine,
+            plane=self.plane,
+            partitions=self.partitions,
+            gossip=self.gossip,
+            arbiter=self.arbiter,
+            liveness=self.liveness,
+            links=self.links,
+            is_current=lambda: self._is_current,
+            voters=[voter.id for voter in self._config.voters],
+            loop=self._loop,
         )
 
     def _make_founder(self) -> Founder:
@@ -352,8 +370,8 @@ class ClusterNode:
         self.gossip.tell(self.partitions.members.values())
         self._look_soon(0.0)
 
-    def _peer_down(self, peer: int, _reason: str) -> None:
-        self.liveness.link_down(peer)
+    def _peer_down(self, peer: int, reason: RaftlogError) -> None:
+        self.liveness.link_down(peer, silently=isinstance(reason, RequestTimedOutError))
         self.plane.peer_down(peer)
         self._loop.call_later(GRACE_SECONDS + 0.01, self._look_soon, 0.0)
 
@@ -417,6 +435,7 @@ class ClusterNode:
     def _look(self) -> None:
         self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
         self._looks += 1
+        self.liveness.note_running()
         self._journal_room.look()
         self._founder.look()
         self.membership.look()

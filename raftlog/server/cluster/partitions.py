@@ -449,6 +449,7 @@ class Partitions:
     def review_all(self) -> None:
         """Look at every partition's role, and at its ISR where this broker leads."""
         for member in self.members.values():
+            self._is_known(member)
             self.roles.look(member)
 
     # -- the end

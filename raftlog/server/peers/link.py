@@ -77,7 +77,7 @@ class LinkServices:
     queue_bytes_max: int
     scratch: memoryview
     on_up: Callable[[PeerIdentity], None]
-    on_down: Callable[[int, str], None]
+    on_down: Callable[[int, RaftlogError], None]
     on_refused: Callable[[int, RaftlogError], None]
 
 
@@ -275,7 +275,7 @@ class PeerLink:
         self._services.registry.outgoing_down(self.broker_id)
         if not self._stopped:
             logger.warning("link to broker %d at %s: down: %s", self.broker_id, self.address, error)
-        self._services.on_down(self.broker_id, self.problem)
+        self._services.on_down(self.broker_id, error)
         if not self._stopped:
             self._dial_later()
 

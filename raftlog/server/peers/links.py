@@ -48,7 +48,8 @@ class PeerLinks:
         heartbeat_interval_ms: Between two pings, more than 0.
         session_timeout_ms: A peer that was not heard of for so long is down. More than the
             heartbeat interval.
-        on_up, on_down: Called in turns for each peer: with who is there, with its id and why not.
+        on_up, on_down: Called in turns for each peer: with who is there, with its id and why not
+            (``RequestTimedOutError``: nothing was heard; else the connection was closed).
         on_refused: Called with a peer's id and, whenever that changes, why it refuses this broker
             (``AccessDeniedError``, ``WrongClusterError``, ``BrokerIdInUseError``,
             ``StaleBrokerError``, ``UnsupportedVersionError``), or the same as seen from here. The
@@ -69,7 +70,7 @@ class PeerLinks:
         heartbeat_interval_ms: int,
         session_timeout_ms: int,
         on_up: Callable[[PeerIdentity], None],
-        on_down: Callable[[int, str], None],
+        on_down: Callable[[int, RaftlogError], None],
         on_refused: Callable[[int, RaftlogError], None],
         broker_epoch: Callable[[], int] = lambda: -1,
         queue_bytes_max: int = PEER_QUEUE_BYTES_MAX,

@@ -330,9 +330,14 @@ def test_recovering_a_cluster() -> None:
         async with admin_of(fake) as admin:
             found = await admin.recover_cluster()
             assert found == RecoveryDescription((), "2 votes alone")
-            await admin.recover_cluster(accept_loss=True, topics=["t"], broker="broker-2:9100")
+            await admin.recover_cluster(
+                accept_loss=True, topics=["t"], broker="broker-2:9100", dry_run=True
+            )
             asked = fake.asked(RecoverClusterRequest)
-            assert [(m.accept_loss, m.topics) for m in asked] == [(False, None), (True, ["t"])]
+            assert [(m.accept_loss, m.topics, m.dry_run) for m in asked] == [
+                (False, None, False),
+                (True, ["t"], True),
+            ]
             with pytest.raises(ConnectionLostError):
                 await admin.recover_cluster()
             with pytest.raises(BrokerUnavailableError):

@@ -11,6 +11,7 @@ from raftlog.client.aio.producer import AsyncProducer
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.broker import Broker
 from raftlog.server.cluster.node import ClusterNode
+from raftlog.server.operations import Operations
 from raftlog.testing.simulator.process import ClientMachine
 from raftlog.testing.simulator.world import World
 from raftlog.types import NewTopic, TopicPartition
@@ -20,14 +21,15 @@ T = TypeVar("T")
 
 
 class Cluster:
-    """Of brokers 1, 2 and 3; ends with its world."""
+    """Of brokers 1, 2 and 3, or of as many as its world has; ends with it."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self._clients = 0
         world.boot()  # those that do not run yet
-        self.until(lambda: all(self.node(n).membership.is_in for n in (1, 2, 3)))
-        self.until(lambda: len(self.node(1).other_brokers()) == 2)
+        ids = range(1, len(world.brokers) + 1)
+        self.until(lambda: all(self.node(n).membership.is_in for n in ids))
+        self.until(lambda: len(self.node(1).other_brokers()) == len(ids) - 1)
 
     def node(self, number: int) -> ClusterNode:
         broker = cast("Broker | None", self.world.brokers[number - 1].broker)
@@ -131,3 +133,18 @@ class Cluster:
             self.world.brokers[number - 1].is_kept_down = True
         for number in numbers:
             self.world.brokers[number - 1].wipe()
+
+
+def operations(cluster: Cluster, node: int) -> Operations:
+    broker = cluster.world.brokers[node - 1].broker
+    assert isinstance(broker, Broker)
+    return broker.context.operations
+
+
+def on(cluster: Cluster, node: int, work: object) -> T:  # type: ignore[type-var]
+    """What a coroutine gives, or raises, on the loop of that broker."""
+    loop = cluster.world.brokers[node - 1].loop
+    task = loop.create_task(work)  # type: ignore[arg-type]
+    cluster.until(task.done)
+    result: T = task.result()
+    return result

@@ -151,9 +151,9 @@ class FakeBroker:
         self.events.append(("up", identity.broker_id))
         self.ups.append(identity)
 
-    def _down(self, broker_id: int, reason: str) -> None:
+    def _down(self, broker_id: int, reason: RaftlogError) -> None:
         self.events.append(("down", broker_id))
-        self.reasons.append(reason)
+        self.reasons.append(str(reason))
 
 
 class World:

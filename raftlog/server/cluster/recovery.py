@@ -1,0 +1,461 @@
+"""The way out of a loss: brokers tell what they have, one of them has the others go on with it.
+
+``Recovery`` is both sides. A broker that an operator asks surveys all that it has links to, makes a
+plan for each partition (``raftlog.replication.recovery``), and carries it out: each partition goes
+on at the broker that is to lead it, which begins a generation of the partition's group alone.
+Voters that are there without a vote are admitted again by that group's leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from raftlog.errors import (
+    BrokerUnavailableError,
+    InvalidRequestError,
+    LeaderNotAvailableError,
+    RaftlogError,
+    from_code,
+)
+from raftlog.protocol import api as apis
+from raftlog.protocol.cluster import (
+    RecoverClusterRequest,
+    RecoverClusterResponse,
+    RecoveredPartition,
+)
+from raftlog.protocol.recovery import (
+    GroupReport,
+    ReviveRequest,
+    Seat,
+    SurveyRequest,
+    SurveyResponse,
+)
+from raftlog.protocol.schema import Failure, Message
+from raftlog.replication.cluster_commands import AlterTopic
+from raftlog.replication.cluster_state import ClusterMachine, Refused, TopicRecord
+from raftlog.replication.partition_state import (
+    Accepted,
+    PartitionMachine,
+    PartitionState,
+    decode_state,
+    initial_state,
+)
+from raftlog.replication.recovery import (
+    Blocked,
+    Copy,
+    GoOn,
+    GroupLoss,
+    Nothing,
+    Report,
+    Standing,
+    group_loss,
+    plan,
+)
+from raftlog.server.cluster.arbiter import Arbiter
+from raftlog.server.cluster.gossip import Gossip
+from raftlog.server.cluster.liveness import Incarnation, Liveness
+from raftlog.server.cluster.member import group_id
+from raftlog.server.cluster.membership import CLUSTER_GROUP
+from raftlog.server.cluster.partitions import Partitions
+from raftlog.server.consensus_plane import ConsensusPlane
+from raftlog.server.peers.links import PeerLinks
+from raftlog.server.replica_host import PartitionHost
+
+logger = logging.getLogger(__name__)
+
+SETTLE_SECONDS: Final = 5.0
+POLL_SECONDS: Final = 0.02
+SURVEY_SECONDS: Final = 10.0  # for a broker to tell what it has
+FORWARDED_SECONDS: Final = 240.0  # for another broker to recover the cluster
+GROUPS_PER_SURVEY: Final = 1_000
+
+
+class Recovery:
+    """See the module. Lives on the broker's event loop."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        me: Incarnation,
+        *,
+        machine: ClusterMachine,
+        plane: ConsensusPlane,
+        partitions: Partitions,
+        gossip: Gossip,
+        arbiter: Arbiter,
+        liveness: Liveness,
+        links: PeerLinks,
+        is_current: Callable[[], bool],
+        voters: Sequence[int],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """``is_current``: this broker has heard in this run what the cluster has agreed on.
+
+        ``voters``: of the configuration."""
+        self._broker_id = broker_id
+        self._me = me
+        self._machine = machine
+        self._plane = plane
+        self._partitions = partitions
+        self._gossip = gossip
+        self._arbiter = arbiter
+        self._liveness = liveness
+        self._links = links
+        self._is_current = is_current
+        self._voters = voters
+        self._loop = loop
+
+    # -- what this broker has ----------------------------------------------------------------------
+
+    def survey(self, groups: Sequence[str]) -> list[GroupReport]:
+        """A report on each group; an empty one of a group that is not known here."""
+        return [self._report(group) for group in groups]
+
+    def _report(self, group: str) -> GroupReport:
+        if group == CLUSTER_GROUP:
+            return self._standing(group, is_known=self._is_current())
+        member = self._partitions.members.get(group)
+        if member is None:
+            topic_id, _, partition = group.rpartition("/")
+            key = topic_id, int(partition) if partition.isdecimal() else -1
+            told = self._gossip.told.get(key)
+            return GroupReport(group=group, state=None if told is None else told.encode())
+        report = self._standing(group, is_known=member.is_known or member.is_current)
+        state = PartitionMachine(member.state.encode())
+        for command in self._plane.journaled(group).unapplied:
+            state.apply(command)
+        return _with_copy(report, state.state, member.host)
+
+    def _standing(self, group: str, *, is_known: bool) -> GroupReport:
+        journaled = self._plane.journaled(group)
+        return GroupReport(
+            group=group,
+            generation=journaled.generation,
+            term=journaled.term,
+            index=journaled.index,
+            voters=[Seat(broker=b, directory_id=d) for b, d in journaled.voters.items() if d],
+            saw_end=[
+                broker
+                for broker, directory in journaled.voters.items()
+                if self._liveness.was_seen_to_end(broker, directory)
+            ],
+            is_known=is_known,
+        )
+
+    async def revive(self, request: ReviveRequest) -> None:
+        """Go on with a partition that this broker stores, as another broker has planned it.
+
+        Raises ``InvalidRequestError`` if it has no part in it, ``LeaderNotAvailableError`` if the
+        partition has changed since.
+        """
+        member = self._partitions.members.get(request.group)
+        if member is None:
+            raise InvalidRequestError(f"this broker has no part in {request.group}")
+        if request.base is not None:
+            state = decode_state(request.base)
+            logger.warning("%s: this broker votes alone, and goes on from %s", member, state)
+            self._plane.force_generation(
+                request.group,
+                {self._broker_id: self._me.directory_id},
+                base=request.base,
+                above=request.generation,
+            )
+            return
+        outcome = await self._plane.propose(request.group, request.command or b"")
+        if not isinstance(outcome, Accepted):
+            raise LeaderNotAvailableError(f"{member}: it changed meanwhile; try again")
+
+    # -- what all have -----------------------------------------------------------------------------
+
+    def _peers(self) -> list[int]:
+        known = {*self._machine.brokers, *self._voters} - {self._broker_id}
+        return [broker for broker in sorted(known) if self._liveness.is_linked(broker)]
+
+    async def _survey_all(self, groups: Sequence[str]) -> dict[str, dict[int, GroupReport]]:
+        """The reports of all brokers that are there, by group and broker.
+
+        Raises ``BrokerUnavailableError`` if one of them does not answer.
+        """
+        found: dict[str, dict[int, GroupReport]] = {
+            report.group: {self._broker_id: report} for report in self.survey(groups)
+        }
+        for start in range(0, len(groups), GROUPS_PER_SURVEY):
+            request = SurveyRequest(groups=list(groups[start : start + GROUPS_PER_SURVEY]))
+            for peer in self._peers():
+                answer = await self._ask(peer, apis.SURVEY, request, SURVEY_SECONDS)
+                assert isinstance(answer, SurveyResponse)
+                for report in answer.reports:
+                    found.setdefault(report.group, {})[peer] = report
+        return found
+
+    async def _ask(self, peer: int, api: apis.Api, request: Message, seconds: float) -> Message:
+        try:
+            async with asyncio.timeout(seconds):
+                return (await self._links.request(peer, api, request)).message
+        except TimeoutError:
+            raise BrokerUnavailableError(
+                f"broker {peer} is there and did not answer {api.name} within {seconds:g} s: try "
+                "again, or stop it if it is to be given up"
+            ) from None
+
+    def _incarnation(self, broker: int) -> Incarnation:
+        return self._me if broker == self._broker_id else self._liveness.incarnation_of(broker) or (
+            Incarnation("", 0)
+        )  # fmt: skip
+
+    # -- recovering --------------------------------------------------------------------------------
+
+    async def recover(self, request: RecoverClusterRequest) -> RecoverClusterResponse:
+        """Go on with what is left, where a majority of the voters is gone.
+
+        Safe only when those that are gone are gone for good. Raises ``InvalidRequestError`` where
+        nothing is left of the cluster, ``BrokerUnavailableError`` where a broker does not answer.
+        """
+        reports = (await self._survey_all([CLUSTER_GROUP]))[CLUSTER_GROUP]
+        standings = [self._as_standing(b, r) for b, r in sorted(reports.items())]
+        loss = group_loss(standings)
+        note = ""
+        if not loss.has_majority:
+            survivor = loss.newest
+            if not survivor.has_vote or not survivor.generation:
+                raise InvalidRequestError(
+                    "no broker that is there has kept its data, so there is nothing to go on from: "
+                    "start one that has its data directory"
+                )
+            mine = next(each for each in standings if each.broker == self._broker_id)
+            if survivor.rank > mine.rank or not mine.has_vote:
+                return await self._forward(survivor.broker, request)
+            note = self._loss_note(loss)
+            may_go_on = loss.is_certain or request.accept_loss
+            if request.dry_run or not may_go_on:
+                return await self._rehearsed(request, note, loss)
+            self._plane.force_generation(CLUSTER_GROUP, {self._broker_id: self._me.directory_id})
+            logger.warning("cluster: %s", note)
+            await self._until(lambda: self._is_agreeing(loss.newest.generation))
+            # After a start, what partitions there are is known only now.
+            await self._until(lambda: self._partitions.is_ready)
+        recovered = await self._recover_partitions(request)
+        return RecoverClusterResponse(partitions=recovered, cluster_note=note)
+
+    def _is_agreeing(self, ended: int) -> bool:
+        """Whether the cluster's group has a leader in a generation after ``ended``; maybe one of
+        those that were there without a vote."""
+        status = self._plane.status(CLUSTER_GROUP)
+        leader = status.leader
+        is_there = leader is not None and self._liveness.is_linked(leader)
+        return is_there and status.generation > ended
+
+    async def _forward(
+        self, survivor: int, request: RecoverClusterRequest
+    ) -> RecoverClusterResponse:
+        """Another broker knows more of the cluster: it is to go on, not this one."""
+        logger.warning("recovering is left to broker %d, which knows more", survivor)
+        answer = await self._ask(survivor, apis.RECOVER_CLUSTER, request, FORWARDED_SECONDS)
+        assert isinstance(answer, RecoverClusterResponse)
+        return answer
+
+    def _loss_note(self, loss: GroupLoss) -> str:
+        note = f"brokers {loss.lost_names} are gone: broker {self._broker_id} votes alone"
+        if loss.is_certain:
+            return note
+        return (
+            f"{note}; what they have agreed on since it last heard of them (topics, settings) is "
+            "not known here, and would be lost"
+        )
+
+    async def _rehearsed(
+        self, request: RecoverClusterRequest, note: str, loss: GroupLoss
+    ) -> RecoverClusterResponse:
+        """What would be done, as far as it is known before the cluster's own state is."""
+        rehearsal = RecoverClusterRequest(
+            accept_loss=request.accept_loss, topics=request.topics, dry_run=True
+        )
+        return RecoverClusterResponse(
+            partitions=await self._recover_partitions(rehearsal),
+            cluster_note=note,
+            needs_loss=not loss.is_certain,
+        )
+
+    async def _recover_partitions(self, request: RecoverClusterRequest) -> list[RecoveredPartition]:
+        records = [
+            (record, partition)
+            for name, record in sorted(self._machine.topics.items())
+            if request.topics is None or name in request.topics
+            for partition in range(len(record.partitions))
+        ]
+        surveyed = await self._survey_all([group_id(r.id, p) for r, p in records])
+        recovered = []
+        for record, partition in records:
+            reports = [
+                self._as_report(broker, report)
+                for broker, report in sorted(surveyed[group_id(record.id, partition)].items())
+            ]
+            try:
+                found = await self._recover_partition(record, partition, reports, request)
+            except RaftlogError as error:
+                found = RecoveredPartition(
+                    topic=record.name, partition=partition, failure=Failure.of(error)
+                )
+            if found is not None:
+                recovered.append(found)
+        return recovered
+
+    async def _recover_partition(
+        self,
+        record: TopicRecord,
+        partition: int,
+        reports: Sequence[Report],
+        request: RecoverClusterRequest,
+    ) -> RecoveredPartition | None:
+        step = plan(reports, _at_least(record, partition))
+        if isinstance(step, Nothing):
+            return None
+        done = RecoveredPartition(topic=record.name, partition=partition)
+        if isinstance(step, Blocked):
+            return msgspec.structs.replace(
+                done, failure=Failure.of(LeaderNotAvailableError(step.reason))
+            )
+        copies = {report.broker: report.copy for report in reports}
+        copy = copies.get(step.leader)
+        done = msgspec.structs.replace(
+            done,
+            may_lose=step.may_lose,
+            lost=step.lost,
+            log_end_offset=0 if copy is None else copy.end,
+            note=step.note,
+        )
+        if request.dry_run:
+            return done
+        if step.may_lose and not request.accept_loss:
+            return msgspec.structs.replace(
+                done, note=f"{step.note}. To go on with that, repeat with --accept-loss"
+            )
+        group = group_id(record.id, partition)
+        revive = ReviveRequest(
+            group=group,
+            generation=step.generation,
+            base=None if step.base is None else step.base.encode(),
+            command=None if step.command is None else step.command.encode(),
+        )
+        logger.warning("%s:%d: going on: %s", record.name, partition, step.note)
+        await self._revive(step, revive)
+        await self._until(lambda: self._is_led(record.id, partition), must=False)
+        there = {report.broker for report in reports}
+        note = step.note + await self._lower_min_isr(record, step, there)
+        return msgspec.structs.replace(done, leader=self._leader(record.id, partition), note=note)
+
+    async def _revive(self, step: GoOn, request: ReviveRequest) -> None:
+        if step.leader == self._broker_id:
+            await self.revive(request)
+        else:
+            await self._ask(step.leader, apis.REVIVE, request, SURVEY_SECONDS)
+
+    def _leader(self, topic_id: str, partition: int) -> int | None:
+        state = self._partitions.state_of(topic_id, partition)
+        return None if state is None else state.leader
+
+    def _is_led(self, topic_id: str, partition: int) -> bool:
+        state = self._partitions.state_of(topic_id, partition)
+        return (
+            state is not None
+            and state.leader is not None
+            and self._is_there(state.leader)
+            and self._arbiter.has_leader(state)
+        )
+
+    def _is_there(self, broker: int) -> bool:
+        """Not only thought to be: a link that broke a moment ago is forgiven everywhere else."""
+        return self._liveness.is_linked(broker) and self._liveness.is_live(broker)
+
+    async def _lower_min_isr(self, record: TopicRecord, step: GoOn, there: set[int]) -> str:
+        """Writes cannot go on while more replicas are asked for than there are."""
+        current = self._machine.topics.get(record.name)
+        if current is None or step.base is None:
+            return ""
+        replicas = step.base.replicas
+        live = max(1, sum(broker in there for broker in replicas))
+        if live >= current.config.effective_min_isr(len(replicas)):
+            return ""
+        command = AlterTopic(name=record.name, changes={"min.insync.replicas": str(live)})
+        outcome = await self._plane.propose(CLUSTER_GROUP, command.encode())
+        if isinstance(outcome, Refused):
+            raise from_code(outcome.code, outcome.message)
+        return (
+            f"; min.insync.replicas of {record.name} is {live} now, so that writes go on: "
+            "reset it when the brokers are back"
+        )
+
+    async def _until(self, condition: Callable[[], bool], *, must: bool = True) -> None:
+        deadline = self._loop.time() + SETTLE_SECONDS
+        while not condition():
+            if self._loop.time() > deadline:
+                if must:
+                    raise BrokerUnavailableError("it has not settled yet: try again")
+                return
+            await asyncio.sleep(POLL_SECONDS)
+
+    # -- from the wire -----------------------------------------------------------------------------
+
+    def _as_standing(self, broker: int, report: GroupReport) -> Standing:
+        return Standing(
+            broker=broker,
+            directory_id=self._incarnation(broker).directory_id,
+            generation=report.generation or 0,
+            term=report.term,
+            index=report.index,
+            voters={seat.broker: seat.directory_id for seat in report.voters},
+            saw_end=frozenset(report.saw_end),
+            is_known=report.is_known,
+        )
+
+    def _as_report(self, broker: int, report: GroupReport) -> Report:
+        at = self._incarnation(broker)
+        return Report(
+            broker=broker,
+            directory_id=at.directory_id,
+            boot=at.boot,
+            standing=None if report.generation is None else self._as_standing(broker, report),
+            state=None if report.state is None else decode_state(report.state),
+            copy=None
+            if report.end < 0
+            else Copy(
+                end=report.end,
+                last_epoch=report.last_epoch,
+                high_watermark=report.high_watermark,
+                damage=report.damage,
+            ),
+        )
+
+
+def _with_copy(
+    report: GroupReport, state: PartitionState, host: PartitionHost | None
+) -> GroupReport:
+    if host is None:
+        return msgspec.structs.replace(report, state=state.encode())
+    log = host.log
+    return msgspec.structs.replace(
+        report,
+        state=state.encode(),
+        end=log.log_end_offset,
+        last_epoch=log.last_epoch,
+        high_watermark=host.high_watermark,
+        damage=log.damage,
+    )
+
+
+def _at_least(record: TopicRecord, partition: int) -> PartitionState:
+    """What the cluster knows of a partition: its replicas, and a version that it has reached."""
+    birth, assignment = record.birth(partition), record.partitions[partition]
+    state = initial_state(birth.replicas, birth.witnesses, birth.directories, birth.min_isr)
+    return replace(
+        state,
+        replicas=assignment.replicas,
+        witnesses=assignment.witnesses,
+        version=max(state.version, assignment.version),
+    )

@@ -1,0 +1,382 @@
+"""The way out of a loss: who goes on, with what, and what the operator has to agree to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from raftlog.errors import InvalidRequestError, LeaderNotAvailableError
+from raftlog.protocol.cluster import (
+    RecoverClusterRequest,
+    RecoverClusterResponse,
+    RecoveredPartition,
+)
+from raftlog.protocol.recovery import ReviveRequest
+from raftlog.server.cluster.membership import CLUSTER_GROUP
+from raftlog.testing.simulator.world import World
+from tests.server.cluster.simulated import Cluster, on, operations
+
+FORCED = 1_000  # generations that a forced one is ahead
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with World(5, brokers=3) as world:
+        yield Cluster(world)
+
+
+def recover(cluster: Cluster, node: int, **facts: object) -> RecoverClusterResponse:
+    request = RecoverClusterRequest(**facts)  # type: ignore[arg-type]
+    return on(cluster, node, operations(cluster, node).recover(request))
+
+
+# -- the way out of a loss
+
+
+def generations(cluster: Cluster, node: int) -> list[int]:
+    plane = cluster.node(node).plane
+    groups = [CLUSTER_GROUP, *cluster.node(node).partitions.members]
+    return [plane.status(group).generation for group in groups]
+
+
+def test_nothing_is_forced_while_there_is_a_majority(cluster: Cluster) -> None:
+    cluster.create()
+    cluster.send(b"a")
+    before = generations(cluster, 1)
+    told = recover(cluster, 1)
+    assert (told.partitions, told.cluster_note) == ([], "")
+    machine = cluster.world.brokers[2]
+    machine.is_kept_down = True
+    machine.kill()
+    cluster.world.run_for(5)
+    told = recover(cluster, 1)
+    assert (told.partitions, told.cluster_note) == ([], "")
+    assert generations(cluster, 1) == before
+
+
+@pytest.mark.parametrize("survivor", ["leader", "follower"])
+def test_the_last_of_three_goes_on_with_all_that_was_acknowledged(
+    cluster: Cluster, survivor: str
+) -> None:
+    cluster.create()
+    values = [b"%d" % number for number in range(20)]
+    cluster.send(*values)
+    leader = cluster.leader(1)
+    left = leader if survivor == "leader" else leader % 3 + 1
+    gone = {1, 2, 3} - {left}
+    cluster.lose(*gone)
+    cluster.world.run_for(5)
+    told = recover(cluster, left)
+    assert f"broker {left} votes alone" in told.cluster_note
+    (partition,) = told.partitions
+    assert partition.failure is None
+    assert partition.leader == left
+    assert partition.log_end_offset == 20
+    assert "min.insync.replicas of t is 1 now" in partition.note
+    assert set(cluster.node(left).plane.status(CLUSTER_GROUP).voters) == {left}
+    cluster.send(b"alone")
+    assert cluster.read(21) == [*values, b"alone"]
+    # Those that were lost come back with nothing, under the same ids.
+    cluster.start(*gone)
+    cluster.in_sync(left, {1, 2, 3})
+    topic = cluster.node(left).machine.topics["t"].id
+    for group in (CLUSTER_GROUP, f"{topic}/0"):
+        cluster.until(
+            lambda group=group: set(cluster.node(left).plane.status(group).voters) == {1, 2, 3}  # type: ignore[misc]
+        )
+    cluster.send(b"together")
+    # The survivor may go now: the others have everything.
+    cluster.world.brokers[left - 1].is_kept_down = True
+    cluster.world.brokers[left - 1].kill()
+    assert cluster.read(22) == [*values, b"alone", b"together"]
+
+
+def test_recovering_at_once_waits_until_it_is_known_who_is_gone(cluster: Cluster) -> None:
+    cluster.create()
+    cluster.send(b"a")
+    left = cluster.leader(1) % 3 + 1
+    cluster.lose(*({1, 2, 3} - {left}))
+    cluster.until(lambda: not cluster.node(left).liveness.is_linked(left % 3 + 1))
+    cluster.until(lambda: not cluster.node(left).liveness.is_linked((left + 1) % 3 + 1))
+    (partition,) = recover(cluster, left).partitions
+    assert partition.leader == left
+    assert cluster.state(left).leader == left
+    cluster.send(b"b")
+    assert cluster.read(2) == [b"a", b"b"]
+
+
+def test_a_second_time_there_is_nothing_left_to_do(cluster: Cluster) -> None:
+    cluster.create()
+    cluster.lose(2, 3)
+    cluster.world.run_for(5)
+    recover(cluster, 1)
+    before = generations(cluster, 1)
+    assert min(before) >= FORCED
+    told = recover(cluster, 1)
+    assert (told.partitions, told.cluster_note) == ([], "")
+    assert generations(cluster, 1) == before
+
+
+def test_only_the_topics_that_are_named(cluster: Cluster) -> None:
+    cluster.create()
+    cluster.lose(2, 3)
+    cluster.world.run_for(5)
+    told = recover(cluster, 1, topics=["u"])
+    assert told.partitions == []
+    assert told.cluster_note != ""
+
+
+def down(cluster: Cluster, *numbers: int) -> None:
+    for number in numbers:
+        cluster.world.brokers[number - 1].is_kept_down = True
+        cluster.world.brokers[number - 1].kill()
+
+
+def test_empty_disks_recover_nothing(cluster: Cluster) -> None:
+    """What they would go on from is nothing, and who comes back would take that over."""
+    cluster.create()
+    cluster.send(b"a")
+    down(cluster, 1, 2, 3)
+    cluster.world.brokers[0].wipe()
+    cluster.start(1)
+    cluster.world.run_for(2)
+    for accept_loss in (False, True):
+        with pytest.raises(InvalidRequestError, match="no broker that is there has kept its data"):
+            recover(cluster, 1, accept_loss=accept_loss)
+    assert cluster.node(1).plane.status(CLUSTER_GROUP).generation == 0
+    cluster.start(2, 3)
+    cluster.in_sync(2, {1, 2, 3})
+    assert cluster.read(1) == [b"a"]
+
+
+@pytest.mark.parametrize("asked", ["survivor", "lost"])
+def test_two_empty_disks_beside_it_are_no_majority(cluster: Cluster, asked: str) -> None:
+    """They have links, and no data: whichever of the three is asked, the survivor goes on."""
+    cluster.create()
+    cluster.send(b"a")
+    cluster.lose(1, 2)
+    cluster.start(1, 2)
+    cluster.until(lambda: cluster.node(1).liveness.is_linked(3))
+    cluster.until(lambda: cluster.node(3).liveness.is_linked(1))
+    told = recover(cluster, 3 if asked == "survivor" else 1)
+    assert "brokers 1, 2 are gone: broker 3 votes alone" in told.cluster_note
+    (partition,) = told.partitions
+    assert (partition.leader, partition.may_lose, partition.failure) == (3, False, None)
+    cluster.in_sync(3, {1, 2, 3})
+    cluster.send(b"b")
+    assert cluster.read(2) == [b"a", b"b"]
+    assert len({cluster.node(n).machine.cluster_id for n in (1, 2, 3)}) == 1
+
+
+def test_what_would_be_done_can_be_asked_first(cluster: Cluster) -> None:
+    cluster.create()
+    cluster.send(b"a")
+    cluster.lose(1, 2)
+    cluster.world.run_for(5)
+    before = generations(cluster, 3)
+    told = recover(cluster, 3, dry_run=True)
+    assert "broker 3 votes alone" in told.cluster_note
+    (partition,) = told.partitions
+    assert "nothing that was acknowledged is lost" in partition.note
+    assert (partition.leader, partition.log_end_offset) == (None, 1)
+    assert generations(cluster, 3) == before
+
+
+def test_who_was_down_meanwhile_does_not_lead_without_the_operators_word(
+    cluster: Cluster,
+) -> None:
+    """It takes itself for in sync: that it is not was agreed on without it."""
+    cluster.create(copies=3)
+    cluster.send(b"a")
+    left = cluster.leader(1) % 3 + 1
+    others = {1, 2, 3} - {left}
+    down(cluster, left)
+    cluster.in_sync(min(others), others)
+    cluster.send(b"b", b"c")
+    cluster.lose(*others)
+    cluster.start(left)
+    cluster.world.run_for(5)
+    assert set(cluster.node(left).plane.status(CLUSTER_GROUP).voters) == {1, 2, 3}
+    told = recover(cluster, left)
+    assert told.needs_loss
+    assert "is not known here, and would be lost" in told.cluster_note
+    assert not cluster.node(left).plane.leads(CLUSTER_GROUP), "nothing was done"
+    told = recover(cluster, left, accept_loss=True)
+    (partition,) = told.partitions
+    assert partition.leader == left
+    assert partition.may_lose
+    assert "what these acknowledged after that is lost" in partition.note
+    assert cluster.state(left).unclean_epoch == cluster.state(left).leader_epoch
+    cluster.send(b"d")
+    assert cluster.read(2) == [b"a", b"d"]
+
+
+def test_who_stood_still_meanwhile_does_not_lead_without_the_operators_word(
+    cluster: Cluster,
+) -> None:
+    """When it goes on it finds all links closed: that tells nothing of when."""
+    cluster.create(copies=3)
+    cluster.send(b"a")
+    left = cluster.leader(1) % 3 + 1
+    others = {1, 2, 3} - {left}
+    cluster.world.brokers[left - 1].pause()
+    cluster.in_sync(min(others), others)
+    cluster.send(b"b")
+    cluster.lose(*others)
+    cluster.world.brokers[left - 1].resume()
+    cluster.world.run_for(5)
+    assert recover(cluster, left).needs_loss
+
+
+def test_who_was_cut_off_does_not_lead_without_the_operators_word(cluster: Cluster) -> None:
+    cluster.create(copies=3)
+    cluster.send(b"a")
+    left = cluster.leader(1) % 3 + 1
+    others = {1, 2, 3} - {left}
+    machine = cluster.world.brokers[left - 1]
+    cluster.world.network.partition(
+        [machine.name], [cluster.world.brokers[n - 1].name for n in others]
+    )
+    cluster.in_sync(min(others), others)
+    cluster.lose(*others)
+    cluster.world.run_for(5)
+    assert recover(cluster, left).needs_loss
+
+
+def test_the_newest_that_any_broker_has_counts() -> None:
+    """Of five brokers the three that are lost are a majority; of the two left one knows more."""
+    with World(9, brokers=5) as world:
+        cluster = Cluster(world)
+        cluster.create(copies=3)
+        cluster.send(b"a")
+        state = cluster.state(1)
+        stale, good, third = state.replicas
+        down(cluster, stale)
+        cluster.until(
+            lambda: (
+                set(cluster.state(good).isr) == {good, third}
+                and cluster.state(good).leader in {good, third}
+            )
+        )
+        cluster.send(b"b")
+        lost = set(range(1, 6)) - {stale, good}
+        cluster.lose(*lost)
+        cluster.start(stale)
+        cluster.until(lambda: cluster.node(stale).liveness.is_linked(good))
+        (partition,) = recover(cluster, stale).partitions
+        assert (partition.leader, partition.may_lose) == (good, False)
+        assert cluster.read(2) == [b"a", b"b"]
+
+
+def test_the_last_one_may_have_been_started_again(cluster: Cluster) -> None:
+    """Then it cannot know what the others did meanwhile, and has lost nothing if that is nothing.
+
+    Nor what was agreed on, until it may count on itself alone.
+    """
+    cluster.create(partitions=3)
+    cluster.send(b"a")
+    cluster.world.run_for(1)
+    down(cluster, 1, 2, 3)
+    cluster.lose(2, 3)
+    cluster.start(1)
+    cluster.world.run_for(5)
+    told = recover(cluster, 1)
+    assert (told.partitions, told.needs_loss) == ([], True)
+    told = recover(cluster, 1, accept_loss=True)
+    assert [(part.partition, part.leader, part.failure) for part in told.partitions] == [
+        (number, 1, None) for number in range(3)
+    ]
+    cluster.send(b"b")
+    assert cluster.read(2) == [b"a", b"b"]
+
+
+def unclean(cluster: Cluster) -> int:
+    """A partition whose only member in sync is lost; who is left."""
+    cluster.create(copies=2)
+    cluster.send(b"a")
+    leader = cluster.leader(1)
+    (other,) = set(cluster.state(leader).replicas) - {leader}
+    down(cluster, other)
+    cluster.in_sync(leader, {leader})
+    cluster.send(b"only the leader has this")
+    cluster.lose(leader)
+    cluster.start(other)
+    cluster.world.run_for(5)
+    return other
+
+
+def test_without_a_replica_in_sync_it_says_what_would_be_lost_and_does_nothing(
+    cluster: Cluster,
+) -> None:
+    left = unclean(cluster)
+    assert cluster.state(left).leader != left
+    (partition,) = recover(cluster, left).partitions
+    assert f"broker {left} has the records below offset 1" in partition.note
+    assert "repeat with --accept-loss" in partition.note
+    assert (partition.may_lose, partition.leader) == (True, None)
+    assert cluster.state(left).leader != left
+
+
+def test_with_the_operators_word_it_goes_on_from_what_is_left(cluster: Cluster) -> None:
+    left = unclean(cluster)
+    (partition,) = recover(cluster, left, accept_loss=True).partitions
+    assert (partition.leader, partition.may_lose) == (left, True)
+    cluster.send(b"b")
+    assert cluster.read(2) == [b"a", b"b"]
+
+
+def alone(cluster: Cluster) -> tuple[int, int]:
+    """A partition with one replica, whose disk is lost: who had it, and another broker."""
+    cluster.create(copies=1)
+    cluster.send(b"a", b"b")
+    had = cluster.leader(1)
+    cluster.world.run_for(6)
+    cluster.lose(had)
+    other = had % 3 + 1
+    cluster.world.run_for(5)
+    return had, other
+
+
+def only(told: RecoverClusterResponse) -> RecoveredPartition:
+    (partition,) = told.partitions
+    return partition
+
+
+@pytest.mark.parametrize("asked", ["the one that had it", "another"])
+def test_the_only_copy_comes_back_empty_with_the_operators_word(
+    cluster: Cluster, asked: str
+) -> None:
+    had, other = alone(cluster)
+    epoch = cluster.node(other).gossip.told[cluster.node(other).machine.topics["t"].id, 0]
+    cluster.start(had)
+    cluster.until(lambda: cluster.node(had).membership.is_in)
+    broker = had if asked == "the one that had it" else other
+    partition = only(recover(cluster, broker))
+    assert (partition.may_lose, partition.leader) == (True, None)
+    assert "begins again at offset 0" in partition.note
+    partition = only(recover(cluster, broker, accept_loss=True))
+    assert (partition.leader, partition.failure, partition.log_end_offset) == (had, None, 0)
+    cluster.until(lambda: cluster.state(had).leader == had)
+    assert cluster.state(had).leader_epoch > epoch.leader_epoch, "clients follow"
+    cluster.send(b"c")
+    assert cluster.read(1) == [b"c"]
+    assert recover(cluster, other).partitions == []
+
+
+def test_the_only_copy_needs_a_broker_to_come_back_to(cluster: Cluster) -> None:
+    had, other = alone(cluster)
+    partition = only(recover(cluster, other, accept_loss=True))
+    assert partition.failure is not None
+    assert f"none of the brokers that store it ({had}) is there" in partition.failure.message
+
+
+def test_a_plan_that_came_too_late_changes_nothing(cluster: Cluster) -> None:
+    cluster.create()
+    leader = cluster.leader(1)
+    recovery = cluster.node(leader).recovery
+    (group,) = cluster.node(leader).partitions.members
+    with pytest.raises(LeaderNotAvailableError, match="it changed meanwhile"):
+        on(cluster, leader, recovery.revive(ReviveRequest(group=group, generation=0)))
+    with pytest.raises(InvalidRequestError, match="has no part in"):
+        on(cluster, leader, recovery.revive(ReviveRequest(group="x/0", generation=0)))
