@@ -50,6 +50,8 @@ class BrokerConfig:
     log_cleaner_io_max_bytes_per_second: int = 0
     log_retention_check_interval_ms: int = 300_000
     log_scrub_interval_ms: int = 604_800_000
+    logging_format: str = "text"
+    logging_level: str = "info"
     max_connections: int = 10_000
     offsets_retention_minutes: int = 10_080
     offsets_topic_num_partitions: int = 16

@@ -9,8 +9,11 @@ from typing import Any, Final
 
 from raftlog import limits
 from raftlog.config.address import Address, parse_address
-from raftlog.config.keys import HIDDEN, INT64_MAX, ConfigKey, hidden, number
+from raftlog.config.keys import HIDDEN, INT64_MAX, ConfigKey, hidden, number, word
 from raftlog.config.voters import BROKER_ID_MAX, parse_voters, show_voters
+
+LOGGING_FORMATS: Final = ("text", "json")
+LOGGING_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 def _optional_address(text: str) -> Address | None:
@@ -267,6 +270,19 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "ms",
         "How often, at least, every stored batch is read and checked for damage, at up to 4 MiB a "
         "second; 0 means never.",
+    ),
+    word(
+        "logging.format",
+        "text",
+        LOGGING_FORMATS,
+        "The form of the broker's own log on stderr: one line per event, with the time in UTC, or "
+        "one JSON object per line (time, level, logger, message, traceback).",
+    ),
+    word(
+        "logging.level",
+        "info",
+        LOGGING_LEVELS,
+        "The least level that the broker logs.",
     ),
     number(
         "max.connections",

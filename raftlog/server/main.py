@@ -10,25 +10,24 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from raftlog.clock import SystemClock
 from raftlog.config import Address, BrokerConfig
 from raftlog.disk import Disk, OsDisk
 from raftlog.errors import RaftlogError, StorageFailedError
 from raftlog.failpoints import VARIABLE, FailpointDisk, Failpoints
-from raftlog.server import failpoints
+from raftlog.server import failpoints, log_lines
 from raftlog.server.broker import REAL, Broker, Surroundings
 from raftlog.server.listener import address_of, bind
 
 logger = logging.getLogger("raftlog")
 
-LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
-
-def run(config: BrokerConfig, *, log_level: int = logging.INFO) -> int:
+def run(config: BrokerConfig) -> int:
     """Run a broker until SIGTERM or SIGINT. The exit status: 0, or 1 with the reason on stderr."""
-    logging.basicConfig(level=log_level, format=LOG_FORMAT, stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(log_lines.formatter(config.logging_format))
+    logging.basicConfig(level=config.logging_level.upper(), handlers=[handler])
     _raise_file_limit()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:

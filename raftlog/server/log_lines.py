@@ -1,0 +1,66 @@
+"""The format of a broker's log lines: UTC time, level, logger, message; or JSON.
+
+Every line is formatted here, so this is where text from outside is made harmless: a control
+character, such as a newline in the name that a client gives itself, becomes an escape, and one
+event is one line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+# C0 and C1 controls, line and paragraph separators, and what reverses the direction of text.
+_CONTROLS: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
+
+
+def escaped(text: str) -> str:
+    """``text`` with control characters as escapes, such as ``\\n``."""
+    return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+class TextFormatter(logging.Formatter):
+    """``2026-11-23T02:45:02.136Z INFO raftlog.server.broker: message``, and a traceback below."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        head = f"{_time(record)} {record.levelname} {record.name}: {escaped(record.getMessage())}"
+        if record.exc_info:
+            head += "".join(f"\n  {line}" for line in self._traceback(record))
+        return head
+
+    def _traceback(self, record: logging.LogRecord) -> list[str]:
+        """Its lines. The text of an exception may be from outside: it is part of a line."""
+        assert record.exc_info is not None
+        lines = self.formatException(record.exc_info).split("\n")
+        return [escaped(line) for line in lines]
+
+
+class JsonFormatter(TextFormatter):
+    """One JSON object per line: time, level, logger, message, and traceback if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": escaped(record.getMessage()),
+        }
+        if record.exc_info:
+            line["traceback"] = "\n".join(self._traceback(record))
+        return json.dumps(line, ensure_ascii=False)
+
+
+def formatter(name: str) -> logging.Formatter:
+    """The formatter for a value of the setting ``logging.format``."""
+    return JsonFormatter() if name == "json" else TextFormatter()
+
+
+def _time(record: logging.LogRecord) -> str:
+    """UTC, in milliseconds, as RFC 3339 has it."""
+    time = datetime.fromtimestamp(record.created, UTC)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
