@@ -15,6 +15,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from threading import Lock as ThreadLock
 from typing import Final, Protocol
 
@@ -94,6 +95,10 @@ class Disk(Protocol):
 
     def lock(self, path: str) -> Lock:
         """Take an exclusive lock; ``BlockingIOError`` when another holds it."""
+        ...
+
+    def mutex(self) -> AbstractContextManager[object]:
+        """A lock for threads that use the same files; one that has it may work on the disk."""
         ...
 
     def free_bytes(self, path: str) -> int: ...
@@ -287,6 +292,9 @@ class OsDisk:
             os.close(fd)
             raise
         return OsLock(fd)
+
+    def mutex(self) -> AbstractContextManager[object]:
+        return ThreadLock()
 
     def free_bytes(self, path: str) -> int:
         status = os.statvfs(path)

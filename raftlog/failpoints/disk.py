@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Final, TypeVar
 
 from raftlog.disk import TEMPORARY_SUFFIX, Disk, File, Lock
@@ -182,6 +182,9 @@ class FailpointDisk:
 
     def lock(self, path: str) -> Lock:
         return self._disk.lock(path)
+
+    def mutex(self) -> AbstractContextManager[object]:
+        return self._disk.mutex()
 
     def free_bytes(self, path: str) -> int:
         return self._disk.free_bytes(path)

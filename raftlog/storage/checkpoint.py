@@ -14,7 +14,6 @@ of the truth. Two slots, so that a torn or rotten one leaves the write before it
 from __future__ import annotations
 
 import struct
-import threading
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -114,7 +113,7 @@ class CheckpointFile:
         self._disk = disk
         self._file: File | None = None
         self._sequence = 0
-        self._lock = threading.Lock()  # the log's owner and its tickets both write
+        self._lock = disk.mutex()  # the log's owner and its tickets both write
         self._is_unsynced = False  # whether ``latest`` may be in the page cache only
         self.latest = Checkpoint()
 
@@ -169,7 +168,12 @@ class CheckpointFile:
         return self._sequence > 0
 
     def prepare(self) -> None:
-        """Make the file with all its room, so that later writes need none. May raise ENOSPC."""
+        """Make the file with all its room, so that later writes need none. May raise ENOSPC.
+
+        Waits for no thread where the file is open already: appending must go on beside a sync.
+        """
+        if self._file is not None:
+            return
         with self._lock:
             if self._file is None:
                 self._open()

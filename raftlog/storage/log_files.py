@@ -8,7 +8,6 @@ Both can be rebuilt from the log, so damage to them is noted and mended, never f
 
 from __future__ import annotations
 
-import threading
 from typing import Any, Final
 
 from raftlog.disk import NO_ROOM, Disk
@@ -33,7 +32,7 @@ class LogFiles:
         # Every producer that wrote below is in a durable snapshot (or in the log from there on).
         self.snapshot_offset: Offset = 0
         self._disk = disk
-        self._lock = threading.Lock()  # tickets of two kinds write snapshots
+        self._lock = disk.mutex()  # tickets of two kinds write snapshots
 
     def _path(self, name: str) -> str:
         return f"{self.directory}/{name}"

@@ -6,9 +6,8 @@ runs it elsewhere and then hands it back. ``run`` raises ``OSError``.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,7 +74,10 @@ class DropTicket:
     snapshot: tuple[Offset, dict[str, Any]] | None = None
     anchor: Anchor | None = None  # what the first batch that is left follows from
     is_done: bool = False
-    _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _turn: AbstractContextManager[object] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._turn = self.disk.mutex()
 
     def run(self) -> None:
         """Do the work, once: a second call waits for the first. One that failed is done again."""

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from random import Random
+from threading import Lock
 from typing import Final
 
 from raftlog.disk import TEMPORARY_SUFFIX
@@ -108,8 +110,8 @@ class SimFile:
         self._size = max(self._size, position + written)
 
     def _lacking(self, end: int) -> int:
-        """Overwriting takes no room."""
-        growth = end - len(self._node.data)
+        """Overwriting takes no room, nor does writing where some was reserved."""
+        growth = end - self._node.allocated_bytes
         return growth - self._disk.free_bytes(self._path) if growth > 0 else 0
 
     def pread(self, size: int, position: int) -> bytes:
@@ -118,6 +120,8 @@ class SimFile:
 
     def truncate(self, size: int) -> None:
         self._check("truncate")
+        if size < len(self._node.data):
+            self._node.reserved_end = 0
         self._node.change(Change(size, None))
         self._size = size
 
@@ -151,6 +155,9 @@ class SimDisk:
         self.capacity_bytes = capacity_bytes  # of all files' bytes; may be changed at any time
         self.faults: list[Fault] = []
         self.changes = 0  # operations of ``CHANGES`` so far: the points at which to end a process
+        # Called with each operation and its path before it begins; may hold it up, or raise.
+        self.before: Callable[[str, str], None] | None = None
+        self.make_mutex: Callable[[], AbstractContextManager[object]] = Lock
         self.process = 0
         self._stopped = False
         self._root = CachedDirectory()
@@ -216,6 +223,8 @@ class SimDisk:
 
     def strike(self, operation: str, path: str) -> Fault | None:
         """The fault that an operation meets; counts it."""
+        if self.before is not None:
+            self.before(operation, path)
         if self._stopped:
             raise Stopped
         self.changes += operation in CHANGES
@@ -326,13 +335,27 @@ class SimDisk:
         self._locks.add(path)
         return SimLock(self._locks, path)
 
+    def mutex(self) -> AbstractContextManager[object]:
+        return self.make_mutex()
+
+    @property
+    def used_bytes(self) -> int:
+        """Of all files, with the room that is reserved for them."""
+        return sum(file.allocated_bytes for file in self._root.files())
+
     def free_bytes(self, path: str) -> int:  # noqa: ARG002 - one disk, one capacity
         if self.capacity_bytes is None:
             return FREE_BYTES
-        return max(0, self.capacity_bytes - sum(len(file.data) for file in self._root.files()))
+        return max(0, self.capacity_bytes - self.used_bytes)
 
-    def reserve(self, path: str, size: int) -> None:  # noqa: ARG002 - as one that cannot do this
-        self._file(path)
+    def reserve(self, path: str, size: int) -> None:
+        """What is reserved lasts until the file is shortened, or the power fails."""
+        self._check("reserve", path)
+        file = self._file(path)
+        end = len(file.data) + size
+        if end - file.allocated_bytes > self.free_bytes(path):
+            raise _os_error(errno.ENOSPC, path)
+        file.reserved_end = max(file.reserved_end, end)
 
 
 def _parts(path: str) -> list[str]:

@@ -43,6 +43,11 @@ class CachedFile:
     data: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     pending: list[Change] = field(default_factory=list)
+    reserved_end: int = 0  # room is taken up to there, though the file may end before
+
+    @property
+    def allocated_bytes(self) -> int:
+        return max(len(self.data), self.reserved_end)
 
     def change(self, change: Change) -> None:
         change.apply(self.data)
@@ -82,6 +87,7 @@ class CachedFile:
                 size = len(working)
         image.extend(bytes(max(0, size - len(image))))
         self.data, self.durable, self.pending = image[:size], image[:size], []
+        self.reserved_end = 0
 
 
 def _copy_sector(source: bytearray, target: bytearray, sector: int) -> None:

@@ -7,13 +7,16 @@ that has an end ends by itself; the world's ``heal`` ends all of them at once.
 
 from __future__ import annotations
 
+import copy
 import errno
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final, TypeAlias
 
 from raftlog.testing.disk import CHANGES, Fault
+from raftlog.testing.simulator.hanging import Hang
 from raftlog.testing.simulator.loop import NodeLoop
 from raftlog.testing.simulator.process import BrokerMachine
 from raftlog.testing.simulator.world import World
@@ -24,14 +27,25 @@ CUT_S_MAX: Final = 6.0
 ALONE_S: Final = 4.5  # cut off for so long, a broker has left the in-sync replicas
 STRANDED_S_MAX: Final = 16.0  # others have elected a leader, and have committed
 JUMP_MS_MAX: Final = 3_600_000
+APART_SHARE: Final = 0.25  # of seeds have one of those faults
+JOURNAL: Final = "*/consensus.journal*"
+HANGS: Final[Mapping[str, Callable[[], Hang]]] = {
+    "data disk": lambda: Hang(spares=JOURNAL),
+    "journal": lambda: Hang(JOURNAL),
+    "disk": Hang,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
-    """``kinds``: names from ``KINDS``. ``every_s``: between two faults, on average."""
+    """``kinds``: names from ``KINDS``. ``every_s``: between two faults, on average.
+
+    ``apart``: names from ``APART``, each with its own such average.
+    """
 
     kinds: tuple[str, ...]
     every_s: float
+    apart: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def draw(cls, random: Random, *, brokers: int) -> FaultPlan:
@@ -39,6 +53,15 @@ class FaultPlan:
         possible = [kind for kind in KINDS if brokers > 1 or kind not in OF_CLUSTERS]
         kinds = tuple(kind for kind in possible if random.random() < 0.4)
         return cls(kinds=kinds, every_s=random.choice((0.2, 0.5, 1.5)))
+
+    def with_apart(self, seed: int) -> FaultPlan:
+        """Kinds that have chance of their own: whether they are there changes nothing else."""
+        drawn = {}
+        for kind in APART:
+            random = Random(f"{seed}/{kind}")
+            if random.random() < APART_SHARE:
+                drawn[kind] = random.choice((1.5, 4.0))
+        return replace(self, apart=drawn)
 
 
 class Nemesis:
@@ -67,6 +90,11 @@ class Nemesis:
     def start(self) -> None:
         if self._plan.kinds:
             self._next()
+        for kind, every_s in self._plan.apart.items():
+            one = copy.copy(self)
+            one.random = self.world.random(f"faults/{kind}")
+            one._plan = FaultPlan(kinds=(kind,), every_s=every_s)
+            one._next()
 
     def stop(self) -> None:
         """No more faults, and no more ends of faults: what is wrong stays wrong until ``heal``."""
@@ -78,7 +106,7 @@ class Nemesis:
     def _strike(self) -> None:
         kind = self.random.choice(self._plan.kinds)
         machine = self.random.choice(self.world.brokers)
-        if KINDS[kind](self, machine):
+        if (KINDS.get(kind) or APART[kind])(self, machine):
             self.counts[kind] = self.counts.get(kind, 0) + 1
         self._next()
 
@@ -219,6 +247,21 @@ def slow_disk(nemesis: Nemesis, machine: BrokerMachine) -> bool:
     return True
 
 
+def hung_disk(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    """Syncs do not end: of the data, of the journal or of both, for some seconds or for good."""
+    if machine.is_disk_hung:
+        return False
+    random = nemesis.random
+    what = random.choice(tuple(HANGS))
+    hang = HANGS[what]()
+    seconds = random.choice((2.0, 8.0, math.inf))
+    machine.hang(hang)
+    nemesis.world.trace(f"{machine.name}: its {what} hangs for {seconds} s")
+    if seconds < math.inf:
+        nemesis.later(seconds, hang.end)
+    return True
+
+
 def wipe(nemesis: Nemesis, machine: BrokerMachine) -> bool:
     if not nemesis.may_wipe(machine):
         return False
@@ -352,4 +395,6 @@ KINDS: Final[Mapping[str, FaultKind]] = {
         clock_jump,
     )
 }
+# Each draws from a stream of its own, so that seeds stay what they were when it was added.
+APART: Final[Mapping[str, FaultKind]] = {"hung_disk": hung_disk}
 OF_CLUSTERS: Final = frozenset(("power_cut_of_all", "wipe", "netsplit", "strand"))

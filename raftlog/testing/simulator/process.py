@@ -17,9 +17,10 @@ from raftlog.client.host import Host
 from raftlog.config import Address
 from raftlog.errors import RaftlogError, StorageFailedError
 from raftlog.testing.disk import SimDisk, Stopped
+from raftlog.testing.simulator.hanging import Hang
 from raftlog.testing.simulator.loop import NodeLoop, SimLoop
 from raftlog.testing.simulator.network import SimNetwork, SimSocket
-from raftlog.testing.simulator.workers import SimWorkers
+from raftlog.testing.simulator.workers import DiskTurns, Interleaving, SimWorkers
 from raftlog.types import TimestampMs
 
 WORLD_BEGAN_MS: Final[TimestampMs] = 1_700_000_000_000
@@ -44,6 +45,7 @@ class Surroundings(Protocol):
     time: SimLoop
     network: SimNetwork
     control: NodeLoop  # never dies: what supervisors and faults run on
+    interleaving: float  # the share of disk work that lets time pass between its operations
 
     @property
     def addresses(self) -> Mapping[int, Address]:
@@ -73,11 +75,7 @@ class SimClock:
 
 
 class MachineDisk(SimDisk):
-    """A disk that knows how much it holds."""
-
-    @property
-    def used_bytes(self) -> int:
-        return sum(len(file.data) for file in self._root.files())
+    """A disk whose process may be about to end."""
 
     def stop(self) -> None:
         """Do nothing more for the process that has it, which is ending."""
@@ -182,6 +180,11 @@ class BrokerMachine(Machine):
         self.is_kept_down = False  # the supervisor leaves it alone
         self._make_broker = make_broker
         self._boot_s = boot_s
+        self._hangs: list[Hang] = []
+        self._turns: DiskTurns | None = None  # of the process that runs now
+        self._interleaving = Interleaving(
+            random=world.random(f"{self.name}/interleaving"), share=world.interleaving
+        )
         self._wanted = 0  # the boot that the supervisor waits for: others are out of date
 
     # -- what a broker is built from ---------------------------------------------------------------
@@ -190,7 +193,11 @@ class BrokerMachine(Machine):
         """What stands in for ``Workers`` in the process that runs now."""
         assert loop is self.loop, name
         return SimWorkers(
-            self.loop, count=count, delay_s=self.latency.draw, chance=self.random.random
+            self.loop,
+            count=count,
+            delay_s=self.latency.draw,
+            chance=self.random.random,
+            turns=self._turns,
         )
 
     def listening(self) -> SimSocket:
@@ -207,8 +214,14 @@ class BrokerMachine(Machine):
     def _die(self) -> None:
         """The process ends within one of its own calls: the rest of that call changes nothing."""
         self.disk.stop()
-        self.loop.kill()
+        self._end_process()
         self.world.control.call_soon(self._died, self.loop)
+
+    def _end_process(self) -> None:
+        """Its event loop and its threads do nothing more."""
+        self.loop.kill()
+        if self._turns is not None:
+            self._turns.abandon()
 
     def _died(self, loop: NodeLoop) -> None:
         if self.loop is loop and self.has_power:
@@ -227,8 +240,27 @@ class BrokerMachine(Machine):
         if self.is_running or not self.has_power:
             return
         self._start()
+        self._turns = DiskTurns(
+            self.loop,
+            self.disk,
+            hangs=self._hangs,
+            interleaving=self._interleaving,
+            pause_s=self._pause_s,
+        )
         self.loop.on_stopped = self._die
         self.loop.create_task(self._run())
+
+    def _pause_s(self) -> float:
+        """Between two operations of one piece of work on the disk."""
+        return self._interleaving.random.expovariate(1 / self.latency.mean_s)
+
+    def hang(self, hang: Hang) -> None:
+        """Let operations on the disk not end until ``hang`` is over, or ``heal``."""
+        self._hangs.append(hang)
+
+    @property
+    def is_disk_hung(self) -> bool:
+        return any(not hang.is_over for hang in self._hangs)
 
     def start_later(self, seconds: float) -> None:
         """Start it in a while, unless something else happens to it until then."""
@@ -253,7 +285,7 @@ class BrokerMachine(Machine):
         """SIGKILL; the supervisor starts it again in ``RESTART_S``."""
         if self.is_running:
             self.world.trace(f"{self.name} is killed")
-            self.loop.kill()
+            self._end_process()
             self._ended()
 
     def _ended(self) -> None:
@@ -266,7 +298,7 @@ class BrokerMachine(Machine):
         """The host is off: what was not synced may be lost. It stays off until ``power_on``."""
         self.world.trace(f"{self.name} loses power")
         self.has_power = False
-        self.loop.kill()
+        self._end_process()
         self.world.network.power_failed(self.loop)
         self.broker = None
         self.disk.power_cut()
@@ -280,6 +312,8 @@ class BrokerMachine(Machine):
 
     def heal(self) -> None:
         """End every fault: of the disk, of the power, of the process's scheduling."""
+        for hang in self._hangs:
+            hang.end()
         self.disk.faults.clear()
         self.disk.capacity_bytes = None
         self.latency.stall_chance = 0.0
@@ -293,6 +327,10 @@ class BrokerMachine(Machine):
         self.kill()
         self.world.trace(f"{self.name} loses its disk")
         self.disk = MachineDisk(self.world.random(f"{self.name}/disk/{self.boots}"))
+
+    def bury(self) -> None:
+        self._end_process()
+        super().bury()
 
     def stop(self) -> None:
         """SIGTERM: an orderly end, after which the supervisor starts it again."""

@@ -23,7 +23,7 @@ from raftlog.storage.recovery import live_bases
 from raftlog.storage.segment import LOG_SUFFIX, base_offsets, file_name
 from raftlog.testing.simulator.checker import Dump, Ending, Violation, check
 from raftlog.testing.simulator.compacted_checker import check_compacted
-from raftlog.testing.simulator.faults import FaultPlan, Nemesis
+from raftlog.testing.simulator.faults import HANGS, FaultPlan, Nemesis
 from raftlog.testing.simulator.history import Outcome, Poll, Seen, Send
 from raftlog.testing.simulator.loop import SimulationError
 from raftlog.testing.simulator.network import Latency
@@ -55,6 +55,9 @@ CONVERGENCE_LOOK_S: Final = 1.0  # between two looks at all logs
 SYNC_S: Final = 2.0  # for what is written to be durable everywhere, and known to be
 LIGHT_DURATION_S: Final = 4.0
 STRANDED_LONGER_S: Final = 12.0  # for a stranded broker to be outlived
+INTERLEAVINGS: Final = (0.0, 0.0, 0.2, 1.0)
+SLOW_SHARE: Final = 0.2  # of the brokers of a core have disks that stall now and then
+SICK_SHARE: Final = 0.5  # of the brokers outside of a core have a bad disk, and nothing else
 QUIET_S: Final = 10.0  # for brokers to learn who leads what: longer than any of their timeouts
 PROGRESS_LIMIT_S: Final = 60.0  # for every client of a healed core to get on
 
@@ -74,6 +77,7 @@ class Scenario:
     workload: WorkloadPlan
     last_words: str  # how brokers end before their files are looked at
     replacement_ms: int = 600_000  # after which a witness takes the place of a replica that is gone
+    interleaving: float = 0.0  # the share of disk work that lets time pass in the middle
     light: bool = False  # short, and with a light workload
 
     @classmethod
@@ -106,12 +110,13 @@ class Scenario:
             latency=random.choice((Latency(), Latency(0.5e-3, 2e-3), Latency(5e-3, 20e-3))),
             socket_bytes=random.choice((4, 64, 1024)) * limits.KIB,
             slicing=random.choice((0.0, 0.0, 0.5)),
-            faults=FaultPlan.draw(random, brokers=brokers),
+            faults=FaultPlan.draw(random, brokers=brokers).with_apart(seed),
             workload=WorkloadPlan.draw(
                 random, replication_factor=factor, min_isr=min(2, factor) if is_strict else 0
             ),
             last_words=random.choice(("stop", "kill", "power cut")),
             replacement_ms=settings.choice(delays),
+            interleaving=Random(f"{seed}/interleaving").choice(INTERLEAVINGS),
         )
         if brokers > 1:
             scenario = scenario._with_strangers(settings, may_be_longer=duration_s is None)
@@ -192,6 +197,7 @@ def run(
         latency=scenario.latency,
         socket_bytes=scenario.socket_bytes,
         slicing=scenario.slicing,
+        interleaving=scenario.interleaving,
         on_trace=on_trace,
     ) as world:
         workload = verdict.workload = Workload(world, scenario.workload)
@@ -258,6 +264,7 @@ def _progress(
             if machine.name not in core:
                 _freeze(world, random, machine, sorted(core))
     world.heal({*core, *clients})
+    _slow_disks(world, sorted(core))
     world.trace(f"healed for good: {sorted(core)} and {clients}")
     since_ns = world.time.now_ns
 
@@ -276,6 +283,10 @@ def _progress(
 def _freeze(world: World, random: Random, machine: BrokerMachine, core: list[str]) -> None:
     """A broker outside the core has its fault for ever."""
     how = random.choice(("down", "without power", "paused", "mute", "deaf", "cut off"))
+    disks = world.random(f"core/{machine.name}/disk")
+    if disks.random() < SICK_SHARE:
+        _spoil_disk(world, disks, machine)
+        return
     world.trace(f"{machine.name} from now on: {how}")
     if how == "down":
         machine.is_kept_down = True
@@ -289,6 +300,28 @@ def _freeze(world: World, random: Random, machine: BrokerMachine, core: list[str
             world.network.cut(machine.name, host, one_way=True)
         if how in {"deaf", "cut off"}:
             world.network.cut(host, machine.name, one_way=True)
+
+
+def _slow_disks(world: World, core: list[str]) -> None:
+    """A core may have disks that stall now and then: it has to work all the same."""
+    for machine in world.brokers:
+        random = world.random(f"core/{machine.name}/latency")
+        if machine.name in core and random.random() < SLOW_SHARE:
+            machine.latency.stall_chance, machine.latency.stall_s = 0.1, random.choice((0.1, 0.5))
+            world.trace(f"{machine.name}'s disk stalls for {machine.latency.stall_s} s at times")
+
+
+def _spoil_disk(world: World, random: Random, machine: BrokerMachine) -> None:
+    """A broker outside the core works as well as its disk lets it, for ever."""
+    how = random.choice((*HANGS, "full disk", "slow disk"))
+    world.trace(f"{machine.name} from now on has a bad disk: {how}")
+    if how in HANGS:
+        machine.hang(HANGS[how]())
+    elif how == "full disk":
+        machine.disk.capacity_bytes = machine.disk.used_bytes
+    else:
+        machine.latency.stall_chance = random.choice((0.3, 1.0))
+        machine.latency.stall_s = random.choice((1.0, 10.0))
 
 
 def _gets_on(workload: Workload, machine: str, since_ns: int, able: int) -> bool:

@@ -1,22 +1,184 @@
-"""A broker's threads, as events: work is done at one moment of virtual time, some time after it
-was asked for.
+"""A broker's threads, as events in virtual time.
 
-The moment lies anywhere between the start and the end of the delay. So a crash may find the disk as
-it was before, or changed with nobody told; and bytes that are appended while a sync is under way
-may, or may not, be covered by it.
+A piece of work begins anywhere between the start and the end of its delay. So a crash may find the
+disk as it was before, or changed with nobody told; and bytes that are appended while a sync is
+under way may, or may not, be covered by it. Some pieces of work, by chance, let time pass between
+their operations on the disk: anything may happen in between, on the loop and in other threads.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
 from typing import Any, Final
 
 from raftlog.server.workers import Done, Workers
-from raftlog.testing.disk import Stopped
+from raftlog.testing.disk import SimDisk, Stopped
+from raftlog.testing.simulator.hanging import Hang
 from raftlog.testing.simulator.loop import NodeLoop
+from raftlog.testing.simulator.strand import Strand
 
 WAKE_S: Final = 50e-6  # from the queue to a thread
+PAUSES: Final = 0.5  # the share of operations before which work that is interleaved lets time pass
+
+
+@dataclass(slots=True, kw_only=True)
+class Interleaving:
+    """Which pieces of work let time pass in the middle: a share of them, by chance."""
+
+    random: Random
+    share: float
+
+    def is_drawn(self) -> bool:
+        return self.share > 0 and self.random.random() < self.share
+
+    def pauses(self) -> bool:
+        return self.random.random() < PAUSES
+
+
+class _Job:
+    """One piece of work that may be held up."""
+
+    def __init__(self, strand: Strand, then: Callable[[], None]) -> None:
+        self.strand = strand
+        self.then = then
+        self.has_begun = False  # its first operation
+        self.is_rushed = False  # the loop waits for it: no time passes
+        self.stops = 0
+
+    def hold_up(self, let_go: Callable[[Callable[[], None]], object]) -> None:
+        """Wait until what ``let_go`` is given is called, or until the job is rushed."""
+        self.stops += 1
+        stop = self.stops
+        let_go(lambda: self.go_on() if self.stops == stop and not self.strand.is_done else None)
+        self.strand.hold_up()
+        self.stops += 1  # by whatever it was let go: nothing else counts any more
+
+    def go_on(self) -> None:
+        self.strand.resume()
+        if self.strand.is_done:
+            self.then()
+
+
+class DiskTurns:
+    """What happens on a disk while one process has it: to be its ``before`` and its mutexes.
+
+    ``hangs``: those that are not over, and maybe some that are.
+    """
+
+    def __init__(
+        self,
+        loop: NodeLoop,
+        disk: SimDisk,
+        *,
+        hangs: list[Hang],
+        interleaving: Interleaving,
+        pause_s: Callable[[], float],
+    ) -> None:
+        """``pause_s``: how much time the next pause lets pass."""
+        self.loop = loop
+        self._hangs = hangs
+        self._interleaving = interleaving
+        self._pause_s = pause_s
+        self._jobs: dict[Strand, _Job] = {}
+        disk.before = self.before
+        disk.make_mutex = lambda: SimMutex(self)
+
+    def must_divide(self) -> bool:
+        """Whether the next piece of work may be held up in the middle."""
+        self._hangs[:] = [hang for hang in self._hangs if not hang.is_over]
+        return self._interleaving.is_drawn() or bool(self._hangs)
+
+    def run(
+        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]
+    ) -> None:
+        """Run ``work``, which may be held up. ``done`` is told its result, or its error."""
+        result: list[Any] = []
+        strand = Strand(lambda: result.append(work()))
+
+        def then() -> None:
+            if self._jobs.pop(strand, None) is not None:
+                done(result[0] if result else None, strand.error)
+
+        self._jobs[strand] = job = _Job(strand, then)
+        job.go_on()
+
+    def before(self, operation: str, path: str) -> None:
+        """An operation is about to begin."""
+        job = self.current()
+        if job is not None and not job.is_rushed:
+            if job.has_begun and self._interleaving.pauses():
+                job.hold_up(lambda go_on: self.loop.call_later(self._pause_s(), go_on))
+            job.has_begun = True  # when work begins is chance already
+        while (hang := self._holding(operation, path)) is not None:
+            if job is None or job.is_rushed:
+                self._stand_still(hang)
+                return
+            job.hold_up(partial(self._wait_for, hang))
+
+    def current(self) -> _Job | None:
+        """Whose turn it is; None: the loop's."""
+        if Strand.current is None:
+            return None
+        job = self._jobs.get(Strand.current)
+        if job is None:
+            raise Stopped  # a thread of a process that is gone
+        return job
+
+    def _holding(self, operation: str, path: str) -> Hang | None:
+        return next((hang for hang in self._hangs if hang.holds(operation, path)), None)
+
+    def _wait_for(self, hang: Hang, go_on: Callable[[], None]) -> None:
+        hang.when_over(lambda: self.loop.call_soon(go_on))
+
+    def _stand_still(self, hang: Hang) -> None:
+        """The loop waits for a disk that hangs. What it is about to do is done before that."""
+        if self.loop.is_alive and not self.loop.is_paused:
+            self.loop.pause()
+            hang.when_over(self.loop.resume)
+
+    def rush(self, job: _Job, until: Callable[[], bool]) -> None:
+        """The loop waits for ``job``: have it go on, and no time pass, ``until`` that holds."""
+        job.is_rushed = True
+        while not until():
+            job.go_on()
+        job.is_rushed = False
+
+    def abandon(self) -> None:
+        """The process is gone, and its threads with it."""
+        jobs, self._jobs = self._jobs, {}
+        for strand in jobs:
+            strand.abandon()
+
+
+class SimMutex:
+    """A lock between the threads of one process, and its event loop."""
+
+    def __init__(self, turns: DiskTurns) -> None:
+        self._turns = turns
+        self._owner: _Job | None = None
+        self._is_taken = False
+        self._waiting: list[Callable[[], None]] = []
+
+    def __enter__(self) -> None:
+        job = self._turns.current()
+        while self._is_taken:
+            owner = self._owner
+            assert owner is not None and owner is not job, "nobody could ever let go of it"
+            if job is None or job.is_rushed:
+                self._turns.rush(owner, lambda: not self._is_taken)
+            else:
+                job.hold_up(self._waiting.append)
+        self._owner, self._is_taken = job, True
+
+    def __exit__(self, *_error: object) -> None:
+        self._owner, self._is_taken = None, False
+        waiting, self._waiting = self._waiting, []  # all: who was let go otherwise takes no turn
+        for go_on in waiting:
+            self._turns.loop.call_soon(go_on)
 
 
 class SimWorkers(Workers):
@@ -29,14 +191,17 @@ class SimWorkers(Workers):
         count: int,
         delay_s: Callable[[], float],
         chance: Callable[[], float],
+        turns: DiskTurns | None = None,
     ) -> None:
         """``count``: how many pieces of work may be under way at a time. ``delay_s``: how long the
         next one takes, in seconds. ``chance``: as ``random.random``; when within that time.
+        ``turns``: without, work is one step.
         """
         self._loop: NodeLoop = loop
         self._free = count
         self._delay_s = delay_s
         self._chance = chance
+        self._turns = turns
         self._backlog: deque[tuple[Callable[[], Any], Done]] = deque()
 
     def submit(self, work: Callable[[], Any], done: Done) -> None:
@@ -57,17 +222,23 @@ class SimWorkers(Workers):
             self._loop.call_later(before_s, self._perform, work, done, delay_s - before_s)
 
     def _perform(self, work: Callable[[], Any], done: Done, after_s: float) -> None:
-        result, error = self._do(work)
-        if self._loop.is_alive:  # the work may have ended the process
-            self._loop.call_later(after_s, self._finish, done, result, error)
+        def then(result: Any, error: BaseException | None) -> None:
+            if isinstance(error, Stopped):
+                self._loop.on_stopped()
+            elif error is not None and not isinstance(error, Exception):
+                raise error
+            elif self._loop.is_alive:  # the work may have ended the process
+                self._loop.call_later(after_s, self._finish, done, result, error)
 
-    def _do(self, work: Callable[[], Any]) -> tuple[Any, Exception | None]:
+        if self._turns is not None and self._turns.must_divide():
+            self._turns.run(work, then)
+        else:
+            then(*self._do(work))
+
+    def _do(self, work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         try:
             return work(), None
-        except Stopped:
-            self._loop.on_stopped()
-            return None, None
-        except Exception as error:  # noqa: BLE001 - raised, or judged, on the loop
+        except (Exception, Stopped) as error:  # noqa: BLE001 - raised, or judged, on the loop
             return None, error
 
     def _finish(self, done: Done, result: Any, error: Exception | None) -> None:

@@ -91,12 +91,15 @@ class World:
         latency: Latency | None = None,
         socket_bytes: int = 64 * limits.KIB,
         slicing: float = 0.0,
+        interleaving: float = 0.0,
         on_trace: Callable[[str], None] | None = None,
     ) -> None:
         """``make_broker``: starts the broker of a machine, on the machine's loop. ``latency``,
-        ``socket_bytes``, ``slicing``: see ``SimNetwork``. ``on_trace``: hears what happens.
+        ``socket_bytes``, ``slicing``: see ``SimNetwork``. ``interleaving``: the share of disk work
+        that lets time pass between its operations. ``on_trace``: hears what happens.
         """
         self.seed = seed
+        self.interleaving = interleaving
         self.time = SimLoop()
         self.network = SimNetwork(
             self.time,

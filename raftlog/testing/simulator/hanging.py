@@ -1,0 +1,43 @@
+"""Disks that hang: operations that do not end, for minutes or for ever.
+
+What a thread is held up in waits for the hang's end, or the process's. The event loop of a process
+that touches such a disk itself stands still with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Final
+
+SYNCS: Final = frozenset(("sync", "sync_dir"))  # what waits for the device; the rest is cached
+
+
+@dataclass(slots=True)
+class Hang:
+    """``operations`` on paths like ``path`` (as in a shell), and not on those like ``spares``."""
+
+    path: str = "*"
+    spares: str = ""
+    operations: Collection[str] = SYNCS
+    is_over: bool = False
+    _held: list[Callable[[], object]] = field(default_factory=list)
+
+    def holds(self, operation: str, path: str) -> bool:
+        return (
+            not self.is_over
+            and operation in self.operations
+            and fnmatchcase(path, self.path)
+            and not fnmatchcase(path, self.spares)
+        )
+
+    def when_over(self, go_on: Callable[[], object]) -> None:
+        self._held.append(go_on)
+
+    def end(self) -> None:
+        """Let go of what is held up, in the order in which it came."""
+        self.is_over = True
+        held, self._held = self._held, []
+        for go_on in held:
+            go_on()

@@ -1,0 +1,87 @@
+"""A blocking call that can be held up in the middle, with virtual time passing meanwhile.
+
+The call has a thread, but never runs at the same time as the loop: each waits while the other runs.
+So what it does, and when, follows from the loop's decisions alone. One round trip costs about 50 µs
+of real time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import ClassVar
+
+from raftlog.testing.disk import Stopped
+
+
+class Strand:
+    """``resume`` runs the call until it ends or calls ``hold_up``. A strand can be abandoned."""
+
+    current: ClassVar[Strand | None] = None  # whose turn it is; None: the loop's
+    _idle: ClassVar[list[_Thread]] = []
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self.is_done = False
+        self.error: BaseException | None = None  # what escaped from ``work``
+        self._work = work
+        self._thread: _Thread | None = None
+        self._is_abandoned = False
+
+    def resume(self) -> None:
+        """From outside: let the call go on. Returns when it is held up or done."""
+        caller = Strand.current  # the loop, or another call that waits for this one
+        assert caller is not self
+        if self._thread is None:
+            self._thread = Strand._idle.pop() if Strand._idle else _Thread()
+            self._thread.strand = self
+        thread, Strand.current = self._thread, self
+        thread.go_on.release()
+        thread.has_paused.acquire()
+        Strand.current = caller
+        if self.is_done:
+            self._thread = None
+            Strand._idle.append(thread)
+
+    def hold_up(self) -> None:
+        """From within the call: wait for the next ``resume``. Raises ``Stopped`` when abandoned."""
+        assert Strand.current is self and self._thread is not None
+        self._thread.has_paused.release()
+        self._thread.go_on.acquire()
+        if self._is_abandoned:
+            raise Stopped
+
+    def abandon(self) -> None:
+        """The process is gone: the call comes to its end without another operation."""
+        self._is_abandoned = True
+        if self._thread is None:
+            self.is_done = True
+        if not self.is_done:
+            self.resume()
+            assert self.is_done, "an abandoned call is not held up again"
+
+    def run(self) -> None:
+        """On the strand's thread."""
+        try:
+            self._work()
+        except BaseException as error:  # noqa: BLE001 - the loop's to judge
+            self.error = error
+        self.is_done = True
+
+
+class _Thread:
+    """One of the machine's threads, used for one strand after the other."""
+
+    def __init__(self) -> None:
+        self.strand: Strand | None = None
+        self.go_on, self.has_paused = threading.Lock(), threading.Lock()
+        self.go_on.acquire()
+        self.has_paused.acquire()
+        threading.Thread(target=self._live, name="raftlog-strand", daemon=True).start()
+
+    def _live(self) -> None:
+        while True:
+            self.go_on.acquire()
+            assert self.strand is not None
+            self.strand.run()
+            self.strand = None
+            self.has_paused.release()
