@@ -13,7 +13,8 @@
     │   ├── ClusterNotReadyError     the cluster group has no leader yet
     │   ├── NotCoordinatorError      another broker coordinates the consumer group
     │   ├── CoordinatorLoadingError  the coordinator is still reading the group's state
-    │   └── StaleMemberEpochError    the group has gone on: repeat with the newest member epoch
+    │   ├── StaleMemberEpochError    the group has gone on: repeat with the newest member epoch
+    │   └── DiskHungError            the broker's disk ends no sync; nothing was appended
     ├── OutcomeUnknownError          maybe done, maybe not: safe to repeat only with a sequence
     │   ├── ConnectionLostError      the connection closed before the answer came
     │   ├── RequestTimedOutError     no answer within the request timeout
@@ -152,6 +153,12 @@ class StaleMemberEpochError(RetriableError):
     """The member's epoch has grown since the request was made: repeat it with the newest one."""
 
     code = 13
+
+
+class DiskHungError(RetriableError):
+    """The broker's disk ends no sync, so nothing was appended. Another broker may lead soon."""
+
+    code = 14
 
 
 class OutcomeUnknownError(RaftlogError):

@@ -38,6 +38,7 @@ class BrokerConfig:
     connections_max_idle_ms: int = 600_000
     controlled_shutdown_timeout_ms: int = 10_000
     default_replication_factor: int = 0
+    disk_stall_timeout_ms: int = 5_000
     fetch_max_bytes: int = 16 * limits.MIB
     group_assignors: tuple[str, ...] = ("uniform", "range")
     group_max_session_timeout_ms: int = limits.SESSION_TIMEOUT_MS_MAX

@@ -173,6 +173,15 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         f"{limits.REPLICATION_FACTOR_DEFAULT}, or all brokers where there are fewer.",
     ),
     number(
+        "disk.stall.timeout.ms",
+        5_000,
+        100,
+        INT64_MAX,
+        "ms",
+        "A sync that takes so long means that the disk hangs: what this broker leads is handed "
+        "over. If it is the consensus journal that waits, and others can go on, the broker ends.",
+    ),
+    number(
         "fetch.max.bytes",
         16 * limits.MIB,
         1_024,

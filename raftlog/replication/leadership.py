@@ -57,6 +57,7 @@ class Leadership:
         "_is_doubtful",
         "_lag_max_s",
         "_may_try_again",
+        "_own",
         "_pending",
         "broker_id",
         "durable_end",
@@ -100,6 +101,7 @@ class Leadership:
         self._is_doubtful = False  # the outcome of one try of it is not known
         self._may_try_again = False
         self._followers: dict[BrokerId, _Follower] = {}
+        self._own = _Follower(now, now, UNKNOWN)  # of the others in the ISR: see ``trails_s``
         self._track_replicas(now)
         self._advance()
 
@@ -221,6 +223,29 @@ class Leadership:
         else:
             return
         follower.mark_at, follower.mark_end = now, self.log_end
+
+    def trails_s(self, now: float) -> float:
+        """For how long this leader's disk has lacked what every other member of the ISR has synced.
+
+        0 while one of them has less than this leader, and while there is no other. As of followers,
+        it is the time since the leader had as much as they had then: a disk that is a little slower
+        does not trail for ever.
+        """
+        others = [
+            self._durable_end_of(*member)
+            for member in self.state.isr.items()
+            if member[0] != self.broker_id
+        ]
+        end = min(others, default=UNKNOWN)
+        own = self._own
+        if self.durable_end >= end:
+            own.caught_up_at = now
+        elif self.durable_end >= own.mark_end:
+            own.caught_up_at = max(own.caught_up_at, own.mark_at)
+        else:
+            return now - own.caught_up_at
+        own.mark_at, own.mark_end = now, end
+        return now - own.caught_up_at
 
     # -- the ISR -----------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from raftlog.server.cluster.operations import ClusterOperations
 from raftlog.server.compacting import Compactor
 from raftlog.server.connection import Connection, ConnectionServices
 from raftlog.server.context import BrokerContext
+from raftlog.server.disk_watch import DiskWatch
 from raftlog.server.dispatch import dispatch
 from raftlog.server.groups.assignors import load_assignors
 from raftlog.server.groups.wiring import begin_to_coordinate
@@ -105,6 +106,17 @@ class Surroundings:
 REAL: Final = Surroundings()
 
 
+FAILED_ADVICE: Final = (
+    "what the disk holds is unknown, and syncing again would not tell (the kernel may have dropped "
+    "the data). Check the disk (dmesg, SMART) and free space on it, then start the broker again: "
+    "it recovers what is there"
+)
+HUNG_ADVICE: Final = (
+    "other brokers take over. Check the disk (dmesg, SMART), then start the broker again: it "
+    "recovers what is there"
+)
+
+
 # Hears of a disk that is not to be trusted. It may end the process there and then; if it returns,
 # the broker answers every request with the error from then on, and writes nothing more.
 OnFatal: TypeAlias = Callable[[StorageFailedError], None]
@@ -131,8 +143,13 @@ class Broker:
         self._workers = workers
         self._on_fatal = on_fatal
         self._servers: list[asyncio.Server] = []
+        self._disk_watch = _watch(config, loop, workers)
         services = HostServices(
-            clock=clock, loop=loop, sync_workers=workers.sync, on_failed=self._fail
+            clock=clock,
+            loop=loop,
+            sync_workers=workers.sync,
+            disk=self._disk_watch,
+            on_failed=self._fail,
         )
         topics = TopicTable()
         local = LocalTopics(store, topics, services, workers.admin)
@@ -177,6 +194,9 @@ class Broker:
         )
         self.housekeeping = Housekeeping(
             config, loop, topics.hosts, self.context.verifier, compactor, self._save_copies
+        )
+        self._disk_watch.start(
+            on_logs_hung=self._logs_hang, while_journal_hangs=self._journal_hangs
         )
 
     def _join_cluster(
@@ -308,6 +328,7 @@ class Broker:
             self._store.abandon()
             raise
         finally:
+            self._disk_watch.stop()
             self._workers.stop()
 
     def _save_copies(self) -> None:
@@ -319,17 +340,37 @@ class Broker:
 
         self._workers.sync.submit(self._store.save_copies, saved)
 
+    def _logs_hang(self) -> None:
+        """Nobody is to wait for the disk; who leads instead is for ``cluster.roles`` to propose."""
+        if self.context.is_stopping:
+            self._end(StorageFailedError("the disk hangs, and the broker is to stop"), HUNG_ADVICE)
+        for host in self.context.topics.hosts():
+            host.disk_hangs()
+
+    def _journal_hangs(self) -> None:
+        """Without its journal this broker can hand nothing over. Its end does, if others are there.
+
+        Where they are no majority, its end would only take away what it can still do.
+        """
+        cluster = self.context.cluster
+        if self.context.is_stopping or (cluster is not None and cluster.can_others_decide()):
+            self._end(
+                StorageFailedError(
+                    "the consensus journal waits for a disk that hangs: this broker can neither "
+                    "vote nor hand over what it leads"
+                ),
+                HUNG_ADVICE,
+            )
+
     def _fail(self, error: StorageFailedError) -> None:
         """The disk is not to be trusted any more. Retrying is no cure: only recovery can tell."""
+        self._end(error, FAILED_ADVICE)
+
+    def _end(self, error: StorageFailedError, advice: str) -> None:
         if self.failure is not None:
             return
         self.failure = error
-        logger.critical(
-            "%s. The broker ends: what the disk holds is unknown, and syncing again would not tell "
-            "(the kernel may have dropped the data). Check the disk (dmesg, SMART) and free space "
-            "on it, then start the broker again: it recovers what is there",
-            error,
-        )
+        logger.critical("%s. The broker ends: %s", error, advice)
         self._on_fatal(error)
         self._administration.close(error)
         self.context.coordinator.close(error)
@@ -352,6 +393,17 @@ def _open_files(
     except BaseException:
         store.abandon()
         raise
+
+
+def _watch(
+    config: BrokerConfig, loop: asyncio.AbstractEventLoop, workers: BrokerWorkers
+) -> DiskWatch:
+    return DiskWatch(
+        loop,
+        sync=workers.sync,
+        journal=workers.journal,
+        timeout_s=config.disk_stall_timeout_ms / 1_000,
+    )
 
 
 def read_secret(config: BrokerConfig) -> bytes:

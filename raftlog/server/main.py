@@ -8,8 +8,10 @@ import logging
 import os
 import resource
 import signal
+import stat
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from raftlog.clock import SystemClock
 from raftlog.config import Address, BrokerConfig
@@ -94,7 +96,15 @@ def _on_signal(number: int, stop: asyncio.Event) -> None:
 
 
 def _end_process(_error: StorageFailedError) -> None:
-    """Without cleaning up: nothing more may be written, and nobody may be told that it was."""
+    """Without cleaning up: nothing more may be written, and nobody may be told that it was.
+
+    Connections end first: where a thread is stuck in a disk operation that cannot be interrupted,
+    the kernel keeps the process, and all that it has open, until that operation ends.
+    """
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                os.close(int(name))
     logging.shutdown()
     os._exit(1)
 

@@ -19,6 +19,7 @@ from raftlog.errors import (
     CommitUnknownError,
     DamagedLogError,
     DiskFullError,
+    DiskHungError,
     NotEnoughReplicasError,
     NotLeaderError,
     OffsetOutOfRangeError,
@@ -28,11 +29,12 @@ from raftlog.errors import (
 from raftlog.record import BatchHeader
 from raftlog.replication.leadership import Leadership
 from raftlog.replication.partition_state import PartitionState, state_alone
+from raftlog.server.disk_watch import DiskWatch
 from raftlog.server.drops import Drops
 from raftlog.server.fencing import check_epoch
 from raftlog.server.flusher import GroupCommit
+from raftlog.server.hindrance import Hindrance
 from raftlog.server.log_compaction import LogCompaction
-from raftlog.server.room import Room
 from raftlog.server.waiters import Acknowledge, Waiters, Watcher
 from raftlog.server.workers import Workers
 from raftlog.storage import Appended, Log
@@ -48,6 +50,7 @@ class HostServices:
     clock: Clock
     loop: AbstractEventLoop
     sync_workers: Workers
+    disk: DiskWatch
     on_failed: Callable[[StorageFailedError], None]
 
 
@@ -70,13 +73,13 @@ class PartitionHost:
         "closed",
         "committed_bytes",
         "compaction",
+        "hindrance",
         "leader",
         "leader_epoch",
         "leadership",
         "log",
         "obstacle",
         "on_durable",
-        "room",
         "topic_id",
         "topic_partition",
     )
@@ -91,7 +94,7 @@ class PartitionHost:
         self._following: LeaderEpoch | None = None  # the epoch of the leader that is followed
         self.on_durable: Callable[[PartitionHost], None] | None = None  # a follower's fsync
         self.obstacle = ""  # why nothing can be committed for now though this broker leads
-        self.room = Room(services.loop.time)
+        self.hindrance = Hindrance(services.loop.time)
         self.closed: RaftlogError | None = None  # why, once nothing may be appended or read here
         self.committed_bytes = 0  # ever, by this host: tells a waiting fetch how much is new
         self._appended_bytes = 0
@@ -176,7 +179,7 @@ class PartitionHost:
 
     def _leave_role(self) -> None:
         """What waits for a commit by this leader may be kept by the next, or not."""
-        self.room.begin_role()
+        self.hindrance.begin_role()
         if self.leadership is None:
             self._following = None
             return
@@ -225,6 +228,11 @@ class PartitionHost:
         ``NotEnoughReplicasError`` if it is ``to_be_committed``.
         """
         leadership = self.check_leading()
+        if self._waits_for_disk and self._services.disk.is_hung:
+            raise DiskHungError(
+                f"{self.topic_partition}: the disk of broker {leadership.broker_id} has ended no "
+                f"sync for {self._services.disk.timeout_s:g} s: nothing was appended. Check it"
+            )
         if to_be_committed and self.obstacle:
             raise NotEnoughReplicasError(f"{self.topic_partition}: {self.obstacle}")
         if to_be_committed and not leadership.has_quorum:
@@ -241,7 +249,7 @@ class PartitionHost:
             self._services.on_failed(error)
             raise
         except DiskFullError:
-            self.room.refused()
+            self.hindrance.refused()
             raise
         except DamagedLogError as error:
             if len(leadership.state.replicas) == 1:
@@ -250,8 +258,8 @@ class PartitionHost:
                 f"{self.topic_partition}: this broker is about to lead it no more: {error}"
             ) from error
         if not appended.duplicate:
-            if self.room.is_short:
-                self.room.found()
+            if self.hindrance.is_short:
+                self.hindrance.found()
             self._appended_bytes += len(batch)
             self._uncommitted.append((appended.last_offset + 1, self._appended_bytes))
             self._appended()
@@ -268,11 +276,11 @@ class PartitionHost:
             self._services.on_failed(error)
             raise
         except DiskFullError:
-            self.room.refused()
+            self.hindrance.refused()
             self._commit.request()  # whole batches of a prefix may have found room
             raise
-        if self.room.is_short:
-            self.room.found()
+        if self.hindrance.is_short:
+            self.hindrance.found()
         self._appended_bytes += len(batches)
         self._uncommitted.append((appended.next_offset, self._appended_bytes))
         self._appended()
@@ -313,7 +321,7 @@ class PartitionHost:
             self._services.on_failed(error)
         except (DamagedLogError, DiskFullError) as error:
             if isinstance(error, DiskFullError):
-                self.room.refused()
+                self.hindrance.refused()
             logger.warning("%s: nothing was cut: %s", self.topic_partition, error)
         else:
             return True
@@ -339,7 +347,7 @@ class PartitionHost:
             self._on_high_watermark_advanced()
 
     def _appended(self) -> None:
-        if self.log.config.flush_policy == "fsync":
+        if self._waits_for_disk:
             self._commit.request()
             return
         # Committed at once; synced when a segment ends, and now and then.
@@ -354,6 +362,33 @@ class PartitionHost:
             done(None)
         else:
             self._waiting_for_commit.add(end_offset, done)
+
+    def must_give_way(self) -> bool:
+        """Whether its disk has kept this log from what its role asks for, for too long."""
+        disk, leadership, is_held_up = self._services.disk, self.leadership, False
+        if self._waits_for_disk:
+            now = self._services.loop.time()
+            is_behind = leadership is not None and leadership.trails_s(now) >= disk.timeout_s
+            is_held_up = disk.is_hung or is_behind
+        self.hindrance.hold_up(is_held_up)
+        has_all = self.log.durable_end_offset == self.log.log_end_offset
+        if leadership is None and has_all and not self.hindrance.is_short:
+            return False  # a follower that lacks nothing is in nobody's way
+        return self.hindrance.is_overdue(leads=leadership is not None)
+
+    def disk_hangs(self) -> None:
+        """The disk has begun to hang: nobody is to wait for it any longer."""
+        if self._waits_for_disk:
+            reason = CommitUnknownError(
+                f"{self.topic_partition}: the disk of this broker has ended no sync for "
+                f"{self._services.disk.timeout_s:g} s; the record may be kept or not"
+            )
+            self._waiting_for_disk.refuse(reason)
+            self._waiting_for_commit.refuse(reason)
+
+    @property
+    def _waits_for_disk(self) -> bool:
+        return self.log.config.flush_policy == "fsync"
 
     def when_on_disk(self, end_offset: Offset, done: Acknowledge) -> None:
         """Call ``done`` once this broker's own log has it as durably as its topic asks for."""

@@ -19,10 +19,35 @@ Done: TypeAlias = Callable[[Any, Exception | None], None]
 JOIN_SECONDS_MAX: Final = 1.0  # a thread that is stuck in a dead disk is left behind
 
 
+class Unfinished:
+    """The pieces of work that were submitted and have not ended. For one event loop."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, None] = {}
+        self._submitted = 0
+
+    @property
+    def oldest(self) -> int | None:
+        """The number of the one that was submitted first; None when there is none."""
+        return next(iter(self._numbers), None)
+
+    def until(self, done: Done) -> Done:
+        """``done``, for a piece of work that is submitted now and ends with it."""
+        self._submitted = number = self._submitted + 1
+        self._numbers[number] = None
+
+        def ended(result: Any, error: Exception | None) -> None:
+            del self._numbers[number]
+            done(result, error)
+
+        return ended
+
+
 class Workers:
     """``count`` threads over one queue. Outcomes arrive on the loop."""
 
     def __init__(self, loop: AbstractEventLoop, *, count: int, name: str) -> None:
+        self.unfinished = Unfinished()
         self._loop = loop
         self._queue: SimpleQueue[tuple[Callable[[], Any], Done] | None] = SimpleQueue()
         self._threads = [
@@ -34,7 +59,7 @@ class Workers:
 
     def submit(self, work: Callable[[], Any], done: Done) -> None:
         """Run ``work`` in a thread, then ``done`` on the loop."""
-        self._queue.put((work, done))
+        self._queue.put((work, self.unfinished.until(done)))
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of ``work``, run in a thread; its error is raised here."""

@@ -67,9 +67,7 @@ ROLES: Final = [
         name="a leader without room hands over",
         why="nothing is acknowledged for as long as one disk is full (S31)",
         module="raftlog/server/cluster/roles.py",
-        old="            if host.room.is_short:\n"
-        "                self._give_way(member, host)\n"
-        "            self.review(member)\n",
+        old="            self._give_way(member, host)\n            self.review(member)\n",
         new="            self.review(member)\n",
         tests=(
             "tests/server/cluster/test_giving_way.py::test_a_leader_without_room_hands_over_in_a_while",
@@ -79,8 +77,8 @@ ROLES: Final = [
         name="a follower without room leaves the ISR",
         why="the new leader commits nothing until the full one has lagged for long enough (S31)",
         module="raftlog/server/cluster/roles.py",
-        old="        elif host.room.is_short:\n            self._give_way(member, host)\n",
-        new="",
+        old="        else:\n            self._give_way(member, host)\n\n",
+        new="\n",
         tests=(
             (
                 "tests/server/cluster/test_giving_way.py"
@@ -91,13 +89,83 @@ ROLES: Final = [
     Guard(
         name="giving way in vain is ever rarer",
         why="where all disks are full, leadership goes round and round",
-        module="raftlog/server/room.py",
+        module="raftlog/server/hindrance.py",
         old="        self._in_vain[leads] += 1\n",
         new="",
         tests=(
             (
                 "tests/server/cluster/test_giving_way.py"
                 "::test_where_all_are_full_leadership_moves_ever_more_seldom"
+            ),
+        ),
+    ),
+    Guard(
+        name="a leader whose disk hangs hands over",
+        why="a leader whose disk hangs leads for ever, and nothing is acknowledged (S36)",
+        module="raftlog/server/replica_host.py",
+        old="            is_held_up = disk.is_hung or is_behind\n",
+        new="            is_held_up = is_behind\n",
+        tests=(
+            (
+                "tests/server/cluster/test_giving_way.py"
+                "::test_a_leader_whose_disk_hangs_hands_over_at_once"
+            ),
+        ),
+    ),
+    Guard(
+        name="a leader whose disk trails hands over",
+        why="every record waits for the slowest disk, the leader's, for ever (S36)",
+        module="raftlog/server/replica_host.py",
+        old="            is_held_up = disk.is_hung or is_behind\n",
+        new="            is_held_up = disk.is_hung\n",
+        tests=(
+            (
+                "tests/server/cluster/test_giving_way.py"
+                "::test_a_leader_whose_disk_trails_the_others_hands_over"
+            ),
+        ),
+    ),
+    Guard(
+        name="nobody waits for a disk that hangs",
+        why="where nobody else can lead, producers wait for ever for an answer",
+        module="raftlog/server/replica_host.py",
+        old="            self._waiting_for_disk.refuse(reason)\n"
+        "            self._waiting_for_commit.refuse(reason)\n"
+        "\n"
+        "    @property\n",
+        new="            del reason\n\n    @property\n",
+        tests=("tests/server/test_replica_host.py::test_nobody_waits_for_a_disk_that_hangs",),
+    ),
+    Guard(
+        name="a process that slept has not waited for its disk",
+        why="a broker that was stopped for a while ends for a journal that was never slow",
+        module="raftlog/server/disk_watch.py",
+        old="min(now - self._looked_at, 2 * LOOK_SECONDS), now\n",
+        new="now - self._looked_at, now\n",
+        tests=(
+            "tests/server/test_disk_watch.py::test_a_process_that_slept_has_not_waited_for_its_disk",
+        ),
+    ),
+    Guard(
+        name="a broker whose journal hangs ends",
+        why="it leads what it can hand over to nobody, for as long as its disk hangs (S36)",
+        module="raftlog/server/broker.py",
+        old="cluster is not None and cluster.can_others_decide()",
+        new="cluster is not None and False",
+        tests=(
+            "tests/testing/simulator/test_regressions.py::test_a_broker_whose_journal_hangs_ends",
+        ),
+    ),
+    Guard(
+        name="a broker whose journal hangs stays where nobody could go on",
+        why="the last broker of a cluster ends, and with it what can be read",
+        module="raftlog/server/broker.py",
+        old="cluster is not None and cluster.can_others_decide()",
+        new="cluster is not None",
+        tests=(
+            (
+                "tests/testing/simulator/test_regressions.py"
+                "::test_a_broker_whose_journal_hangs_stays_where_nobody_could_go_on"
             ),
         ),
     ),

@@ -323,3 +323,41 @@ def test_a_member_with_a_new_disk_leaves_and_joins_in_one_step() -> None:
     leader.directories[2] = "new disk"
     leader.fetch(2, 10, on="new disk")
     assert leader.proposed().isr == {1: disk(1), 2: "new disk", 3: disk(3)}
+
+
+# -- a leader whose disk is slower than the others' ------------------------------------------------
+
+
+def test_a_leader_trails_by_the_time_since_it_had_what_all_others_had() -> None:
+    leader = Leader(durable_end=10)
+    leader.fetch(2, 10)
+    leader.fetch(3, 10)
+    assert leader.leadership.trails_s(leader.now) == 0
+    leader.leadership.on_local(log_end=20, durable_end=10)
+    leader.fetch(2, 20)
+    leader.now += 3
+    assert leader.leadership.trails_s(leader.now) == 0, "broker 3 has no more than it"
+    leader.fetch(3, 15)
+    assert leader.leadership.trails_s(leader.now) == 0, "since now"
+    leader.now += 4
+    assert leader.leadership.trails_s(leader.now) == 4
+    leader.leadership.on_local(log_end=20, durable_end=15)
+    assert leader.leadership.trails_s(leader.now) == 0
+
+
+def test_a_leader_whose_disk_is_a_little_slower_does_not_trail_for_ever() -> None:
+    leader = Leader(durable_end=10)
+    for end in range(20, 200, 10):
+        leader.fetch(2, end - 10)
+        leader.fetch(3, end - 10)
+        leader.leadership.on_local(log_end=end, durable_end=end - 20 if end > 20 else 10)
+        leader.fetch(2, end)
+        leader.fetch(3, end)
+        leader.now += 1
+        assert leader.leadership.trails_s(leader.now) <= 4, "twice what it is slower, at most"
+
+
+def test_a_leader_alone_in_the_isr_trails_nobody() -> None:
+    leader = Leader(ISR_OF_ONE, durable_end=5)
+    leader.now += 100
+    assert leader.leadership.trails_s(leader.now) == 0

@@ -26,6 +26,7 @@ from raftlog.errors import (
 )
 from raftlog.record import validate
 from raftlog.replication.partition_state import PartitionState, initial_state
+from raftlog.server.disk_watch import DiskWatch
 from raftlog.server.replica_host import HostServices, PartitionHost
 from raftlog.server.workers import Workers
 from raftlog.storage import Log
@@ -63,6 +64,7 @@ class Leader:
             clock=FakeClock(),
             loop=loop,
             sync_workers=self.workers,
+            disk=DiskWatch(loop, sync=self.workers, journal=self.workers, timeout_s=5.0),
             on_failed=self.failures.append,
         )
         log = Log.open(FaultyDisk(), str(directory), TopicConfig())

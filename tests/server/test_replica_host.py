@@ -13,8 +13,10 @@ import pytest
 
 from raftlog.config import TopicConfig
 from raftlog.errors import (
+    CommitUnknownError,
     DamagedLogError,
     DiskFullError,
+    DiskHungError,
     NotLeaderError,
     OffsetOutOfRangeError,
     RaftlogError,
@@ -22,6 +24,7 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.record import validate
+from raftlog.server.disk_watch import DiskWatch
 from raftlog.server.replica_host import HostServices, PartitionHost
 from raftlog.server.workers import Workers
 from raftlog.storage import Log
@@ -40,10 +43,12 @@ class Scene:
         self.told: list[tuple[str, RaftlogError | None]] = []
         loop = asyncio.get_running_loop()
         self.workers = Workers(loop, count=2, name="test")
+        self.watch = DiskWatch(loop, sync=self.workers, journal=self.workers, timeout_s=5.0)
         services = HostServices(
             clock=FakeClock(),
             loop=loop,
             sync_workers=self.workers,
+            disk=self.watch,
             on_failed=self.failures.append,
         )
         log = Log.open(self.disk, str(directory), TopicConfig(flush_policy=policy))
@@ -203,12 +208,12 @@ def test_that_there_is_no_room_is_noted_until_something_is_appended(
         s.disk.faults.no_room = True
         with pytest.raises(DiskFullError):
             s.append(b"b")
-        assert s.host.room.is_short
+        assert s.host.hindrance.is_short
         assert s.host.append(first, validate(first)).duplicate
-        assert s.host.room.is_short, "nothing was written"
+        assert s.host.hindrance.is_short, "nothing was written"
         s.disk.faults.no_room = False
         s.append(b"b")
-        assert not s.host.room.is_short
+        assert not s.host.hindrance.is_short
 
     scene(test)
 
@@ -251,3 +256,37 @@ def test_a_failed_sync_is_told_once_and_nothing_is_acknowledged(
         assert s.told == [("a", s.failures[0])]
 
     scene(test)
+
+
+def test_nobody_waits_for_a_disk_that_hangs(scene: Callable[..., None]) -> None:
+    async def test(s: Scene) -> None:
+        s.disk.faults.sync_gate.clear()
+        end = s.append(b"a")
+        s.host.when_committed(end, s.note("commit"))
+        s.host.when_on_disk(end, s.note("disk"))
+        s.watch.is_hung = True
+        s.host.disk_hangs()
+        assert [(name, type(error)) for name, error in s.told] == [
+            ("disk", CommitUnknownError),
+            ("commit", CommitUnknownError),
+        ]
+        with pytest.raises(DiskHungError, match="nothing was appended"):
+            s.append(b"b")
+        s.watch.is_hung = False
+        s.disk.faults.sync_gate.set()
+        await s.until(lambda: s.host.high_watermark == 1)
+        assert s.append(b"c") == 2
+
+    scene(test)
+
+
+def test_a_log_that_is_not_synced_does_not_wait_for_a_disk_that_hangs(
+    scene: Callable[..., None],
+) -> None:
+    async def test(s: Scene) -> None:
+        s.watch.is_hung = True
+        s.host.disk_hangs()
+        assert not s.host.must_give_way()
+        assert s.append(b"a") == 1
+
+    scene(test, policy="os")

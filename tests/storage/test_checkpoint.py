@@ -228,3 +228,23 @@ def test_it_is_written_once_it_has_said_something() -> None:
     checkpoint.update(durable_end_offset=1)
     assert checkpoint.is_written
     assert loaded(disk).is_written
+
+
+def test_where_the_file_is_open_a_segment_is_begun_beside_a_sync() -> None:
+    """The event loop must not wait for a thread that is in a sync."""
+    taken: list[str] = []
+
+    class Mutex:
+        def __enter__(self) -> None:
+            taken.append("taken")
+
+        def __exit__(self, *_error: object) -> None:
+            """Another thread may have it."""
+
+    disk = SimDisk(Random(1))
+    disk.make_mutex = Mutex
+    disk.make_dirs("log")
+    checkpoint = CheckpointFile(disk, "log/checkpoint")
+    for _ in range(3):
+        checkpoint.prepare()
+    assert taken == ["taken"]

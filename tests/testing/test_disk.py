@@ -342,3 +342,25 @@ def test_bytes_that_are_cut_off_are_gone() -> None:
     file.append([b"67"])
     disk.cut_off("d/a", 6)
     assert read(disk) == disk.durable_bytes("d/a") == b"123456"
+
+
+def test_what_is_reserved_is_there_when_the_disk_is_full() -> None:
+    disk = SimDisk(Random(1))
+    disk.make_dirs("d")
+    file, other = disk.open("d/file", create=True), disk.open("d/other", create=True)
+    file.append([b"abc"])
+    disk.reserve("d/file", 10)
+    disk.capacity_bytes = disk.used_bytes
+    assert (disk.used_bytes, disk.free_bytes("d")) == (13, 0)
+    with pytest.raises(OSError, match="No space"):
+        other.append([b"x"])
+    file.append([bytes(10)])
+    with pytest.raises(OSError, match="No space"):
+        file.append([b"x"])
+    file.truncate(3)
+    assert disk.free_bytes("d") == 10, "shortening it gives the room back"
+    with pytest.raises(OSError, match="No space"):
+        disk.reserve("d/file", 11)
+    disk.reserve("d/file", 10)
+    disk.power_cut()
+    assert disk.free_bytes("d") >= 10, "a power cut forgets it"

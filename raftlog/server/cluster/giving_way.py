@@ -1,7 +1,7 @@
-"""How a broker whose disk is full makes way for others: what it has to propose.
+"""How a broker whose disk is full, or hangs, makes way for others: what it has to propose.
 
 A leader hands its leadership to a member of the ISR, and a follower leaves the ISR: nothing that is
-committed is given up by either. Decides only; how long a disk has to be full is ``server.room``'s.
+committed is given up by either. Decides only; for how long is ``server.hindrance``'s.
 """
 
 from __future__ import annotations

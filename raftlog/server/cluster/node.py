@@ -361,6 +361,15 @@ class ClusterNode:
             if not b.fenced and b.id != self.broker_id
         ]
 
+    def can_others_decide(self) -> bool:
+        """Whether the other brokers that are there are a majority of the cluster's voters."""
+        try:
+            voters = self.plane.status(CLUSTER_GROUP).voters
+        except KeyError:
+            return False  # consensus has ended, or has not begun
+        there = [v for v in voters if v != self.broker_id and self.liveness.is_linked(v)]
+        return 2 * len(there) > len(voters)
+
     # -- what happens ------------------------------------------------------------------------------
 
     def _peer_up(self, peer: PeerIdentity) -> None:

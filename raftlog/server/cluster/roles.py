@@ -102,15 +102,14 @@ class Roles:
                 self._change_copy(member)
         elif host.log.damage:
             self._give_up(member)
-        elif host.room.is_short:
+        else:
             self._give_way(member, host)
 
     def _lead(self, member: Member, host: PartitionHost) -> None:
         state = member.state
         if host.leadership is not None and host.leader_epoch == state.leader_epoch:
             host.on_state(state)
-            if host.room.is_short:
-                self._give_way(member, host)
+            self._give_way(member, host)
             self.review(member)
             return
         host.lead(
@@ -181,12 +180,12 @@ class Roles:
             boot_of=self._liveness.boot_of,
         )
 
-    # -- full disks
+    # -- disks that are full or hang
 
     def _give_way(self, member: Member, host: PartitionHost) -> None:
-        """Let others do what this broker has found no room for, if that has lasted."""
+        """Let others do what this broker's disk keeps it from, if that has lasted."""
         leads = host.leadership is not None
-        if member.giving_up or not host.room.is_overdue(leads=leads):
+        if not host.must_give_way() or member.giving_up:
             return
         command = giving_way.next_step(
             member.state,
@@ -203,8 +202,8 @@ class Roles:
             member.giving_up = False
             if isinstance(outcome, Applied) and isinstance(outcome.result, Accepted):
                 what = "leads it no more" if leads else "is not in sync any more"
-                logger.warning("%s: no room on the disk: this broker %s", member, what)
-                host.room.gave_way(leads=leads)  # else it is tried again at the next review
+                logger.warning("%s: this broker %s: %s", member, what, host.hindrance)
+                host.hindrance.gave_way(leads=leads)  # else it is tried again at the next review
 
         self._plane.propose_bytes(member.group_id, command.encode(), done)
 

@@ -17,7 +17,7 @@ from raftlog.client.host import Host
 from raftlog.config import Address
 from raftlog.errors import RaftlogError, StorageFailedError
 from raftlog.testing.disk import SimDisk, Stopped
-from raftlog.testing.simulator.hanging import Hang
+from raftlog.testing.simulator.hanging import SYNCS, Hang
 from raftlog.testing.simulator.loop import NodeLoop, SimLoop
 from raftlog.testing.simulator.network import SimNetwork, SimSocket
 from raftlog.testing.simulator.workers import DiskTurns, Interleaving, SimWorkers
@@ -28,6 +28,7 @@ DRIFT_MAX: Final = 0.01
 BROKER_PORT: Final = 9_100
 DATA_DIRECTORY: Final = "data"
 SYNC_MEANS_S: Final = (0.2e-3, 1e-3, 10e-3, 50e-3)  # of an fdatasync, on disks of several kinds
+CACHED_S: Final = 50e-6  # of an operation that waits for no disk
 RESTART_S: Final = 0.5  # after a process that ended by itself, its supervisor starts it again
 
 
@@ -250,9 +251,10 @@ class BrokerMachine(Machine):
         self.loop.on_stopped = self._die
         self.loop.create_task(self._run())
 
-    def _pause_s(self) -> float:
-        """Between two operations of one piece of work on the disk."""
-        return self._interleaving.random.expovariate(1 / self.latency.mean_s)
+    def _pause_s(self, operation: str) -> float:
+        """Before one of the operations of a piece of work; most are done in the page cache."""
+        mean_s = self.latency.mean_s if operation in SYNCS else CACHED_S
+        return self._interleaving.random.expovariate(1 / mean_s)
 
     def hang(self, hang: Hang) -> None:
         """Let operations on the disk not end until ``hang`` is over, or ``heal``."""

@@ -15,7 +15,7 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from raftlog.server.workers import Done, Workers
+from raftlog.server.workers import Done, Unfinished, Workers
 from raftlog.testing.disk import SimDisk, Stopped
 from raftlog.testing.simulator.hanging import Hang
 from raftlog.testing.simulator.loop import NodeLoop
@@ -76,9 +76,9 @@ class DiskTurns:
         *,
         hangs: list[Hang],
         interleaving: Interleaving,
-        pause_s: Callable[[], float],
+        pause_s: Callable[[str], float],
     ) -> None:
-        """``pause_s``: how much time the next pause lets pass."""
+        """``pause_s``: how much time the next pause, before such an operation, lets pass."""
         self.loop = loop
         self._hangs = hangs
         self._interleaving = interleaving
@@ -111,7 +111,7 @@ class DiskTurns:
         job = self.current()
         if job is not None and not job.is_rushed:
             if job.has_begun and self._interleaving.pauses():
-                job.hold_up(lambda go_on: self.loop.call_later(self._pause_s(), go_on))
+                job.hold_up(lambda go_on: self.loop.call_later(self._pause_s(operation), go_on))
             job.has_begun = True  # when work begins is chance already
         while (hang := self._holding(operation, path)) is not None:
             if job is None or job.is_rushed:
@@ -197,6 +197,7 @@ class SimWorkers(Workers):
         next one takes, in seconds. ``chance``: as ``random.random``; when within that time.
         ``turns``: without, work is one step.
         """
+        self.unfinished = Unfinished()
         self._loop: NodeLoop = loop
         self._free = count
         self._delay_s = delay_s
@@ -205,7 +206,7 @@ class SimWorkers(Workers):
         self._backlog: deque[tuple[Callable[[], Any], Done]] = deque()
 
     def submit(self, work: Callable[[], Any], done: Done) -> None:
-        self._backlog.append((work, done))
+        self._backlog.append((work, self.unfinished.until(done)))
         self._begin()
 
     def stop(self) -> None:

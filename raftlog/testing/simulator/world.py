@@ -37,11 +37,13 @@ def broker_config(
     *,
     replacement_delay_ms: int = 600_000,
     cleaner_interval_ms: int = 15_000,
+    stall_ms: int = 2_000,
 ) -> BrokerConfig:
     """One of a cluster of all machines; alone, if there is one. What is periodic comes often.
 
     ``replacement_delay_ms``: after which a replica that is gone is replaced by a witness.
-    ``cleaner_interval_ms``: between two looks at what is to be compacted.
+    ``cleaner_interval_ms``: between two looks at what is to be compacted. ``stall_ms``: a sync that
+    takes so long means that the disk hangs.
     """
     addresses = machine.world.addresses
     return BrokerConfig(
@@ -55,6 +57,7 @@ def broker_config(
         log_retention_check_interval_ms=1_500,
         controlled_shutdown_timeout_ms=2_000,
         replica_replacement_delay_ms=replacement_delay_ms,
+        disk_stall_timeout_ms=stall_ms,
     )
 
 

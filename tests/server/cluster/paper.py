@@ -29,6 +29,7 @@ from raftlog.replication.partition_state import PartitionMachine, PartitionState
 from raftlog.server.cluster.liveness import Incarnation, Liveness
 from raftlog.server.cluster.member import Member
 from raftlog.server.consensus_plane import ConsensusPlane
+from raftlog.server.disk_watch import DiskWatch
 from raftlog.server.peers.links import PeerLinks
 from raftlog.server.replica_host import HostServices, PartitionHost
 from raftlog.server.reply import Reply
@@ -299,6 +300,7 @@ class Scene:
             clock=LoopClock(loop),
             loop=loop,
             sync_workers=self.workers,
+            disk=DiskWatch(loop, sync=self.workers, journal=self.workers, timeout_s=5.0),
             on_failed=self.failures.append,
         )
         self.fenced: set[int] = set()

@@ -16,8 +16,8 @@ from raftlog.server.cluster.giving_way import next_step
 from raftlog.server.cluster.liveness import Incarnation, Liveness
 from raftlog.server.cluster.member import Member
 from raftlog.server.cluster.roles import Roles
+from raftlog.server.hindrance import FULL_SECONDS
 from raftlog.server.replica_host import PartitionHost
-from raftlog.server.room import FULL_SECONDS
 from raftlog.testing.disk import FOREVER, Fault
 from tests.server.cluster.acting import Acting, leading
 from tests.server.cluster.paper import DISKS, Scene, append, play, state_of, write
@@ -192,8 +192,80 @@ def test_a_follower_without_room_leaves_before_it_lags_for_long() -> None:
         assert host.follows(2, 1), "it goes on copying"
         s.disk.faults.remove(full)
         host.append_copied(copied)
-        assert not host.room.is_short
+        assert not host.hindrance.is_short
         assert await wait_and_look(a) == []
+
+    play(test)
+
+
+# -- disks that hang
+
+
+def test_a_leader_whose_disk_hangs_hands_over_at_once() -> None:
+    async def test(s: Scene) -> None:
+        s.register(1, 2, 3)
+        a = leading(s)
+        s.services.disk.is_hung = True
+        a.look()
+        assert s.plane.commands() == [Elect(1, 2, DISKS[2], 1)], "it has lasted long enough"
+        s.plane.agree()
+        a.look()
+        assert a.host.follows(2, 2)
+        assert await wait_and_look(a, 100) == [], "it lacks nothing, and may stay in sync"
+
+    play(test)
+
+
+def test_a_leader_whose_disk_trails_the_others_hands_over() -> None:
+    async def test(s: Scene) -> None:
+        s.register(1, 2, 3)
+        a = leading(s)
+        s.workers.hold()
+        append(a.host, b"a")
+        timeout_s = s.services.disk.timeout_s
+        for broker in (2, 3):
+            a.host.on_follower(broker, DISKS[broker], fetch_offset=1, durable_offset=1)
+        a.look()
+        assert await wait_and_look(a, 0.9 * timeout_s) == []
+        assert await wait_and_look(a, 0.2 * timeout_s) == [Elect(1, 2, DISKS[2], 1)]
+        s.workers.release()
+
+    play(test)
+
+
+def test_a_follower_whose_disk_hangs_leaves_once_it_lacks_something() -> None:
+    async def test(s: Scene) -> None:
+        s.register(1, 2, 3)
+        a = Acting(s, state_of(2, 1, 3, min_isr=2))
+        host = a.look()
+        source = s.log()
+        write(source, b"a")
+        s.services.disk.is_hung = True
+        assert await wait_and_look(a, 100) == [], "it has everything"
+        s.workers.hold()
+        host.append_copied(*source.read(start_offset=0, end_offset=1, bytes_max=1_000))
+        a.look()
+        (left,) = s.plane.commands()
+        assert isinstance(left, ChangeIsr)
+        assert set(left.isr) == {2, 3}
+        s.workers.release()
+
+    play(test)
+
+
+def test_giving_way_for_a_disk_that_hangs_in_vain_is_ever_rarer() -> None:
+    async def test(s: Scene) -> None:
+        s.register(1, 2, 3)
+        a = leading(s)
+        s.services.disk.is_hung = True
+        a.look()
+        s.plane.agree()
+        a.look()
+        a.look(leader=1, leader_epoch=3, leader_boot=1)
+        assert a.host.leadership is not None
+        proposed = len(s.plane.commands())
+        assert len(await wait_and_look(a, 0.9 * FULL_SECONDS)) == proposed, "others hang as well"
+        assert len(await wait_and_look(a, 4 * FULL_SECONDS)) == proposed + 1
 
     play(test)
 

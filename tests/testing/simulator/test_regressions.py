@@ -2,10 +2,46 @@
 
 from __future__ import annotations
 
+import pytest
+
+from raftlog.testing.simulator.faults import HANGS
 from raftlog.testing.simulator.scenario import Scenario, run
+from raftlog.testing.simulator.world import World
 
 
 def test_a_follower_learns_where_the_log_starts_though_nothing_is_appended() -> None:
     """It learned of deleted records with the next ones only, and would have shown them again."""
     verdict = run(Scenario.draw(15, brokers=3))
     assert verdict.is_good, verdict.violations[:10]
+
+
+@pytest.mark.parametrize("seed", [6001])
+def test_a_leader_whose_disk_hangs_hands_over(seed: int) -> None:
+    """It led for ever, and the other two brokers could acknowledge nothing."""
+    verdict = run(Scenario.draw(seed, mode="liveness", brokers=3))
+    assert verdict.is_good, verdict.violations[:10]
+
+
+def with_hung_journal(world: World, *, alone: bool) -> bool:
+    """Whether a broker, one of three, that has something to write to its journal ends."""
+    world.boot()
+    world.run_for(5)
+    machine, *others = world.brokers
+    machine.hang(HANGS["journal"]())
+    for other in others:
+        other.is_kept_down = alone
+        other.kill()  # links and leaders change: there is something to remember
+    refused = len(machine.refusals)
+    return world.run_until(lambda: len(machine.refusals) > refused, limit_s=20)
+
+
+def test_a_broker_whose_journal_hangs_ends() -> None:
+    """It could vote on nothing and hand nothing over, and its sessions went on."""
+    with World(1, brokers=3) as world:
+        assert with_hung_journal(world, alone=False)
+        assert "journal waits for a disk that hangs" in world.brokers[0].refusals[-1]
+
+
+def test_a_broker_whose_journal_hangs_stays_where_nobody_could_go_on() -> None:
+    with World(1, brokers=3) as world:
+        assert not with_hung_journal(world, alone=True)

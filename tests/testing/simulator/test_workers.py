@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from random import Random
 from typing import Any
 
 import pytest
 
-from raftlog.testing.disk import Stopped
+from raftlog.testing.disk import SimDisk, Stopped
+from raftlog.testing.simulator.hanging import Hang
 from raftlog.testing.simulator.loop import NodeLoop, SimLoop
-from raftlog.testing.simulator.workers import SimWorkers
+from raftlog.testing.simulator.workers import DiskTurns, Interleaving, SimWorkers
 
 
 class Bench:
@@ -101,3 +104,137 @@ def test_stopping_does_what_waits() -> None:
         bench.submit(name)
     bench.workers.stop()
     assert bench.events == [(0.0, "b done")]
+
+
+# -- work that is divided --------------------------------------------------------------------------
+
+
+class Desk(Bench):
+    """Workers of a process on a disk, whose work takes no time but for pauses of a second."""
+
+    def __init__(self, *, share: float) -> None:
+        super().__init__(count=2, chance=0.0)
+        self.disk = SimDisk(Random(1))
+        self.hangs: list[Hang] = []
+        self.turns = DiskTurns(
+            self.loop,
+            self.disk,
+            hangs=self.hangs,
+            interleaving=Interleaving(random=Random(1), share=share),
+            pause_s=lambda _operation: 1.0,
+        )
+        self.workers = SimWorkers(
+            self.loop, count=2, delay_s=lambda: 0.0, chance=lambda: 0.0, turns=self.turns
+        )
+        self.disk.make_dirs("d")
+
+    def write(self, name: str, count: int = 20) -> None:
+        """Write and sync so many times."""
+
+        def work() -> None:
+            file = self.disk.open(f"d/{name}", create=True)
+            for _ in range(count):
+                file.append([b"x"])
+                file.sync()
+            self.note(f"{name} done")
+
+        self.workers.submit(work, lambda _result, error: self.note(error or name))
+
+
+@pytest.mark.parametrize(("share", "is_divided"), [(0.0, False), (1.0, True)])
+def test_time_passes_between_the_operations_of_some_work(share: float, is_divided: bool) -> None:
+    desk = Desk(share=share)
+    desk.write("a")
+    desk.write("b")
+    desk.world.run_until(2.0)
+    assert ((0.0, "a done") not in desk.events) is is_divided
+    desk.world.run_until(100.0)
+    assert [what for _, what in desk.events if "done" not in what] == sorted("ab")[:2]
+
+
+def test_what_happens_in_between_is_the_same_each_time() -> None:
+    runs = []
+    for _ in range(2):
+        desk = Desk(share=1.0)
+        desk.write("a")
+        desk.write("b")
+        desk.world.run_until(100.0)
+        runs.append((desk.events, desk.world.digest()))
+    assert runs[0] == runs[1]
+
+
+def test_a_sync_on_a_disk_that_hangs_ends_when_that_is_over() -> None:
+    desk = Desk(share=0.0)
+    hang = Hang()
+    desk.hangs.append(hang)
+    desk.write("a", 1)
+    desk.world.run_until(500.0)
+    assert desk.events == []
+    assert desk.workers.unfinished.oldest == 1
+    hang.end()
+    desk.world.run_until(501.0)
+    assert desk.events == [(500.0, "a done"), (500.0, "a")]
+    assert desk.workers.unfinished.oldest is None
+
+
+def test_a_loop_that_waits_for_a_disk_that_hangs_stands_still() -> None:
+    desk = Desk(share=0.0)
+    hang = Hang()
+    desk.hangs.append(hang)
+    desk.loop.call_soon(desk.disk.sync_dir, "d")
+    desk.loop.call_later(1.0, desk.note, "next")
+    desk.world.run_until(10.0)
+    assert desk.events == []
+    hang.end()
+    desk.world.run_until(11.0)
+    assert desk.events == [(10.0, "next")]
+
+
+def test_threads_of_a_killed_process_touch_the_disk_no_more() -> None:
+    desk = Desk(share=0.0)
+    desk.hangs.append(Hang())
+    desk.write("a", 1)
+    desk.world.run_until(1.0)
+    changes = desk.disk.changes
+    desk.loop.kill()
+    desk.turns.abandon()
+    assert desk.disk.changes == changes
+    assert desk.events == []
+
+
+def test_the_loop_waits_for_a_mutex_and_no_time_passes() -> None:
+    desk = Desk(share=1.0)
+    mutex = desk.disk.mutex()
+
+    def work() -> None:
+        with mutex:
+            desk.disk.sync_dir("d")
+            for _ in range(20):
+                desk.disk.sync_dir("d")
+            desk.note("the thread is done")
+
+    def on_loop() -> None:
+        with mutex:
+            desk.note("the loop has it")
+
+    desk.workers.submit(work, lambda *_: None)
+    desk.loop.call_later(1.0, on_loop)
+    desk.world.run_until(50.0)
+    assert desk.events == [(1.0, "the thread is done"), (1.0, "the loop has it")]
+
+
+def test_threads_take_turns_at_a_mutex() -> None:
+    desk = Desk(share=1.0)
+    mutex = desk.disk.mutex()
+
+    def work(name: str) -> None:
+        with mutex:
+            desk.note(f"{name} begins")
+            for _ in range(10):
+                desk.disk.sync_dir("d")
+            desk.note(f"{name} ends")
+
+    for name in "ab":
+        desk.workers.submit(partial(work, name), lambda *_: None)
+    desk.world.run_until(100.0)
+    assert [what for _, what in desk.events] == ["a begins", "a ends", "b begins", "b ends"]

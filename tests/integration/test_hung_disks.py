@@ -1,0 +1,91 @@
+"""A leader whose disk hangs, on real processes: others lead, and acknowledgements go on (S36)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from raftlog.errors import RaftlogError
+from raftlog.testing import Cluster, wait_until
+from raftlog.testing.cluster import local_cluster
+from raftlog.testing.failpoints import FailpointSwitch
+from tests.integration.load import (
+    PATIENCE_S,
+    TOPIC,
+    Load,
+    create,
+    leader_of,
+    same_everywhere,
+    until_in_sync,
+)
+
+pytestmark = pytest.mark.integration
+
+STALL_MS = 2_000
+# A second more where the journal is on the same disk, and the time of an election.
+WITHIN_S = 15.0
+LOGS, JOURNAL = "segment.sync.before=stall(300)", "journal.sync.before=stall(300)"
+
+
+@contextmanager
+def with_switches(
+    tmp_path: Path, *, brokers: int
+) -> Iterator[tuple[Cluster, dict[int, FailpointSwitch]]]:
+    settings = {"disk.stall.timeout.ms": str(STALL_MS)}
+    running = local_cluster(tmp_path, brokers=brokers, settings=settings)
+    switches = {}
+    for broker in running.brokers:
+        switches[broker.id] = FailpointSwitch(tmp_path / f"failpoints-{broker.id}")
+        broker.environment = switches[broker.id].environment
+    try:
+        running.start()
+        yield running, switches
+    finally:
+        running.close()
+
+
+@pytest.mark.parametrize(
+    "rules", [[LOGS], [JOURNAL], [LOGS, JOURNAL]], ids=["logs", "journal", "both"]
+)
+def test_s36_the_leaders_disk_hangs(
+    tmp_path: Path, rules: list[str], say: Callable[[str], None]
+) -> None:
+    with with_switches(tmp_path, brokers=3) as (running, switches):
+        create(running, copies=3)
+        with Load(running.bootstrap) as load:
+            load.goes_on(count=100)
+            leader = leader_of(running)
+            hung_at = time.monotonic()
+            switches[leader].arm(rules)
+            if rules == [JOURNAL]:
+                # Nothing is journaled while all is well: have the cluster agree on something.
+                with suppress(RaftlogError):
+                    create(running, topic="another", copies=3)
+            wait_until(
+                lambda: running.leader(TOPIC, 0) not in (None, leader),
+                timeout_s=WITHIN_S,
+                what="another leader",
+            )
+            load.goes_on(count=100, timeout_s=WITHIN_S)
+            silence = load.silence(hung_at)
+            broker = running.broker(leader)
+            if JOURNAL in rules:
+                wait_until(
+                    lambda: broker.exit_status is not None,
+                    timeout_s=PATIENCE_S,
+                    what="the end of a broker that can agree to nothing",
+                )
+                said = broker.log_path.read_text()
+                assert "consensus journal waits for a disk that hangs" in said
+            switches[leader].disarm()
+            broker.kill()  # what stalls does so for minutes
+            broker.start()
+            until_in_sync(running)
+            load.goes_on(count=100)
+        load.check(running.bootstrap)
+        same_everywhere(running)
+    say(f"{rules} on the leader, without an acknowledgement: {silence} s")

@@ -1,0 +1,127 @@
+"""A disk that ends no sync is noticed in bounded time, and a process that slept is not to blame."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from raftlog.server.disk_watch import JOURNAL_SECONDS, LOOK_SECONDS, DiskWatch
+from raftlog.server.workers import Unfinished, Workers
+from tests.client.virtual import VirtualLoop
+
+TIMEOUT_S = 5.0
+LATE_S = 2 * LOOK_SECONDS  # than the timeout, at most
+
+
+class Threads:
+    """Work is submitted, and ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.unfinished = Unfinished()
+
+    def submit(self) -> Any:
+        return self.unfinished.until(lambda _result, _error: None)
+
+    @property
+    def as_workers(self) -> Workers:
+        return cast(Workers, self)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.loop = VirtualLoop()
+        self.sync, self.journal = Threads(), Threads()
+        self.watch = DiskWatch(
+            self.loop,
+            sync=self.sync.as_workers,
+            journal=self.journal.as_workers,
+            timeout_s=TIMEOUT_S,
+        )
+        self.hung = 0
+        self.journal_hung = 0
+        self.watch.start(on_logs_hung=self._logs, while_journal_hangs=self._journal)
+
+    def _logs(self) -> None:
+        self.hung += 1
+
+    def _journal(self) -> None:
+        self.journal_hung += 1
+
+    def run(self, seconds: float) -> None:
+        async def wait() -> None:
+            await asyncio.sleep(seconds)
+
+        self.loop.run_until_complete(wait())
+
+
+def test_a_sync_that_does_not_end_means_that_the_disk_hangs() -> None:
+    b = Bench()
+    done = b.sync.submit()
+    b.run(TIMEOUT_S - 0.1)
+    assert not b.watch.is_hung
+    b.run(LATE_S + 0.1)
+    assert b.watch.is_hung
+    b.run(TIMEOUT_S)
+    assert (b.hung, b.journal_hung) == (1, 0), "said once"
+    done(None, None)
+    b.run(LATE_S)
+    assert not b.watch.is_hung
+    b.sync.submit()
+    b.run(TIMEOUT_S + LATE_S)
+    assert b.hung == 2
+
+
+def test_syncs_that_end_one_after_the_other_are_no_sign() -> None:
+    b = Bench()
+    for _ in range(5):
+        done = b.sync.submit()
+        b.run(TIMEOUT_S - LATE_S)
+        done(None, None)
+    assert b.hung == 0
+
+
+def test_the_oldest_counts_though_others_end() -> None:
+    b = Bench()
+    b.sync.submit()
+    for _ in range(6):
+        done = b.sync.submit()
+        b.run(1)
+        done(None, None)
+    assert b.hung == 1
+
+
+def test_a_process_that_slept_has_not_waited_for_its_disk() -> None:
+    b = Bench()
+    b.sync.submit()
+    b.journal.submit()
+    b.loop.now += 100.0
+    b.run(LATE_S)
+    assert (b.hung, b.journal_hung) == (0, 0)
+    b.run(TIMEOUT_S)
+    assert b.hung == 1
+
+
+def test_a_journal_that_waits_is_noticed_sooner_where_logs_hang() -> None:
+    b = Bench()
+    b.journal.submit()
+    b.run(TIMEOUT_S - 0.1)
+    assert not b.watch.is_journal_hung
+    b.run(LATE_S + 0.1)
+    assert b.watch.is_journal_hung
+    assert b.journal_hung
+
+    both = Bench()
+    both.sync.submit()
+    both.run(TIMEOUT_S + LATE_S)
+    assert both.watch.is_hung
+    both.journal.submit()
+    both.run(JOURNAL_SECONDS + LATE_S)
+    assert both.watch.is_journal_hung
+
+
+def test_it_looks_no_more_once_it_is_stopped() -> None:
+    b = Bench()
+    b.sync.submit()
+    b.watch.stop()
+    b.run(3 * TIMEOUT_S)
+    assert b.hung == 0
