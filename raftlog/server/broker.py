@@ -183,20 +183,25 @@ class Broker:
         else:
             self._join_cluster(journal, services, surroundings)
         begin_to_coordinate(self.context)
-        compactor = Compactor(
-            config,
-            topics.hosts,
-            workers.compaction,
-            clock=clock,
-            entropy=surroundings.entropy,
-            verifier=self.context.verifier,
-            on_failed=self._fail,
-        )
-        self.housekeeping = Housekeeping(
-            config, loop, topics.hosts, self.context.verifier, compactor, self._save_copies
-        )
+        self.housekeeping = self._keep_house(surroundings)
         self._disk_watch.start(
             on_logs_hung=self._logs_hang, while_journal_hangs=self._journal_hangs
+        )
+
+    def _keep_house(self, surroundings: Surroundings) -> Housekeeping:
+        context = self.context
+        hosts = context.topics.hosts
+        compactor = Compactor(
+            context.config,
+            hosts,
+            self._workers.compaction,
+            clock=context.clock,
+            entropy=surroundings.entropy,
+            verifier=context.verifier,
+            on_failed=self._fail,
+        )
+        return Housekeeping(
+            context.config, context.loop, hosts, context.verifier, compactor, self._save_copies
         )
 
     def _join_cluster(

@@ -7,9 +7,8 @@ written; see ``Pass`` and the constants.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
@@ -114,8 +113,11 @@ class CompactionTicket:
     damage_offset: Offset = -1
     state: CompactionState = field(default_factory=CompactionState)  # once it is planned
     cleaned: list[tuple[Swap, Segment]] = field(default_factory=list)
-    _planning: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _planning: AbstractContextManager[object] = field(init=False, repr=False)
     _made: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._planning = self.disk.mutex()
 
     def run(self, pause: Pause | None = None) -> None:
         """Do the work; blocks. ``pause`` is called after each batch, with its bytes, and may raise.

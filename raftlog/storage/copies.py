@@ -86,7 +86,7 @@ class Copies:
         self.recorded: set[str] = set()  # durably, by this process
         self._version = self._saved = 0  # of ``rows``
         self._lock = threading.Lock()  # of ``rows`` and ``_version``
-        self._saving = threading.Lock()  # acquired before ``_lock``
+        self._saving = disk.mutex()  # acquired before ``_lock``
 
     def of(self, topic_id: str, partition: int) -> Copy:
         """The place of one partition's copy."""
