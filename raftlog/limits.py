@@ -19,6 +19,7 @@ PARTITIONS_PER_TOPIC_MAX: Final = 10_000
 PARTITIONS_PER_BROKER_MAX: Final = 100_000
 TOPICS_PER_REQUEST_MAX: Final = 1_000
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+PARTITIONS_DESCRIBED_MAX: Final = 10_000  # in one page of describe_topics, or one topic
 CONFIG_VALUE_CHARS_MAX: Final = 4_096
 CONFIG_KEYS_PER_TOPIC_MAX: Final = 256
 
@@ -84,6 +85,9 @@ WRITE_BUFFER_HIGH_BYTES: Final = 64 * KIB  # answers a client has not taken, bef
 WRITE_BUFFER_LOW_BYTES: Final = 16 * KIB  # and until when
 ADMIN_REQUESTS_PENDING_MAX: Final = 1_000  # changes to topics that wait for their turn, on a broker
 SYNC_THREADS: Final = 4  # per broker: fdatasyncs under way at a time
+VALIDATION_THREADS: Final = 2  # per broker: large batches that are validated at a time
+VALIDATED_ON_LOOP_BYTES_MAX: Final = 2 * MIB  # uncompressed, of a batch: takes a few milliseconds
+PRODUCE_UNCOMPRESSED_BYTES_MAX: Final = 128 * MIB  # of all batches of a produce request
 
 assert BATCH_BYTES_MAX < FRAME_BYTES_MAX, "the largest batch must fit a frame"
 assert BATCH_BYTES_MAX <= BATCH_UNCOMPRESSED_BYTES_MAX, "storage.admission goes by the smaller"
@@ -112,5 +116,7 @@ WAIT_MS_MAX: Final = 86_400_000 * 365  # that a caller may ask a client to wait
 OFFSET_MAX: Final = (1 << 63) - 2  # so that the offset after it fits 63 bits too
 ARROW_POLL_BYTES_MAX: Final = 16 * MIB  # of batches that one poll_arrow joins
 
+assert PRODUCE_UNCOMPRESSED_BYTES_MAX >= 4 * PRODUCE_REQUEST_BYTES_MAX, "a client's fits well"
+assert PRODUCE_UNCOMPRESSED_BYTES_MAX >= BATCH_UNCOMPRESSED_BYTES_MAX, "one batch must fit"
 assert PRODUCE_REQUEST_BYTES_MAX >= PRODUCER_BATCH_BYTES_MAX, "one batch must fit a request"
 assert PRODUCE_REQUEST_BYTES_MAX < FRAME_BYTES_MAX, "a produce request must fit a frame"

@@ -247,7 +247,24 @@ async def describe_topics(cluster: Cluster, topics: Sequence[str] | None) -> lis
     One that does not exist has its ``failure``. Raises ``BrokerUnavailableError`` when no broker
     answers.
     """
-    request = DescribeTopicsRequest(topics=None if topics is None else list(topics))
+    found: list[TopicDescription] = []
+    after, names = "", None if topics is None else list(topics)
+    while True:
+        page, end = await _describe_page(cluster, names, after)
+        found += page
+        if end is None:
+            return found
+        if names is None:
+            after = end
+        else:
+            names = names[names.index(end) + 1 :]
+
+
+async def _describe_page(
+    cluster: Cluster, names: list[str] | None, after: str
+) -> tuple[list[TopicDescription], str | None]:
+    """The first of these topics, and the name of the last of them; None with all of them."""
+    request = DescribeTopicsRequest(topics=names, after=after, paged=True)
 
     async def attempt() -> _Answers:
         await cluster.refresh()
@@ -258,19 +275,27 @@ async def describe_topics(cluster: Cluster, topics: Sequence[str] | None) -> lis
         return answers
 
     answers = await cluster.persist(attempt, repeatable=True)
+    pages = {
+        source: answer
+        for source, answer in answers.items()
+        if isinstance(answer, DescribeTopicsResponse)
+    }
+    place = (lambda name: name) if names is None else names.index
+    ends = [page.topics[-1].name for page in pages.values() if page.is_page]
+    end = min(ends, key=place, default=None)  # up to it, all have answered
     told: dict[str, list[tuple[int, TopicDescription]]] = {}
-    for source, answer in answers.items():
-        if isinstance(answer, DescribeTopicsResponse):
-            for topic in answer.topics:
+    for source, page in pages.items():
+        for topic in page.topics:
+            if end is None or place(topic.name) <= place(end):
                 told.setdefault(topic.name, []).append((source, topic))
     controller = cluster.view.controller
     decides = isinstance(answers.get(_UNKNOWN if controller is None else controller), Message)
     found = [
         _merged_topic([said for said in sayings if said[1].failure is None] or sayings, controller)
         for sayings in told.values()
-        if topics is not None or not decides or any(said[0] == controller for said in sayings)
+        if names is not None or not decides or any(said[0] == controller for said in sayings)
     ]
-    return found if topics is not None else sorted(found, key=lambda topic: topic.name)
+    return found if names is not None else sorted(found, key=lambda topic: topic.name), end
 
 
 def _merged_topic(

@@ -341,8 +341,10 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         limits.MIB,
         INT64_MAX,
         "bytes",
-        "Memory for requests that have arrived in part, over all connections; above it, reading "
-        "waits on all but the oldest of them.",
+        "Memory for requests, over all connections: those that have arrived in part, that wait for "
+        "their turn, and that await their answer. Above it, reading waits on all but the oldest of "
+        "them. Fetches that wait for records take half of it at most: beyond that, some are "
+        "answered before their time.",
     ),
     number(
         "queued.max.response.bytes",

@@ -80,9 +80,14 @@ class TopicsResponse(Message):
 
 
 class DescribeTopicsRequest(Message):
-    """``topics`` of None describes all."""
+    """``topics`` of None describes all that come after ``after`` in the order of their names.
+
+    ``paged``: the answer may leave topics out at the end, when it gets long, and be asked for more.
+    """
 
     topics: Annotated[list[TopicName], Meta(max_length=limits.TOPICS_PER_REQUEST_MAX)] | None = None
+    after: Annotated[str, Meta(max_length=4 * limits.TOPIC_NAME_CHARS_MAX)] = ""
+    paged: bool = False
 
 
 class PartitionDescription(Message):
@@ -109,7 +114,10 @@ class TopicDescription(Message):
 
 
 class DescribeTopicsResponse(Message):
+    """``is_page``: these are the first ones of the topics asked for, and there are more."""
+
     topics: list[TopicDescription]
+    is_page: bool = False
 
 
 class RecordsToDelete(Message):

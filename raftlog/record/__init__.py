@@ -23,6 +23,7 @@ from raftlog.record.batch import (
     seal,
     split,
     stamp,
+    uncompressed_length_at,
     verify_chain,
 )
 from raftlog.record.compression import Codec
@@ -57,6 +58,7 @@ __all__ = [
     "seal",
     "split",
     "stamp",
+    "uncompressed_length_at",
     "validate",
     "verify_chain",
 ]

@@ -241,6 +241,17 @@ def length_at(data: Buffer, position: int) -> int:
     return int(_LENGTH.unpack_from(data, position + _LENGTH_POSITION)[0])
 
 
+def uncompressed_length_at(data: Buffer) -> int:
+    """What validating the batch may unpack, at most; nothing of it is checked.
+
+    0 for what is refused before that: too short to say it, or over the limit.
+    """
+    if len(data) < HEADER_BYTES:
+        return 0
+    length = int(_LENGTH.unpack_from(data, HEADER_BYTES - _LENGTH.size)[0])
+    return length if length <= limits.BATCH_UNCOMPRESSED_BYTES_MAX else 0
+
+
 def check_length(data: Buffer) -> BatchHeader:
     """The header of what is, by its length, exactly one whole batch."""
     header = parse_header(data)

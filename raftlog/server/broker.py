@@ -45,12 +45,15 @@ from raftlog.server.peers.channel import PeerConnector, SocketPeerConnector
 from raftlog.server.purgatory import Purgatory
 from raftlog.server.replica_host import HostServices, PartitionHost
 from raftlog.server.topic_table import TopicTable
+from raftlog.server.turns import Turns
 from raftlog.server.verifying import Verifier
 from raftlog.server.workers import Workers
 from raftlog.storage import Store
 
 logger = logging.getLogger(__name__)
 
+# Of the memory for requests, what fetches may take that wait for records: a half.
+WAITING_FETCHES_PART: Final = 2
 EVERYWHERE: Final = ("0.0.0.0", "::")
 
 
@@ -68,18 +71,22 @@ def advertised(config: BrokerConfig, listening: Address) -> Address:
 
 @dataclass(frozen=True, slots=True)
 class BrokerWorkers:
-    """A broker's threads: for syncing logs, the consensus journal, compaction, administration."""
+    """A broker's threads: for syncing logs, the consensus journal, compaction, administration, and
+    the validation of large batches.
+    """
 
     sync: Workers
     journal: Workers
     compaction: Workers
     admin: Workers
+    validation: Workers
 
     def stop(self) -> None:
         self.sync.stop()
         self.journal.stop()
         self.compaction.stop()
         self.admin.stop()
+        self.validation.stop()
 
 
 class MakeWorkers(Protocol):
@@ -164,7 +171,7 @@ class Broker:
             administration=self._administration,
             authority=local,
             operations=AloneOperations(store, topics, loop.time),
-            purgatory=Purgatory(loop),
+            purgatory=Purgatory(loop, config.queued_max_request_bytes // WAITING_FETCHES_PART),
             responses=ResponseBudget(config.queued_max_response_bytes),
             counters=counters,
             verifier=Verifier(counters, on_damage=self._damage_found),
@@ -174,6 +181,8 @@ class Broker:
             loop,
             responses=self.context.responses,
             counters=self.context.counters,
+            turns=Turns(loop, clock.monotonic),
+            workers=workers.validation,
             on_request=partial(dispatch, self.context),
             on_lost=self._connection_lost,
             make_connection=surroundings.make_connection,
@@ -267,6 +276,7 @@ class Broker:
             journal=make_workers(loop, count=1, name="journal"),
             compaction=make_workers(loop, count=1, name="compaction"),
             admin=make_workers(loop, count=1, name="admin"),
+            validation=make_workers(loop, count=limits.VALIDATION_THREADS, name="validation"),
         )
 
         def open_files() -> tuple[Store, Journal | None]:

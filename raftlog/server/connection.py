@@ -6,8 +6,8 @@ read and when not to:
 - while the client does not take its answers (``pause_writing``), its requests wait, and so do its
   fetches;
 - while too many of its requests are in flight, they wait (``ServerConnectionState.paused``);
-- while requests that have arrived in part take too much memory, it waits its turn
-  (``RequestBudget``).
+- while requests take too much memory, it waits its turn (``RequestBudget``);
+- while a request is done in steps, those behind it wait (``turns``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, cast
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from raftlog import limits
 from raftlog.errors import RaftlogError
@@ -33,6 +34,8 @@ from raftlog.protocol.peer_auth import Answering
 from raftlog.protocol.schema import Message
 from raftlog.server.budgets import RequestBudget, ResponseBudget
 from raftlog.server.metrics import Counters
+from raftlog.server.turns import Steps, Turns
+from raftlog.server.workers import Workers
 from raftlog.types import Buffer
 
 logger = logging.getLogger(__name__)
@@ -40,6 +43,12 @@ logger = logging.getLogger(__name__)
 # After the last answer, what the peer still sends is thrown away for so long, so that the answer
 # arrives: closing with unread bytes would reset the connection.
 LINGER_SECONDS: Final = 1.0
+# What a decoded message takes for each byte that it came in, and a request beside its message:
+# measured with fetches, rounded up.
+MESSAGE_FACTOR: Final = 10
+REQUEST_BYTES: Final = 2 * limits.KIB
+IN_FLIGHT_NOTED_BYTES: Final = 16 * limits.KIB  # below it a connection's are not counted
+HELD_BYTES_MAX: Final = limits.MIB  # of requests that wait for those before them; then none is read
 REFUSALS_LOGGED_MAX: Final = 10  # per connection: a client's mistake must not fill the broker's log
 
 
@@ -52,6 +61,8 @@ class ConnectionServices(Protocol):
     responses: ResponseBudget
     request_bytes_max: int
     counters: Counters
+    turns: Turns
+    workers: Workers
 
     def connected(self, connection: Connection) -> bool:
         """A new connection; False when there are too many, and it has to go."""
@@ -59,19 +70,32 @@ class ConnectionServices(Protocol):
 
     def disconnected(self, connection: Connection) -> None: ...
 
-    def handle(self, connection: Connection, request: Request) -> None:
-        """Answer by ``respond``, ``refuse`` or ``finish``, now or later."""
+    def handle(self, connection: Connection, request: Request) -> Steps | None:
+        """Answer by ``respond``, ``refuse`` or ``finish``, now, in the steps returned, or later."""
         ...
 
 
+class _Work(NamedTuple):
+    """A request that is done in steps, and the bytes of it that wait in memory meanwhile."""
+
+    steps: Steps
+    size_bytes: int
+
+
 class Connection(asyncio.BufferedProtocol):
-    """Invariant: requests are handled in the order in which they came."""
+    """Invariant: requests are handled in the order in which they came, one after the other."""
 
     def __init__(self, services: ConnectionServices) -> None:
         self.services = services
         self._state = ServerConnectionState(services.request_bytes_max, scratch=services.scratch)
         self._transport: asyncio.Transport | None = None
-        self._held: deque[ServerEvent] = deque()  # came while the client took no answers
+        self._held: deque[ServerEvent] = deque()  # came, and were not handled yet
+        self._work: deque[_Work] = deque()  # begun; goes on before what is held
+        # What the first of them waited for in a thread: its result, or its error.
+        self._step_outcome: tuple[Any, Exception | None] = (None, None)
+        self._in_thread = False  # the first of them waits for a thread
+        self._in_queue = False  # for a turn
+        self._in_flight_bytes = 0  # of requests handed out and not answered yet, about
         self._unwritten: list[Buffer] = []  # answers of this turn of the loop: one write for all
         self._unwritten_bytes = 0
         self._held_bytes = 0
@@ -88,6 +112,8 @@ class Connection(asyncio.BufferedProtocol):
         self.answering: Answering | None = None  # since it said that it is another broker's
         self.peer_identity: PeerIdentity | None = None  # once that is proved
         self.last_active_seconds = 0.0
+        self.received_bytes = 0  # ever
+        self._is_noted = False  # the budget has something of this connection
         self._frame_began_seconds: float | None = None  # while a request has arrived in part
         self._processing = False
 
@@ -111,6 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         self._state.end_of_stream()
         self._unwritten.clear()
         self._held.clear()
+        self._end_work()
         self._when_writable.clear()
         self.services.requests.forget(self)
         self.services.responses.set(self, 0)
@@ -132,8 +159,10 @@ class Connection(asyncio.BufferedProtocol):
         state = self._state
         events = state.received(nbytes)
         self.last_active_seconds = self.services.loop.time()
+        self.received_bytes += nbytes
         if state.in_frame or self._frame_began_seconds is not None:
             self._note_partial_frame(is_new=bool(events))
+        self.services.turns.begin_share()
         self._process(events)
         if state.paused:
             self._adjust_reading()
@@ -150,6 +179,7 @@ class Connection(asyncio.BufferedProtocol):
         waiting, self._when_writable = self._when_writable, []
         for ready in waiting:
             ready()
+        self.services.turns.begin_share()
         self._process(())
         self._adjust_reading()
 
@@ -191,6 +221,20 @@ class Connection(asyncio.BufferedProtocol):
         """Call ``ready`` when the client takes its answers again; never, if it goes away."""
         self._when_writable.append(ready)
 
+    def begin(self, steps: Steps) -> None:
+        """Go on with a request that was handed out before, after those that are being done."""
+        if self._transport is None:
+            steps.close()
+            return
+        self._work.append(_Work(steps, 0))
+        self.services.turns.begin_share()
+        self._process(())
+
+    def take_turn(self) -> None:
+        """``turns`` has time for more of what waits."""
+        self._in_queue = False
+        self._process(())
+
     def drain(self) -> None:
         """Read no more requests, answer those that came, then hang up."""
         self._draining = True
@@ -213,16 +257,16 @@ class Connection(asyncio.BufferedProtocol):
         self, request: Request, message: Message, attachment: Sequence[Buffer] = ()
     ) -> None:
         """Answer a request. If the client is gone, nothing happens."""
-        self._answered(self._state.reply(request, message, attachment))
+        self._answered(request, self._state.reply(request, message, attachment))
 
     def refuse(self, request: Request, error: RaftlogError) -> None:
         """Answer a request with why it has no answer."""
-        self._answered(self._state.fail(request, error))
+        self._answered(request, self._state.fail(request, error))
 
     def finish(self, request: Request) -> None:
         """A request that wants no answer is done."""
         self._state.finish(request)
-        self._answered([])
+        self._answered(request, [])
 
     def note_refusal(self, what: str, error: RaftlogError) -> None:
         """Log what was refused, and stop logging it when it does not stop."""
@@ -231,7 +275,10 @@ class Connection(asyncio.BufferedProtocol):
             more = " (further ones are not logged)" if self._refusals == REFUSALS_LOGGED_MAX else ""
             logger.info("connection %s: %s refused: %s%s", self.peer, what, error, more)
 
-    def _answered(self, buffers: list[Buffer]) -> None:
+    def _answered(self, request: Request, buffers: list[Buffer]) -> None:
+        self._in_flight_bytes -= memory_of(request)
+        if self._is_noted:
+            self._note_memory()
         if buffers:
             self._write(buffers)
         if self._state.paused:
@@ -268,27 +315,73 @@ class Connection(asyncio.BufferedProtocol):
     # -- requests ----------------------------------------------------------------------------------
 
     def _process(self, events: Sequence[ServerEvent]) -> None:
-        """Handle ``events`` after those held before, for as long as the client takes answers.
+        """Do what is begun, then handle what is held and ``events``, for as long as there is time
+        and the client takes answers.
 
         An answer may let in more events, from within a handler: they queue up here.
         """
-        held = self._held
-        held.extend(events)
-        if self._processing:
+        self._held.extend(events)
+        if self._processing or self._in_queue:
             return
         self._processing = True
         try:
-            while held and not self._writing_paused:
-                self._handle(held.popleft())
+            self._go_on()
         finally:
             self._processing = False
-        if held or self._held_bytes:
-            self._held_bytes = sum(_size_of(event) for event in held)
+        if self._held or self._work or self._held_bytes:
+            self._held_bytes = sum(map(_size_of, self._held))
+            self._held_bytes += sum(work.size_bytes for work in self._work)
             self._note_memory()
+            self._adjust_reading()
+
+    def _go_on(self) -> None:
+        held, work, turns = self._held, self._work, self.services.turns
+        while (work or held) and not (self._writing_paused or self._in_thread):
+            if self.peer_identity is None and not turns.has_time():
+                self._in_queue = True
+                turns.wait(self)
+                return
+            if work:
+                self._step(work[0].steps)
+            else:
+                self._handle(held.popleft())
+
+    def _step(self, steps: Steps) -> None:
+        (result, error), self._step_outcome = self._step_outcome, (None, None)
+        try:
+            thread_work = steps.send(result) if error is None else steps.throw(error)
+        except StopIteration:
+            if self._work and self._work[0].steps is steps:  # else the connection has ended in it
+                self._work.popleft()
+            return
+        if thread_work is not None:
+            self._in_thread = True
+            self.services.workers.submit(thread_work, partial(self._thread_done, steps))
+
+    def _thread_done(self, steps: Steps, result: Any, error: Exception | None) -> None:
+        if not (self._work and self._work[0].steps is steps):
+            return  # the connection has ended
+        self._in_thread = False
+        self._step_outcome = result, error
+        self.services.turns.begin_share()
+        self._process(())
+
+    def _end_work(self) -> None:
+        """What is begun is not gone on with: nobody waits for it."""
+        work = list(self._work)[1 if self._processing else 0 :]  # a step cannot end itself
+        self._work.clear()
+        self._in_thread = False
+        for begun in work:
+            begun.steps.close()
 
     def _handle(self, event: ServerEvent) -> None:
         if isinstance(event, Request):
-            self.services.handle(self, event)
+            self._in_flight_bytes += memory_of(event)
+            steps = self.services.handle(self, event)
+            if steps is not None and self._transport is not None:
+                self._work.append(_Work(steps, len(event.attachment)))
+            if self._in_flight_bytes >= IN_FLIGHT_NOTED_BYTES:
+                self._note_memory()
         elif isinstance(event, Refusal):
             self.note_refusal("a request", event.error)
             self._write(event.buffers)
@@ -303,7 +396,7 @@ class Connection(asyncio.BufferedProtocol):
             self._hang_up()
 
     def _check_drained(self) -> None:
-        if not self._state.in_flight and not self._held:
+        if not (self._state.in_flight or self._held or self._work):
             self._hang_up()
 
     def _hang_up(self) -> None:
@@ -314,6 +407,7 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
         self._lingering = True
         self._held.clear()
+        self._end_work()
         self.services.requests.forget(self)
         if not transport.can_write_eof():
             transport.close()
@@ -335,7 +429,14 @@ class Connection(asyncio.BufferedProtocol):
         self._note_memory()
 
     def _note_memory(self) -> None:
-        self.services.requests.set(self, self._state.bytes_held + self._held_bytes)
+        """Tell the budget what this connection holds; a peer's is bounded by what a peer sends."""
+        held_bytes = self._state.bytes_held + self._held_bytes
+        if self._in_flight_bytes >= IN_FLIGHT_NOTED_BYTES:
+            held_bytes += self._in_flight_bytes
+        if self.peer_identity is not None or self._lingering:
+            held_bytes = 0
+        self._is_noted = held_bytes > 0
+        self.services.requests.set(self, held_bytes)
 
     def _adjust_reading(self) -> None:
         """The one place that decides whether to read. What is waited for calls it again."""
@@ -343,7 +444,11 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None or transport.is_closing():
             return
         wanted = self._lingering or not (
-            self._writing_paused or self._memory_paused or self._state.paused or self._draining
+            self._writing_paused
+            or self._memory_paused
+            or self._state.paused
+            or self._draining
+            or self._held_bytes > HELD_BYTES_MAX
         )
         if wanted is self._reading:
             return
@@ -357,4 +462,10 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _size_of(event: ServerEvent) -> int:
-    return len(event.attachment) if isinstance(event, Request) else 0
+    """What an event takes that is held."""
+    return len(event.attachment) + memory_of(event) if isinstance(event, Request) else 0
+
+
+def memory_of(request: Request) -> int:
+    """What a request takes without its attachment until it is answered, about."""
+    return REQUEST_BYTES + MESSAGE_FACTOR * request.header_bytes

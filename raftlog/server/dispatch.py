@@ -27,9 +27,10 @@ from raftlog.server.handlers import (
     topics,
 )
 from raftlog.server.reply import Reply
+from raftlog.server.turns import Steps
 
-# Answers by ``reply``, once, now or later. Raises RaftlogError only before it has answered.
-Handler: TypeAlias = Callable[[BrokerContext, Request, Reply], None]
+# Answers by ``reply``, once, now, in its steps, or later. Raises RaftlogError only before that.
+Handler: TypeAlias = Callable[[BrokerContext, Request, Reply], Steps | None]
 
 HANDLERS: Final[dict[int, Handler]] = {
     api.API_VERSIONS.number: api_versions.handle,
@@ -68,23 +69,27 @@ HANDLERS: Final[dict[int, Handler]] = {
 }
 
 
-def dispatch(context: BrokerContext, connection: Connection, request: Request) -> None:
-    """Handle one request. Whatever goes wrong is told to its sender; the connection goes on."""
+def dispatch(context: BrokerContext, connection: Connection, request: Request) -> Steps | None:
+    """Handle one request, or give the steps that do. Whatever goes wrong is told to its sender;
+    the connection goes on.
+    """
     context.counters.requests += 1
     reply = Reply(connection, request)
     if request.api.peer_only and connection.peer_identity is None:
         _deny(connection, request, reply)
-        return
+        return None
     try:
         handler = HANDLERS.get(request.api.number)
         if handler is None:
             raise UnsupportedApiError(f"this broker does not serve {request.api.name}")
-        handler(context, request, reply)
+        steps = handler(context, request, reply)
     except RaftlogError as error:
-        connection.note_refusal(request.api.name, error)
-        reply.fail(error)
+        reply.refuse(error)
     except Exception as error:  # noqa: BLE001 - told, logged and counted
         reply.fail_by_mistake(error)
+    else:
+        return None if steps is None else reply.guarded(steps)
+    return None
 
 
 def _deny(connection: Connection, request: Request, reply: Reply) -> None:

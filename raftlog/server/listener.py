@@ -18,6 +18,8 @@ from raftlog.protocol.connection import Request
 from raftlog.server.budgets import RequestBudget, ResponseBudget
 from raftlog.server.connection import Connection, ConnectionServices
 from raftlog.server.metrics import Counters
+from raftlog.server.turns import Steps, Turns
+from raftlog.server.workers import Workers
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +83,9 @@ class Connections:
         *,
         responses: ResponseBudget,
         counters: Counters,
-        on_request: Callable[[Connection, Request], None],
+        turns: Turns,
+        workers: Workers,
+        on_request: Callable[[Connection, Request], Steps | None],
         on_lost: Callable[[Connection], None],
         make_connection: Callable[[ConnectionServices], Connection] = Connection,
     ) -> None:
@@ -92,6 +96,8 @@ class Connections:
         self.responses = responses
         self.request_bytes_max = config.socket_request_max_bytes
         self.counters = counters
+        self.turns = turns
+        self.workers = workers
         self.handle = on_request
         self._on_lost = on_lost
         self._make_connection = make_connection

@@ -10,6 +10,7 @@ from raftlog.errors import OutcomeUnknownError, RaftlogError
 from raftlog.protocol.connection import Request
 from raftlog.protocol.schema import Message
 from raftlog.server.connection import Connection
+from raftlog.server.turns import Steps
 from raftlog.types import Buffer
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,20 @@ class Reply:
             self.connection.refuse(self.request, error)
         else:
             self.drop(error)
+
+    def refuse(self, error: RaftlogError) -> None:
+        """``fail``, and log it."""
+        self.connection.note_refusal(self.request.api.name, error)
+        self.fail(error)
+
+    def guarded(self, steps: Steps) -> Steps:
+        """These steps; what they raise is answered, so that it ends the request and no more."""
+        try:
+            yield from steps
+        except RaftlogError as error:
+            self.refuse(error)
+        except Exception as error:  # noqa: BLE001 - told, logged and counted
+            self.fail_by_mistake(error)
 
     def fail_by_mistake(self, error: Exception) -> None:
         """A mistake of ours, caught where it can be told: nobody else is to suffer from it."""

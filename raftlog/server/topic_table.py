@@ -83,11 +83,9 @@ class TopicTable:
     def get(self, name: str) -> HostedTopic | None:
         return self._topics.get(name)
 
-    def infos(self, topic: HostedTopic) -> list[PartitionInfo]:
-        """Who has each partition, who leads it, and who is in sync, as far as is known here."""
-        return [
-            _info(partition, self.state(topic, partition)) for partition in range(len(topic.hosts))
-        ]
+    def info(self, topic: HostedTopic, partition: int) -> PartitionInfo:
+        """Who has a partition, who leads it, and who is in sync, as far as is known here."""
+        return _info(partition, self.state(topic, partition))
 
     def state(self, topic: HostedTopic, partition: int) -> PartitionState | None:
         if self.state_of is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.mutation import (
+    guards_bounds,
     guards_cluster,
     guards_compacting,
     guards_compaction,
@@ -45,4 +46,5 @@ GUARDS: Final[tuple[Guard, ...]] = (
     *guards_compacting.GUARDS,
     *guards_coordinator.GUARDS,
     *guards_producers.GUARDS,
+    *guards_bounds.GUARDS,
 )

@@ -15,8 +15,8 @@ GUARDS: Final = [
         name="a compacted topic takes only records with keys",
         why="records that nobody can ever supersede fill it for ever",
         module="raftlog/server/handlers/produce.py",
-        old="validate(batch, keys_required=host.log.config.is_compacted)",
-        new="validate(batch)",
+        old="partial(validate, batch, keys_required=host.log.config.is_compacted)",
+        new="partial(validate, batch)",
         tests=(
             (
                 "tests/server/handlers/test_produce.py"

@@ -29,6 +29,8 @@ from raftlog.server.listener import Connections
 from raftlog.server.main import world
 from raftlog.server.metrics import Counters
 from raftlog.server.peers.channel import PeerChannel, SocketPeerConnector
+from raftlog.server.turns import Turns
+from raftlog.server.workers import Workers
 from tests.client.virtual import VirtualLoop
 from tests.server.peers.test_channel import Peer
 from tests.server.test_main import process, refusal
@@ -149,11 +151,14 @@ def connections_that(
     make: Callable[[ConnectionServices], Connection] = Connection,
 ) -> Connections:
     """Connections whose requests ``handle`` answers."""
+    loop = asyncio.get_running_loop()
     return Connections(
         BrokerConfig(),
-        asyncio.get_running_loop(),
+        loop,
         responses=ResponseBudget(1 << 20),
         counters=Counters(),
+        turns=Turns(loop, loop.time),
+        workers=Workers(loop, count=0, name="none"),
         on_request=handle,
         on_lost=lambda _connection: None,
         make_connection=make,

@@ -190,7 +190,8 @@ class Asked:
         query = OffsetQuery(topic="t", partition=0, at=at, leader_epoch=-1)
         request = SimpleNamespace(message=ListOffsetsRequest(queries=[query]))
         context = cast(BrokerContext, self)
-        list_offsets.handle(context, cast(Request, request), reply.as_reply)
+        for _ in list_offsets.handle(context, cast(Request, request), reply.as_reply):
+            pass
 
 
 def answer(reply: PaperReply) -> OffsetAnswer:

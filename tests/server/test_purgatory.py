@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
-from raftlog.server.purgatory import Purgatory
+from raftlog.server.purgatory import LOOKED_AT_ONCE_MAX, Purgatory
 from raftlog.server.replica_host import PartitionHost
 
 LONG_S = 100.0
@@ -30,25 +30,27 @@ class FakeHost:
 
 
 class Fetch:
-    """Answers when there is enough."""
+    """Worth to be resumed when it was looked at often enough."""
 
     def __init__(self, enough_after: int) -> None:
-        self.attempts: list[bool] = []
+        self.looks = 0
+        self.resumed: list[bool] = []  # whether it had to be the last time
         self._enough_after = enough_after
         self.answered = asyncio.Event()
 
-    def attempt(self, final: bool) -> bool:
-        self.attempts.append(final)
-        if final or len(self.attempts) >= self._enough_after:
-            self.answered.set()
-            return True
-        return False
+    def may_be_enough(self) -> bool:
+        self.looks += 1
+        return self.looks >= self._enough_after
+
+    def resume(self, *, final: bool = False) -> None:
+        self.resumed.append(final)
+        self.answered.set()
 
 
 def on_a_loop(test: Callable[[Purgatory, list[FakeHost]], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         hosts = [FakeHost(), FakeHost()]
-        purgatory = Purgatory(asyncio.get_running_loop())
+        purgatory = Purgatory(asyncio.get_running_loop(), 100)
         await test(purgatory, hosts)
         assert len(purgatory) == 0
         assert all(host.watchers == [] for host in hosts)
@@ -63,12 +65,13 @@ def park(
     *,
     owner: str = "c",
     s: float = LONG_S,
+    size_bytes: int = 0,
 ) -> None:
     watched = cast(list[PartitionHost], hosts)
-    purgatory.park(owner, watched, fetch.attempt, timer_seconds=s)
+    purgatory.park(owner, watched, fetch, timer_seconds=s, size_bytes=size_bytes)
 
 
-def test_a_fetch_is_tried_whenever_a_partition_moves_until_it_is_answered() -> None:
+def test_a_fetch_is_looked_at_whenever_a_partition_moves_until_it_is_answered() -> None:
     async def test(purgatory: Purgatory, hosts: list[FakeHost]) -> None:
         fetch = Fetch(enough_after=2)
         park(purgatory, hosts, fetch)
@@ -76,7 +79,7 @@ def test_a_fetch_is_tried_whenever_a_partition_moves_until_it_is_answered() -> N
         assert len(purgatory) == 1
         hosts[1].move()
         hosts[1].move()
-        assert fetch.attempts == [False, False]
+        assert (fetch.looks, fetch.resumed) == (2, [False])
 
     on_a_loop(test)
 
@@ -87,7 +90,7 @@ def test_when_time_is_up_the_last_attempt_answers() -> None:
         park(purgatory, hosts, fetch, s=0.001)
         await asyncio.wait_for(fetch.answered.wait(), LONG_S)
         hosts[0].move()
-        assert fetch.attempts == [True]
+        assert (fetch.looks, fetch.resumed) == (0, [True])
 
     on_a_loop(test)
 
@@ -101,7 +104,7 @@ def test_a_closed_connections_fetches_are_forgotten_and_no_others() -> None:
         purgatory.cancel("c")
         assert len(purgatory) == 1
         hosts[0].move()
-        assert (gone.attempts, other.attempts) == ([], [False])
+        assert (gone.resumed, other.resumed) == ([], [False])
 
     on_a_loop(test)
 
@@ -112,6 +115,36 @@ def test_all_are_answered_when_the_broker_stops() -> None:
         for number, fetch in enumerate(fetches):
             park(purgatory, hosts, fetch, owner=f"c{number % 2}")
         purgatory.expire_all()
-        assert [fetch.attempts for fetch in fetches] == [[True]] * 3
+        assert [fetch.resumed for fetch in fetches] == [[True]] * 3
+
+    on_a_loop(test)
+
+
+def test_a_wide_fetch_is_looked_at_once_in_a_turn_of_the_loop() -> None:
+    async def test(purgatory: Purgatory, hosts: list[FakeHost]) -> None:
+        fetch = Fetch(enough_after=2)
+        park(purgatory, hosts * LOOKED_AT_ONCE_MAX, fetch)
+        for _ in range(2):
+            for _ in range(5):
+                hosts[0].move()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert (fetch.looks, fetch.resumed) == (2, [False])
+
+    on_a_loop(test)
+
+
+def test_over_the_bound_who_has_most_is_answered_before_its_time() -> None:
+    async def test(purgatory: Purgatory, hosts: list[FakeHost]) -> None:
+        small, many = Fetch(enough_after=99), [Fetch(enough_after=99) for _ in range(3)]
+        park(purgatory, hosts, small, owner="modest", size_bytes=10)
+        for fetch in many:
+            park(purgatory, hosts, fetch, owner="greedy", size_bytes=40)
+        assert purgatory.bytes == 90
+        assert [fetch.resumed for fetch in (small, *many)] == [[], [True], [], []]
+        park(purgatory, hosts, Fetch(enough_after=99), owner="another", size_bytes=11)
+        assert [fetch.resumed for fetch in (small, *many)] == [[True], [True], [], []]
+        purgatory.expire_all()
+        assert purgatory.bytes == 0
 
     on_a_loop(test)

@@ -2,24 +2,30 @@
 
 A fetch reads only while its client takes answers and while the broker has memory for them; what it
 waits for otherwise is in ``ResponseBudget`` and ``Connection``. Failures are per partition, and end
-the wait.
+the wait. It goes through its partitions in steps, as there may be thousands.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Generator, Iterator
+from typing import Any, Final, cast
 
 from raftlog.errors import DamagedLogError, RaftlogError
 from raftlog.protocol.connection import Request
 from raftlog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from raftlog.protocol.schema import Failure
+from raftlog.server.connection import memory_of
 from raftlog.server.context import BrokerContext
+from raftlog.server.once import check_once
 from raftlog.server.replica_host import PartitionHost
 from raftlog.server.reply import Reply
+from raftlog.server.turns import Steps
+
+CHECKED_PER_STEP: Final = 16  # partitions
 
 
-def handle(context: BrokerContext, request: Request, reply: Reply) -> None:
-    _Fetch(context, cast(FetchRequest, request.message), reply).run()
+def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
+    return _Fetch(context, cast(FetchRequest, request.message), reply).begin()
 
 
 class _Fetch:
@@ -33,6 +39,7 @@ class _Fetch:
         "_failures",
         "_found_bytes",
         "_hosts",
+        "_parts",
         "_reply",
         "_request",
     )
@@ -42,62 +49,66 @@ class _Fetch:
         self._request = request
         self._reply = reply
         self._deadline_seconds = context.loop.time() + request.wait_ms_max / 1_000
-        self._hosts: list[tuple[FetchPartition, PartitionHost]] = []
+        self._parts: list[FetchPartition] = []  # those that can be read, and their hosts
+        self._hosts: list[PartitionHost] = []
         self._failures: list[FetchedPartition] = []
         # By the last read; before there was one, as if there were enough.
         self._found_bytes = request.bytes_min
         self._committed_bytes = 0  # by all the hosts, at the last read
-        for part in request.partitions:
+
+    def begin(self) -> Steps:
+        """Answer, or wait for data."""
+        context, parts = self._context, self._request.partitions
+        check_once("fetch", [(part.topic, part.partition) for part in parts])
+        for number, part in enumerate(parts, start=1):
             try:
                 host = context.topics.host(part.topic, part.partition)
                 host.check_epoch(part.leader_epoch)
                 host.check_readable(replica_ok=self._may_be_any(host))
-                self._hosts.append((part, host))
+                self._parts.append(part)
+                self._hosts.append(host)
             except RaftlogError as error:
                 self._failures.append(_failed(part, error))
+            if number % CHECKED_PER_STEP == 0:
+                yield None
+        yield from self._go_on(final=False)
 
-    def run(self) -> None:
-        """Answer now, or wait for data. Called again after a wait for room."""
-        if not self._reply.is_wanted:
-            return
-        remaining_seconds = self._deadline_seconds - self._context.loop.time()
-        if self._attempt(remaining_seconds <= 0 or self._context.is_stopping):
-            return
-        self._context.purgatory.park(
-            self._reply.connection,
-            [host for _part, host in self._hosts],
-            self._attempt,
-            timer_seconds=remaining_seconds,
-        )
+    def resume(self, *, final: bool = False) -> None:
+        """A wait is over: for data, for its time, for room, or for the client."""
+        self._reply.connection.begin(self._reply.guarded(self._go_on(final=final)))
 
-    def _attempt(self, final: bool) -> bool:
-        """Answer if there is enough, and in any case if ``final``.
-
-        True when the wait for data is over: answered, or waiting for room, after which ``run`` goes
-        on.
-        """
-        if not final and not self._may_be_enough():
-            return False
-        connection, responses = self._reply.connection, self._context.responses
-        if not connection.may_answer_at_length:
-            connection.when_writable(self.run)
-            return True
-        if responses.full:
-            responses.when_room(self.run)
-            return True
-        answers, batches = self._read()
-        failed = any(answer.failure is not None for answer in answers)
-        if not final and not failed and self._found_bytes < self._request.bytes_min:
-            return False
-        self._reply.send(FetchResponse(partitions=answers), batches)
-        return True
-
-    def _may_be_enough(self) -> bool:
+    def may_be_enough(self) -> bool:
         """Whether a read is worth it."""
-        committed = sum(host.committed_bytes for _part, host in self._hosts)
-        closed = any(self._is_over(host) for _part, host in self._hosts)
+        committed = sum(host.committed_bytes for host in self._hosts)
+        closed = any(self._is_over(host) for host in self._hosts)
         new_bytes = committed - self._committed_bytes
         return closed or self._found_bytes + new_bytes >= self._request.bytes_min
+
+    def _go_on(self, *, final: bool) -> Steps:
+        """Answer if there is enough, and in any case if ``final`` or the time is up."""
+        context = self._context
+        remaining_seconds = self._deadline_seconds - context.loop.time()
+        final = final or remaining_seconds <= 0 or context.is_stopping
+        if final or self.may_be_enough():
+            connection, responses = self._reply.connection, context.responses
+            if not connection.may_answer_at_length:
+                connection.when_writable(self.resume)
+                return
+            if responses.full:
+                responses.when_room(self.resume)
+                return
+            answers, batches = yield from self._read()
+            failed = any(answer.failure is not None for answer in answers)
+            if final or failed or self._found_bytes >= self._request.bytes_min:
+                self._reply.send(FetchResponse(partitions=answers), batches)
+                return
+        context.purgatory.park(
+            self._reply.connection,
+            self._hosts,
+            self,
+            timer_seconds=remaining_seconds,
+            size_bytes=memory_of(self._reply.request),
+        )
 
     def _may_be_any(self, host: PartitionHost) -> bool:
         """Whether the host need not lead. A damaged one does not, and may be all there is: what is
@@ -108,40 +119,59 @@ class _Fetch:
         """No more can be read here: the host is closed, or another broker leads."""
         return host.closed is not None or (host.leadership is None and not self._may_be_any(host))
 
-    def _read(self) -> tuple[list[FetchedPartition], list[bytes]]:
-        """What is there, within the limits: whole batches, at least one if there is any."""
+    def _read(self) -> Generator[None, Any, tuple[list[FetchedPartition], list[bytes]]]:
+        """What is there, within the limits: whole batches, at least one if there is any.
+
+        What is read stands in the budget of answers from the moment at which it is.
+        """
         answers = list(self._failures)
         batches: list[bytes] = []
         bytes_left = min(self._request.bytes_max, self._context.config.fetch_max_bytes)
-        self._committed_bytes = sum(host.committed_bytes for _part, host in self._hosts)
+        self._committed_bytes = sum(host.committed_bytes for host in self._hosts)
         self._found_bytes = 0
-        for part, host in self._in_turn():
-            if bytes_left <= 0 and batches:
-                break
-            try:
-                host.check_readable(replica_ok=self._may_be_any(host))
-                found = self._read_one(part, host, bytes_left)
-            except RaftlogError as error:
-                answers.append(_failed(part, error))
-                continue
-            size = sum(map(len, found))
-            if not found or (size > bytes_left and batches):
-                continue  # only an empty answer may go over the limit, for the sake of one batch
-            bytes_left -= size
-            self._found_bytes += size
-            batches += found
-            answers.append(
-                FetchedPartition(
-                    topic=part.topic,
-                    partition=part.partition,
-                    high_watermark=host.high_watermark,
-                    log_start_offset=host.log.log_start_offset,
-                    length=size,
-                )
-            )
+        responses = self._context.responses
+        try:
+            for part, host in self._in_turn():
+                if batches and (bytes_left <= 0 or responses.full):
+                    break
+                answer, found = self._read_one(part, host, bytes_left, may_be_over=not batches)
+                if answer is not None:
+                    answers.append(answer)
+                if found:
+                    size = sum(map(len, found))
+                    bytes_left -= size
+                    self._found_bytes += size
+                    batches += found
+                    responses.set(self, self._found_bytes)
+                yield None
+        finally:
+            responses.set(self, 0)
         return answers, batches
 
-    def _read_one(self, part: FetchPartition, host: PartitionHost, bytes_left: int) -> list[bytes]:
+    def _read_one(
+        self, part: FetchPartition, host: PartitionHost, bytes_left: int, *, may_be_over: bool
+    ) -> tuple[FetchedPartition | None, list[bytes]]:
+        """What one partition adds to the answer: a failure, batches, or nothing."""
+        try:
+            host.check_readable(replica_ok=self._may_be_any(host))
+            found = self._read_batches(part, host, bytes_left)
+        except RaftlogError as error:
+            return _failed(part, error), []
+        size = sum(map(len, found))
+        if not found or (size > bytes_left and not may_be_over):
+            return None, []  # only an empty answer may go over the limit, for one batch's sake
+        answer = FetchedPartition(
+            topic=part.topic,
+            partition=part.partition,
+            high_watermark=host.high_watermark,
+            log_start_offset=host.log.log_start_offset,
+            length=size,
+        )
+        return answer, found
+
+    def _read_batches(
+        self, part: FetchPartition, host: PartitionHost, bytes_left: int
+    ) -> list[bytes]:
         """Batches of one partition; whether they are whole is looked at only where that is in
         doubt. Up to damage, reading goes on."""
         if part.offset == host.high_watermark and host.closed is None:
@@ -157,11 +187,12 @@ class _Fetch:
             verifier.doubt(host, part.offset, bytes_max=bytes_max)
         return host.read(start_offset=part.offset, bytes_max=bytes_max)
 
-    def _in_turn(self) -> list[tuple[FetchPartition, PartitionHost]]:
+    def _in_turn(self) -> Iterator[tuple[FetchPartition, PartitionHost]]:
         """The partitions, from another one on each time: under a limit, none is always the last."""
-        hosts = self._hosts
-        start = self._context.next_turn() % len(hosts) if hosts else 0
-        return hosts[start:] + hosts[:start] if start else hosts
+        count = len(self._hosts)
+        start = self._context.next_turn() % count if count else 0
+        for index in (*range(start, count), *range(start)):
+            yield self._parts[index], self._hosts[index]
 
 
 def _failed(part: FetchPartition, error: RaftlogError) -> FetchedPartition:

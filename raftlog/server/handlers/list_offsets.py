@@ -15,15 +15,20 @@ from raftlog.protocol.fetch import (
 )
 from raftlog.protocol.schema import Failure
 from raftlog.server.context import BrokerContext
+from raftlog.server.once import check_once
 from raftlog.server.replica_host import PartitionHost
 from raftlog.server.reply import Reply
+from raftlog.server.turns import Steps
 from raftlog.types import NO_TIMESTAMP, OffsetAndTimestamp
 
 
-def handle(context: BrokerContext, request: Request, reply: Reply) -> None:
+def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
     queries = cast(ListOffsetsRequest, request.message).queries
+    check_once("list_offsets", [(query.topic, query.partition, query.at) for query in queries])
     lookup = _Lookup(context, reply, len(queries))
     for index, query in enumerate(queries):
+        if index:
+            yield None
         lookup.begin(index, query)
 
 

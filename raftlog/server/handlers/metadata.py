@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Generator
+from typing import Any, Final, cast
 
 from raftlog.errors import RaftlogError
 from raftlog.protocol.connection import Request
-from raftlog.protocol.metadata import MetadataRequest, MetadataResponse, TopicInfo
+from raftlog.protocol.metadata import MetadataRequest, MetadataResponse, PartitionInfo, TopicInfo
 from raftlog.protocol.schema import Failure
 from raftlog.server.context import BrokerContext
+from raftlog.server.once import check_once
 from raftlog.server.reply import Reply
 from raftlog.server.topic_table import HostedTopic
+from raftlog.server.turns import Steps
 from raftlog.types import is_internal_topic
 
+INFOS_PER_STEP: Final = 128  # partitions
 
-def handle(context: BrokerContext, request: Request, reply: Reply) -> None:
+
+def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
     names = cast(MetadataRequest, request.message).topics
+    topics: list[TopicInfo] = []
     if names is None:
         context.topics.check_complete()
-        topics = [_topic(context, topic) for topic in context.topics]
+        for topic in context.topics:
+            described = yield from _topic(context, topic)
+            topics.append(described)
     else:
-        topics = [_by_name(context, name) for name in names]
+        check_once("metadata", names)
+        for name in names:
+            described = yield from _by_name(context, name)
+            topics.append(described)
     reply.send(
         MetadataResponse(
             cluster_id=context.operations.cluster_id,
@@ -31,20 +42,28 @@ def handle(context: BrokerContext, request: Request, reply: Reply) -> None:
     )
 
 
-def _by_name(context: BrokerContext, name: str) -> TopicInfo:
+def _by_name(context: BrokerContext, name: str) -> Generator[None, Any, TopicInfo]:
     try:
-        return _topic(context, context.topics.topic(name))
+        topic = context.topics.topic(name)
     except RaftlogError as error:
         return TopicInfo(name=name, failure=Failure.of(error))
+    return (yield from _topic(context, topic))
 
 
-def _topic(context: BrokerContext, topic: HostedTopic) -> TopicInfo:
+def _topic(context: BrokerContext, topic: HostedTopic) -> Generator[None, Any, TopicInfo]:
+    """A topic; a few of its partitions in each step."""
+    partitions: list[PartitionInfo] = []
+    for index in range(len(topic.hosts)):
+        partitions.append(context.topics.info(topic, index))
+        if len(partitions) % INFOS_PER_STEP == 0:
+            yield None
+    yield None
     return TopicInfo(
         name=topic.name,
         id=topic.id,
         max_message_bytes=topic.config.max_message_bytes,
         timestamp_type=topic.config.message_timestamp_type,
-        partitions=context.topics.infos(topic),
+        partitions=partitions,
         is_internal=is_internal_topic(topic.name),
         keys_required=topic.config.is_compacted,
     )

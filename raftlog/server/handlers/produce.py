@@ -1,7 +1,8 @@
 """``produce``: validate, append, and answer when ``acks`` says so.
 
 Everything up to the append happens in the order of arrival, so that a producer's requests on one
-connection reach a partition in the order in which they were sent.
+connection reach a partition in the order in which they were sent: batch by batch, in steps, and
+large batches are validated in a thread while the connection's later requests wait.
 """
 
 from __future__ import annotations
@@ -9,7 +10,13 @@ from __future__ import annotations
 from functools import partial
 from typing import cast
 
-from raftlog.errors import CorruptBatchError, RaftlogError, UnsupportedFeatureError
+from raftlog import limits
+from raftlog.errors import (
+    CorruptBatchError,
+    InvalidRequestError,
+    RaftlogError,
+    UnsupportedFeatureError,
+)
 from raftlog.protocol.attachments import slices
 from raftlog.protocol.connection import Request
 from raftlog.protocol.produce import (
@@ -19,10 +26,12 @@ from raftlog.protocol.produce import (
     ProduceResponse,
 )
 from raftlog.protocol.schema import Failure
-from raftlog.record import BatchHeader, validate
+from raftlog.record import BatchHeader, uncompressed_length_at, validate
 from raftlog.server.context import BrokerContext
+from raftlog.server.once import check_once
 from raftlog.server.replica_host import PartitionHost
 from raftlog.server.reply import Reply
+from raftlog.server.turns import Steps
 from raftlog.storage import Appended
 from raftlog.types import NO_TIMESTAMP, Buffer, check_not_internal
 
@@ -30,12 +39,23 @@ ACKS_ALL = -1
 ACKS_LEADER = 1
 
 
-def handle(context: BrokerContext, request: Request, reply: Reply) -> None:
+def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
     message = cast(ProduceRequest, request.message)
-    batches = slices(request.attachment, [part.length for part in message.partitions])
+    parts = message.partitions
+    check_once("produce", [(part.topic, part.partition) for part in parts])
+    batches = slices(request.attachment, [part.length for part in parts])
+    sizes = [uncompressed_length_at(batch) for batch in batches]
+    if sum(sizes) > limits.PRODUCE_UNCOMPRESSED_BYTES_MAX:
+        raise InvalidRequestError(
+            f"the batches of one produce request take {sum(sizes)} bytes uncompressed, over "
+            f"PRODUCE_UNCOMPRESSED_BYTES_MAX ({limits.PRODUCE_UNCOMPRESSED_BYTES_MAX}); nothing "
+            "was stored. Send fewer at a time"
+        )
     produce = _Produce(reply, message.acks, len(batches))
-    for index, part in enumerate(message.partitions):
-        produce.append(context, index, part, batches[index])
+    for index, part in enumerate(parts):
+        if index:
+            yield None
+        yield from produce.append(context, index, part, batches[index], sizes[index])
 
 
 class _Produce:
@@ -50,13 +70,20 @@ class _Produce:
         self._missing = count
 
     def append(
-        self, context: BrokerContext, index: int, part: ProducePartition, batch: Buffer
-    ) -> None:
+        self,
+        context: BrokerContext,
+        index: int,
+        part: ProducePartition,
+        batch: Buffer,
+        uncompressed_bytes: int,
+    ) -> Steps:
         try:
             check_not_internal(part.topic)
             host = context.topics.host(part.topic, part.partition)
             host.check_epoch(part.leader_epoch)
-            header = validate(batch, keys_required=host.log.config.is_compacted)
+            check = partial(validate, batch, keys_required=host.log.config.is_compacted)
+            is_large = uncompressed_bytes > limits.VALIDATED_ON_LOOP_BYTES_MAX
+            header: BatchHeader = (yield check) if is_large else check()
             _check_producible(header)
             appended = host.append(batch, header, to_be_committed=self._acks == ACKS_ALL)
         except RaftlogError as error:

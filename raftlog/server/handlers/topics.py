@@ -4,10 +4,11 @@ outcome.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeVar, cast
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any, Final, TypeVar, cast
 
-from raftlog.errors import RaftlogError
+from raftlog import limits
+from raftlog.errors import InvalidRequestError, RaftlogError
 from raftlog.protocol.connection import Request
 from raftlog.protocol.metadata import PartitionInfo
 from raftlog.protocol.schema import Failure
@@ -28,13 +29,15 @@ from raftlog.protocol.topics import (
 )
 from raftlog.server.administration import NamedTopic
 from raftlog.server.context import BrokerContext
+from raftlog.server.once import check_once
 from raftlog.server.replica_host import PartitionHost
 from raftlog.server.reply import Reply
-from raftlog.server.topic_table import HostedTopic
+from raftlog.server.turns import Steps
 from raftlog.types import check_not_internal, is_internal_topic
 
 Item = TypeVar("Item")
 
+DESCRIBED_PER_STEP: Final = 64  # partitions
 # What an operator may set of an internal topic, to get through a time with too few brokers.
 INTERNAL_SETTINGS: Final = frozenset(("min.insync.replicas",))
 
@@ -83,14 +86,35 @@ def handle_add_partitions(context: BrokerContext, request: Request, reply: Reply
     _one_by_one(context, reply, topics, extend, name=lambda topic: topic.name)
 
 
-def handle_describe(context: BrokerContext, request: Request, reply: Reply) -> None:
-    names = cast(DescribeTopicsRequest, request.message).topics
-    if names is None:
+def handle_describe(context: BrokerContext, request: Request, reply: Reply) -> Steps:
+    message = cast(DescribeTopicsRequest, request.message)
+    if message.topics is None:
         context.topics.check_complete()
-        topics = [_describe(context, topic) for topic in context.topics]
+        names = [topic.name for topic in context.topics if topic.name > message.after]
     else:
-        topics = [_describe_by_name(context, name) for name in names]
-    reply.send(DescribeTopicsResponse(topics=topics))
+        check_once("describe_topics", message.topics)
+        names = message.topics
+    found: list[TopicDescription] = []
+    partitions = 0
+    for name in names:
+        topic = context.topics.get(name)
+        if topic is None and message.topics is None:
+            continue  # deleted since the names were listed
+        partitions += 0 if topic is None else len(topic.hosts)
+        if found and partitions > limits.PARTITIONS_DESCRIBED_MAX:
+            _check_paged(message)
+            break
+        found.append((yield from _describe(context, name)))
+    reply.send(DescribeTopicsResponse(topics=found, is_page=len(found) < len(names)))
+
+
+def _check_paged(message: DescribeTopicsRequest) -> None:
+    """Only who knows that an answer may be a page can do with one."""
+    if not message.paged:
+        raise InvalidRequestError(
+            f"the topics asked for have more than {limits.PARTITIONS_DESCRIBED_MAX} partitions "
+            "(PARTITIONS_DESCRIBED_MAX); ask for fewer topics at once, or upgrade the client"
+        )
 
 
 def _one_by_one(
@@ -117,23 +141,24 @@ def _one_by_one(
     context.administration.submit(change_all, reply)
 
 
-def _describe_by_name(context: BrokerContext, name: str) -> TopicDescription:
+def _describe(context: BrokerContext, name: str) -> Generator[None, Any, TopicDescription]:
+    """A topic, or why there is none; a few of its partitions in each step."""
     try:
-        return _describe(context, context.topics.topic(name))
+        topic = context.topics.topic(name)
     except RaftlogError as error:
+        yield None
         return TopicDescription(name=name, failure=Failure.of(error))
-
-
-def _describe(context: BrokerContext, topic: HostedTopic) -> TopicDescription:
-    infos = context.topics.infos(topic)
+    partitions: list[PartitionDescription] = []
+    for index, host in enumerate(topic.hosts):
+        if index % DESCRIBED_PER_STEP == 0:
+            yield None
+        partitions.append(_describe_partition(context.topics.info(topic, index), host))
     return TopicDescription(
         name=topic.name,
         id=topic.id,
         config=topic.config.to_text(),
         config_overrides=sorted(topic.overrides),
-        partitions=[
-            _describe_partition(info, host) for info, host in zip(infos, topic.hosts, strict=True)
-        ],
+        partitions=partitions,
         is_internal=is_internal_topic(topic.name),
     )
 

@@ -124,11 +124,11 @@ def test_partitions_with_nothing_new_are_left_out(client: Client) -> None:
 
 
 def test_failures_are_per_partition_and_end_the_wait(client: Client) -> None:
-    client.create("t")
+    client.create("t", partitions=2)
     client.produce("t", batch_of(b"a"))
     parts = [
         FetchPartition(topic="t", partition=0, offset=0),
-        FetchPartition(topic="t", partition=0, offset=99),
+        FetchPartition(topic="t", partition=1, offset=99),
         FetchPartition(topic="t", partition=9, offset=0),
         FetchPartition(topic="nope", partition=0, offset=0),
     ]
@@ -137,7 +137,7 @@ def test_failures_are_per_partition_and_end_the_wait(client: Client) -> None:
     assert isinstance(answer.message, FetchResponse)
     found = {(p.topic, p.partition, p.failure is None): p for p in answer.message.partitions}
     assert len(found) == 4
-    assert isinstance(error_of(found["t", 0, False]), OffsetOutOfRangeError)
+    assert isinstance(error_of(found["t", 1, False]), OffsetOutOfRangeError)
     assert isinstance(error_of(found["t", 9, False]), UnknownPartitionError)
     assert isinstance(error_of(found["nope", 0, False]), UnknownTopicError)
     assert values_of(answer.attachment) == [b"a"]

@@ -95,15 +95,15 @@ def test_log_append_time_is_told(client: Client, clock: FakeClock) -> None:
 
 
 def test_each_partition_of_a_request_has_its_own_outcome(client: Client) -> None:
-    client.create("t", partitions=2)
+    client.create("t", partitions=4)
     good, bad = batch_of(b"a"), bytearray(batch_of(b"b"))
     bad[-1] ^= 1
     parts = [
         ProducePartition(topic="t", partition=0, length=len(good)),
         ProducePartition(topic="t", partition=1, length=len(bad)),
-        ProducePartition(topic="t", partition=2, length=len(good)),
+        ProducePartition(topic="t", partition=4, length=len(good)),
         ProducePartition(topic="nope", partition=0, length=len(good)),
-        ProducePartition(topic="t", partition=1, length=len(good)),
+        ProducePartition(topic="t", partition=2, length=len(good)),
     ]
     answer: ProduceResponse = client.ask(
         apis.PRODUCE,

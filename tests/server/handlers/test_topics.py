@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from raftlog import Admin, limits
 from raftlog.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
+    InvalidRequestError,
     InvalidTopicError,
     TopicExistsError,
     UnknownTopicError,
@@ -215,3 +217,22 @@ def test_describing_what_does_not_exist(client: Client) -> None:
     topics = describe(client, "nope", "a/b")
     assert isinstance(error_of(topics[0]), UnknownTopicError)
     assert isinstance(error_of(topics[1]), InvalidTopicError)
+
+
+def test_a_long_answer_comes_in_pages(
+    broker: RunningBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PARTITIONS_DESCRIBED_MAX", 4)
+    names = ["a", "b", "c", "d"]
+    for name in names:
+        client.create(name, partitions=3)
+    with pytest.raises(InvalidRequestError, match="PARTITIONS_DESCRIBED_MAX"):
+        describe(client)
+    page: DescribeTopicsResponse = client.ask(
+        apis.DESCRIBE_TOPICS, DescribeTopicsRequest(after="a", paged=True)
+    )
+    assert ([topic.name for topic in page.topics], page.is_page) == (["b"], True)
+    with Admin(str(broker.address)) as admin:
+        assert [topic.name for topic in admin.describe_topics()] == names
+        some = ["d", "a", "b"]
+        assert [topic.name for topic in admin.describe_topics(some)] == some

@@ -27,6 +27,8 @@ from raftlog.server.peers.channel import PeerConnector
 from raftlog.server.peers.links import PeerLinks
 from raftlog.server.peers.peering import Peering
 from raftlog.server.peers.registry import PeerRegistry
+from raftlog.server.turns import Steps, Turns
+from raftlog.server.workers import Workers
 from tests.client.virtual import VirtualLoop
 
 HEARTBEAT_MS = 500
@@ -53,6 +55,11 @@ class Context:
 
     def clustered(self) -> Context:
         return self
+
+
+def _registry(loop: asyncio.AbstractEventLoop, seen: dict[int, Any], heard: Any) -> PeerRegistry:
+    session_s = SESSION_MS / 1_000
+    return PeerRegistry(seen=seen.get, heard=heard, time=loop.time, session_timeout_s=session_s)
 
 
 class FakeBroker:
@@ -90,9 +97,7 @@ class FakeBroker:
         )
         self._begin_to_note()
         dice = random.Random(broker_id)
-        self.registry = PeerRegistry(
-            seen=(seen or {}).get, heard=heard, time=loop.time, session_timeout_s=SESSION_MS / 1_000
-        )
+        self.registry = _registry(loop, seen or {}, heard)
         self.peering = Peering(
             secret=secret,
             me=lambda: self.identity,
@@ -108,6 +113,8 @@ class FakeBroker:
             loop,
             responses=ResponseBudget(1 << 20),
             counters=self.context.counters,
+            turns=Turns(loop, loop.time),
+            workers=Workers(loop, count=0, name="none"),
             on_request=self._dispatch,
             on_lost=lambda _connection: None,
         )
@@ -144,8 +151,8 @@ class FakeBroker:
         await self.links.close()
         self.connections.abort("the test is over")
 
-    def _dispatch(self, connection: Connection, request: Request) -> None:
-        dispatching.dispatch(self.context, connection, request)  # type: ignore[arg-type]
+    def _dispatch(self, connection: Connection, request: Request) -> Steps | None:
+        return dispatching.dispatch(self.context, connection, request)  # type: ignore[arg-type]
 
     def _up(self, identity: PeerIdentity) -> None:
         self.events.append(("up", identity.broker_id))

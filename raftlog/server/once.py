@@ -1,0 +1,21 @@
+"""A request names each partition, topic or group once: what it names twice only costs work."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from raftlog.errors import InvalidRequestError
+
+
+def check_once(api: str, names: Sequence[Hashable]) -> None:
+    """Raise ``InvalidRequestError`` for a name that a request of ``api`` has more than once."""
+    if len(names) < 2 or len(set(names)) == len(names):
+        return
+    seen: set[Hashable] = set()
+    for name in names:
+        if name in seen:
+            shown = ":".join(map(str, name)) if isinstance(name, tuple) else name
+            raise InvalidRequestError(
+                f"{api} names {shown} twice; nothing was done. Name each one once"
+            )
+        seen.add(name)

@@ -1,0 +1,54 @@
+"""Guards of a broker's time and memory: what hostile clients cannot take from the others."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutation.guard import Guard
+
+_TURNS: Final = "tests/server/test_turns.py"
+
+GUARDS: Final = [
+    Guard(
+        name="long requests give way",
+        why="one request of thousands of partitions stops the broker for seconds",
+        module="raftlog/server/turns.py",
+        old="        return self._now() < self._share_ends\n",
+        new="        return True\n",
+        tests=(f"{_TURNS}::test_a_long_request_gives_way_to_a_short_one_of_another_connection",),
+    ),
+    Guard(
+        name="what a thread works on holds up its connection",
+        why="a producer's next batch is appended before the one that a thread validates",
+        module="raftlog/server/connection.py",
+        old="not (self._writing_paused or self._in_thread):\n",
+        new="not self._writing_paused:\n",
+        tests=(f"{_TURNS}::test_work_for_a_thread_gives_its_result_or_its_error",),
+    ),
+    Guard(
+        name="a request names each partition once",
+        why="10,000 times the same partition cost 10,000 reads",
+        module="raftlog/server/once.py",
+        old="    if len(names) < 2 or len(set(names)) == len(names):\n",
+        new="    if names:\n",
+        tests=("tests/server/test_once.py::test_what_is_named_twice_is_refused",),
+    ),
+    Guard(
+        name="waiting fetches have a bound",
+        why="fetches that wait take gigabytes",
+        module="raftlog/server/purgatory.py",
+        old="        while self.bytes > self._bytes_max:\n",
+        new="        while self.bytes < 0:\n",
+        tests=(
+            "tests/server/test_purgatory.py::test_over_the_bound_who_has_most_is_answered_before_its_time",
+        ),
+    ),
+    Guard(
+        name="memory follows what has arrived",
+        why="500 connections with 20 bytes each take a gigabyte",
+        module="raftlog/protocol/frame_reader.py",
+        old="        large = bytearray(min(total, max(self._trusted_bytes, 2 * len(start))))\n",
+        new="        large = bytearray(total)\n",
+        tests=("tests/protocol/test_frame_reader.py::test_memory_grows_only_with_what_arrives",),
+    ),
+]
