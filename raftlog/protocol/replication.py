@@ -44,6 +44,7 @@ class ReplicaPosition(Message):
     ``leader_epoch`` is the one that it follows. ``fetch_offset`` is the end of its log, and
     ``last_epoch`` that of its last batch (-1 for none): both stay what they are after an empty
     answer. ``durable_offset`` is below which its disk holds all: only this counts for commit.
+    ``high_watermark``: everything below it is committed, as far as the follower knows.
     """
 
     topic_id: TopicId
@@ -53,6 +54,7 @@ class ReplicaPosition(Message):
     last_epoch: WireEpoch
     durable_offset: Counter
     bytes_max: ByteCount = limits.MIB
+    high_watermark: Counter = 0
 
 
 class ReplicaFetchRequest(Message):

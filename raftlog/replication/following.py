@@ -104,6 +104,30 @@ def truncation_point(
     return min(diverged.end_offset, end_offset, log_end)
 
 
+def may_lose_committed(*, last_epoch: LeaderEpoch, unclean_epoch: LeaderEpoch) -> bool:
+    """Whether a follower whose last batch is of ``last_epoch`` may cut what is committed.
+
+    Only where an operator has accepted the loss: by an unclean election, in ``unclean_epoch``,
+    after everything that this follower holds was written. Committed records that were written
+    since then are in every log that may lead.
+    """
+    return last_epoch < unclean_epoch
+
+
+def lacks_committed(differs: Diverged | OutOfRange | None, *, high_watermark: Offset) -> bool:
+    """The leader's side: whether its own log lacks records that its follower knows are committed.
+
+    ``differs``: its answer to that follower; ``high_watermark``: the follower's. A log that may
+    lead holds all that is committed, so a leader of which this is true has lost a part of its log.
+    """
+    match differs:
+        case Diverged(end_offset=end_offset):
+            return end_offset < high_watermark
+        case OutOfRange(log_start=log_start):
+            return log_start < high_watermark
+    return False
+
+
 def must_restart(*, log_end: Offset, copied_below: Offset, removed_below: Offset) -> bool:
     """The follower's side, before it appends what the leader sent: begin with an empty log first?
 

@@ -275,11 +275,18 @@ class Leadership:
             self._may_try_again = False
             return self._pending
         state = self.state
+        lost = tuple(
+            broker
+            for broker, directory in state.isr.items()
+            if broker != self.broker_id and self._is_incomplete(broker, directory)
+        )
         isr = {
             broker: directory
             for broker, directory in state.isr.items()
             if broker == self.broker_id
-            or not self._has_to_leave(broker, directory, now, is_live, directory_of)
+            or not (
+                broker in lost or self._has_to_leave(broker, directory, now, is_live, directory_of)
+            )
         }
         for broker, follower in self._followers.items():
             directory = directory_of(broker)
@@ -290,8 +297,17 @@ class Leadership:
         min_isr = max(min_isr, 1)
         if (isr == state.isr and min_isr == state.min_isr) or not may_propose():
             return None
-        self._pending = ChangeIsr(state.version, self.leader_epoch, in_order(isr), min_isr)
+        self._pending = ChangeIsr(state.version, self.leader_epoch, in_order(isr), min_isr, lost)
         return self._pending
+
+    def _is_incomplete(self, broker_id: BrokerId, directory_id: DirectoryId) -> bool:
+        """Whether a member of the ISR lacks what is committed: it has lost a part of its log.
+
+        By the most that it has said in this epoch: what came late counts for nothing. It leaves as
+        one whose copy is lost, so that nothing which it acknowledged before makes it eligible.
+        """
+        durable_end = self._durable_end_of(broker_id, directory_id)
+        return UNKNOWN < durable_end < self.high_watermark
 
     def _has_to_leave(
         self,

@@ -72,7 +72,7 @@ class PartitionState:
     version: int  # grows by one at every accepted command
     leader_boot: int = 0  # the run of the leader's process that was elected
     # The epoch that the last unclean election began; -1: there was none. Its leader may lack what
-    # was committed, so in it (and in no other) a follower may lose committed records.
+    # was committed before, so a follower may lose that (``following.may_lose_committed``).
     unclean_epoch: LeaderEpoch = -1
 
     def encode(self) -> bytes:

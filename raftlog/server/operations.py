@@ -150,7 +150,7 @@ def _replicas(host: PartitionHost, broker_id: int, now: float) -> list[ReplicaSt
         lag_ms=0 if leadership is not None else -1,
         in_isr=leadership is not None,
         chain=log.chain,
-        damage=log.damage,
+        damage=host.trouble,
     )
     if leadership is None:
         return [mine]

@@ -73,6 +73,7 @@ class PartitionHost:
         "closed",
         "committed_bytes",
         "compaction",
+        "conflict",
         "hindrance",
         "leader",
         "leader_epoch",
@@ -82,6 +83,7 @@ class PartitionHost:
         "on_durable",
         "topic_id",
         "topic_partition",
+        "unclean_epoch",
     )
 
     def __init__(
@@ -90,6 +92,8 @@ class PartitionHost:
         self.topic_partition, self.topic_id, self.log = topic_partition, topic_id, log
         self.leader: int | None = None  # as far as this broker knows
         self.leader_epoch: LeaderEpoch = -1
+        self.unclean_epoch: LeaderEpoch = -1  # of the last unclean election
+        self.conflict = ""  # why the leader's log is not copied: it lacks what is committed here
         self.leadership: Leadership | None = None  # while this broker leads
         self._following: LeaderEpoch | None = None  # the epoch of the leader that is followed
         self.on_durable: Callable[[PartitionHost], None] | None = None  # a follower's fsync
@@ -125,6 +129,11 @@ class PartitionHost:
     def is_ready(self) -> bool:
         """Whether the high watermark has reached what earlier leaders may have shown (P3)."""
         return self.leadership is None or self.leadership.is_ready
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with this copy, for operators; "" if nothing is known."""
+        return self.log.damage or self.conflict
 
     @property
     def last_epoch(self) -> LeaderEpoch:
@@ -180,6 +189,7 @@ class PartitionHost:
     def _leave_role(self) -> None:
         """What waits for a commit by this leader may be kept by the next, or not."""
         self.hindrance.begin_role()
+        self.conflict = ""
         if self.leadership is None:
             self._following = None
             return

@@ -249,4 +249,59 @@ COPYING: Final = [
     ),
 ]
 
-GUARDS: Final = [*COPYING]
+COMMITTED: Final = [
+    Guard(
+        name="a follower keeps what is committed",
+        why="an empty or old replica that is elected makes intact ones truncate",
+        module="raftlog/server/cluster/fetcher.py",
+        old="        if offset >= host.high_watermark or may_lose_committed(\n",
+        new="        if offset >= 0 or may_lose_committed(\n",
+        tests=(
+            (
+                "tests/server/cluster/test_fetcher.py"
+                "::test_what_is_committed_is_cut_only_after_its_loss_was_accepted"
+            ),
+        ),
+    ),
+    Guard(
+        name="a leader that lacks committed records gives its copy up",
+        why="a leader whose files vanished unnoticed commits over what its followers hold",
+        module="raftlog/server/cluster/replica_session.py",
+        old="        if lacks_committed(self._differs(host, at), high_watermark=high_watermark):\n",
+        new="        if high_watermark < 0:\n",
+        tests=(
+            (
+                "tests/server/cluster/test_replica_session.py"
+                "::test_a_leader_that_lacks_committed_records_gives_its_copy_up"
+            ),
+        ),
+    ),
+    Guard(
+        name="a member of the ISR that lacks committed records leaves",
+        why="a follower whose files vanished unnoticed may be elected before it has caught up",
+        module="raftlog/replication/leadership.py",
+        old="        return UNKNOWN < durable_end < self.high_watermark\n",
+        new="        return UNKNOWN < durable_end < 0\n",
+        tests=(
+            (
+                "tests/replication/test_leadership.py"
+                "::test_a_member_that_lacks_what_is_committed_leaves_as_one_that_is_lost"
+            ),
+        ),
+    ),
+    Guard(
+        name="the loss that an operator accepts is of older epochs",
+        why="records that were committed after an unclean election are given up",
+        module="raftlog/replication/following.py",
+        old="    return last_epoch < unclean_epoch\n",
+        new="    return last_epoch <= unclean_epoch\n",
+        tests=(
+            (
+                "tests/replication/test_following.py"
+                "::test_committed_records_may_be_lost_only_to_a_later_unclean_election"
+            ),
+        ),
+    ),
+]
+
+GUARDS: Final = [*COMMITTED, *COPYING]

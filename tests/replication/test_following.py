@@ -13,7 +13,9 @@ from raftlog.replication.following import (
     OutOfRange,
     copied_without,
     divergence,
+    lacks_committed,
     last_epoch,
+    may_lose_committed,
     must_restart,
     truncation_point,
 )
@@ -182,6 +184,35 @@ def test_rounds_of_truncation_end_at_the_common_prefix(logs: tuple[Log, Log]) ->
     assert follower == leader[: len(follower)]
     assert len(follower) == common or len(follower) == len(logs[1])
     assert rounds <= len(set(logs[1])) + 1
+
+
+# -- what is committed -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("last_epoch", "unclean_epoch", "may"),
+    [(5, -1, False), (-1, -1, False), (5, 6, True), (5, 5, False), (6, 5, False), (-1, 0, True)],
+)
+def test_committed_records_may_be_lost_only_to_a_later_unclean_election(
+    last_epoch: int, unclean_epoch: int, may: bool
+) -> None:
+    assert may_lose_committed(last_epoch=last_epoch, unclean_epoch=unclean_epoch) is may
+
+
+@pytest.mark.parametrize(
+    ("differs", "lacks"),
+    [
+        (None, False),
+        (Diverged(3, 6), True),
+        (Diverged(3, 7), False),
+        (OutOfRange(6), True),
+        (OutOfRange(7), False),
+    ],
+)
+def test_a_leader_lacks_what_its_follower_knows_is_committed(
+    differs: Diverged | OutOfRange | None, lacks: bool
+) -> None:
+    assert lacks_committed(differs, high_watermark=7) is lacks
 
 
 # -- compacted logs --------------------------------------------------------------------------------

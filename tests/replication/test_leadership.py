@@ -152,6 +152,30 @@ def test_a_member_that_fetches_with_another_disk_leaves_at_once() -> None:
     assert leader.proposed().isr == disks((1, 3))
 
 
+def test_a_member_that_lacks_what_is_committed_leaves_as_one_that_is_lost() -> None:
+    leader = Leader(high_watermark=8)
+    leader.fetch(3, 8)
+    assert leader.review() is None, "broker 2 has said nothing yet"
+    leader.fetch(2, 10, durable=7)
+    change = leader.proposed()
+    assert change.isr == disks((1, 3))
+    assert change.lost == (2,)
+    leader.fetch(2, 10)
+    again = Leader(after(change, leader.leadership.state), high_watermark=8)
+    assert again.leadership.state.elr == {}
+    again.fetch(2, 10)
+    assert again.proposed().isr == disks((1, 2, 3))
+
+
+def test_what_a_member_said_before_does_not_make_it_lost() -> None:
+    leader = Leader()
+    leader.fetch(2, 10)
+    leader.fetch(3, 10)
+    leader.fetch(2, 3)
+    assert leader.high_watermark == 10
+    assert leader.review() is None
+
+
 def test_a_member_with_another_registered_disk_leaves_at_once() -> None:
     leader = Leader()
     leader.fetch(2, 10)

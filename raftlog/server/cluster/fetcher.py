@@ -30,6 +30,7 @@ from raftlog.record import parse_header
 from raftlog.replication.following import (
     Diverged,
     copied_without,
+    may_lose_committed,
     must_restart,
     truncation_point,
 )
@@ -161,6 +162,7 @@ class ReplicaFetcher:
                 last_epoch=copy.host.last_epoch,
                 durable_offset=log.acknowledged_end_offset,
                 bytes_max=self._bytes_max,
+                high_watermark=copy.host.high_watermark,
             )
         )
         self._durable.pop(key, None)
@@ -255,6 +257,8 @@ class ReplicaFetcher:
         elif part.diverged is not None:
             self._diverged(key, copy, Diverged(part.diverged.epoch, part.diverged.end_offset))
         elif part.restart_at is not None:
+            if not self._may_cut(key, copy, part.restart_at):
+                return
             logger.warning(
                 "%s: broker %d's log begins at offset %d: beginning anew there",
                 host.topic_partition,
@@ -273,9 +277,9 @@ class ReplicaFetcher:
             log_start=log.log_start_offset,
             diverged=diverged,
         )
-        # Only an operator's unclean election may ask for what was committed.
-        logger.log(
-            logging.ERROR if point < host.high_watermark else logging.WARNING,
+        if not self._may_cut(key, copy, point):
+            return
+        logger.warning(
             "%s: the log differs from broker %d's: cut from offset %d back to %d (committed: %d)",
             host.topic_partition,
             self._leader,
@@ -284,6 +288,28 @@ class ReplicaFetcher:
             host.high_watermark,
         )
         self._cut(key, copy, point, restart=point <= log.log_start_offset)
+
+    def _may_cut(self, key: PartitionKey, copy: _Copy, offset: int) -> bool:
+        """Whether the log may be cut to ``offset``, or begun again there; else it is left as it is.
+
+        Committed records are cut only after an operator has accepted their loss. Else it is the
+        leader that has lost them: it learns the high watermark of this replica with every position,
+        and gives its copy up.
+        """
+        host = copy.host
+        if offset >= host.high_watermark or may_lose_committed(
+            last_epoch=host.last_epoch, unclean_epoch=host.unclean_epoch
+        ):
+            return True
+        if not host.conflict:
+            host.conflict = (
+                f"divergence below the high watermark: broker {self._leader} leads and lacks "
+                f"committed records from offset {offset} to {host.high_watermark}, which this copy "
+                "holds. This copy is kept"
+            )
+            logger.error("%s: %s", host.topic_partition, host.conflict)
+        self._rest(key, copy)
+        return False
 
     def _append(self, key: PartitionKey, copy: _Copy, part: ReplicaFetched, data: Buffer) -> None:
         host = copy.host

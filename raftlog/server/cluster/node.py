@@ -336,6 +336,7 @@ class ClusterNode:
                 loop=self._loop,
                 find=self.partitions.member,
                 on_progress=self.partitions.roles.review,
+                on_damage=self._damaged,
             )
             self._sessions[connection] = self._newest_session[peer.broker_id] = session
         return session

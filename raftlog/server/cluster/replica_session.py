@@ -30,7 +30,13 @@ from raftlog.protocol.replication import (
     ReplicaPosition,
 )
 from raftlog.protocol.schema import Failure
-from raftlog.replication.following import Diverged, OutOfRange, divergence
+from raftlog.replication.following import (
+    Diverged,
+    OutOfRange,
+    divergence,
+    lacks_committed,
+    may_lose_committed,
+)
 from raftlog.server.cluster.member import Member
 from raftlog.server.replica_host import PartitionHost
 from raftlog.server.reply import Reply
@@ -78,13 +84,18 @@ class ReplicaSession:
         loop: asyncio.AbstractEventLoop,
         find: Callable[[str, int], Member | None],
         on_progress: Callable[[Member], None],
+        on_damage: Callable[[PartitionHost, RaftlogError], None],
     ) -> None:
-        """``on_progress``: told when a follower outside the ISR has moved, and of damage."""
+        """``on_progress``: told when a follower outside the ISR has moved, and of damage.
+
+        ``on_damage``: this broker's own log lacks what its follower knows is committed.
+        """
         self.follower = follower
         self._directory_id = directory_id
         self._loop = loop
         self._find = find
         self._on_progress = on_progress
+        self._on_damage = on_damage
         self._session = LeaderSession()
         self._copied: dict[PartitionKey, _Copied] = {}
         self._news: dict[_Copied, None] = {}
@@ -178,7 +189,32 @@ class ReplicaSession:
         if self._sent.get(key) == (at.leader_epoch, at.fetch_offset):
             self._doubt(copied)
         if member is not None and member.host is not None:
+            self._check_complete(member.host, at)
             self._count(member, copied, at.durable_offset)
+
+    def _check_complete(self, host: PartitionHost, at: ReplicaPosition) -> None:
+        """Give this broker's own copy up if it lacks what the follower knows is committed.
+
+        To commit over it would lose that, and it need not be known here otherwise: files may have
+        vanished, or be older than they were, in a way that a start cannot see.
+        """
+        leadership = host.leadership
+        if leadership is None or at.leader_epoch != host.leader_epoch or host.log.damage:
+            return
+        state = leadership.state
+        is_accepted = may_lose_committed(
+            last_epoch=at.last_epoch, unclean_epoch=state.unclean_epoch
+        )
+        if self.follower not in state.replicas or is_accepted:
+            return
+        high_watermark = min(at.high_watermark, at.fetch_offset)
+        if lacks_committed(self._differs(host, at), high_watermark=high_watermark):
+            end = host.log.log_end_offset
+            reason = (
+                f"{host.log.directory} ends at offset {end} and lacks committed records: broker "
+                f"{self.follower} has them up to offset {high_watermark}"
+            )
+            self._on_damage(host, DamagedLogError(reason))
 
     def _doubt(self, copied: _Copied) -> None:
         """The follower wants once more what it was sent: the bytes may be bad, and on this disk.

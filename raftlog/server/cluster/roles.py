@@ -95,6 +95,7 @@ class Roles:
         can_follow = is_replica and state.leader != self._broker_id and not host.log.damage
         leader = state.leader if can_follow else None
         if (host.leader, host.leader_epoch) != (leader, state.leader_epoch) or host.leadership:
+            host.unclean_epoch = state.unclean_epoch
             host.follow(leader, state.leader_epoch)
             self._on_role(member)
         if not is_replica:

@@ -172,5 +172,5 @@ def _describe_partition(info: PartitionInfo, host: PartitionHost | None) -> Part
         high_watermark=host.high_watermark,
         log_end_offset=host.log.log_end_offset,
         size_bytes=host.log.size_bytes,
-        damage=host.log.damage,
+        damage=host.trouble,
     )

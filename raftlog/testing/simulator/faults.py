@@ -16,9 +16,11 @@ from random import Random
 from typing import Final, TypeAlias
 
 from raftlog.testing.disk import CHANGES, Fault
+from raftlog.testing.page_cache import Node
 from raftlog.testing.simulator.hanging import Hang
 from raftlog.testing.simulator.loop import NodeLoop
 from raftlog.testing.simulator.process import BrokerMachine
+from raftlog.testing.simulator.vanishing import TOPICS, lose_files
 from raftlog.testing.simulator.world import World
 
 DOWN_S_MAX: Final = 3.0
@@ -74,15 +76,18 @@ class Nemesis:
         *,
         may_wipe: Callable[[BrokerMachine], bool] = lambda _machine: False,
         on_wipe: Callable[[BrokerMachine], None] = lambda _machine: None,
+        on_vanish: Callable[[BrokerMachine], None] = lambda _machine: None,
     ) -> None:
         """``may_wipe``: whether the promise under test allows that a broker's disk is lost now.
 
-        ``on_wipe``: told when it is.
+        ``on_wipe``: told when it is. ``on_vanish``: told when files of partitions are lost.
         """
         self.world = world
         self.random = world.random("faults")
         self.may_wipe = may_wipe
         self.on_wipe = on_wipe
+        self.on_vanish = on_vanish
+        self.images: dict[str, Node] = {}  # by machine: its partitions, as they were
         self.counts: dict[str, int] = {}
         self._plan = plan
         self._loop = NodeLoop(world.time, "faults")
@@ -271,6 +276,36 @@ def wipe(nemesis: Nemesis, machine: BrokerMachine) -> bool:
     return True
 
 
+def vanish(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    """Files of partitions vanish while their broker is down."""
+    if not nemesis.may_wipe(machine):
+        return False
+    machine.kill()
+    way = lose_files(machine.disk, nemesis.random)
+    nemesis.world.trace(f"{machine.name}: files vanish: {way}")
+    if way:
+        nemesis.on_vanish(machine)
+    machine.start_later(nemesis.duration(DOWN_S_MAX))
+    return bool(way)
+
+
+def roll_back(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    """All files of partitions are put back as they were some time before; first they are saved."""
+    disk = machine.disk
+    if not disk.exists(TOPICS) or not nemesis.may_wipe(machine):
+        return False
+    machine.kill()
+    image = nemesis.images.pop(machine.name, None)
+    if image is None:
+        nemesis.images[machine.name] = disk.image(TOPICS)
+    else:
+        nemesis.world.trace(f"{machine.name}: the files of its partitions are older ones")
+        disk.put_back(TOPICS, image)
+        nemesis.on_vanish(machine)
+    machine.start_later(nemesis.duration(DOWN_S_MAX))
+    return True
+
+
 # -- the network -----------------------------------------------------------------------------------
 
 
@@ -396,5 +431,9 @@ KINDS: Final[Mapping[str, FaultKind]] = {
     )
 }
 # Each draws from a stream of its own, so that seeds stay what they were when it was added.
-APART: Final[Mapping[str, FaultKind]] = {"hung_disk": hung_disk}
+APART: Final[Mapping[str, FaultKind]] = {
+    "hung_disk": hung_disk,
+    "vanish": vanish,
+    "roll_back": roll_back,
+}
 OF_CLUSTERS: Final = frozenset(("power_cut_of_all", "wipe", "netsplit", "strand"))

@@ -97,6 +97,7 @@ class Observer:
         self._machines = {machine.name: machine for machine in world.brokers}
         self._directories: dict[str, str] = {}  # the last one seen of each machine
         self._lost: set[str] = set()  # directories that are gone with their disk
+        self._lost_copies: set[tuple[int, str]] = set()  # partition and directory: files vanished
         self._copies: dict[tuple[str, int], _Copy] = {}
         self._durable: dict[tuple[int, str], Offset] = {}  # by partition and directory
         self._leaders: dict[tuple[int, LeaderEpoch], tuple[str, int]] = {}
@@ -144,6 +145,14 @@ class Observer:
         directory = self._directories.get(machine.name)
         if directory is not None:
             self._lost.add(directory)
+
+    def files_lost(self, machine: BrokerMachine) -> None:
+        """Files of the machine's partitions are gone, or older. Until its copies have left the ISR
+        and the ELR, they need not hold what is committed.
+        """
+        directory = self._directories.get(machine.name)
+        if directory is not None:
+            self._lost_copies.update((partition, directory) for partition in self._partitions)
 
     def began(self, operation: Operation) -> None:
         """A client begins an operation."""
@@ -265,6 +274,10 @@ class Observer:
         newest = self.states.get(partition)
         if newest is None or state.version > newest.version:
             self.states[partition] = state
+            members = {*state.isr.values(), *state.elr.values()}
+            self._lost_copies = {
+                lost for lost in self._lost_copies if lost[0] != partition or lost[1] in members
+            }
             self._check_members(partition, f"{machine.name} knows of {state}")
         elif state.version == newest.version and state != newest:
             self._violated("SPLIT-STATE", f"{machine.name}, {partition}: {newest}, and {state}")
@@ -275,7 +288,8 @@ class Observer:
             return
         for broker, directory in (*state.isr.items(), *state.elr.items()):
             durable = self._durable.get((partition, directory), 0)
-            if durable < committed and directory not in self._lost:
+            is_lost = directory in self._lost or (partition, directory) in self._lost_copies
+            if durable < committed and not is_lost:
                 self._violated(
                     "INCOMPLETE",
                     f"{partition}: broker {broker} has {durable} of {committed}; {why}",

@@ -207,6 +207,7 @@ def run(
             scenario.faults,
             may_wipe=lambda m: scenario.mode == "safety" and observer.may_lose(m),
             on_wipe=observer.disk_lost,
+            on_vanish=observer.files_lost,
         )
         acks = durable_acks or ((-1, 1) if scenario.brokers == 1 else (-1,))
         if scenario.brokers > 1:

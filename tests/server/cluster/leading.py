@@ -34,12 +34,14 @@ class Leading:
         self.s = s
         self.members: dict[tuple[str, int], Member] = {}
         self.progress: list[Member] = []
+        self.damage: list[tuple[PartitionHost, str]] = []
         self.session = ReplicaSession(
             2,
             DISKS[2],
             loop=s.loop,
             find=lambda topic_id, partition: self.members.get((topic_id, partition)),
             on_progress=self.progress.append,
+            on_damage=lambda host, error: self.damage.append((host, str(error))),
         )
 
     def leader(self, log: Log | None = None, *, partition: int = 0, **facts: Any) -> PartitionHost:
@@ -81,6 +83,7 @@ def at(
     last_epoch: int = -1,
     durable: int | None = None,
     bytes_max: int = 1 << 20,
+    high_watermark: int = 0,
 ) -> ReplicaPosition:
     return ReplicaPosition(
         topic_id=TOPIC_ID,
@@ -90,6 +93,7 @@ def at(
         last_epoch=last_epoch,
         durable_offset=offset if durable is None else durable,
         bytes_max=bytes_max,
+        high_watermark=high_watermark,
     )
 
 

@@ -377,6 +377,7 @@ def state_of(
     elr: Sequence[int] = (),
     min_isr: int = 1,
     version: int = 1,
+    unclean_epoch: int = -1,
 ) -> PartitionState:
     return PartitionState(
         replicas=replicas,
@@ -389,6 +390,7 @@ def state_of(
         former={},
         version=version,
         leader_boot=boot,
+        unclean_epoch=unclean_epoch,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+from typing import Any
 
 import pytest
 
@@ -145,17 +146,35 @@ def test_it_cuts_to_the_common_part_and_asks_again(caplog: pytest.LogCaptureFixt
     play(test)
 
 
-def test_cutting_what_was_committed_is_told_as_an_error(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("unclean_epoch", [-1, 3, 4])
+@pytest.mark.parametrize(
+    "answer", [{"diverged": Divergence(epoch=3, end_offset=1)}, {"restart_at": 0}]
+)
+def test_what_is_committed_is_cut_only_after_its_loss_was_accepted(
+    answer: dict[str, Any], unclean_epoch: int, caplog: pytest.LogCaptureFixture
+) -> None:
     async def test(s: Scene) -> None:
         c = Copying(s)
         log = leaders_log(s, b"a", b"b", epoch=3)
         host = c.follower(log)
+        host.unclean_epoch = unclean_epoch
         host.advance_high_watermark(2)
         c.fetcher.add(host)
         await s.settle()
+        assert c.position().high_watermark == 2
         with caplog.at_level(logging.ERROR):
-            await c.answer(part(diverged=Divergence(epoch=3, end_offset=1)))
-        assert "(committed: 2)" in caplog.text
+            await c.answer(part(**answer))
+        if unclean_epoch == 4:
+            assert log.log_end_offset == answer.get("restart_at", 1)
+            return
+        assert values(log) == [b"a", b"b"]
+        assert "divergence below the high watermark: broker 2 leads" in caplog.text
+        assert host.trouble in caplog.text
+        await asyncio.sleep(BACKOFF_SECONDS * 1.1)
+        await c.answer(part(**answer))
+        assert len(caplog.records) == 1, "said once"
+        host.follow(3, 6)
+        assert host.trouble == ""
 
     play(test)
 

@@ -146,6 +146,51 @@ def test_a_log_that_is_no_prefix_counts_for_nothing_until_it_is_cut() -> None:
     play(test)
 
 
+@pytest.mark.parametrize(
+    ("position", "is_lacking"),
+    [
+        ({"offset": 3, "last_epoch": 3, "high_watermark": 3}, True),
+        ({"offset": 3, "last_epoch": 3, "high_watermark": 2}, False),
+        ({"offset": 3, "last_epoch": 4, "high_watermark": 3}, True),  # of an epoch not known here
+        ({"offset": 9, "high_watermark": 9}, True),  # empty, and begins above this log's end
+        ({"offset": 2, "last_epoch": 3, "high_watermark": 9}, False),  # claims more than it has
+    ],
+)
+@pytest.mark.parametrize("unclean_epoch", [-1, 4, 5])
+def test_a_leader_that_lacks_committed_records_gives_its_copy_up(
+    position: dict[str, int], is_lacking: bool, unclean_epoch: int
+) -> None:
+    async def test(s: Scene) -> None:
+        lead = Leading(s)
+        log = s.log()
+        write(log, b"a", b"b", epoch=3)
+        host = lead.leader(log, unclean_epoch=unclean_epoch)
+        lead.fetch(at(**position), full=True)
+        is_accepted = position.get("last_epoch", -1) < unclean_epoch
+        if not is_lacking or is_accepted:
+            assert lead.damage == []
+            return
+        ((found, reason),) = lead.damage
+        assert found is host
+        assert "lacks committed records: broker 2 has them up to offset" in reason
+        host.log.note_damage(reason, offset=0)
+        lead.fetch(at(**position), full=True)
+        assert len(lead.damage) == 1
+
+    play(test)
+
+
+def test_what_is_known_in_another_epoch_is_no_reason_to_give_up() -> None:
+    async def test(s: Scene) -> None:
+        lead = Leading(s)
+        lead.leader()
+        for epoch in (4, 6):
+            lead.fetch(at(9, epoch=epoch, last_epoch=3, high_watermark=9), full=True)
+        assert lead.damage == []
+
+    play(test)
+
+
 def test_a_follower_that_is_behind_the_logs_start_begins_anew() -> None:
     async def test(s: Scene) -> None:
         lead = Leading(s)

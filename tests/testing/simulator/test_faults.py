@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
+from typing import Final
 
 import pytest
 
 from raftlog.testing.simulator import faults
-from raftlog.testing.simulator.faults import KINDS, OF_CLUSTERS, FaultPlan, Nemesis
+from raftlog.testing.simulator.faults import APART, KINDS, OF_CLUSTERS, FaultPlan, Nemesis
 from raftlog.testing.simulator.process import ClientMachine
 from raftlog.testing.simulator.world import World
 from tests.testing.simulator.machines import broker_of, world_of
+
+OF_FILES: Final = ("vanish", "roll_back")
 
 
 async def connects(machine: ClientMachine) -> None:
@@ -30,13 +33,17 @@ def stormy(seed: int, plan: FaultPlan, *, brokers: int = 3) -> tuple[World, Neme
     return world, Nemesis(world, plan, may_wipe=lambda machine: machine.broker_id == 1)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *OF_FILES])
 def test_a_kind_of_fault_strikes_and_the_world_recovers(kind: str) -> None:
     world, nemesis = stormy(0, FaultPlan(kinds=(), every_s=1))
     with world:
-        struck = [KINDS[kind](nemesis, machine) for machine in world.brokers]
+        for machine in world.brokers:
+            machine.disk.make_dirs("data/topics/clicks/id/0")
+            machine.disk.write_atomic("data/topics/clicks/id/0/checkpoint", b"x")
+        strike = {**KINDS, **APART}[kind]
+        struck = [strike(nemesis, machine) for machine in world.brokers]
         assert any(struck), "without an effect it is no fault"
-        assert kind != "wipe" or struck == [True, False, False]
+        assert kind not in {"wipe", *OF_FILES} or struck == [True, False, False]
         for machine in world.brokers:
             if machine.broker is not None:
                 machine.loop.call_soon(write_some, broker_of(machine))

@@ -1,0 +1,85 @@
+"""Stored files that vanish from a simulated broker's disk, or become older, while it is down.
+
+As after a missing mount, fsck or a partial restore: identity, catalog and consensus journal stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Final
+
+from raftlog.storage.segment import LOG_SUFFIX
+from raftlog.testing.disk import SimDisk
+from raftlog.testing.simulator.process import DATA_DIRECTORY
+
+TOPICS: Final = f"{DATA_DIRECTORY}/topics"
+
+
+def partitions(disk: SimDisk) -> list[str]:
+    """The directories of all partitions, also those in quarantine."""
+    found = [TOPICS]
+    for _level in ("topic name", "topic id", "partition"):
+        found = [f"{path}/{name}" for path in found for name in disk.list_dir(path)]
+    return found
+
+
+def _all_topics(disk: SimDisk, _random: Random) -> bool:
+    disk.lose(TOPICS)
+    return True
+
+
+def _directories(disk: SimDisk, random: Random) -> bool:
+    for directory in _some(disk, random):
+        disk.lose(directory)
+    return True
+
+
+def _contents(disk: SimDisk, random: Random) -> bool:
+    for directory in _some(disk, random):
+        for name in disk.list_dir(directory):
+            disk.lose(f"{directory}/{name}")
+    return True
+
+
+def _one_file(disk: SimDisk, random: Random) -> bool:
+    directory = random.choice(partitions(disk))
+    names = disk.list_dir(directory)
+    if not names:
+        return False
+    disk.lose(f"{directory}/{random.choice(names)}")
+    return True
+
+
+def _checkpoints_and_tails(disk: SimDisk, random: Random) -> bool:
+    for directory in _some(disk, random):
+        for name in disk.list_dir(directory):
+            path = f"{directory}/{name}"
+            if not name.endswith(LOG_SUFFIX):
+                disk.lose(path)
+            elif random.random() < 0.5:
+                disk.cut_off(path, random.randrange(4_096))
+    return True
+
+
+def _some(disk: SimDisk, random: Random) -> list[str]:
+    """One partition, or all."""
+    found = partitions(disk)
+    return found if random.random() < 0.5 else [random.choice(found)]
+
+
+WAYS: Final[Mapping[str, Callable[[SimDisk, Random], bool]]] = {
+    "all topics": _all_topics,
+    "directories": _directories,
+    "contents": _contents,
+    "one file": _one_file,
+    "checkpoints and tails": _checkpoints_and_tails,
+}
+
+
+def lose_files(disk: SimDisk, random: Random) -> str:
+    """Let files of partitions vanish; which ones, "" if there are none."""
+    if not partitions(disk):
+        return ""
+    way = random.choice(list(WAYS))
+    return way if WAYS[way](disk, random) else ""
