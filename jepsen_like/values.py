@@ -90,13 +90,6 @@ def joined(runs: Iterable[Seen]) -> Iterator[Seen]:
         yield open_run
 
 
-def unrun(runs: Iterable[Seen]) -> Iterator[tuple[int, int, int]]:
-    """The opposite of ``runs``."""
-    for offset, count, value, epoch in runs:
-        for step in range(count):
-            yield offset + step, value + step, epoch
-
-
 def places(parts: Iterable[Where]) -> list[Where]:
     """The same parts of an append, where one goes on from the one before it joined to that."""
     found: list[Where] = []

@@ -143,18 +143,6 @@ class ClusterMachine:
         record = self.brokers.get(broker)
         return None if record is None else record.directory_id
 
-    def hosted_by(self, broker: BrokerId) -> list[tuple[TopicRecord, int]]:
-        """The partitions that the broker has a part in, as replica or witness, by topic name.
-
-        Looks at every partition: for a start, not for each change.
-        """
-        return [
-            (topic, partition)
-            for _, topic in sorted(self.topics.items())
-            for partition, assignment in enumerate(topic.partitions)
-            if broker in assignment.voters
-        ]
-
     # -- the state machine -------------------------------------------------------------------------
 
     def apply(self, command: bytes) -> Done | Refused:

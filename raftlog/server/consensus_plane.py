@@ -186,11 +186,6 @@ class ConsensusPlane:
         """
         return not self._ended and self._node.leads(group_id)
 
-    @property
-    def is_disk_full(self) -> bool:
-        """The journal waits for room; meanwhile this broker neither votes nor acknowledges."""
-        return self._is_disk_full
-
     # -- the end -----------------------------------------------------------------------------------
 
     async def stop(self) -> None:

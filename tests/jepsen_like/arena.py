@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -58,6 +58,13 @@ CONSUMERS = (
     ConsumerShape(wait_ms=100, session_s=1.0, source="replica", begin="middle", pinned=True),
     ConsumerShape(wait_ms=100, session_s=1.0, begin="latest", records_max=7),
 )
+
+
+def unrun(runs: Iterable[values.Seen]) -> Iterator[tuple[int, int, int]]:
+    """The opposite of ``values.runs``."""
+    for offset, count, value, epoch in runs:
+        for step in range(count):
+            yield offset + step, value + step, epoch
 
 
 def plan(workload: WorkloadShape, *topics: TopicShape, brokers: int = 3) -> RunPlan:
@@ -237,7 +244,7 @@ class History:
         for entry in self.of(Read):
             if entry.process == process:
                 rows = found.setdefault(entry.partition, {})
-                rows |= {offset: (v, epoch) for offset, v, epoch in values.unrun(entry.records)}
+                rows |= {offset: (v, epoch) for offset, v, epoch in unrun(entry.records)}
                 assert entry.end >= entry.start
         return found
 
@@ -264,7 +271,7 @@ class History:
             assert dump.should_be_whole
             assert not dump.problem
             rows = dumped.setdefault((dump.broker, dump.partition), {})
-            rows |= {offset: (v, epoch) for offset, v, epoch in values.unrun(dump.records)}
+            rows |= {offset: (v, epoch) for offset, v, epoch in unrun(dump.records)}
         assert dumped
         for (_, partition), rows in dumped.items():
             for offset, row in reader[partition].items():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from jepsen_like import values
 from jepsen_like.history import STRANGE
+from tests.jepsen_like.arena import unrun
 
 VALUES = st.integers(1, 10**15)
 # Few different numbers, so that some go on from others.
@@ -58,7 +59,7 @@ def test_the_largest_padding_can_be_had_for_any_value() -> None:
 @given(ROWS)
 def test_runs_are_what_they_were_made_of(rows: list[tuple[int, int, int]]) -> None:
     found = list(values.runs(rows))
-    assert list(values.unrun(found)) == rows
+    assert list(unrun(found)) == rows
     assert all(count == 1 for _, count, value, _ in found if value == STRANGE)
 
 

@@ -5,7 +5,8 @@
 The product carries no switches: a guard is taken out of the source of a copy of the repository, the
 tests that are named for it run there, and at least one of them has to fail. A guard that can be
 taken out unnoticed is untested, whatever the coverage says. Exit status 1 when one survives, when
-its text is not found, when its tests cannot be run, or when they fail with the guard in place.
+no product code reaches it, when its text is not found, when its tests cannot be run, or when they
+fail with the guard in place.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from tests.mutation import page
+from tests.mutation import page, reach
 from tests.mutation.guard import Guard, StaleGuardError
 from tests.mutation.guards import GUARDS
 
@@ -145,6 +146,18 @@ def culprit_of(output: str) -> str:
     return "a test that never ended" if "Timeout" in output else ""
 
 
+def unreachable(guard: Guard, source: Path) -> str:
+    """The function around the guard that no product code reaches, or ""."""
+    path = source / guard.module
+    if guard.module not in dict(reach.sources(source)) or not path.exists():
+        return ""
+    text = path.read_text(encoding="utf-8")
+    if guard.old not in text:
+        return ""  # it is stale, and that is said elsewhere
+    line = reach.changed_line(text, guard.old, guard.new)
+    return reach.of_product(source).dead(guard.module, line)
+
+
 def judge(workspace: Workspace, guard: Guard) -> Outcome:
     """Switch one guard off, and see whether its tests notice."""
     try:
@@ -173,12 +186,21 @@ def gate(
             say(trouble)
             return 1
         outcomes = judge_all(spaces, guards, say)
+    outcomes = [_reached(outcome, source) for outcome in outcomes]
     survivors = [outcome for outcome in outcomes if not outcome.is_killed]
     say(f"{len(guards)} guards, {len(guards) - len(survivors)} killed, {len(survivors)} not, "
         f"in {time.monotonic() - began:.0f} s")  # fmt: skip
     for outcome in survivors:
         say(f"{outcome.guard.name}: {outcome.guard.why}\n    {outcome.detail}")
     return 1 if survivors else 0
+
+
+def _reached(outcome: Outcome, source: Path) -> Outcome:
+    """A guard where production never comes guards nothing, whatever its tests say."""
+    name = unreachable(outcome.guard, source)
+    if not name:
+        return outcome
+    return replace(outcome, is_killed=False, detail=f"UNREACHABLE: nothing but tests calls {name}")
 
 
 def trouble_before(workspace: Workspace, guards: Sequence[Guard]) -> str:

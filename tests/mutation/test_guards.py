@@ -10,7 +10,7 @@ import pytest
 from tests.mutation import page
 from tests.mutation.guard import Guard, StaleGuardError
 from tests.mutation.guards import GUARDS
-from tests.mutation.run import COPIED, ROOT
+from tests.mutation.run import COPIED, ROOT, unreachable
 
 BY_NAME = {guard.name: guard for guard in GUARDS}
 
@@ -39,6 +39,12 @@ def test_what_is_replaced_stands_in_the_code_once(guard: Guard) -> None:
     assert guard.module.startswith(("raftlog/", "spark_source/"))
     assert guard.old != guard.new
     compile(guard.switched_off(text_of(guard.module)), guard.module, "exec")
+
+
+def test_every_guard_is_reached_by_what_runs_in_production() -> None:
+    """One in a function that only tests call guards nothing: wire the function, or delete it."""
+    dead = {guard.name: name for guard in GUARDS if (name := unreachable(guard, ROOT))}
+    assert not dead, f"unreachable: {dead}"
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
