@@ -77,6 +77,7 @@ PARTITIONS_HEADER_BYTES_MAX: Final = 4 * MIB  # of one that does: 10,000 with th
 PRODUCERS_HEADER_BYTES_MAX: Final = 512 * KIB  # of describe_producers: 10,000 ids
 RECEIVE_BYTES: Final = 256 * KIB  # scratch that all connections of one event loop read into
 CLIENT_ID_CHARS_MAX: Final = 256
+LOBBY_CONNECTIONS_MAX: Final = 128  # beyond max.connections, that have yet to prove to be brokers
 REQUESTS_IN_FLIGHT_MAX: Final = 256  # per connection, on the broker
 FETCH_WAIT_MS_MAX: Final = 60_000
 FETCH_BYTES_MAX: Final = 52_428_800  # Kafka's fetch.max.bytes
@@ -92,6 +93,7 @@ PRODUCE_UNCOMPRESSED_BYTES_MAX: Final = 128 * MIB  # of all batches of a produce
 assert BATCH_BYTES_MAX < FRAME_BYTES_MAX, "the largest batch must fit a frame"
 assert BATCH_BYTES_MAX <= BATCH_UNCOMPRESSED_BYTES_MAX, "storage.admission goes by the smaller"
 assert FETCH_BYTES_MAX <= FRAME_BYTES_MAX, "the largest fetch answer must fit a frame"
+assert LOBBY_CONNECTIONS_MAX >= 2 * BROKERS_PER_CLUSTER_MAX, "all may connect anew at a time"
 assert FRAME_SMALL_BYTES_MAX <= RECEIVE_BYTES, "a small frame must fit the scratch"
 
 # -- storage ---------------------------------------------------------------------------------------

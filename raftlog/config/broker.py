@@ -61,6 +61,7 @@ class BrokerConfig:
     queued_max_request_bytes: int = 64 * limits.MIB
     queued_max_response_bytes: int = 64 * limits.MIB
     queued_max_wait_ms: int = 10_000
+    queued_min_bytes_per_second: int = 64 * limits.KIB
     replica_fetch_max_bytes: int = 8 * limits.MIB
     replica_fetch_wait_max_ms: int = 500
     replica_lag_time_max_ms: int = 10_000

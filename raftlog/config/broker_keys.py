@@ -299,7 +299,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         1,
         1_000_000,
         "connections",
-        "Connections beyond this number are closed as soon as they are accepted.",
+        "Clients' connections beyond this number are closed, at once or, in a cluster, when they "
+        "do not prove to be another broker's. Those of proved brokers do not count.",
     ),
     number(
         "offsets.retention.minutes",
@@ -363,6 +364,15 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "ms",
         "While others wait for memory: close a connection that has held some for so long, by not "
         "ending its request or by not taking its answer.",
+    ),
+    number(
+        "queued.min.bytes.per.second",
+        64 * limits.KIB,
+        0,
+        INT64_MAX,
+        "bytes",
+        "While others wait for memory: close a connection whose request arrives slower than this; "
+        "0 closes none.",
     ),
     number(
         "replica.fetch.max.bytes",

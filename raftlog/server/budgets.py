@@ -14,20 +14,32 @@ from typing import Protocol
 class Reading(Protocol):
     """A connection, as the request budget sees it."""
 
+    received_bytes: int  # ever
+
+    @property
+    def stalled_since_seconds(self) -> float | None:
+        """Since when part of a request is there and the rest of it is read; else None."""
+        ...
+
+    def abort(self, reason: str) -> None: ...
+
     def pause_for_memory(self) -> None: ...
 
     def resume_from_memory(self) -> None: ...
 
 
 class RequestBudget:
-    """Bytes of requests that have arrived in part, over all connections.
+    """Bytes of requests, over all connections: arrived in part, waiting, or not answered yet.
 
     Over ``bytes_max``, only the connection whose request began first goes on reading: it will
     finish (or time out) and make room, so that connections cannot wait for each other for ever.
+
+    ``on_short`` is called whenever a connection has to wait that did not before.
     """
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, *, on_short: Callable[[], None] = lambda: None) -> None:
         self._bytes_max = bytes_max
+        self._on_short = on_short
         self._held: dict[Reading, int] = {}  # in the order in which the requests began
         self._paused: dict[Reading, None] = {}
         self.bytes = 0
@@ -50,8 +62,14 @@ class RequestBudget:
         if size < before:
             self._resume()
         elif self.bytes > self._bytes_max and connection is not next(iter(self._held)):
+            if connection not in self._paused:
+                self._on_short()
             self._paused[connection] = None
             connection.pause_for_memory()
+
+    def holders(self) -> list[Reading]:
+        """The connections that hold some of it, in the order in which their requests began."""
+        return list(self._held)
 
     def forget(self, connection: Reading) -> None:
         """The connection is gone."""

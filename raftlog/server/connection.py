@@ -70,6 +70,10 @@ class ConnectionServices(Protocol):
 
     def disconnected(self, connection: Connection) -> None: ...
 
+    def proved(self, connection: Connection) -> None:
+        """The connection is a peer's."""
+        ...
+
     def handle(self, connection: Connection, request: Request) -> Steps | None:
         """Answer by ``respond``, ``refuse`` or ``finish``, now, in the steps returned, or later."""
         ...
@@ -220,6 +224,11 @@ class Connection(asyncio.BufferedProtocol):
     def when_writable(self, ready: Callable[[], None]) -> None:
         """Call ``ready`` when the client takes its answers again; never, if it goes away."""
         self._when_writable.append(ready)
+
+    def prove(self, peer: PeerIdentity) -> None:
+        """``peer`` has proved that this connection is its own."""
+        self.peer_identity = peer
+        self.services.proved(self)
 
     def begin(self, steps: Steps) -> None:
         """Go on with a request that was handed out before, after those that are being done."""

@@ -13,9 +13,10 @@ from typing import Final
 
 from raftlog import limits
 from raftlog.config import Address, BrokerConfig
-from raftlog.errors import BrokerUnavailableError
+from raftlog.errors import BrokerUnavailableError, ThrottledError
+from raftlog.protocol import api as apis
 from raftlog.protocol.connection import Request
-from raftlog.server.budgets import RequestBudget, ResponseBudget
+from raftlog.server.budgets import Reading, RequestBudget, ResponseBudget
 from raftlog.server.connection import Connection, ConnectionServices
 from raftlog.server.metrics import Counters
 from raftlog.server.turns import Steps, Turns
@@ -25,6 +26,10 @@ logger = logging.getLogger(__name__)
 
 BACKLOG: Final = 1_024
 SWEEP_SECONDS_MAX: Final = 5.0
+RELIEF_SECONDS: Final = 1.0  # between two looks at who sends too little
+LOBBY_SECONDS: Final = 15.0  # for a handshake: four round trips, of which each may take 2 s
+# What a connection beyond max.connections may ask: it may be a broker's.
+LOBBY_APIS: Final = (apis.API_VERSIONS, apis.PEER_HELLO, apis.PEER_PROVE)
 
 
 def bind(address: Address) -> socket.socket:
@@ -92,17 +97,22 @@ class Connections:
         self.loop = loop
         # One for all: between get_buffer and buffer_updated of a connection, nothing else runs.
         self.scratch = memoryview(bytearray(limits.RECEIVE_BYTES))
-        self.requests = RequestBudget(config.queued_max_request_bytes)
+        self.requests = RequestBudget(config.queued_max_request_bytes, on_short=self._relieve_soon)
         self.responses = responses
         self.request_bytes_max = config.socket_request_max_bytes
         self.counters = counters
         self.turns = turns
         self.workers = workers
-        self.handle = on_request
+        self._on_request = on_request
         self._on_lost = on_lost
         self._make_connection = make_connection
         self._config = config
         self._open: dict[Connection, None] = {}
+        self._peers: set[Connection] = set()  # of the open ones, those that have proved themselves
+        # Accepted beyond max.connections, oldest first, with the time: they have to prove.
+        self._lobby: dict[Connection, float] = {}
+        self._relief: asyncio.TimerHandle | None = None  # while memory for requests is short
+        self._received: dict[Reading, int] = {}  # at the last look, by who was sending
         self._empty: asyncio.Future[None] | None = None  # while the last connections end
         self._refusing = False
         shortest_ms = min(
@@ -123,20 +133,56 @@ class Connections:
     def connected(self, connection: Connection) -> bool:
         if self._refusing:
             return False
-        if len(self._open) >= self._config.max_connections:
-            self.counters.connections_refused += 1
-            logger.warning(
-                "connection %s refused: max.connections=%d are open",
-                connection.peer,
-                self._config.max_connections,
-            )
-            return False
+        if len(self._open) - len(self._peers) - len(self._lobby) >= self._config.max_connections:
+            if not self._config.voters:
+                self._refuse(connection)
+                return False
+            if len(self._lobby) >= limits.LOBBY_CONNECTIONS_MAX:
+                self._make_room_in_lobby()
+            self._lobby[connection] = self.loop.time()
         self.counters.connections_accepted += 1
         self._open[connection] = None
         return True
 
+    def _refuse(self, connection: Connection) -> None:
+        self.counters.connections_refused += 1
+        logger.warning(
+            "connection %s refused: max.connections=%d are open",
+            connection.peer,
+            self._config.max_connections,
+        )
+
+    def _make_room_in_lobby(self) -> None:
+        """The oldest has to go that has not begun a handshake, or else the oldest."""
+        oldest = next(iter(self._lobby))
+        waiting = (connection for connection in self._lobby if connection.answering is None)
+        connection = next(waiting, oldest)
+        del self._lobby[connection]
+        self._refuse(connection)
+        connection.abort("max.connections are open, and others may be brokers")
+
+    def handle(self, connection: Connection, request: Request) -> Steps | None:
+        if connection in self._lobby and request.api not in LOBBY_APIS:
+            self._refuse(connection)
+            connection.end(
+                ThrottledError(
+                    f"max.connections={self._config.max_connections} are open; close some, or "
+                    "raise it on the broker"
+                )
+            )
+            return None
+        return self._on_request(connection, request)
+
+    def proved(self, connection: Connection) -> None:
+        """The connection is a peer's: it has a slot of its own."""
+        self._lobby.pop(connection, None)
+        self._peers.add(connection)
+
     def disconnected(self, connection: Connection) -> None:
         self._open.pop(connection, None)
+        self._peers.discard(connection)
+        self._lobby.pop(connection, None)
+        self._received.pop(connection, None)
         self._on_lost(connection)
         if self._empty is not None and not self._open and not self._empty.done():
             self._empty.set_result(None)
@@ -144,7 +190,7 @@ class Connections:
     async def drain(self, *, seconds_max: float) -> None:
         """Accept nothing more, answer what came, hang up on everybody; at once when time is up."""
         self._refusing = True
-        self._sweeper.cancel()
+        self._stop_timers()
         for connection in tuple(self._open):
             connection.drain()
         if self._open:
@@ -155,9 +201,49 @@ class Connections:
 
     def abort(self, reason: str) -> None:
         """Close every connection at once."""
-        self._sweeper.cancel()
+        self._stop_timers()
         for connection in tuple(self._open):
             connection.abort(reason)
+
+    def _stop_timers(self) -> None:
+        self._sweeper.cancel()
+        if self._relief is not None:
+            self._relief.cancel()
+
+    def _relieve_soon(self) -> None:
+        if self._relief is None and not self._refusing:
+            self._received.clear()
+            self._relief = self.loop.call_later(RELIEF_SECONDS, self._relieve)
+
+    def _relieve(self) -> None:
+        """While some wait for memory: close those that hold it and send too little.
+
+        They are judged by what came since the last look, over which they were read from. So the
+        memory that slow senders hold is free for others after two looks, whatever they have sent.
+        """
+        self._relief = None
+        if not self.requests.is_waited_for:
+            return
+        least = self._config.queued_min_bytes_per_second * RELIEF_SECONDS
+        last_look = self.loop.time() - RELIEF_SECONDS
+        before, self._received = self._received, {}
+        for connection in self.requests.holders():
+            since = connection.stalled_since_seconds
+            if since is None:
+                continue
+            received = before.get(connection)
+            if (
+                received is not None
+                and since <= last_look
+                and connection.received_bytes - received < least
+            ):
+                connection.abort(
+                    "its request comes at less than queued.min.bytes.per.second="
+                    f"{self._config.queued_min_bytes_per_second}, while others wait for memory"
+                )
+            else:
+                self._received[connection] = connection.received_bytes
+        self._relief = self.loop.call_later(RELIEF_SECONDS, self._relieve)
 
     def _sweep(self) -> None:
         """Timeouts of all connections in one timer: idle ones cost nothing but this."""
@@ -168,6 +254,10 @@ class Connections:
         if self.requests.is_waited_for:
             receive_seconds = min(receive_seconds, pressed_seconds)
         take_seconds = pressed_seconds if self.responses.is_waited_for else math.inf
+        lobby_began = now - LOBBY_SECONDS
+        for connection in [one for one, since in self._lobby.items() if since < lobby_began]:
+            self._refuse(connection)
+            connection.abort("max.connections are open, and it did not prove to be a broker")
         for connection in tuple(self._open):
             stalled_since = connection.stalled_since_seconds
             not_taking_since = connection.not_taking_since_seconds

@@ -51,4 +51,43 @@ GUARDS: Final = [
         new="        large = bytearray(total)\n",
         tests=("tests/protocol/test_frame_reader.py::test_memory_grows_only_with_what_arrives",),
     ),
+    Guard(
+        name="slow senders pay alone",
+        why="200 connections that send a byte now and then keep the memory from all others",
+        module="raftlog/server/listener.py",
+        old="                and connection.received_bytes - received < least\n",
+        new="                and connection.received_bytes < received\n",
+        tests=(
+            (
+                "tests/server/test_listener.py"
+                "::test_those_who_send_too_little_are_closed_while_others_wait_for_memory"
+            ),
+        ),
+    ),
+    Guard(
+        name="peers have connection slots of their own",
+        why="max.connections of clients keep a broker out of the ISR",
+        module="raftlog/server/listener.py",
+        old="            if not self._config.voters:\n",
+        new="            if self._config.max_connections:\n",
+        tests=(
+            (
+                "tests/server/test_listener.py"
+                "::test_in_a_cluster_a_connection_beyond_the_limit_may_be_a_brokers"
+            ),
+        ),
+    ),
+    Guard(
+        name="each round trip of a handshake has its own time",
+        why="brokers a second apart never link up",
+        module="raftlog/server/peers/link.py",
+        old="        async with asyncio.timeout(self._services.session_timeout_s):\n",
+        new="        async with asyncio.timeout(self._services.session_timeout_s / 2):\n",
+        tests=(
+            (
+                "tests/server/peers/test_links.py"
+                "::test_a_handshake_survives_a_second_of_latency_each_way"
+            ),
+        ),
+    ),
 ]

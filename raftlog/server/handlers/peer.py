@@ -64,7 +64,7 @@ def handle_prove(context: PeeringContext, request: Request, reply: Reply) -> Non
     except RaftlogError as error:
         _turn_away(reply, error)
     else:
-        connection.peer_identity = peer
+        connection.prove(peer)
         reply.send(PeerProveResponse())
 
 

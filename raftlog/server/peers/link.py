@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Final
+from typing import Final, TypeVar
 
 from raftlog import __version__
 from raftlog.config import Address
@@ -37,6 +37,8 @@ from raftlog.server.peers.channel import PeerChannel, PeerConnector
 from raftlog.server.peers.registry import PeerRegistry
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 BACKOFF_SECONDS_MIN: Final = 0.05
 BACKOFF_SECONDS_MAX: Final = 0.5
@@ -161,9 +163,8 @@ class PeerLink:
         )
         failure: Exception
         try:
-            async with asyncio.timeout(services.session_timeout_s):
-                await services.connector.connect(self.address, lambda: channel)
-                identity = await self._introduce(channel)
+            await self._in_time(services.connector.connect(self.address, lambda: channel))
+            identity = await self._introduce(channel)
             if channel.ended is not None:
                 raise channel.ended
             services.registry.admit_outgoing(identity)
@@ -193,7 +194,7 @@ class PeerLink:
         """The handshake: afterwards both sides know whom they have before them."""
         services = self._services
         me = services.me()
-        versions = await _ask(
+        versions = await self._ask(
             channel,
             apis.API_VERSIONS,
             ApiVersionsRequest(
@@ -203,18 +204,32 @@ class PeerLink:
         assert isinstance(versions, ApiVersionsResponse)
         channel.agree(versions.apis)
         dialling = Dialling(services.secret, me, services.nonce(), expected=self.broker_id)
-        hello = await _ask(channel, apis.PEER_HELLO, dialling.hello())
+        hello = await self._ask(channel, apis.PEER_HELLO, dialling.hello())
         assert isinstance(hello, PeerHelloResponse)
         try:
             prove = dialling.check(hello)
         except _REFUSALS as error:
             raise _NotIntroducedError(error) from error
-        await _ask(channel, apis.PEER_PROVE, prove)
+        await self._ask(channel, apis.PEER_PROVE, prove)
         try:
             check_cluster(me, hello.identity)
         except WrongClusterError as error:
             raise _NotIntroducedError(error) from error
         return hello.identity
+
+    async def _ask(self, channel: PeerChannel, api: apis.Api, message: Message) -> Message:
+        future = channel.request(api, message)
+        try:
+            return (await self._in_time(future)).message
+        except RefusedError as error:
+            if isinstance(error, _REFUSALS):
+                raise _NotIntroducedError(error) from error
+            raise
+
+    async def _in_time(self, answer: Awaitable[T]) -> T:
+        """One round trip: each has the session timeout for itself, as a ping has."""
+        async with asyncio.timeout(self._services.session_timeout_s):
+            return await answer
 
     def _rise(self, channel: PeerChannel, identity: PeerIdentity) -> None:
         self._channel = channel
@@ -313,13 +328,3 @@ def backoff_seconds(failures: int, chance: float) -> float:
     """
     step = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_MIN * (1 << min(failures, 10)))
     return max(BACKOFF_SECONDS_MIN, step / 2 * (1 + chance))
-
-
-async def _ask(channel: PeerChannel, api: apis.Api, message: Message) -> Message:
-    future = channel.request(api, message)
-    try:
-        return (await future).message
-    except RefusedError as error:
-        if isinstance(error, _REFUSALS):
-            raise _NotIntroducedError(error) from error
-        raise

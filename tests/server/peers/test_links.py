@@ -121,6 +121,17 @@ def test_a_peer_that_never_answers_the_dial_is_given_up(
     run(test)
 
 
+def test_a_handshake_survives_a_second_of_latency_each_way(run: Run) -> None:
+    async def test(world: World) -> None:
+        world.latency_s = 1.0
+        one, _ = await pair(world)
+        assert [kind for kind, _peer in one.events] == ["up"]
+        await world.pass_seconds(30)
+        assert [kind for kind, _peer in one.events] == ["up"], "it stays up by its pings"
+
+    run(test)
+
+
 def test_dialling_backs_off_with_jitter_and_tells_a_reason_once(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:

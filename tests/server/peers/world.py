@@ -163,6 +163,32 @@ class FakeBroker:
         self.reasons.append(str(reason))
 
 
+class Late:
+    """Stands before a protocol: what it writes leaves after the world's latency, in order."""
+
+    def __init__(self, protocol: Any, world: World) -> None:
+        self._protocol = protocol
+        self._world = world
+        self._transport: Any = None
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._protocol.connection_made(self)
+
+    def __getattr__(self, name: str) -> Any:
+        of = self._protocol if hasattr(self._protocol, name) else self._transport
+        return getattr(of, name)
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def write(self, data: Any) -> None:
+        self._world.loop.call_later(self._world.latency_s, self._transport.write, bytes(data))
+
+    def writelines(self, parts: Any) -> None:
+        self.write(b"".join(parts))
+
+
 class World:
     """A network of memory transports: who can be dialled, by port."""
 
@@ -173,6 +199,7 @@ class World:
         self.pipes: list[tuple[MemoryTransport, MemoryTransport]] = []  # dialler's side first
         self.dials: list[tuple[float, int]] = []
         self.hangs = False  # a dial never comes to an end
+        self.latency_s = 0.0  # of each way
 
     async def connect(
         self, address: Address, protocol_factory: Callable[[], asyncio.BufferedProtocol]
@@ -183,7 +210,12 @@ class World:
         broker = self.listening.get(address.port)
         if broker is None:
             raise ConnectionRefusedError(111, f"nobody listens at {address}")
-        self.pipes.append(join(self.loop, protocol_factory(), broker.make()))
+        protocol: Any = protocol_factory()
+        incoming: Any = broker.make()
+        if self.latency_s:
+            await asyncio.sleep(2 * self.latency_s)
+            protocol, incoming = Late(protocol, self), Late(incoming, self)
+        self.pipes.append(join(self.loop, protocol, incoming))
         return self.pipes[-1][0]
 
     def broker(self, broker_id: int, *, port: int = 0, **facts: Any) -> FakeBroker:
