@@ -45,6 +45,7 @@ class ReplicaPosition(Message):
     ``last_epoch`` that of its last batch (-1 for none): both stay what they are after an empty
     answer. ``durable_offset`` is below which its disk holds all: only this counts for commit.
     ``high_watermark``: everything below it is committed, as far as the follower knows.
+    ``log_start`` is where its log starts, durably.
     """
 
     topic_id: TopicId
@@ -55,6 +56,7 @@ class ReplicaPosition(Message):
     durable_offset: Counter
     bytes_max: ByteCount = limits.MIB
     high_watermark: Counter = 0
+    log_start: Counter = 0
 
 
 class ReplicaFetchRequest(Message):
@@ -117,12 +119,13 @@ class ReplicaFetchResponse(Message):
 
 
 class DurablePosition(Message):
-    """The follower's disk holds all below ``durable_offset``."""
+    """The follower's disk holds all from ``log_start`` to ``durable_offset``."""
 
     topic_id: TopicId
     partition: PartitionIndex
     leader_epoch: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
     durable_offset: Counter
+    log_start: Counter = 0
 
 
 class ReplicaProgressRequest(Message):

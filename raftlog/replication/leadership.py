@@ -47,6 +47,7 @@ class _Follower:
     durable_end: Offset = UNKNOWN
     told_end: Offset = UNKNOWN  # by its last fetch
     told_at: float = -math.inf  # when that was
+    log_start: Offset = UNKNOWN  # durably
 
 
 class Leadership:
@@ -59,12 +60,15 @@ class Leadership:
         "_may_try_again",
         "_own",
         "_pending",
+        "_start_at_first",
         "broker_id",
+        "committed_start",
         "durable_end",
         "epoch_start",
         "high_watermark",
         "leader_epoch",
         "log_end",
+        "log_start",
         "refused",
         "state",
     )
@@ -80,11 +84,13 @@ class Leadership:
         durable_end: Offset,
         now: float,
         lag_max_s: float,
+        log_start: Offset = 0,
     ) -> None:
         """``epoch_start``: where the leader's log ended when it took this epoch.
 
         ``high_watermark``: the last one it knew, as a follower or from its checkpoint.
         ``lag_max_s``: a member that has lacked something for longer leaves the ISR.
+        ``log_start``: where its log starts, durably.
         """
         assert state.leader == broker_id and broker_id in state.isr
         assert 0 <= epoch_start <= log_end and durable_end <= log_end
@@ -95,6 +101,8 @@ class Leadership:
         self.log_end = log_end
         self.durable_end = durable_end
         self.high_watermark = min(high_watermark, log_end)  # monotonic
+        self.log_start = self._start_at_first = log_start
+        self.committed_start: Offset = UNKNOWN  # every member's log starts there or above
         self.refused = 0  # fetches that claimed what cannot be: worth a warning and a metric
         self._lag_max_s = lag_max_s
         self._pending: ChangeIsr | None = None  # proposed for this very version of the state
@@ -133,9 +141,17 @@ class Leadership:
         return members
 
     def _advance(self) -> bool:
-        """Move the high watermark to the least durable end over the maximal ISR."""
+        """Move the high watermark to the least durable end over the maximal ISR, and the committed
+        start to the least durable start.
+
+        What is true of one is true of the other: every member of the ISR and of the ELR has,
+        durably, what any leader has committed. So no leader's log starts below a start that was
+        told.
+        """
         if not self.has_quorum:
             return False
+        start = min(self._log_start_of(*member) for member in self.maximal_isr())
+        self.committed_start = max(self.committed_start, start)
         committed = min(self._durable_end_of(*member) for member in self.maximal_isr())
         if committed <= self.high_watermark:
             return False
@@ -143,13 +159,23 @@ class Leadership:
         return True
 
     def _durable_end_of(self, broker_id: BrokerId, directory_id: DirectoryId) -> Offset:
-        """Another directory of the same broker is another copy: it does not count (S10, S20)."""
         if broker_id == self.broker_id:
             return self.durable_end
+        follower = self._copy(broker_id, directory_id)
+        return UNKNOWN if follower is None else follower.durable_end
+
+    def _copy(self, broker_id: BrokerId, directory_id: DirectoryId) -> _Follower | None:
+        """Another directory of the same broker is another copy: it does not count (S10, S20)."""
         follower = self._followers.get(broker_id)
         if follower is None or follower.directory_id != directory_id:
-            return UNKNOWN
-        return follower.durable_end
+            return None
+        return follower
+
+    def _log_start_of(self, broker_id: BrokerId, directory_id: DirectoryId) -> Offset:
+        if broker_id == self.broker_id:
+            return self.log_start
+        follower = self._copy(broker_id, directory_id)
+        return UNKNOWN if follower is None else follower.log_start
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -173,6 +199,11 @@ class Leadership:
         self.durable_end = max(self.durable_end, durable_end)
         return self._advance()
 
+    def on_local_start(self, log_start: Offset) -> None:
+        """The leader's own log starts there, durably."""
+        self.log_start = max(self.log_start, log_start)
+        self._advance()
+
     def on_fetch(
         self,
         follower: BrokerId,
@@ -181,8 +212,10 @@ class Leadership:
         fetch_offset: Offset,
         durable_offset: Offset,
         now: float,
+        log_start: Offset = 0,
     ) -> bool:
-        """``follower``'s log ends at ``fetch_offset`` and is durable up to ``durable_offset``.
+        """``follower``'s log ends at ``fetch_offset`` and is durable up to ``durable_offset``; it
+        starts at ``log_start``, durably.
 
         The caller has refused fetches of another leader epoch, and asked ``divergence``: what is
         said here is about a prefix of this leader's log. So a late or repeated fetch does no harm:
@@ -204,6 +237,7 @@ class Leadership:
         progress.end = max(progress.end, fetch_offset)
         progress.told_end, progress.told_at = fetch_offset, now
         progress.durable_end = max(progress.durable_end, durable_offset)
+        progress.log_start = max(progress.log_start, log_start)
         self._note_caught_up(progress, now)
         return self._advance()
 
@@ -331,10 +365,13 @@ class Leadership:
         """Whether it holds all that can have been committed, on the disk that is registered.
 
         The start of the epoch counts because the watermark that a new leader begins with may be
-        older than one that its predecessor has committed up to (S06).
+        older than one that its predecessor has committed up to (S06). For the same reason it has to
+        start no lower than the leader's log did then: a predecessor may have told that start.
         """
-        return follower.directory_id == directory_id and follower.durable_end >= max(
-            self.high_watermark, self.epoch_start
+        return (
+            follower.directory_id == directory_id
+            and follower.durable_end >= max(self.high_watermark, self.epoch_start)
+            and follower.log_start >= max(self.committed_start, self._start_at_first)
         )
 
     def proposal_done(self, change: ChangeIsr, accepted: bool | None) -> None:

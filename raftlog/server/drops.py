@@ -21,7 +21,16 @@ from raftlog.types import Offset
 class Drops:
     """Of one log. ``is_closed`` ends them: nothing is begun any more."""
 
-    __slots__ = ("_commit", "_log", "_on_failed", "_out", "_quiet", "_workers", "closed")
+    __slots__ = (
+        "_commit",
+        "_log",
+        "_on_failed",
+        "_on_start",
+        "_out",
+        "_quiet",
+        "_workers",
+        "closed",
+    )
 
     def __init__(
         self,
@@ -29,12 +38,15 @@ class Drops:
         commit: GroupCommit,
         workers: Workers,
         *,
+        on_start: Callable[[], None],
         on_failed: Callable[[StorageFailedError], None],
     ) -> None:
+        """``on_start``: told when a new start of the log is durable."""
         self.closed: RaftlogError | None = None  # why nothing more is dropped
         self._log = log
         self._commit = commit
         self._workers = workers
+        self._on_start = on_start
         self._on_failed = on_failed
         self._out = 0
         self._quiet: list[Callable[[], None]] = []
@@ -99,6 +111,9 @@ class Drops:
 
         def finished(_result: None, error: Exception | None) -> None:
             self._out -= 1
+            if error is None:
+                self._log.start_is_durable(ticket)
+                self._on_start()
             done(None if error is None else self.disk_error(what, error))
             self._commit.between_syncs(self._check_quiet)
 

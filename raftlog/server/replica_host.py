@@ -20,9 +20,11 @@ from raftlog.errors import (
     DamagedLogError,
     DiskFullError,
     DiskHungError,
+    LeaderNotAvailableError,
     NotEnoughReplicasError,
     NotLeaderError,
     OffsetOutOfRangeError,
+    OutcomeUnknownError,
     RaftlogError,
     StorageFailedError,
 )
@@ -69,6 +71,7 @@ class PartitionHost:
         "_uncommitted",
         "_waiting_for_commit",
         "_waiting_for_disk",
+        "_waiting_for_start",
         "_watchers",
         "closed",
         "committed_bytes",
@@ -107,6 +110,7 @@ class PartitionHost:
         self._high_watermark = log.high_watermark
         self._waiting_for_commit = Waiters()
         self._waiting_for_disk = Waiters()
+        self._waiting_for_start = Waiters()
         self._watchers: dict[Watcher, None] = {}  # a set that keeps the order of arrival
         self._append_watchers: dict[Watcher, None] = {}  # followers that wait for more to copy
         self._segment_count = log.segment_count
@@ -117,7 +121,13 @@ class PartitionHost:
             on_durable=self._progress,
             on_failed=services.on_failed,
         )
-        self._drops = Drops(log, self._commit, services.sync_workers, on_failed=services.on_failed)
+        self._drops = Drops(
+            log,
+            self._commit,
+            services.sync_workers,
+            on_start=self._started_higher,
+            on_failed=services.on_failed,
+        )
         self.compaction = LogCompaction(log, self._commit)
 
     @property
@@ -165,6 +175,7 @@ class PartitionHost:
             durable_end=log.acknowledged_end_offset,
             now=self._services.loop.time(),
             lag_max_s=lag_max_seconds,
+            log_start=log.durable_start_offset,
         )
         self._commit.request()
         self._progress()
@@ -197,6 +208,12 @@ class PartitionHost:
         reason = CommitUnknownError(
             f"{self.topic_partition}: this broker led it no more before the record was committed; "
             "the new leader may have it or not"
+        )
+        self._waiting_for_start.refuse(
+            OutcomeUnknownError(
+                f"{self.topic_partition}: this broker led it no more before all in-sync replicas "
+                "had deleted the records; the new leader may have them or not: delete them again"
+            )
         )
         self._waiting_for_disk.refuse(reason)
         self._waiting_for_commit.refuse(reason)
@@ -246,11 +263,7 @@ class PartitionHost:
         if to_be_committed and self.obstacle:
             raise NotEnoughReplicasError(f"{self.topic_partition}: {self.obstacle}")
         if to_be_committed and not leadership.has_quorum:
-            state = leadership.state
-            raise NotEnoughReplicasError(
-                f"{self.topic_partition}: of its replicas {sorted(state.isr)} are in sync, and its "
-                f"min.insync.replicas is {state.min_isr}. Bring brokers back, or lower it"
-            )
+            raise self._too_few_in_sync(leadership)
         try:
             appended = self.log.append(
                 batch, header, leader_epoch=self.leader_epoch, now_ms=self._services.clock.wall_ms()
@@ -276,6 +289,13 @@ class PartitionHost:
             for watcher in tuple(self._append_watchers):
                 watcher.wake()
         return appended
+
+    def _too_few_in_sync(self, leadership: Leadership) -> NotEnoughReplicasError:
+        state = leadership.state
+        return NotEnoughReplicasError(
+            f"{self.topic_partition}: of its replicas {sorted(state.isr)} are in sync, and its "
+            f"min.insync.replicas is {state.min_isr}. Bring brokers back, or lower it"
+        )
 
     def append_copied(self, batches: Buffer) -> None:
         """Append what the leader sent, as it is. Raises what ``Log.append_replicated`` raises."""
@@ -416,6 +436,8 @@ class PartitionHost:
         this is where they leave it.
         """
         self._check_open()
+        if start_offset < self.log.log_start_offset:
+            self._check_start()
         return self.log.read(
             start_offset=start_offset, end_offset=self._high_watermark, bytes_max=bytes_max
         )
@@ -455,15 +477,50 @@ class PartitionHost:
 
     # -- keeping house -----------------------------------------------------------------------------
 
-    def delete_records(self, before_offset: Offset, done: Acknowledge) -> None:
-        """Delete the records below ``before_offset``; ``done`` once that is durable."""
+    @property
+    def committed_start(self) -> Offset:
+        """Where the log starts on this broker, which leads, and on all that may lead after it.
+
+        Raises ``LeaderNotAvailableError`` while that is not so: another leader could start lower,
+        and where a log starts, as clients are told it, must not go back.
+        """
         self.check_leading()
+        self._check_start()
+        return self.log.log_start_offset
+
+    def _check_start(self) -> None:
+        leadership, start = self.leadership, self.log.log_start_offset
+        if leadership is not None and leadership.committed_start < start:
+            raise LeaderNotAvailableError(
+                f"{self.topic_partition}: records before offset {start} are being deleted, and not "
+                "all in-sync replicas have confirmed it"
+            )
+
+    def delete_records(self, before_offset: Offset, done: Acknowledge) -> None:
+        """Delete the records below ``before_offset``; ``done`` once every member of the ISR has
+        done so, durably: then no later leader has them.
+
+        Raises ``NotEnoughReplicasError`` before anything is deleted, ``OffsetOutOfRangeError``.
+        """
+        leadership = self.check_leading()
+        if not leadership.has_quorum:
+            raise self._too_few_in_sync(leadership)
         if before_offset > self._high_watermark:
             raise OffsetOutOfRangeError(
                 f"{self.topic_partition} has committed records up to offset "
                 f"{self._high_watermark}; those before {before_offset} cannot be deleted"
             )
-        self.advance_log_start(before_offset, done)
+
+        def deleted(error: RaftlogError | None) -> None:
+            if error is not None:
+                done(error)
+            elif self.leadership is not leadership:
+                done(OutcomeUnknownError(f"{self.topic_partition}: another leader was elected"))
+            else:
+                self._waiting_for_start.add(before_offset, done)
+                self._waiting_for_start.reached(leadership.committed_start)
+
+        self.advance_log_start(before_offset, deleted)
 
     def advance_log_start(self, before_offset: Offset, done: Acknowledge) -> None:
         """Drop what lies below ``before_offset``, as a user or the leader says."""
@@ -503,6 +560,7 @@ class PartitionHost:
         self._commit.stop()
         self._waiting_for_disk.refuse(reason)
         self._waiting_for_commit.refuse(reason)
+        self._waiting_for_start.refuse(reason)
         for watcher in (*self._watchers, *self._append_watchers):
             watcher.wake()
 
@@ -528,10 +586,27 @@ class PartitionHost:
         leadership.on_local(log_end=log.log_end_offset, durable_end=log.acknowledged_end_offset)
         self._take_progress()
 
+    def _started_higher(self) -> None:
+        """The log's start has moved, durably. The leader has its followers follow; they say so."""
+        if self.leadership is not None:
+            self.leadership.on_local_start(self.log.durable_start_offset)
+            for watcher in tuple(self._append_watchers):
+                watcher.wake()
+        self._progress()
+
     def on_follower(
-        self, follower: int, directory_id: str, *, fetch_offset: Offset, durable_offset: Offset
+        self,
+        follower: int,
+        directory_id: str,
+        *,
+        fetch_offset: Offset,
+        durable_offset: Offset,
+        log_start: Offset = 0,
     ) -> None:
-        """A follower's log ends at one offset and is durable up to another; this broker leads."""
+        """A follower's log ends at one offset and is durable up to another; this broker leads.
+
+        ``log_start``: where it starts, durably.
+        """
         leadership, log = self.leadership, self.log
         assert leadership is not None
         # A follower may be quicker than this broker's own disk, of which nothing was heard yet.
@@ -541,13 +616,15 @@ class PartitionHost:
             directory_id,
             fetch_offset=fetch_offset,
             durable_offset=durable_offset,
+            log_start=log_start,
             now=self._services.loop.time(),
         )
         self._take_progress()
 
     def _take_progress(self) -> None:
-        """The leadership may have moved the high watermark: tell those who wait for it."""
+        """The leadership may have committed more, or a higher start: tell those who wait for it."""
         assert self.leadership is not None
+        self._waiting_for_start.reached(self.leadership.committed_start)
         if self.leadership.high_watermark > self._high_watermark:
             self._high_watermark = self.leadership.high_watermark
             self._on_high_watermark_advanced()

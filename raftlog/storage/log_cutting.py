@@ -87,6 +87,11 @@ class LogCutting(LogCompacting):
         self._drops = [*(drop for drop in self._drops if not drop.is_done), ticket]
         return ticket
 
+    def start_is_durable(self, ticket: DropTicket) -> None:
+        """The ticket has run."""
+        start = min(ticket.log_start_offset, self.log_start_offset)  # the log may have been cut
+        self.durable_start_offset = max(self.durable_start_offset, start)
+
     def _roll_if_all_is_deleted(self) -> None:
         """Then the last segment can go too. The empty one after it carries the log end."""
         active = self._segments[-1] if self._segments else None
@@ -173,6 +178,7 @@ class LogCutting(LogCompacting):
         """What says that more is durable goes first: bytes missing below that would be damage."""
         self.log_end_offset = end
         self.log_start_offset = min(self.log_start_offset, end)
+        self.durable_start_offset = min(self.durable_start_offset, end)
         self.durable_end_offset = min(self.durable_end_offset, end)
         self._high_watermark = min(self._high_watermark, end)
         self._checkpoint.update(
@@ -246,3 +252,4 @@ class LogCutting(LogCompacting):
             anchor=self._anchor,
             sync=True,
         )
+        self.durable_start_offset = offset

@@ -29,6 +29,7 @@ class LogReading:
         self.log_start_offset: Offset = opened.log_start_offset
         self.log_end_offset: Offset = opened.log_end_offset
         self.durable_end_offset: Offset = opened.log_end_offset
+        self.durable_start_offset: Offset = opened.log_start_offset  # no crash takes it back
         # Readers stop here: at damage, or at the log end.
         self._readable_end = opened.readable_end_offset if opened.damage else None
         self._disk = disk

@@ -97,6 +97,9 @@ class _Opening:
             self._compaction_state = self._compaction_files.keep_up_to(self._compaction_state, end)
             if self._trouble:
                 self._checkpoint.update(log_start_offset=start, durable_end_offset=end, sync=True)
+            elif start > (segments[0].base_offset if segments else 0):
+                # No file that is gone vouches for it: a process may have ended before its sync.
+                self._checkpoint.update(sync=True)
         # Both may find damage that the scan had no reason to look for.
         epochs = self._epochs(end, recovered)
         producers = self._producers(end, recovered)

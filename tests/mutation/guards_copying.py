@@ -225,11 +225,10 @@ COPYING: Final = [
         name="progress is told by what is durable",
         why="a leader commits what its followers have in memory only",
         module="raftlog/server/cluster/fetcher.py",
-        old="            durable_offset=copy.host.log.acknowledged_end_offset,\n"
-        "        )\n"
-        "\n"
-        "    def _ask",
-        new="            durable_offset=copy.host.log.log_end_offset,\n        )\n\n    def _ask",
+        old="            durable_offset=log.acknowledged_end_offset,\n"
+        "            log_start=log.durable_start_offset,\n        )\n\n    def _ask",
+        new="            durable_offset=log.log_end_offset,\n"
+        "            log_start=log.durable_start_offset,\n        )\n\n    def _ask",
         tests=(
             (
                 "tests/server/test_guards_copying.py"

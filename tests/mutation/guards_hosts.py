@@ -268,6 +268,84 @@ HOSTS: Final = [
     ),
 ]
 
+DELETING: Final = [
+    Guard(
+        name="a start is committed by all of the ISR",
+        why="records that a client was told are deleted return with the next leader",
+        module="raftlog/replication/leadership.py",
+        old="        start = min(self._log_start_of(*member) for member in self.maximal_isr())\n",
+        new="        start = self.log_start\n",
+        tests=(
+            (
+                "tests/replication/test_leadership.py"
+                "::test_a_start_is_committed_when_every_member_of_the_isr_starts_there"
+            ),
+        ),
+    ),
+    Guard(
+        name="joining takes the start of the log",
+        why="a leader is elected whose log starts where an earlier one had deleted records",
+        module="raftlog/replication/leadership.py",
+        old="            and follower.log_start >= "
+        "max(self.committed_start, self._start_at_first)\n",
+        new="",
+        tests=(
+            (
+                "tests/replication/test_leadership.py"
+                "::test_a_follower_joins_when_its_log_starts_where_an_earlier_leaders_may_have"
+            ),
+        ),
+    ),
+    Guard(
+        name="a deletion waits for the ISR",
+        why="a deletion is acknowledged that only the leader has made",
+        module="raftlog/server/replica_host.py",
+        old="                self._waiting_for_start.add(before_offset, done)\n",
+        new="                done(None)\n",
+        tests=(
+            (
+                "tests/server/test_guards_hosts.py"
+                "::test_a_start_is_told_once_no_later_leader_can_start_lower"
+            ),
+        ),
+    ),
+    Guard(
+        name="nothing is deleted below min_isr",
+        why="a deletion begins that no replica may confirm",
+        module="raftlog/server/replica_host.py",
+        old="        leadership = self.check_leading()\n        if not leadership.has_quorum:\n",
+        new="        leadership = self.check_leading()\n        if self.closed is not None:\n",
+        tests=("tests/server/test_guards_hosts.py::test_nothing_is_deleted_below_min_isr",),
+    ),
+    Guard(
+        name="a start is told when it is committed",
+        why="where a partition starts, as clients are told it, goes back with the next leader",
+        module="raftlog/server/replica_host.py",
+        old="        if leadership is not None and leadership.committed_start < start:\n",
+        new="        if leadership is not None and leadership.committed_start < 0:\n",
+        tests=(
+            (
+                "tests/server/test_guards_hosts.py"
+                "::test_a_start_is_told_once_no_later_leader_can_start_lower"
+            ),
+        ),
+    ),
+    Guard(
+        name="a log start counts when it is durable",
+        why="a power cut brings records back that were acknowledged as deleted",
+        module="raftlog/storage/log_cutting.py",
+        old="        self.log_start_offset = offset\n        self.epochs",
+        new="        self.log_start_offset = self.durable_start_offset = offset\n"
+        "        self.epochs",
+        tests=(
+            (
+                "tests/server/test_drops.py"
+                "::test_the_start_moves_at_once_and_is_answered_when_it_is_durable"
+            ),
+        ),
+    ),
+]
+
 CONFIRMING: Final = [
     Guard(
         name="a leader is confirmed by all of the ISR",
@@ -391,4 +469,4 @@ FINDING_DAMAGE: Final = [
     ),
 ]
 
-GUARDS: Final = [*HOSTS, *CONFIRMING, *FINDING_DAMAGE]
+GUARDS: Final = [*HOSTS, *DELETING, *CONFIRMING, *FINDING_DAMAGE]

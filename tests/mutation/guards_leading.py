@@ -168,8 +168,8 @@ LEADING: Final = [
         name="joining takes the start of the epoch",
         why="a replica joins by an old watermark, and lacks what the last leader committed (S06)",
         module="raftlog/replication/leadership.py",
-        old="            self.high_watermark, self.epoch_start\n",
-        new="            self.high_watermark, 0\n",
+        old="            and follower.durable_end >= max(self.high_watermark, self.epoch_start)\n",
+        new="            and follower.durable_end >= self.high_watermark\n",
         tests=(
             (
                 "tests/replication/test_leadership.py"
@@ -181,8 +181,8 @@ LEADING: Final = [
         name="joining takes the high watermark",
         why="a replica joins that lacks what is committed",
         module="raftlog/replication/leadership.py",
-        old="            self.high_watermark, self.epoch_start\n",
-        new="            0, self.epoch_start\n",
+        old="            and follower.durable_end >= max(self.high_watermark, self.epoch_start)\n",
+        new="            and follower.durable_end >= self.epoch_start\n",
         tests=(
             "tests/replication/test_leadership.py::test_a_follower_below_the_watermark_stays_out",
         ),
@@ -191,9 +191,9 @@ LEADING: Final = [
         name="joining is by the disk that is registered",
         why="a copy joins in the name of another disk (S10)",
         module="raftlog/replication/leadership.py",
-        old="        return follower.directory_id == directory_id and follower.durable_end >= "
-        "max(\n",
-        new="        return follower.durable_end >= max(\n",
+        old="            follower.directory_id == directory_id\n"
+        "            and follower.durable_end",
+        new="            follower.durable_end",
         tests=(
             (
                 "tests/replication/test_leadership.py"

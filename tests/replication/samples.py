@@ -79,7 +79,13 @@ class Leader:
         return self.leadership.high_watermark
 
     def fetch(
-        self, follower: int, offset: int, durable: int | None = None, *, on: str = ""
+        self,
+        follower: int,
+        offset: int,
+        durable: int | None = None,
+        *,
+        on: str = "",
+        log_start: int = 0,
     ) -> bool:
         """``follower`` has everything up to ``offset``, on its own disk or ``on`` another."""
         return self.leadership.on_fetch(
@@ -87,6 +93,7 @@ class Leader:
             on or disk(follower),
             fetch_offset=offset,
             durable_offset=offset if durable is None else durable,
+            log_start=log_start,
             now=self.now,
         )
 

@@ -126,6 +126,52 @@ def test_it_is_ready_when_the_watermark_has_reached_the_start_of_its_epoch() -> 
     assert leader.leadership.is_ready
 
 
+# -- the log's start -------------------------------------------------------------------------------
+
+
+def test_a_start_is_committed_when_every_member_of_the_isr_starts_there() -> None:
+    leader = Leader()
+    leader.leadership.on_local_start(6)
+    assert leader.leadership.committed_start == -1, "members may start anywhere"
+    leader.fetch(2, 10, log_start=6)
+    leader.fetch(3, 10, log_start=3)
+    assert leader.leadership.committed_start == 3
+    leader.fetch(3, 10, log_start=8)
+    assert leader.leadership.committed_start == 6
+    leader.fetch(3, 10, log_start=2)
+    assert leader.leadership.committed_start == 6
+
+
+def test_a_leader_alone_commits_its_own_start() -> None:
+    leader = Leader(ISR_OF_ONE, log_start=5)
+    assert leader.leadership.committed_start == 5
+    leader.leadership.on_local_start(7)
+    assert leader.leadership.committed_start == 7
+
+
+def test_no_start_is_committed_below_min_isr() -> None:
+    """Members of the ELR may lead, and are not asked."""
+    leader = Leader(state_of(isr=(1,), elr=(2,), former=(3,)), log_start=5)
+    assert leader.leadership.committed_start == -1
+
+
+def test_a_member_that_has_left_is_not_waited_for() -> None:
+    leader = Leader(log_start=6)
+    leader.fetch(2, 10, log_start=6)
+    assert leader.leadership.committed_start == -1
+    leader.dead.add(3)
+    leader.learn(after(leader.proposed(), leader.leadership.state))
+    assert leader.leadership.committed_start == 6
+
+
+def test_a_follower_joins_when_its_log_starts_where_an_earlier_leaders_may_have() -> None:
+    leader = Leader(state_of(isr=(1, 2), former=(3,)), log_start=6)
+    leader.fetch(3, 10, log_start=5)
+    assert leader.review() is None
+    leader.fetch(3, 10, log_start=6)
+    assert 3 in leader.proposed().isr
+
+
 # -- directories -----------------------------------------------------------------------------------
 
 

@@ -24,6 +24,7 @@ class Dropping:
         self.s = s
         self.failures: list[StorageFailedError] = []
         self.told: list[RaftlogError | None] = []
+        self.starts: list[int] = []  # that are durable
         self.log: Log = s.log(segment_bytes=1, retention_bytes=1)
         write(self.log, b"a", b"b", b"c", b"d")
         self.commit = GroupCommit(
@@ -33,7 +34,13 @@ class Dropping:
             on_durable=lambda: None,
             on_failed=self.failures.append,
         )
-        self.drops = Drops(self.log, self.commit, s.workers, on_failed=self.failures.append)
+        self.drops = Drops(
+            self.log,
+            self.commit,
+            s.workers,
+            on_start=lambda: self.starts.append(self.log.durable_start_offset),
+            on_failed=self.failures.append,
+        )
 
     def drop(self, offset: int) -> None:
         self.drops.advance_log_start(offset, self.told.append)
@@ -48,11 +55,11 @@ def test_the_start_moves_at_once_and_is_answered_when_it_is_durable() -> None:
         d = Dropping(s)
         s.workers.hold()
         d.drop(2)
-        assert d.log.log_start_offset == 2
+        assert (d.log.log_start_offset, d.log.durable_start_offset) == (2, 0)
         assert d.told == []
         s.workers.release()
         await s.settle()
-        assert d.told == [None]
+        assert (d.told, d.starts) == ([None], [2])
         assert len(d.segments()) == 2
 
     play(test)

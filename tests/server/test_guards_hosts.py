@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +15,8 @@ from raftlog.errors import (
     LeaderNotAvailableError,
     NotEnoughReplicasError,
     NotLeaderError,
+    OffsetOutOfRangeError,
+    OutcomeUnknownError,
     RaftlogError,
     UnknownLeaderEpochError,
 )
@@ -229,6 +232,67 @@ def test_an_offset_is_told_once_the_leader_is_ready_and_confirmed(at: At, offset
         asked.look_up(reply, at)
         asked.waiting.pop()(NotLeaderError("another one does"))
         assert failure(reply) is NotLeaderError
+
+    play(test)
+
+
+def test_a_start_is_told_once_no_later_leader_can_start_lower() -> None:
+    async def test(s: Scene) -> None:
+        log = s.log()
+        write(log, b"a", b"b")
+        asked = Asked(leader(s, log))
+        host = asked.host
+        told: list[RaftlogError | None] = []
+
+        def earliest() -> PaperReply:
+            reply = PaperReply()
+            asked.look_up(reply, "earliest")
+            asked.waiting.pop()(None)
+            return reply
+
+        host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
+        assert answer(earliest()).offset == 0
+        host.delete_records(1, told.append)
+        await s.settle()
+        assert (log.durable_start_offset, told) == (1, [])
+        assert failure(earliest()) is LeaderNotAvailableError
+        with pytest.raises(LeaderNotAvailableError):
+            host.read(start_offset=0, bytes_max=100)
+        host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2, log_start=1)
+        assert told == [None]
+        assert answer(earliest()).offset == 1
+        with pytest.raises(OffsetOutOfRangeError):
+            host.read(start_offset=0, bytes_max=100)
+
+    play(test)
+
+
+def test_a_deletion_that_a_deposed_leader_began_has_no_known_outcome() -> None:
+    async def test(s: Scene) -> None:
+        log = s.log()
+        write(log, b"a", b"b")
+        host = leader(s, log)
+        told: list[RaftlogError | None] = []
+        host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
+        host.delete_records(1, told.append)
+        await s.settle()
+        host.follow(2, 6)
+        assert [type(error) for error in told] == [OutcomeUnknownError]
+
+    play(test)
+
+
+def test_nothing_is_deleted_below_min_isr() -> None:
+    async def test(s: Scene) -> None:
+        log = s.log()
+        write(log, b"a", b"b")
+        host = leader(s, log, isr=[1, 2])
+        host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
+        assert host.leadership is not None
+        host.leadership.state = replace(host.leadership.state, min_isr=3)
+        with pytest.raises(NotEnoughReplicasError):
+            host.delete_records(1, lambda _error: None)
+        assert log.log_start_offset == 0
 
     play(test)
 

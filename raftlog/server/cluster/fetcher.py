@@ -163,6 +163,7 @@ class ReplicaFetcher:
                 durable_offset=log.acknowledged_end_offset,
                 bytes_max=self._bytes_max,
                 high_watermark=copy.host.high_watermark,
+                log_start=log.durable_start_offset,
             )
         )
         self._durable.pop(key, None)
@@ -182,11 +183,13 @@ class ReplicaFetcher:
 
     def _durable_position(self, key: PartitionKey) -> DurablePosition:
         copy = self._copies[key]
+        log = copy.host.log
         return DurablePosition(
             topic_id=key[0],
             partition=key[1],
             leader_epoch=copy.epoch,
-            durable_offset=copy.host.log.acknowledged_end_offset,
+            durable_offset=log.acknowledged_end_offset,
+            log_start=log.durable_start_offset,
         )
 
     def _ask(self) -> None:

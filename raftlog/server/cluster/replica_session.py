@@ -63,6 +63,15 @@ class _Copied:
     def wake(self) -> None:
         self._session.has_news(self)
 
+    @property
+    def knows_old_start(self) -> bool:
+        """Whether the follower was told of a start of the log that is not the last one."""
+        return (
+            self.host is not None
+            and self.told != UNTOLD
+            and self.told[1] != self.host.log.log_start_offset
+        )
+
     def watch(self, host: PartitionHost | None) -> None:
         if host is self.host:
             return
@@ -140,7 +149,7 @@ class ReplicaSession:
             if copied is None or member is None or member.host is None:
                 continue
             if position.leader_epoch == copied.at.leader_epoch:
-                self._count(member, copied, position.durable_offset)
+                self._count(member, copied, position.durable_offset, position.log_start)
 
     def follows(self, topic_id: str, partition: int, leader_epoch: int) -> bool:
         """Whether the follower copies the partition in that epoch, by its last word."""
@@ -190,7 +199,7 @@ class ReplicaSession:
             self._doubt(copied)
         if member is not None and member.host is not None:
             self._check_complete(member.host, at)
-            self._count(member, copied, at.durable_offset)
+            self._count(member, copied, at.durable_offset, at.log_start)
 
     def _check_complete(self, host: PartitionHost, at: ReplicaPosition) -> None:
         """Give this broker's own copy up if it lacks what the follower knows is committed.
@@ -234,7 +243,7 @@ class ReplicaSession:
         except OffsetOutOfRangeError:
             pass  # it is told so
 
-    def _count(self, member: Member, copied: _Copied, durable_offset: int) -> None:
+    def _count(self, member: Member, copied: _Copied, durable_offset: int, log_start: int) -> None:
         """A fetch in the leader's own epoch is the acknowledgement of what lies below it."""
         host = member.host
         assert host is not None
@@ -248,6 +257,7 @@ class ReplicaSession:
             self._directory_id,
             fetch_offset=max(at.fetch_offset, durable_offset),
             durable_offset=durable_offset,
+            log_start=log_start,
         )
         if self.follower not in leadership.state.isr:
             self._on_progress(member)
@@ -295,6 +305,8 @@ class ReplicaSession:
                 continue
             answer, found = self._look(copied, bytes_left)
             if answer is None:
+                if copied.knows_old_start:
+                    answers.append(self._answer(copied))
                 continue
             copied.is_answered = True
             answers.append(answer)

@@ -86,7 +86,7 @@ class _Lookup:
 def _answer(query: OffsetQuery, host: PartitionHost) -> OffsetAnswer:
     try:
         if query.at == "earliest":
-            found = OffsetAndTimestamp(host.log.log_start_offset, NO_TIMESTAMP)
+            found = OffsetAndTimestamp(host.committed_start, NO_TIMESTAMP)
         elif query.at == "latest":
             found = OffsetAndTimestamp(host.high_watermark, NO_TIMESTAMP)
         else:

@@ -1,4 +1,9 @@
-"""``delete_records``: move the start of partitions' logs."""
+"""``delete_records``: move the start of partitions' logs, on every in-sync replica.
+
+An answer without a failure says that no later leader has the records. A replica that does not
+confirm leaves the ISR, as a rule, and then the rest decide; one that is slow with this alone is
+waited for until ``DELETE_SECONDS_MAX``. Then nobody knows what a later leader will have.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, cast
 
-from raftlog.errors import RaftlogError
+from raftlog.errors import OutcomeUnknownError, RaftlogError, ThrottledError
 from raftlog.protocol.connection import Request
 from raftlog.protocol.schema import Failure
 from raftlog.protocol.topics import (
@@ -20,8 +25,11 @@ from raftlog.server.once import check_once
 from raftlog.server.replica_host import PartitionHost
 from raftlog.server.reply import Reply
 from raftlog.server.turns import Steps
-from raftlog.types import check_not_internal
+from raftlog.types import Offset, check_not_internal
 
+# Longer than replica.lag.time.max.ms and broker.session.timeout.ms take by default to remove a
+# replica from the ISR; shorter than clients wait for an answer.
+DELETE_SECONDS_MAX: Final = 15.0
 # Each takes the threads that sync logs for a moment: producers have to get through between them.
 DELETIONS_AT_ONCE: Final = 8
 
@@ -35,7 +43,16 @@ def handle_delete(context: BrokerContext, request: Request, reply: Reply) -> Ste
 class _Deletion:
     """One request under way: its answer goes out when every partition has its outcome."""
 
-    __slots__ = ("_answers", "_begun", "_context", "_done_count", "_parts", "_reply", "_running")
+    __slots__ = (
+        "_answers",
+        "_begun",
+        "_context",
+        "_parts",
+        "_reply",
+        "_running",
+        "_timer",
+        "_waiting",
+    )
 
     def __init__(
         self, context: BrokerContext, reply: Reply, parts: Sequence[RecordsToDelete]
@@ -43,15 +60,16 @@ class _Deletion:
         self._context = context
         self._reply = reply
         self._parts = parts
-        self._answers: list[DeletedRecords | None] = [None] * len(parts)
+        self._answers: dict[int, DeletedRecords] = {}  # by the number of the part
+        self._waiting: dict[int, tuple[PartitionHost, Offset]] = {}
         self._begun = 0
-        self._done_count = 0
         self._running = False
+        self._timer = context.loop.call_later(DELETE_SECONDS_MAX, self._give_up)
 
     def steps(self) -> Steps:
         """Begin deletions until enough are under way; the end of one goes on with the next."""
         self._running = True
-        while self._begun < min(len(self._parts), self._done_count + DELETIONS_AT_ONCE):
+        while self._begun < min(len(self._parts), len(self._answers) + DELETIONS_AT_ONCE):
             index = self._begun
             self._begun += 1
             self._begin(index, self._parts[index])
@@ -63,26 +81,51 @@ class _Deletion:
             check_not_internal(part.topic)
             host = self._context.topics.host(part.topic, part.partition)
             before = host.high_watermark if part.before_offset < 0 else part.before_offset
-            host.delete_records(before, partial(self._done, index, part, host))
+            self._waiting[index] = host, before
+            host.delete_records(before, partial(self._done, index))
         except RaftlogError as error:
-            self._done(index, part, None, error)
+            self._answer(index, error=error)
 
-    def _done(
-        self,
-        index: int,
-        part: RecordsToDelete,
-        host: PartitionHost | None,
-        error: RaftlogError | None,
-    ) -> None:
+    def _done(self, index: int, error: RaftlogError | None) -> None:
+        if index in self._answers:  # it took too long
+            return
+        host, before = self._waiting[index]
+        leadership = host.leadership
+        start = before if leadership is None else max(before, leadership.committed_start)
+        self._answer(index, start, error=error)
+
+    def _give_up(self) -> None:
+        begun, self._begun = self._begun, len(self._parts)
+        for index, part in enumerate(self._parts):
+            if index in self._answers:
+                continue
+            where = f"{part.topic}:{part.partition}"
+            if index >= begun:
+                error: RaftlogError = ThrottledError(
+                    f"{where}: nothing was deleted, as the deletions before it took "
+                    f"{DELETE_SECONDS_MAX:g} s; try again, with fewer partitions at a time"
+                )
+            else:
+                _, before = self._waiting[index]
+                error = OutcomeUnknownError(
+                    f"{where}: this broker has deleted the records before offset {before}, but "
+                    "not all in-sync replicas have confirmed within "
+                    f"{DELETE_SECONDS_MAX:g} s that they have too: after a failover they may be "
+                    "there again. Delete them again"
+                )
+            self._answer(index, error=error)
+
+    def _answer(self, index: int, start: Offset = -1, *, error: RaftlogError | None) -> None:
+        part = self._parts[index]
         self._answers[index] = DeletedRecords(
             topic=part.topic,
             partition=part.partition,
             failure=None if error is None else Failure.of(error),
-            log_start_offset=-1 if host is None else host.log.log_start_offset,
+            log_start_offset=start if error is None else -1,
         )
-        self._done_count += 1
-        if self._done_count == len(self._parts):
-            answers = cast(list[DeletedRecords], self._answers)
+        if len(self._answers) == len(self._parts):
+            self._timer.cancel()
+            answers = [self._answers[number] for number in range(len(self._parts))]
             self._reply.send(DeleteRecordsResponse(partitions=answers))
         elif not self._running:
             self._reply.connection.begin(self._reply.guarded(self.steps()))

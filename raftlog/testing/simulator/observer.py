@@ -50,6 +50,7 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "EARLY-ACK": "what is acknowledged with acks=all is committed",
     "EARLY-READ": "what a consumer is given is committed",
     "STALE-END": "an end that a client is given is no lower than what was committed when it asked",
+    "EARLIEST-REGRESSION": "where a log starts, as clients are given it, does not go back",
     "TIME-MISSED": "a time is looked up in all that was committed when the client asked",
 }
 VIOLATIONS_MAX: Final = 20
@@ -196,6 +197,12 @@ class Observer:
             for partition, end in operation.ends.items():
                 if end < (committed := known.committed.get(partition.partition, 0)):
                     self._violated("STALE-END", f"{partition}: {end} of {committed} for {who}")
+        elif isinstance(operation, StartOffsets):
+            for partition, start in operation.starts.items():
+                if start < (told := known.starts.get(partition.partition, 0)):
+                    self._violated(
+                        "EARLIEST-REGRESSION", f"{partition}: {start} after {told} for {who}"
+                    )
         elif isinstance(operation, TimeLookup):
             partition = operation.partition
             is_found = 0 <= operation.found <= operation.known

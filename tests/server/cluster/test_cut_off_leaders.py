@@ -1,4 +1,4 @@
-"""Leaders that are cut off from all brokers, but not from clients. In a simulated world."""
+"""Leaders that are cut off or die, and what clients may be told after. In a simulated world."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raftlog.protocol import api as apis
 from raftlog.protocol.fetch import ListOffsetsRequest, OffsetQuery
 from raftlog.testing.simulator.process import ClientMachine
 from raftlog.testing.simulator.world import World
-from raftlog.types import NewTopic
+from raftlog.types import NewTopic, TopicPartition
 from tests.server.cluster.simulated import Cluster
 
 
@@ -76,3 +76,41 @@ def test_a_leader_alone_in_sync_that_is_cut_off_names_no_end(cluster: Cluster) -
     assert all(isinstance(answer, RaftlogError) for answer in answers), answers
     cluster.world.heal()
     cluster.in_sync(new, {old, new})
+
+
+def delete(cluster: Cluster, before: int) -> int:
+    deleting = {TopicPartition("t", 0): before}
+    found = cluster.admin(lambda admin: admin.delete_records(deleting))
+    return found[TopicPartition("t", 0)]
+
+
+@pytest.mark.parametrize("how", ["kill", "power"])
+def test_deleted_records_do_not_return_with_the_next_leader(cluster: Cluster, how: str) -> None:
+    cluster.create()
+    cluster.send(*(b"%d" % number for number in range(10)))
+    leader = cluster.leader(1)
+    cluster.in_sync(leader, {1, 2, 3})
+    assert delete(cluster, 8) == 8
+    machine = cluster.world.brokers[leader - 1]
+    machine.is_kept_down = True
+    if how == "kill":
+        machine.kill()
+    else:
+        machine.power_cut()
+    new = next(number for number in (1, 2, 3) if number != leader)
+    cluster.until(lambda: cluster.state(new).leader not in (None, leader))
+    assert cluster.read(2) == [b"8", b"9"]
+
+
+def test_a_deletion_goes_on_when_a_replica_that_holds_it_up_has_left(cluster: Cluster) -> None:
+    cluster.create()
+    cluster.send(b"a", b"b", b"c")
+    leader = cluster.leader(1)
+    cluster.in_sync(leader, {1, 2, 3})
+    gone = next(number for number in (1, 2, 3) if number != leader)
+    cluster.world.brokers[gone - 1].pause()
+    assert delete(cluster, 2) == 2
+    assert gone not in cluster.state(leader).isr
+    cluster.world.brokers[gone - 1].resume()
+    cluster.in_sync(leader, {1, 2, 3})
+    assert ask_once(cluster, leader, "earliest") == 2

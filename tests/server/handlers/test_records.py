@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
-from raftlog.errors import OffsetOutOfRangeError, UnknownPartitionError, UnknownTopicError
+from raftlog.errors import (
+    OffsetOutOfRangeError,
+    OutcomeUnknownError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
 from raftlog.protocol import api as apis
+from raftlog.protocol.connection import Request
 from raftlog.protocol.topics import (
     DeletedRecords,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     RecordsToDelete,
 )
+from raftlog.server.context import BrokerContext
+from raftlog.server.handlers.records import DELETE_SECONDS_MAX, handle_delete
+from tests.server.cluster.paper import PaperReply, Scene, play, state_of, write
 from tests.server.harness import Client, batch_of, error_of, only, running
 
 
@@ -57,3 +69,32 @@ def test_each_partition_has_its_own_outcome(client: Client) -> None:
     assert isinstance(error_of(delete(client, 0, partition=1)), UnknownPartitionError)
     assert isinstance(error_of(delete(client, 0, topic="nope")), UnknownTopicError)
     assert delete(client, 1).log_start_offset == 1
+
+
+def test_a_replica_that_does_not_confirm_is_waited_for_for_a_while() -> None:
+    """Then nobody knows what a later leader will have."""
+
+    async def test(s: Scene) -> None:
+        log = s.log()
+        write(log, b"a", b"b")
+        host = s.host(log)
+        host.lead(state_of(1, 2, epoch=5), 1, lag_max_seconds=10)
+        host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
+        topics = SimpleNamespace(host=lambda _topic, _partition: host)
+        context = cast("BrokerContext", SimpleNamespace(topics=topics, loop=s.loop))
+        parts = [RecordsToDelete(topic="t", partition=n, before_offset=n) for n in (2, 9)]
+        request = SimpleNamespace(message=DeleteRecordsRequest(partitions=parts))
+        reply = PaperReply()
+        for _ in handle_delete(context, cast("Request", request), reply.as_reply):
+            pass
+        await asyncio.sleep(DELETE_SECONDS_MAX - 1)
+        assert reply.answers == []
+        await asyncio.sleep(2)
+        ((message, _),) = reply.answers
+        slow, refused = message.partitions
+        assert isinstance(error_of(slow), OutcomeUnknownError)
+        assert isinstance(error_of(refused), OffsetOutOfRangeError)
+        host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2, log_start=2)
+        assert len(reply.answers) == 1
+
+    play(test)

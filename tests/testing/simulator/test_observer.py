@@ -282,6 +282,19 @@ def test_an_end_that_was_passed_before_the_question(watched: Watched) -> None:
     assert watched.kinds == ["STALE-END"]
 
 
+def test_a_start_that_goes_back(watched: Watched) -> None:
+    history = watched.history
+    deletion = history.deletion("admin", P, 3)
+    early = history.start_offsets("c")
+    deletion.start = 3
+    history.end(deletion, Outcome.OK)
+    late = history.start_offsets("c")
+    for asking in (early, late):
+        asking.starts = {P: 0}
+        history.end(asking, Outcome.OK)
+    assert watched.kinds == ["EARLIEST-REGRESSION"]
+
+
 @pytest.mark.parametrize(
     ("found", "deleted", "is_bad"),
     [(2, 0, False), (0, 0, False), (-1, 0, True), (3, 0, True), (-1, 2, True), (-1, 3, False)],
