@@ -15,6 +15,7 @@ from raftlog.errors import InvalidRequestError
 from raftlog.types import Headers
 
 SLICES_PER_S: Final = 20  # how finely a rate is kept
+RUNS_PER_SLICE: Final = 8  # into which lines without keys are cut: each goes to another partition
 
 
 class Pacer:
@@ -62,17 +63,26 @@ class Feed:
         self.bytes_sent = 0
 
     def send_lines(self, stream: ReadableStream, key_separator: bytes | None) -> None:
-        """A record a line."""
+        """A record a line. Lines without keys are spread over the partitions."""
         for lines in self._slices(stream):
-            values, keys = split_keys(lines, key_separator) if key_separator else (lines, None)
-            future = self._producer.send_many(
-                self._topic,
-                values,
-                keys=keys,
-                headers=[self._headers] * len(values) if self._headers else None,
-                partition=self._partition,
-            )
-            self.receipts.expect(future)
+            if key_separator:
+                self._send_many(*split_keys(lines, key_separator))
+            elif self._partition is not None:
+                self._send_many(lines, None)
+            else:
+                size = -(-len(lines) // RUNS_PER_SLICE)
+                for first in range(0, len(lines), size):
+                    self._send_many(lines[first : first + size], None)
+
+    def _send_many(self, values: list[bytes], keys: list[bytes | None] | None) -> None:
+        future = self._producer.send_many(
+            self._topic,
+            values,
+            keys=keys,
+            headers=[self._headers] * len(values) if self._headers else None,
+            partition=self._partition,
+        )
+        self.receipts.expect(future)
 
     def send_json(self, stream: ReadableStream) -> None:
         """A record a line of JSON. ``--partition`` and ``--header`` add to what a line says."""

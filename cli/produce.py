@@ -67,8 +67,8 @@ def produce(
 ) -> None:
     """Send records, a line each, from a file or standard input.
 
-    A line's bytes are kept exactly, without its newline. Prints how many records were acknowledged,
-    and their offsets.
+    A line's bytes are kept exactly, without its newline. Lines without a key are spread over the
+    partitions, in runs. Prints how many records were acknowledged, and their offsets.
 
     With --jsonl a line is {"key", "value", "headers", "partition", "timestamp_ms"}, all of them
     optional: text as a string, other bytes as {"base64": "..."}, headers as an object or as pairs.

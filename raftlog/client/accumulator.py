@@ -4,7 +4,8 @@ Time is an argument or comes from the clock given. Sending, retrying and sequenc
 ``sender``'s; making records of what a user passes is ``records``'.
 
 A batch is closed when it is taken to be sent, or when it is full: so while the broker is busy,
-batches grow. Keyless records go to a topic's *sticky* partition, which changes with every batch.
+batches grow. Keyless records go to a topic's *sticky* partition, which changes with every batch,
+and with every run of several records.
 
 Threads: users append in theirs, the sender takes in its own; ``lock`` guards everything here. It is
 held for a few operations at a time, never while encoding or doing I/O. The two calls on the path of
@@ -146,16 +147,19 @@ class Accumulator:
     def extend(
         self, topic: TopicQueues, partition: int | None, run: Run
     ) -> tuple[Delivery, int] | None:
-        """Add records to one batch: its delivery, and the first one's index in it; or None."""
+        """Add records to one batch: its delivery, and the first one's index in it; or None.
+
+        Each run without a partition gets the next partition. It joins the batch that is open there.
+        """
         size = run.size_bytes
         with self.lock:
             if size > self.bytes_free:
                 self._note_no_room(size)
                 return None
-            queue = topic.sticky if partition is None else topic.queues[partition]
+            queue = topic.rotate() if partition is None else topic.queues[partition]
             batch = queue.open
             if batch is None or batch.size_bytes + size > topic.batch_bytes_max:
-                batch = self._next_batch(topic, queue, size, sticky=partition is None)
+                batch = self._next_batch(topic, queue, size, sticky=False)
             first = len(batch.values)
             batch.size_bytes += size
             self.bytes_free -= size

@@ -44,6 +44,16 @@ def test_many_chunks_keep_their_order(raftlog: Raftlog, topic: str) -> None:
     assert values(raftlog, topic) == data
 
 
+def test_lines_without_keys_are_spread_over_the_partitions(raftlog: Raftlog, topic: str) -> None:
+    data = b"".join(b"%d\n" % number for number in range(100))
+    ran = raftlog("produce", topic, "--json", stdin=data)
+    records = [row["records"] for row in ran.json["partitions"]]
+    assert len(records) > 1
+    assert sum(records) == 100
+    assert max(records) <= 100 // len(records) + 26
+    assert sorted(values(raftlog, topic).split()) == sorted(data.split())
+
+
 def test_keys_choose_partitions_and_come_back(raftlog: Raftlog, topic: str) -> None:
     data = b"".join(b"user-%d\tview %d\n" % (number % 7, number) for number in range(70))
     assert raftlog("produce", topic, "--key-separator", "\t", stdin=data).status == 0

@@ -124,6 +124,18 @@ def test_a_partition_can_be_named() -> None:
     assert world.due() == [(3, [b"a", b"b"])]
 
 
+def test_runs_without_a_partition_take_turns_and_their_batches_go_on_to_grow() -> None:
+    world = World(partitions=3)
+    for number in range(4):
+        run = Run([b"%d" % number] * 2, None, None, [0] * 2, 2 * (RECORD_BYTES + 1))
+        assert world.accumulator.extend(world.topic, None, run) is not None
+    world.clock.seconds += 1
+    first, *others = sorted(world.due(), key=lambda batch: -len(batch[1]))
+    assert first[1] == [b"0", b"0", b"3", b"3"]
+    assert sorted(values for _, values in others) == [[b"1", b"1"], [b"2", b"2"]]
+    assert {partition for partition, _ in (first, *others)} == {0, 1, 2}
+
+
 def test_keyless_records_join_the_batch_that_keys_began() -> None:
     world = World(partitions=1)
     world.append(b"a", key=b"k")
