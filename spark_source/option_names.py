@@ -64,6 +64,12 @@ _SPARKS: Final = frozenset(
         "_asyncprogresstrackingoverridesinksupportcheck",
     }
 )
+# Before the names of OPTIONS among the properties of a table that is being created.
+_TABLES_OPTION: Final = "option."
+_WHERE_USED: Final = (
+    "CREATE VIEW v AS SELECT * FROM t WITH ('bootstrap.servers'='broker-1:9100', "
+    "'subscribe'='clicks')"
+)
 _PATHS: Final = frozenset({"path", "paths"})  # load("..."), save("..."), start("...")
 # Names of Kafka's connector, and of its neighbours, for things that are here.
 _OTHER_NAMES: Final[Mapping[str, str]] = {
@@ -80,6 +86,8 @@ _OTHER_NAMES: Final[Mapping[str, str]] = {
 
 def check_names(texts: Texts, *, writing: bool, streaming: bool) -> None:
     """Raise ``InvalidRequestError`` for an option that there is not, or not in this mode."""
+    if not texts.names:
+        raise InvalidRequestError(_no_options(writing=writing))
     known = {name.lower(): name for name in (SINK_OPTIONS if writing else SOURCE_OPTIONS)}
     others = {name.lower(): name for name in (SOURCE_OPTIONS if writing else SINK_OPTIONS)}
     for name in texts.names:
@@ -122,6 +130,31 @@ def _notices_of_streams(texts: Texts) -> list[str]:
     if "maxTriggerDelay" in texts and "minOffsetsPerTrigger" not in texts:
         found.append("option maxTriggerDelay has no effect without minOffsetsPerTrigger")
     return found
+
+
+def check_table(properties: Mapping[str, str]) -> None:
+    """Raise ``InvalidRequestError`` if a table is defined with options, which would be lost.
+
+    ``properties``: of ``CREATE TABLE``, as Spark has them: its own, and each of OPTIONS with
+    ``option.`` before its name. When the table is used, Spark passes none of them.
+    """
+    given = [name for name in properties if name.startswith(_TABLES_OPTION)]
+    if given:
+        name = min(given).removeprefix(_TABLES_OPTION)
+        raise InvalidRequestError(
+            f"option {name[:100]} of CREATE TABLE would be lost: Spark does not pass a table's "
+            "OPTIONS to a data source in Python when the table is used. Create the table without "
+            f"OPTIONS, and give them where it is used: {_WHERE_USED}"
+        )
+
+
+def _no_options(*, writing: bool) -> str:
+    use = "INSERT INTO t WITH (...) SELECT ..." if writing else _WHERE_USED
+    return (
+        'no option is given: bootstrap.servers is needed, as in .option("bootstrap.servers", '
+        '"broker-1:9100,broker-2:9100"). If this is a table: Spark does not pass its OPTIONS to a '
+        f"data source in Python. Give them where the table is used: {use}"
+    )
 
 
 def _of_the_other(name: str, *, writing: bool) -> str:

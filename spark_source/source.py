@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT = "raftlog"
+# Among the properties that Spark passes in place of options while a table is being created.
+_TABLES_PROVIDER = "provider"
 
 logger = logging.getLogger(__name__)
 _told: set[str] = set()  # of streams' writers, in this process
@@ -46,13 +48,19 @@ class RaftlogDataSource(DataSource):
     def schema(self) -> StructType:
         """The columns, from the options ``columns`` and ``includeHeaders``.
 
-        Nothing is asked of the cluster. Spark does not call this when the user gives a schema.
+        Nothing is asked of the cluster. Spark does not call this when the user gives a schema. For
+        ``CREATE TABLE ... USING raftlog`` without columns it does, with the table's properties in
+        place of options: a table has all columns but ``headers``.
         """
         from raftlog.errors import InvalidRequestError
+        from spark_source.option_names import check_table
         from spark_source.options import SourceOptions
         from spark_source.schema import check_arrow, read_schema
 
         check_arrow()
+        if _TABLES_PROVIDER in self.options:
+            check_table(self.options)
+            return read_schema(None, include_headers=False)
         try:
             options = SourceOptions.parse(self.options, streaming=False)
         except InvalidRequestError:
@@ -123,6 +131,6 @@ def register(spark: SparkSession) -> None:
     """Make the format "raftlog" known to a session.
 
     Spark finds it by itself where raftlog is installed for the driver's Python. It does not where
-    another ``pyspark_*`` package is broken, or raftlog was added with ``addPyFile``.
+    another ``pyspark_*`` package is broken.
     """
     spark.dataSource.register(RaftlogDataSource)

@@ -266,6 +266,40 @@ def test_a_view_in_sql(spark: SparkSession, brokers: Cluster, topic: str) -> Non
 
 
 @pytest.mark.spark
+def test_tables_in_sql_take_their_options_where_they_are_used(
+    spark: SparkSession, brokers: Cluster, new_topic: NewTopicFunction
+) -> None:
+    """A view of one sees new records; options of a table itself would be lost, so they are refused.
+
+    Spark's catalog is the session's own, in memory.
+    """
+    name = new_topic(2)
+    address = f"'bootstrap.servers'='{brokers.bootstrap}'"
+    where = f"WITH ({address}, 'subscribe'='{name}')"
+    spark.sql("CREATE TABLE topics USING raftlog COMMENT 'all of them'")
+    spark.sql("CREATE TABLE sink (key string, value string) USING raftlog")
+    spark.sql(f"CREATE VIEW clicks AS SELECT cast(value AS string) FROM topics {where}")
+    for count in (1, 2):
+        spark.sql(f"INSERT INTO sink WITH ({address}, 'topic'='{name}') VALUES ('k', 'v')")
+        assert [row[0] for row in spark.sql("SELECT * FROM clicks").collect()] == ["v"] * count
+    frame = spark.createDataFrame([("v",)], "value string").write.format("raftlog")
+    frame.options(**{"bootstrap.servers": brokers.bootstrap, "topic": name}).saveAsTable("saved")
+    assert spark.sql("SELECT count(*) FROM clicks").collect()[0][0] == 3
+    given = f"OPTIONS ('bootstrap.servers' '{brokers.bootstrap}', subscribe '{name}')"
+    for statement, told in (
+        (f"CREATE TABLE t USING raftlog {given}", "option bootstrap.servers of CREATE TABLE would"),
+        (f"CREATE TABLE t USING raftlog {given} AS SELECT 'x' AS value", "INSERT INTO t WITH"),
+        ("SELECT * FROM topics", r"no option is given.*SELECT \* FROM t WITH"),
+    ):
+        with pytest.raises(PySparkException, match=told):
+            spark.sql(statement).collect()
+    assert not spark.catalog.tableExists("t")
+    spark.sql("DROP VIEW clicks")
+    for table in ("topics", "sink", "saved"):
+        spark.sql(f"DROP TABLE {table}")
+
+
+@pytest.mark.spark
 def test_a_limit_leaves_a_read_in_the_middle(load: LoadFunction, topic: str) -> None:
     for _ in range(2):
         assert len(load(topic, batchMaxRows=10).limit(3).collect()) == 3

@@ -41,19 +41,19 @@ def main(
 ) -> StreamingQuery:
     """Start the query. Each of its batches writes the words whose count has changed.
 
-    Spark gives no Python source ``outputMode("update")``: hence ``foreachBatch``. By the query's id
-    and the batch's number a batch that is done again is the same write, which is stored once.
+    Spark gives no Python source ``outputMode("update")``: hence ``foreachBatch``. By the
+    checkpoint's path and the batch's number a batch that is repeated is the same write, which is
+    stored once. If the checkpoint is deleted, the next one needs another path.
     """
 
     def write(changed: DataFrame, batch_id: int) -> None:
-        query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         (
             changed.selectExpr("word AS key", "cast(count AS string) AS value")
             .write.format("raftlog")
             .mode("append")
             .option("bootstrap.servers", bootstrap)
             .option("topic", counts)
-            .option("idempotenceId", query_id)
+            .option("idempotenceId", f"word count, {checkpoint}")
             .option("idempotenceVersion", batch_id)
             .save()
         )
