@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.errors import RaftlogError
+from raftlog import Producer
+from raftlog.errors import CommitUnknownError, DiskHungError, RaftlogError
 from raftlog.testing import Cluster, wait_until
 from raftlog.testing.cluster import local_cluster
 from raftlog.testing.failpoints import FailpointSwitch
@@ -51,7 +52,7 @@ def with_switches(
 @pytest.mark.parametrize(
     "rules", [[LOGS], [JOURNAL], [LOGS, JOURNAL]], ids=["logs", "journal", "both"]
 )
-def test_s36_the_leaders_disk_hangs(
+def test_s36_slow_leader_disk_that_hangs(
     tmp_path: Path, rules: list[str], say: Callable[[str], None]
 ) -> None:
     with with_switches(tmp_path, brokers=3) as (running, switches):
@@ -89,3 +90,44 @@ def test_s36_the_leaders_disk_hangs(
         load.check(running.bootstrap)
         same_everywhere(running)
     say(f"{rules} on the leader, without an acknowledgement: {silence} s")
+
+
+def test_s36_slow_leader_disk(tmp_path: Path, say: Callable[[str], None]) -> None:
+    """Each sync ends, but the others' disks are done long before: one of them leads."""
+    with with_switches(tmp_path, brokers=3) as (running, switches):
+        create(running, copies=3)
+        with Load(running.bootstrap) as load:
+            load.goes_on(count=100)
+            leader = leader_of(running)
+            slow_at = time.monotonic()
+            switches[leader].arm([f"segment.sync.before=stall({0.8 * STALL_MS / 1_000})"])
+            wait_until(
+                lambda: running.leader(TOPIC, 0) not in (None, leader),
+                timeout_s=WITHIN_S,
+                what="another leader",
+            )
+            led_after_s = time.monotonic() - slow_at
+            switches[leader].disarm()
+            until_in_sync(running)
+            load.goes_on(count=100)
+        load.check(running.bootstrap)
+        same_everywhere(running)
+    say(f"a leader whose syncs take {0.8 * STALL_MS} ms led for {led_after_s:.1f} s")
+
+
+def test_where_nobody_else_could_lead_records_fail_in_bounded_time(tmp_path: Path) -> None:
+    """A broker alone stays, says so, and goes on when its disk answers again."""
+    with with_switches(tmp_path, brokers=1) as (running, switches):
+        create(running, copies=1)
+        with Producer(running.bootstrap, delivery_timeout_ms=60_000) as producer:
+            producer.send(TOPIC, b"a").result(timeout=PATIENCE_S)
+            rule = f"segment.sync.before=stall({4 * STALL_MS / 1_000})x1"
+            switches[1].arm([rule])
+            asked_at = time.monotonic()
+            with Producer(running.bootstrap, idempotent=False) as careless:
+                with pytest.raises((CommitUnknownError, DiskHungError)):
+                    careless.send(TOPIC, b"b").result(timeout=PATIENCE_S)
+                assert time.monotonic() - asked_at < 3 * STALL_MS / 1_000
+            producer.send(TOPIC, b"c").result(timeout=PATIENCE_S)
+        assert running.brokers[0].running
+        assert "disk hung" in running.brokers[0].log_path.read_text()

@@ -221,7 +221,7 @@ ORDERS: Final = [
         module=_CLEANER,
         old="            if swaps or self.state != self.work.state:\n",
         new="            if self.state != self.work.state and not swaps:\n",
-        tests=(f"{_TEST_CRASHES}::test_two_passes",),
+        tests=(f"{_TEST_CRASHES}::test_s37_kill_during_compaction_at_every_step",),
     ),
     Guard(
         name="a start carries out what was decided",

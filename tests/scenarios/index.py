@@ -17,10 +17,16 @@ GROUPS: Final = "tests/scenarios/test_s_groups.py"
 PAUSE: Final = "tests/integration/test_promises_pause.py"
 ALL: Final = "tests/integration/test_promises_all.py"
 FULL: Final = "tests/integration/test_full_disks.py"
+HUNG: Final = "tests/integration/test_hung_disks.py"
+COMPACTION: Final = "tests/storage/test_compaction_crashes.py"
+CRASHES: Final = "tests/storage/test_crash_points.py"
 
 
 class Scenario(NamedTuple):
-    """``told``: what happens, and what must not come of it. ``why_none``: why it has no test."""
+    """``told``: what happens, and what must not come of it. ``why_none``: why it has no test.
+
+    ``name``: of a scenario in several parts, their names with `` / `` between; each is a test.
+    """
 
     name: str
     told: str
@@ -169,7 +175,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         ),
     ),
     "S22": Scenario(
-        "swapped_disks",
+        "swapped_disks / old_backup",
         "Disks that were swapped, or put back from a backup, are found out at the start.",
         _named(CLUSTER, "test_s22_swapped_disks", "test_s22_old_backup"),
     ),
@@ -220,10 +226,13 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         _named(CLUSTER, "test_s28_corrupt_tail_vs_corrupt_middle"),
     ),
     "S29": Scenario(
-        "corrupt_snapshot_minority",
-        "Damaged state on a minority deletes and overwrites nothing of the others'.",
+        "corrupt_snapshot_minority / corrupt_meta_minority",
+        "Damaged snapshots, or damaged state, on a minority delete and overwrite nothing of the "
+        "others'.",
         (
-            *_named(CLUSTER, "test_s29_corrupt_state_on_a_minority"),
+            *_named(
+                CLUSTER, "test_s29_corrupt_snapshot_minority", "test_s29_corrupt_meta_minority"
+            ),
             *_named(BROKER, "test_s29_corrupt_journal_is_refused"),
         ),
     ),
@@ -252,7 +261,8 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         _named(BROKER, "test_s33_fd_exhaustion"),
     ),
     "S34": Scenario(
-        "partial_connectivity",
+        "partial_connectivity_quorum_loss / partial_connectivity_constrained / "
+        "partial_connectivity_chained",
         "Quorum loss, constrained, chained: whoever reaches a majority leads within a bound, if it "
         "has what was agreed on.",
         _named(
@@ -269,14 +279,23 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         _named(AGREEMENT, "test_s35_disruptive_rejoin"),
     ),
     "S36": Scenario(
-        "slow_follower_drops_from_isr",
-        "A follower that stands still leaves the ISR, and latency is what it was.",
-        (*_named(CLUSTER, "test_s36_slow_follower_drops_from_isr"),),
+        "slow_follower_drops_from_isr / slow_leader_disk",
+        "A follower that stands still leaves the ISR, and latency is what it was. A leader whose "
+        "disk hangs, or is slower than the others', hands over.",
+        (
+            *_named(CLUSTER, "test_s36_slow_follower_drops_from_isr"),
+            *_named(HUNG, "test_s36_slow_leader_disk", "test_s36_slow_leader_disk_that_hangs"),
+        ),
     ),
     "S37": Scenario(
-        "kill_during_rewrite",
-        "The process ends at any step of rewriting state. (There is no compaction of topics yet.)",
-        _named(BROKER, "test_s37_kill_during_rewrite_at_every_step"),
+        "kill_during_compaction / kill_during_snapshot / kill_during_rewrite",
+        "The process ends at any step of compacting a topic, of saving a snapshot of a log, or of "
+        "rewriting the consensus journal.",
+        (
+            *_named(COMPACTION, "test_s37_kill_during_compaction_at_every_step"),
+            *_named(CRASHES, "test_s37_kill_during_snapshot_at_every_step"),
+            *_named(BROKER, "test_s37_kill_during_rewrite_at_every_step"),
+        ),
     ),
     "S38": Scenario(
         "membership_overlap",

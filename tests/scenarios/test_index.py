@@ -35,6 +35,18 @@ def test_the_tests_of_a_scenario_exist_and_bear_its_name(number: str) -> None:
         assert place[1].startswith(f"test_{number.lower()}_")
 
 
+@pytest.mark.parametrize("number", SCENARIOS)
+def test_each_part_of_a_scenario_has_a_test_of_its_own(number: str) -> None:
+    scenario = SCENARIOS[number]
+    if scenario.why_none:
+        return
+    functions = {function for _path, function in scenario.tests}
+    for part in scenario.name.split(" / "):
+        own = {name for name in functions if name.startswith(f"test_{number.lower()}_{part}")}
+        assert own, f"no test of {part}"
+        functions -= own
+
+
 def test_no_scenarios_test_is_left_out() -> None:
     listed = [place for scenario in SCENARIOS.values() for place in scenario.tests]
     assert len(set(listed)) == len(listed)

@@ -253,7 +253,31 @@ def test_s28_corrupt_tail_vs_corrupt_middle(tmp_path: Path, place: str) -> None:
         assert bool(quarantined) == (place == "middle"), quarantined
 
 
-def test_s29_corrupt_state_on_a_minority(tmp_path: Path) -> None:
+def test_s29_corrupt_snapshot_minority(tmp_path: Path) -> None:
+    """What a broker keeps beside its records is damaged: it is made again from its own records."""
+    with cluster(brokers=3, directory=tmp_path, with_relays=False) as running:
+        create(running, copies=3)
+        with Load(running.bootstrap) as load:
+            load.goes_on(count=100)
+            broker = running.broker(leader_of(running))
+            broker.stop()
+            (copy,) = broker.data_dir.glob(f"topics/{TOPIC}/*/0")
+            kept = [*copy.glob("*.producers"), *copy.glob("*.index"), copy / "epochs"]
+            assert len(kept) >= 3, "it was stopped in an orderly way"
+            for path in kept:
+                data = bytearray(path.read_bytes())
+                data[len(data) // 2] ^= 1
+                path.write_bytes(data)
+            load.goes_on(count=100)
+            broker.start()
+            until_in_sync(running)
+            load.goes_on(count=100)
+        load.check(running.bootstrap)
+        same_everywhere(running)
+        assert not any(copy.parent.glob("*quarantine*")), "its records were good"
+
+
+def test_s29_corrupt_meta_minority(tmp_path: Path) -> None:
     """A broker whose consensus journal is damaged does not start; the others lose nothing by it."""
     with cluster(brokers=3, directory=tmp_path, with_relays=False) as running:
         create(running, copies=3)

@@ -139,7 +139,7 @@ def check_producers(log: Log, found: list[StoredBatch]) -> None:
     assert sent.last_offset == log.log_end_offset - 1 == found[-1].end - 1
 
 
-def test_two_passes(chances: int, seed: int) -> None:
+def test_s37_kill_during_compaction_at_every_step(chances: int, seed: int) -> None:
     changes = sweep(log_of(9), compaction, check_log, seed=seed, chances=chances)
     assert changes > 30
 

@@ -138,7 +138,9 @@ def test_two_segments_under_way_at_once(chances: int, seed: int) -> None:
     sweep(log_of(2), act, check_log, seed=seed, chances=chances)
 
 
-def test_closing(chances: int, seed: int) -> None:
+def test_s37_kill_during_snapshot_at_every_step(chances: int, seed: int) -> None:
+    """An orderly end saves what makes the next start quick."""
+
     def act(disk: SimDisk, promise: Promise) -> None:
         promise.append()
         promise.append()
