@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import errno
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final, TypeAlias
@@ -74,13 +74,15 @@ class Nemesis:
         world: World,
         plan: FaultPlan,
         *,
-        may_wipe: Callable[[BrokerMachine], bool] = lambda _machine: False,
+        may_wipe: Callable[[Collection[BrokerMachine]], bool] = lambda _machines: False,
         on_wipe: Callable[[BrokerMachine], None] = lambda _machine: None,
         on_vanish: Callable[[BrokerMachine], None] = lambda _machine: None,
+        on_most_wiped: Callable[[], None] = lambda: None,
     ) -> None:
-        """``may_wipe``: whether the promise under test allows that a broker's disk is lost now.
+        """``may_wipe``: whether the promise under test allows that these brokers' disks are lost.
 
-        ``on_wipe``: told when it is. ``on_vanish``: told when files of partitions are lost.
+        ``on_wipe``: told of each that is; ``on_most_wiped``: when half of them or more are at once.
+        ``on_vanish``: told when files of partitions are lost.
         """
         self.world = world
         self.random = world.random("faults")
@@ -88,6 +90,7 @@ class Nemesis:
         self.on_wipe = on_wipe
         self.on_vanish = on_vanish
         self.images: dict[str, Node] = {}  # by machine: its partitions, as they were
+        self.on_most_wiped = on_most_wiped
         self.counts: dict[str, int] = {}
         self._plan = plan
         self._loop = NodeLoop(world.time, "faults")
@@ -268,17 +271,40 @@ def hung_disk(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 
 
 def wipe(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    if not nemesis.may_wipe(machine):
+    return _wipe(nemesis, [machine])
+
+
+def wipe_several(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    """Several brokers lose their disks at once, and ``machine`` is not one of them.
+
+    They come back before or after it has been away for a moment, in any order.
+    """
+    others = [other for other in nemesis.world.brokers if other is not machine]
+    if len(others) < 2:
         return False
-    machine.wipe()
-    nemesis.on_wipe(machine)
-    machine.start_later(nemesis.duration(DOWN_S_MAX))
+    lost = nemesis.random.sample(others, nemesis.random.randint(2, max(2, len(others))))
+    if not _wipe(nemesis, lost):
+        return False
+    if nemesis.random.random() < 0.3:
+        kill(nemesis, machine)
+    if 2 * len(lost) >= len(nemesis.world.brokers):
+        nemesis.on_most_wiped()
+    return True
+
+
+def _wipe(nemesis: Nemesis, machines: Collection[BrokerMachine]) -> bool:
+    if not nemesis.may_wipe(machines):
+        return False
+    for machine in machines:
+        machine.wipe()
+        nemesis.on_wipe(machine)
+        machine.start_later(nemesis.duration(DOWN_S_MAX))
     return True
 
 
 def vanish(nemesis: Nemesis, machine: BrokerMachine) -> bool:
     """Files of partitions vanish while their broker is down."""
-    if not nemesis.may_wipe(machine):
+    if not nemesis.may_wipe([machine]):
         return False
     machine.kill()
     way = lose_files(machine.disk, nemesis.random)
@@ -292,7 +318,7 @@ def vanish(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 def roll_back(nemesis: Nemesis, machine: BrokerMachine) -> bool:
     """All files of partitions are put back as they were some time before; first they are saved."""
     disk = machine.disk
-    if not disk.exists(TOPICS) or not nemesis.may_wipe(machine):
+    if not disk.exists(TOPICS) or not nemesis.may_wipe([machine]):
         return False
     machine.kill()
     image = nemesis.images.pop(machine.name, None)
@@ -433,6 +459,7 @@ KINDS: Final[Mapping[str, FaultKind]] = {
 # Each draws from a stream of its own, so that seeds stay what they were when it was added.
 APART: Final[Mapping[str, FaultKind]] = {
     "hung_disk": hung_disk,
+    "wipe_several": wipe_several,
     "vanish": vanish,
     "roll_back": roll_back,
 }

@@ -36,6 +36,7 @@ from raftlog.testing.simulator.world import World
 from raftlog.types import LeaderEpoch, Offset, TopicPartition
 
 INVARIANTS: Final[Mapping[str, str]] = {
+    "TWO-CLUSTERS": "all brokers belong to one cluster, for ever",
     "TWO-LEADERS": "in one epoch of a partition one run of one broker leads",
     "EPOCH-BACK": "in one run of a broker, no leader epoch and no version of a state goes back",
     "SPLIT-STATE": "what a partition's group has agreed on is the same for all, by version",
@@ -92,6 +93,7 @@ class Observer:
         self._deleting: dict[int, Offset] = {}  # by partition: records below may be deleted
         self._known_at: dict[int, _Known] = {}  # by the id of an operation that is under way
         self._world = world
+        self._cluster_id = ""
         self._topic = partitions[0].topic
         self._partitions = [partition.partition for partition in partitions]
         self._groups: list[tuple[int, str]] = []  # partitions with their Raft groups
@@ -125,16 +127,20 @@ class Observer:
             if not {*state.isr, *state.elr} & set(core)
         }
 
-    def may_lose(self, machine: BrokerMachine) -> bool:
-        """The budget for lost disks: one at a time, and only when nothing is missing anywhere.
+    def may_lose(self, machines: Collection[BrokerMachine]) -> bool:
+        """The budget for lost disks: only when nothing is missing anywhere.
 
         Every broker is up and in the cluster; of every partition all replicas are in sync, and it
-        has a leader; every group has enough voters, all of them on the disks that they have.
+        has a leader; every group has enough voters, all of them on the disks that they have. Of
+        several at once, a replica of each partition has to be left, on a broker that runs.
         """
+        lost = {machine.broker_id for machine in machines}
+        if len(lost) > 1 and any(set(state.isr) <= lost for state in self.states.values()):
+            return False
         nodes = {m.broker_id: node for m in self._machines.values() if (node := node_of(m))}
         return (
             len(nodes) == len(self._machines)
-            and machine.has_power
+            and all(machine.has_power for machine in self._machines.values())
             and all(node.membership.is_in for node in nodes.values())
             and all(_is_whole(node, nodes) for node in nodes.values())
         )
@@ -227,6 +233,11 @@ class Observer:
         node = node_of(machine)
         if node is None:
             return
+        known = node.machine.cluster_id
+        if known != self._cluster_id and known:
+            self._cluster_id = self._cluster_id or known
+            if known != self._cluster_id:
+                self._violated("TWO-CLUSTERS", f"{machine.name}: {known}, {self._cluster_id}")
         if not self._groups:
             record = node.machine.topics.get(self._topic)
             if record is None:

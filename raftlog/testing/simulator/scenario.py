@@ -28,6 +28,7 @@ from raftlog.testing.simulator.history import Outcome, Poll, Seen, Send
 from raftlog.testing.simulator.loop import SimulationError
 from raftlog.testing.simulator.network import Latency
 from raftlog.testing.simulator.observer import Observer
+from raftlog.testing.simulator.operator import recover
 from raftlog.testing.simulator.plans import CompactionPlan, WorkloadPlan
 from raftlog.testing.simulator.process import (
     DATA_DIRECTORY,
@@ -54,6 +55,7 @@ SETTLE_LIMIT_S: Final = 120.0  # for all to be up, and all clients at their end,
 CONVERGENCE_LOOK_S: Final = 1.0  # between two looks at all logs
 SYNC_S: Final = 2.0  # for what is written to be durable everywhere, and known to be
 LIGHT_DURATION_S: Final = 4.0
+LATE_S_MAX: Final = 20.0  # after the others, for a broker that starts late
 STRANDED_LONGER_S: Final = 12.0  # for a stranded broker to be outlived
 INTERLEAVINGS: Final = (0.0, 0.0, 0.2, 1.0)
 SLOW_SHARE: Final = 0.2  # of the brokers of a core have disks that stall now and then
@@ -79,6 +81,8 @@ class Scenario:
     replacement_ms: int = 600_000  # after which a witness takes the place of a replica that is gone
     interleaving: float = 0.0  # the share of disk work that lets time pass in the middle
     light: bool = False  # short, and with a light workload
+    absent: int = 0  # a broker that does not start with the others; 0: all do
+    is_left_out: bool = False  # the others found the cluster without it, and it starts in the end
 
     @classmethod
     def draw(
@@ -91,7 +95,7 @@ class Scenario:
         light: bool = False,
         compacted: bool = False,
     ) -> Scenario:
-        """With n replicas on 2n - 1 brokers.
+        """With n replicas on 2n - 1 brokers, mostly.
 
         ``compacted``: the same scenario, but that the topic is compacted.
         """
@@ -120,6 +124,7 @@ class Scenario:
         )
         if brokers > 1:
             scenario = scenario._with_strangers(settings, may_be_longer=duration_s is None)
+            scenario = scenario._with_cluster(Random(f"{seed}/cluster"))
         if compacted:
             plan = CompactionPlan.draw(Random(f"{seed}/compaction"))
             scenario = replace(scenario, workload=scenario.workload.with_compaction(plan))
@@ -136,16 +141,33 @@ class Scenario:
             workload=replace(self.workload, askers=askers),
         )
 
+    def _with_cluster(self, random: Random) -> Scenario:
+        """The same with another beginning or, more rarely, a replica on every broker."""
+        has_all = random.random() < 0.2
+        is_absent = random.random() < 0.3
+        chosen = random.randint(1, self.brokers)
+        factor = self.brokers if has_all else self.workload.replication_factor
+        return replace(
+            self,
+            absent=chosen if is_absent else 0,
+            is_left_out=is_absent and not has_all and random.random() < 0.5,
+            workload=replace(self.workload, replication_factor=factor),
+        )
+
     @property
     def is_compacted(self) -> bool:
         return self.workload.compaction is not None
 
     async def start_broker(self, machine: BrokerMachine) -> RunningBroker:
         """The ``MakeBroker`` of its brokers."""
-        intervals = {"replacement_delay_ms": self.replacement_ms}
-        if self.workload.compaction is not None:
-            intervals["cleaner_interval_ms"] = self.workload.compaction.interval_ms
-        return await start_broker(machine, **intervals)
+        compaction = self.workload.compaction
+        is_without = self.is_left_out and machine.broker_id != self.absent
+        return await start_broker(
+            machine,
+            replacement_delay_ms=self.replacement_ms,
+            cleaner_interval_ms=15_000 if compaction is None else compaction.interval_ms,
+            bootstrap_without=(self.absent,) if is_without else (),
+        )
 
     def lightened(self) -> Scenario:
         """The same, but cheap: for when there are many to run."""
@@ -205,16 +227,17 @@ def run(
         nemesis = Nemesis(
             world,
             scenario.faults,
-            may_wipe=lambda m: scenario.mode == "safety" and observer.may_lose(m),
+            may_wipe=lambda lost: scenario.mode == "safety" and observer.may_lose(lost),
             on_wipe=observer.disk_lost,
             on_vanish=observer.files_lost,
+            on_most_wiped=lambda: _call_operator(world),
         )
         acks = durable_acks or ((-1, 1) if scenario.brokers == 1 else (-1,))
         if scenario.brokers > 1:
             workload.history.on_begin = observer.began
             workload.history.on_end = observer.ended
         try:
-            _prepare(world, workload)
+            _prepare(world, workload, scenario)
             workload.start()
             nemesis.start()
             world.run_for(scenario.duration_s)
@@ -233,8 +256,19 @@ def run(
     return verdict
 
 
-def _prepare(world: World, workload: Workload) -> None:
+def _call_operator(world: World) -> None:
+    name = f"operator-{len(world.clients) + 1}"
+    world.add_client(name, lambda machine: recover(world, machine)).start()
+
+
+def _prepare(world: World, workload: Workload, scenario: Scenario) -> None:
+    for machine in world.brokers:
+        machine.is_kept_down = machine.broker_id == scenario.absent
     world.boot()
+    if scenario.absent and not scenario.is_left_out:
+        late = world.brokers[scenario.absent - 1]
+        late.is_kept_down = False
+        late.start_later(world.random("late").uniform(0.0, LATE_S_MAX))
     admin = world.add_client("admin-0", lambda machine: create_topic(workload, machine))
     admin.start()
     if not world.run_until(lambda: admin.is_done, limit_s=SETTLE_LIMIT_S):

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Collection
 from random import Random
 from types import TracebackType
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from raftlog import limits
 from raftlog.config import Address, BrokerConfig
@@ -30,6 +30,7 @@ from raftlog.testing.simulator.process import (
 )
 
 BOOT_LIMIT_S: Final = 60.0
+CLUSTER_SECRET: Final = "known to all of them"
 
 
 def broker_config(
@@ -38,12 +39,14 @@ def broker_config(
     replacement_delay_ms: int = 600_000,
     cleaner_interval_ms: int = 15_000,
     stall_ms: int = 2_000,
+    bootstrap_without: tuple[int, ...] = (),
 ) -> BrokerConfig:
     """One of a cluster of all machines; alone, if there is one. What is periodic comes often.
 
     ``replacement_delay_ms``: after which a replica that is gone is replaced by a witness.
     ``cleaner_interval_ms``: between two looks at what is to be compacted. ``stall_ms``: a sync that
-    takes so long means that the disk hangs.
+    takes so long means that the disk hangs. ``bootstrap_without``: voters that a new cluster does
+    not wait for.
     """
     addresses = machine.world.addresses
     return BrokerConfig(
@@ -51,7 +54,8 @@ def broker_config(
         listen=machine.address,
         data_dir=DATA_DIRECTORY,
         voters=tuple(Voter(*voter) for voter in addresses.items()) if len(addresses) > 1 else (),
-        cluster_secret="known to all of them",
+        bootstrap_without=bootstrap_without,
+        cluster_secret=CLUSTER_SECRET,
         log_checkpoint_interval_ms=1_000,
         log_cleaner_interval_ms=cleaner_interval_ms,
         log_retention_check_interval_ms=1_500,
@@ -61,12 +65,12 @@ def broker_config(
     )
 
 
-async def start_broker(machine: BrokerMachine, **intervals: int) -> RunningBroker:
-    """The real broker, with a machine's devices for surroundings. ``intervals``: see
+async def start_broker(machine: BrokerMachine, **settings: Any) -> RunningBroker:
+    """The real broker, with a machine's devices for surroundings. ``settings``: see
     ``broker_config``.
     """
     return await Broker.start(
-        broker_config(machine, **intervals),
+        broker_config(machine, **settings),
         clock=machine.clock,
         disk=machine.disk,
         on_fatal=machine.on_fatal,
@@ -170,9 +174,10 @@ class World:
         return reached.result()
 
     def boot(self) -> None:
-        """Start all brokers and wait until they are up."""
+        """Start all brokers that are not kept down, and wait until they are up."""
         for machine in self.brokers:
-            machine.start()
+            if not machine.is_kept_down:
+                machine.start()
         up = self.run_until(self.is_up, limit_s=BOOT_LIMIT_S)
         assert up, [machine.refusals for machine in self.brokers]
 

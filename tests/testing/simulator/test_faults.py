@@ -30,7 +30,9 @@ def stormy(seed: int, plan: FaultPlan, *, brokers: int = 3) -> tuple[World, Neme
     for number in (1, 2):
         world.add_client(f"client-{number}", connects).start()
     world.run_for(1)
-    return world, Nemesis(world, plan, may_wipe=lambda machine: machine.broker_id == 1)
+    return world, Nemesis(
+        world, plan, may_wipe=lambda lost: lost[0].broker_id == 1 or len(lost) > 1
+    )
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *OF_FILES])

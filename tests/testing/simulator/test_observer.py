@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import combinations
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -354,26 +355,49 @@ async def make_topic(machine: ClientMachine) -> None:
     await admin.close()
 
 
+def may_lose_any(observer: Observer, world: World) -> bool:
+    return any(observer.may_lose([machine]) for machine in world.brokers)
+
+
+def test_a_second_cluster_is_noticed() -> None:
+    with World(9, brokers=3) as world:
+        observer = Observer(world, [P])
+        world.boot()
+        world.run_for(3)
+        assert not observer.violations
+        node = node_of(world.brokers[0])
+        assert node is not None
+        node.machine._records.cluster_id = "another"
+        observer._after(world.brokers[0].loop)
+        assert {violation.kind for violation in observer.violations} == {"TWO-CLUSTERS"}
+
+
 def test_a_disk_may_be_lost_only_when_nothing_else_is_missing() -> None:
     with World(7, brokers=3) as world:
         observer = Observer(world, [P, TopicPartition("events", 1)])
-        assert not any(map(observer.may_lose, world.brokers))
+        assert not may_lose_any(observer, world)
         world.boot()
         world.run_for(3)
         admin = world.add_client("admin", make_topic)
         admin.start()
         assert world.run_until(lambda: admin.is_done, limit_s=20)
         world.run_for(5)
-        assert all(map(observer.may_lose, world.brokers))
+        assert all(observer.may_lose([machine]) for machine in world.brokers)
+        pairs = combinations(world.brokers, 2)
+        kept = [set(observer.states[partition].isr) for partition in (0, 1)]
+        assert [observer.may_lose(pair) for pair in pairs] == [
+            all(isr - {machine.broker_id for machine in pair} for isr in kept)
+            for pair in combinations(world.brokers, 2)
+        ]
         assert observer.states.keys() == {0, 1}
 
         machine = world.brokers[0]
         machine.wipe()
         observer.disk_lost(machine)
-        assert not any(map(observer.may_lose, world.brokers)), "it is down"
+        assert not may_lose_any(observer, world), "it is down"
         assert world.run_until(lambda: machine.broker is not None, limit_s=20)
-        assert not any(map(observer.may_lose, world.brokers)), "it has nothing yet"
-        assert world.run_until(lambda: observer.may_lose(world.brokers[1]), limit_s=60)
+        assert not may_lose_any(observer, world), "it has nothing yet"
+        assert world.run_until(lambda: observer.may_lose([world.brokers[1]]), limit_s=60)
         node = node_of(machine)
         assert node is not None
         for group in ("cluster", *node.partitions.members):

@@ -110,7 +110,21 @@ def test_three_brokers_are_a_cluster() -> None:
     verdict = run(scenario)
     assert_good(verdict)
     assert verdict.operations["send ok"] > 0
-    assert verdict.scenario.workload.replication_factor == 2
+    factors = [Scenario.draw(seed, brokers=3).workload.replication_factor for seed in range(50)]
+    assert factors.count(2) > factors.count(3) > 0
+
+
+def test_a_broker_may_start_late_or_be_left_out_at_first() -> None:
+    scenario = replace(Scenario.draw(1, brokers=3, duration_s=3.0), faults=CALM)
+    few = replace(scenario, workload=replace(scenario.workload, replication_factor=2))
+    assert_good(run(replace(few, absent=1)))
+    assert_good(run(replace(few, absent=3, is_left_out=True)))
+    drawn = [Scenario.draw(seed, brokers=3) for seed in range(60)]
+    assert {(bool(each.absent), each.is_left_out) for each in drawn} == {
+        (False, False),
+        (True, False),
+        (True, True),
+    }
 
 
 # -- broken builds ---------------------------------------------------------------------------------

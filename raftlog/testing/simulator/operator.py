@@ -1,0 +1,48 @@
+"""The operator of a simulated cluster: recovers it after the loss of a majority of its disks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from raftlog.client.aio.admin import AsyncAdmin
+from raftlog.client.descriptions import RecoveryDescription
+from raftlog.errors import RaftlogError
+from raftlog.testing.simulator.process import ClientMachine
+from raftlog.testing.simulator.world import CLUSTER_SECRET, World
+
+PAUSE_S: Final = 1.0  # between two attempts
+CAREFUL_ATTEMPTS: Final = 4  # before the operator accepts a loss, of which there should be none
+
+
+async def recover(world: World, machine: ClientMachine) -> None:
+    """``raftlog cluster recover`` until every partition has a leader.
+
+    To be run where a replica of each partition that is in sync is left: then nothing is lost,
+    whatever the brokers can know of that.
+    """
+    attempts = 0
+    while True:
+        attempts += 1
+        async with AsyncAdmin(
+            world.bootstrap,
+            request_timeout_ms=2_000,
+            client_id=machine.name,
+            cluster_secret=CLUSTER_SECRET,
+            host=machine.host(),
+        ) as admin:
+            try:
+                done = await admin.recover_cluster(accept_loss=attempts > CAREFUL_ATTEMPTS)
+            except RaftlogError as error:
+                world.trace(f"{machine.name}: recovering failed: {error}")
+            else:
+                world.trace(f"{machine.name}: recovered: {done}")
+                if _is_whole(done):
+                    return
+        await asyncio.sleep(PAUSE_S)
+
+
+def _is_whole(done: RecoveryDescription) -> bool:
+    return not done.needs_loss and all(
+        part.leader is not None and not part.problem for part in done.partitions
+    )

@@ -1,0 +1,23 @@
+"""The operator of a simulated cluster has it go on after the loss of most of its disks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from raftlog.testing.simulator.faults import FaultPlan
+from raftlog.testing.simulator.scenario import Scenario, run
+
+
+def test_a_cluster_outlives_the_loss_of_all_disks_but_one() -> None:
+    """Nothing acknowledged is lost, and there is one cluster."""
+    scenario = Scenario.draw(103, brokers=3, light=True)
+    verdict = run(
+        replace(
+            scenario,
+            faults=FaultPlan(kinds=("wipe_several",), every_s=0.5),
+            workload=replace(scenario.workload, replication_factor=3),
+            is_left_out=False,
+        )
+    )
+    assert verdict.is_good, verdict.violations[:5]
+    assert verdict.faults["wipe_several"] >= 1
