@@ -20,9 +20,14 @@ from raftlog.client.descriptions import RecoveryDescription
 )
 @click.option("--to", type=click.IntRange(min=0), help="The broker that is to lead.")
 @options.as_json
+@options.cluster_secret_file
 @options.bootstrap
 def transfer_leader(
-    partition: TopicPartition, to: int | None, as_json: bool, bootstrap: str
+    partition: TopicPartition,
+    to: int | None,
+    as_json: bool,
+    cluster_secret_file: str | None,
+    bootstrap: str,
 ) -> None:
     """Have another in-sync replica lead a partition. Nothing is lost; clients follow.
 
@@ -32,7 +37,7 @@ def transfer_leader(
     Example:
       raftlog cluster transfer-leader clicks:0 --to 2
     """
-    with Admin(bootstrap) as admin:
+    with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
         leads = admin.transfer_leader(partition.topic, partition.partition, to)
     output.report(
         {**partition._asdict(), **asdict(leads)},
@@ -51,6 +56,7 @@ def transfer_leader(
 @click.option("--dry-run", is_flag=True, help="Only say what would be done, and what it costs.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @options.as_json
+@options.cluster_secret_file
 @options.bootstrap
 @click.pass_context
 def recover(
@@ -60,6 +66,7 @@ def recover(
     dry_run: bool,
     yes: bool,
     as_json: bool,
+    cluster_secret_file: str | None,
     bootstrap: str,
 ) -> None:
     """Go on with what is left, when a majority of brokers is lost for good.
@@ -79,7 +86,7 @@ def recover(
     Example:
       raftlog cluster recover --bootstrap 10.0.0.3:9100
     """
-    with Admin(bootstrap) as admin:
+    with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
         if not (yes or dry_run):
             _confirm(admin, accept_loss=accept_loss, topics=topics or None)
         done = admin.recover_cluster(

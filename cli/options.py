@@ -26,6 +26,17 @@ def bootstrap(command: Command) -> Command:
     )(command)
 
 
+def cluster_secret_file(command: Command) -> Command:
+    """``--cluster-secret-file``, or RAFTLOG_CLUSTER_SECRET_FILE, or what the broker's file says."""
+    return click.option(
+        "--cluster-secret-file",
+        envvar="RAFTLOG_CLUSTER_SECRET_FILE",
+        show_envvar=True,
+        type=click.Path(exists=True, dir_okay=False),
+        help="The secret of the cluster's brokers, which it asks for.",
+    )(command)
+
+
 def as_json(command: Command) -> Command:
     """``--json``: one JSON value; for a stream, one per line."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)

@@ -352,6 +352,7 @@ class ClusterUnderTest:
         if len(listen) > 1:
             settings["voters"] = ",".join(f"{number}@{where}" for number, where in voters.items())
             settings["cluster.secret.file"] = str(secret_file(self.directory))
+            settings.setdefault("operations.require.secret", "false")
         disk, data_dir = self._disk(broker_id)
         process = BrokerProcess(
             id=broker_id,

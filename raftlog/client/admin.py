@@ -39,6 +39,7 @@ class Admin(GroupAdmin, AdminBase, PlainClient):
             request_timeout_ms=settings.request_timeout_ms,
             client_id=settings.client_id,
             bootstrap_timeout_ms=settings.bootstrap_timeout_ms,
+            cluster_secret=self._secret.decode(),
             host=self._host,
         )
         self._closed = False

@@ -27,6 +27,7 @@ Start: TypeAlias = Literal["earliest", "latest", "error", "committed"]
 ReadFrom: TypeAlias = Literal["leader", "replica"]
 
 BOOTSTRAP_VARIABLE: Final = "RAFTLOG_BOOTSTRAP"
+SECRET_FILE_VARIABLE: Final = "RAFTLOG_CLUSTER_SECRET_FILE"
 CLIENT_ID_DEFAULT: Final = "raftlog-python"
 DAY_MS: Final = 86_400_000
 
@@ -310,3 +311,25 @@ def function(name: str, value: Any) -> Any:
     if value is not None and not callable(value):
         raise TypeError(f"{name}={value!r}: a function, or None")
     return value
+
+
+def operator_secret(secret: str | None, path: str | None) -> bytes:
+    """The cluster's secret, given as a text or as a file that has it; empty for none.
+
+    Raises ``InvalidRequestError`` for both, or for a file that cannot be read or is empty.
+    """
+    if secret is not None and path is not None:
+        raise InvalidRequestError("give cluster_secret or cluster_secret_file, not both")
+    if secret is not None:
+        return secret.encode()
+    path = path or os.environ.get(SECRET_FILE_VARIABLE)
+    if not path:
+        return b""
+    try:
+        with open(path, "rb") as file:
+            found = file.read(limits.CLUSTER_SECRET_CHARS_MAX + 1).strip()
+    except OSError as error:
+        raise InvalidRequestError(f"cluster_secret_file={path}: {error.strerror}") from error
+    if not found:
+        raise InvalidRequestError(f"cluster_secret_file={path} is empty")
+    return found

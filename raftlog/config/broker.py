@@ -33,6 +33,7 @@ class BrokerConfig:
     bootstrap_without: tuple[int, ...] = ()
     cluster_secret: str = field(default="", repr=False)
     cluster_secret_file: str = ""
+    operations_require_secret: bool = True
     broker_heartbeat_interval_ms: int = 500
     broker_session_timeout_ms: int = 3_000
     connections_max_idle_ms: int = 600_000

@@ -47,6 +47,12 @@ def _secret(text: str) -> str:
     return text
 
 
+def _switch(text: str) -> bool:
+    if text not in {"true", "false"}:
+        raise ValueError("true or false")
+    return text == "true"
+
+
 def _broker_ids(text: str) -> tuple[int, ...]:
     ids = [part.strip() for part in text.split(",")] if text.strip() else []
     if not all(part.isascii() and part.isdigit() and int(part) <= BROKER_ID_MAX for part in ids):
@@ -129,6 +135,15 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         _optional_path,
         "a file, or nothing",
         "The file that holds the secret, in place of `cluster.secret`.",
+    ),
+    ConfigKey(
+        "operations.require.secret",
+        True,
+        _switch,
+        "true or false",
+        "Whether who recovers the cluster or moves leaders has to prove knowledge of its secret, "
+        "if it has one. `raftlog up`, which listens on this machine only, says false.",
+        show=lambda is_on: "true" if is_on else "false",
     ),
     number(
         "broker.heartbeat.interval.ms",

@@ -16,6 +16,7 @@ from raftlog.protocol import (
     groups,
     handshake,
     metadata,
+    operator_auth,
     peer,
     produce,
     recovery,
@@ -240,6 +241,21 @@ SURVEY: Final = Api(
 )
 REVIVE: Final = Api(32, "revive", recovery.ReviveRequest, recovery.ReviveResponse, peer_only=True)
 
+# -- who may change the cluster --------------------------------------------------------------------
+OPERATOR_HELLO: Final = Api(
+    33,
+    "operator_hello",
+    operator_auth.OperatorHelloRequest,
+    operator_auth.OperatorHelloResponse,
+    idempotent=True,
+)
+OPERATOR_PROVE: Final = Api(
+    34,
+    "operator_prove",
+    operator_auth.OperatorProveRequest,
+    operator_auth.OperatorProveResponse,
+)
+
 APIS: Final[dict[int, Api]] = {
     api.number: api
     for api in (
@@ -276,6 +292,8 @@ APIS: Final[dict[int, Api]] = {
         DESCRIBE_PRODUCERS,
         SURVEY,
         REVIVE,
+        OPERATOR_HELLO,
+        OPERATOR_PROVE,
     )
 }
 

@@ -175,6 +175,8 @@ class Broker:
             responses=ResponseBudget(config.queued_max_response_bytes),
             counters=counters,
             verifier=Verifier(counters, on_damage=self._damage_found),
+            operator_secret=read_secret(config) if config.operations_require_secret else b"",
+            entropy=surroundings.entropy,
         )
         self.connections = Connections(
             config,

@@ -29,6 +29,7 @@ from raftlog.protocol.connection import (
     ServerEvent,
 )
 from raftlog.protocol.frame import farewell
+from raftlog.protocol.operator_auth import Granting
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.protocol.peer_auth import Answering
 from raftlog.protocol.schema import Message
@@ -113,6 +114,8 @@ class Connection(asyncio.BufferedProtocol):
         self._refusals = 0
         self.peer = "?"
         self.local_host = ""
+        self.granting: Granting | None = None  # since it said that it is an operator's
+        self.is_operator = False  # it has proved that it knows the cluster's secret
         self.answering: Answering | None = None  # since it said that it is another broker's
         self.peer_identity: PeerIdentity | None = None  # once that is proved
         self.last_active_seconds = 0.0

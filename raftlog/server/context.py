@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from asyncio import AbstractEventLoop
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
 from raftlog.clock import Clock
 from raftlog.config import BrokerConfig
 from raftlog.config.address import Address
-from raftlog.errors import UnsupportedFeatureError
+from raftlog.errors import AccessDeniedError, UnsupportedFeatureError
 from raftlog.protocol.metadata import BrokerInfo
 from raftlog.server.administration import Administration, TopicAuthority
 from raftlog.server.budgets import ResponseBudget
 from raftlog.server.cluster.node import ClusterNode
+from raftlog.server.connection import Connection
 from raftlog.server.groups.coordinator import Coordinator
 from raftlog.server.groups.lookup import Lookup
 from raftlog.server.metrics import Counters
@@ -43,6 +45,8 @@ class BrokerContext:
     verifier: Verifier
     coordinator: Coordinator = field(init=False)  # the broker sets both before it serves
     lookup: Lookup = field(init=False)
+    operator_secret: bytes = b""  # who changes the cluster has to know it; b"": nobody is asked
+    entropy: Callable[[int], bytes] = os.urandom
     address: Address = Address("", 0)  # where clients are told to find this broker
     is_stopping: bool = False  # answer what can be answered, wait for nothing new
     cluster: ClusterNode | None = None  # None: this broker stands alone
@@ -71,6 +75,17 @@ class BrokerContext:
             rack=self.config.rack or None,
         )
         return [me, *self.operations.other_brokers()]
+
+    def check_operator(self, connection: Connection, what: str) -> None:
+        """Raise ``AccessDeniedError`` unless the connection is an operator's or another broker's,
+        where there is a secret to prove."""
+        is_proved = connection.is_operator or connection.peer_identity is not None
+        if self.operator_secret and not is_proved:
+            raise AccessDeniedError(
+                f"{what} changes the cluster, and is for who knows the cluster's secret: give it "
+                "with --cluster-secret-file or RAFTLOG_CLUSTER_SECRET_FILE (Admin: "
+                "cluster_secret_file)"
+            )
 
     def next_turn(self) -> int:
         """A number that grows, to take turns with."""

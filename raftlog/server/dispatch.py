@@ -19,6 +19,7 @@ from raftlog.server.handlers import (
     init_producer_id,
     list_offsets,
     metadata,
+    operator,
     peer,
     produce,
     records,
@@ -66,6 +67,8 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.DESCRIBE_PRODUCERS.number: describe_producers.handle,
     api.SURVEY.number: recovery.handle_survey,
     api.REVIVE.number: recovery.handle_revive,
+    api.OPERATOR_HELLO.number: operator.handle_hello,
+    api.OPERATOR_PROVE.number: operator.handle_prove,
 }
 
 

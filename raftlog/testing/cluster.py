@@ -260,6 +260,8 @@ def _introduce(
                 made.links[broker.id, other] = relay
                 voters[other] = relay.address
         broker.settings = {
+            # They listen on this machine only, and their secret was made here.
+            "operations.require.secret": "false",
             **broker.settings,
             "voters": ",".join(f"{number}@{address}" for number, address in voters.items()),
             "cluster.secret.file": str(secret_path),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,13 +16,16 @@ SOON_S = 30.0
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Cluster]:
-    with cluster(brokers=3, with_relays=False) as running:
+    settings = {"operations.require.secret": "true"}
+    with cluster(brokers=3, with_relays=False, settings=settings) as running:
         yield running
 
 
 @pytest.fixture
 def three(shared: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setenv("RAFTLOG_BOOTSTRAP", shared.bootstrap)
+    secret_file = shared.brokers[0].settings["cluster.secret.file"]
+    monkeypatch.setenv("RAFTLOG_CLUSTER_SECRET_FILE", secret_file)
     return shared
 
 
@@ -66,6 +70,24 @@ def test_what_cannot_be_moved_is_named(
     assert ran.status == status
     assert reason in ran.err
     assert ran.out == b""
+
+
+@pytest.mark.parametrize("secret", ["", "another secret, of the right length: 0123456789"])
+def test_who_does_not_know_the_secret_changes_nothing(
+    three: Cluster,
+    raftlog: Raftlog,
+    secret: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_topic(raftlog, three, f"kept-{len(secret)}")
+    monkeypatch.delenv("RAFTLOG_CLUSTER_SECRET_FILE")
+    (tmp_path / "secret").write_text(secret)
+    given = ("--cluster-secret-file", tmp_path / "secret") if secret else ()
+    for command in (["recover", "--yes"], ["transfer-leader", f"kept-{len(secret)}:0"]):
+        ran = raftlog("cluster", *command, *given)
+        assert ran.status == 1
+        assert "secret" in ran.err
 
 
 def test_a_cluster_with_a_majority_needs_no_recovery(three: Cluster, raftlog: Raftlog) -> None:

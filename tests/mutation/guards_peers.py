@@ -201,6 +201,22 @@ PEERS: Final = [
         ),
     ),
     Guard(
+        name="who changes the cluster knows its secret",
+        why="whoever reaches a port has the cluster go on without its majority",
+        module="raftlog/server/context.py",
+        old="        if self.operator_secret and not is_proved:\n",
+        new="        if is_proved and not self.operator_secret:\n",
+        tests=("tests/server/handlers/test_operator.py",),
+    ),
+    Guard(
+        name="an operator's proof is checked",
+        why="any proof does",
+        module="raftlog/server/handlers/operator.py",
+        old="    granting.check(message)\n",
+        new="",
+        tests=("tests/server/handlers/test_operator.py::test_another_secret_makes_no_operator",),
+    ),
+    Guard(
         name="what is for peers is for proved peers",
         why="any client can vote, and copy",
         module="raftlog/server/dispatch.py",

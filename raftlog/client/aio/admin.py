@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -30,10 +31,16 @@ from raftlog.client.settings import (
     Bootstrap,
     connection_settings,
     integer,
+    operator_secret,
     parse_bootstrap,
 )
 from raftlog.client.subscription import check_partitions, check_topics
-from raftlog.errors import BrokerUnavailableError, LeaderNotAvailableError, RaftlogError
+from raftlog.errors import (
+    BrokerUnavailableError,
+    LeaderNotAvailableError,
+    RaftlogError,
+    UnsupportedFeatureError,
+)
 from raftlog.kafka_names import answers_kafka_names
 from raftlog.protocol import api as apis
 from raftlog.protocol.api import Api
@@ -44,6 +51,8 @@ from raftlog.protocol.cluster import (
     TransferLeaderResponse,
 )
 from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
+from raftlog.protocol.operator_auth import Asking, OperatorHelloResponse
+from raftlog.protocol.peer import NONCE_BYTES
 from raftlog.protocol.schema import Failure, Message
 from raftlog.protocol.topics import (
     AddPartitionsRequest,
@@ -83,6 +92,8 @@ class AdminBase:
         request_timeout_ms: int = 30_000,
         client_id: str = CLIENT_ID_DEFAULT,
         bootstrap_timeout_ms: int = 3_000,
+        cluster_secret: str | None = None,
+        cluster_secret_file: str | None = None,
         host: Host | None = None,
     ) -> None:
         """Nothing is connected before the first call.
@@ -93,11 +104,16 @@ class AdminBase:
         ``request_timeout_ms``: how long a call may take, retries included.
         ``client_id``: names this client in the broker's log.
         ``bootstrap_timeout_ms``: how long to look for the cluster the first time.
+        ``cluster_secret``, ``cluster_secret_file``: the secret of the cluster's brokers, which
+            ``transfer_leader`` and ``recover_cluster`` ask for, or a file with it; default: the
+            environment's RAFTLOG_CLUSTER_SECRET_FILE, if it is set.
         ``host``: where the client lives; for embedding and tests.
 
         Raises ``InvalidRequestError`` or ``TypeError`` naming the argument that is wrong.
         """
+        self._secret = operator_secret(cluster_secret, cluster_secret_file)
         arguments = {**locals(), "metadata_max_age_ms": _METADATA_MAX_AGE_MS}
+        del arguments["cluster_secret"], arguments["cluster_secret_file"]
         self._settings = connection_settings(arguments)
         self._host = host or Host()
         self._setup()
@@ -317,6 +333,7 @@ class AsyncAdmin(AsyncGroupAdmin, AdminBase):
         async def attempt() -> Message:
             await cluster.refresh([name])
             connection = await self._voter(name, partition)
+            await self._prove(connection)
             return await cluster.ask(connection, apis.TRANSFER_LEADER, request)
 
         answer = await cluster.persist(attempt, repeatable=False)
@@ -334,6 +351,21 @@ class AsyncAdmin(AsyncGroupAdmin, AdminBase):
             except BrokerUnavailableError as error:
                 problem = error
         raise problem
+
+    async def _prove(self, connection: Connection) -> None:
+        """Show the broker that this client knows the cluster's secret, if it was given one.
+
+        Raises ``AccessDeniedError`` for another one.
+        """
+        if not self._secret:
+            return
+        asking = Asking(self._secret, os.urandom(NONCE_BYTES))
+        try:
+            hello = await self._cluster.ask(connection, apis.OPERATOR_HELLO, asking.hello())
+        except UnsupportedFeatureError:
+            return  # it asks for none
+        assert isinstance(hello, OperatorHelloResponse)
+        await self._cluster.ask(connection, apis.OPERATOR_PROVE, asking.check(hello))
 
     async def recover_cluster(
         self,
@@ -365,6 +397,7 @@ class AsyncAdmin(AsyncGroupAdmin, AdminBase):
                 connection = await cluster.any_connection()
             else:
                 connection = await cluster.connection_to(parse_bootstrap(broker)[0])
+            await self._prove(connection)
             return await cluster.ask(
                 connection, apis.RECOVER_CLUSTER, request, timeout_ms=_RECOVER_TIMEOUT_MS
             )

@@ -21,10 +21,12 @@ def handle_describe(context: BrokerContext, request: Request, reply: Reply) -> N
 
 def handle_transfer_leader(context: BrokerContext, request: Request, reply: Reply) -> None:
     message = cast(TransferLeaderRequest, request.message)
+    context.check_operator(reply.connection, "transfer_leader")
     context.administration.submit(lambda: context.operations.transfer_leader(message), reply)
 
 
 def handle_recover(context: BrokerContext, request: Request, reply: Reply) -> None:
     message = cast(RecoverClusterRequest, request.message)
+    context.check_operator(reply.connection, "recover_cluster")
     # Not behind changes that wait for the very majority that is gone.
     context.administration.submit_at_once(lambda: context.operations.recover(message), reply)

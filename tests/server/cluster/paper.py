@@ -238,6 +238,8 @@ class PaperConnection:
     def __init__(self) -> None:
         self.is_closed = False
         self.may_answer_at_length = True
+        self.is_operator = False
+        self.peer_identity: object = None
         self.ready: list[Callable[[], None]] = []
 
     def when_writable(self, ready: Callable[[], None]) -> None:

@@ -47,7 +47,11 @@ class Asking:
         self.operations = PaperOperations(s.loop)
         self.context = cast(
             BrokerContext,
-            SimpleNamespace(operations=self.operations, administration=Administration(s.loop)),
+            SimpleNamespace(
+                operations=self.operations,
+                administration=Administration(s.loop),
+                check_operator=lambda _connection, _what: None,
+            ),
         )
 
     def ask(self, handler: Any, message: Any) -> PaperReply:

@@ -1,0 +1,40 @@
+"""``operator_hello`` and ``operator_prove``: a client shows that it may change the cluster."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from raftlog.errors import AccessDeniedError, UnsupportedFeatureError
+from raftlog.protocol.connection import Request
+from raftlog.protocol.operator_auth import (
+    Granting,
+    OperatorHelloRequest,
+    OperatorProveRequest,
+    OperatorProveResponse,
+)
+from raftlog.server.context import BrokerContext
+from raftlog.server.reply import Reply
+
+
+def handle_hello(context: BrokerContext, request: Request, reply: Reply) -> None:
+    """Answer the challenge, and give one."""
+    message = cast(OperatorHelloRequest, request.message)
+    secret = context.operator_secret
+    if not secret:
+        raise UnsupportedFeatureError("this broker has no cluster secret, and asks for none")
+    granting = Granting(
+        secret, context.broker_id, context.operations.cluster_id, context.entropy(32)
+    )
+    reply.connection.granting = granting
+    reply.send(granting.answer(message))
+
+
+def handle_prove(_context: BrokerContext, request: Request, reply: Reply) -> None:
+    """If the proof holds, the connection is an operator's from here on."""
+    message = cast(OperatorProveRequest, request.message)
+    granting, reply.connection.granting = reply.connection.granting, None
+    if granting is None:
+        raise AccessDeniedError("operator_prove has to follow an operator_hello, once")
+    granting.check(message)
+    reply.connection.is_operator = True
+    reply.send(OperatorProveResponse())

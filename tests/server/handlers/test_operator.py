@@ -1,0 +1,88 @@
+"""Who may change the cluster: a connection that has proved it, where a secret is asked for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from raftlog.errors import AccessDeniedError, UnsupportedFeatureError
+from raftlog.protocol.connection import Request
+from raftlog.protocol.operator_auth import Asking, OperatorProveRequest, OperatorProveResponse
+from raftlog.protocol.peer import NONCE_BYTES, PROOF_BYTES
+from raftlog.server.context import BrokerContext
+from raftlog.server.handlers import cluster, operator
+from tests.server.cluster.paper import PaperReply
+
+SECRET = b"sesame"
+
+
+class PaperContext:
+    broker_id = 7
+    operations = SimpleNamespace(cluster_id="c")
+    entropy = bytes
+    check_operator = BrokerContext.check_operator
+
+    def __init__(self, secret: bytes) -> None:
+        self.operator_secret = secret
+
+
+class Desk:
+    """A broker, and one connection to it."""
+
+    def __init__(self, secret: bytes = SECRET) -> None:
+        self.connection = SimpleNamespace(granting=None, is_operator=False, peer_identity=None)
+        self.context = cast(BrokerContext, PaperContext(secret))
+
+    def ask(self, handler: Any, message: Any) -> Any:
+        reply = PaperReply(connection=cast(Any, self.connection))
+        handler(self.context, cast(Request, SimpleNamespace(message=message)), reply.as_reply)
+        return reply.answers[0][0]
+
+    def prove(self, secret: bytes = SECRET) -> Any:
+        asking = Asking(secret, b"1" * NONCE_BYTES)
+        hello = self.ask(operator.handle_hello, asking.hello())
+        return self.ask(operator.handle_prove, asking.check(hello))
+
+    def check(self) -> None:
+        self.context.check_operator(cast(Any, self.connection), "recover_cluster")
+
+
+def test_who_proves_it_is_an_operator_from_then_on() -> None:
+    desk = Desk()
+    with pytest.raises(AccessDeniedError, match="recover_cluster changes the cluster"):
+        desk.check()
+    assert desk.prove() == OperatorProveResponse()
+    desk.check()
+
+
+def test_another_secret_makes_no_operator() -> None:
+    desk = Desk()
+    with pytest.raises(AccessDeniedError):
+        desk.prove(b"another")
+    with pytest.raises(AccessDeniedError):
+        desk.ask(operator.handle_prove, OperatorProveRequest(proof=bytes(PROOF_BYTES)))
+    with pytest.raises(AccessDeniedError, match="once"):
+        desk.ask(operator.handle_prove, OperatorProveRequest(proof=bytes(PROOF_BYTES)))
+    with pytest.raises(AccessDeniedError):
+        desk.check()
+
+
+def test_another_broker_needs_no_proof_of_this_kind() -> None:
+    desk = Desk()
+    desk.connection.peer_identity = object()
+    desk.check()
+
+
+def test_without_a_secret_nothing_is_asked() -> None:
+    desk = Desk(b"")
+    desk.check()
+    with pytest.raises(UnsupportedFeatureError, match="asks for none"):
+        desk.prove()
+
+
+@pytest.mark.parametrize("handler", [cluster.handle_recover, cluster.handle_transfer_leader])
+def test_what_changes_the_cluster_is_for_operators(handler: Any) -> None:
+    with pytest.raises(AccessDeniedError, match="is for who knows the cluster's secret"):
+        Desk().ask(handler, None)
