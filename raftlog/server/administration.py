@@ -48,7 +48,12 @@ class NamedTopic(Protocol):
 
 
 class TopicAuthority(Protocol):
-    """Who decides which topics there are: this broker's store, or the cluster."""
+    """Who decides which topics there are: this broker's store, or the cluster.
+
+    ``changes_at_once``: how many changes of one request to begin before the first has ended.
+    """
+
+    changes_at_once: int
 
     async def plan(
         self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
@@ -76,6 +81,13 @@ class Administration:
 
     def submit_at_once(self, operation: Operation, reply: Reply) -> None:
         """The same for what must not wait for others: they may be waiting for it to be done."""
+        self._begin(self._answer(operation, reply))
+
+    def submit_beside(self, operation: Operation, reply: Reply) -> None:
+        """Run ``operation`` now, beside the change whose turn it is, which it has nothing to do
+        with; reply with what it returns or raises.
+        """
+        self._check_room()
         self._begin(self._answer(operation, reply))
 
     def submit(self, operation: Operation, reply: Reply) -> None:
@@ -142,6 +154,8 @@ class Administration:
 
 class LocalTopics:
     """The ``TopicAuthority`` of a broker without others: the one writer of the store's catalog."""
+
+    changes_at_once = 1
 
     def __init__(
         self, store: Store, topics: TopicTable, services: HostServices, worker: Workers

@@ -20,6 +20,9 @@ from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.cluster.partitions import Partitions
 from raftlog.server.consensus_plane import ConsensusPlane
 
+# Commands of one request that are proposed together: they share the cluster group's round trips and
+# syncs, and the elections of new partitions run side by side.
+CHANGES_AT_ONCE: Final = 32
 PRODUCER_ID_BLOCK: Final = 1_000
 LEADERS_TIMEOUT_SECONDS: Final = 5.0
 LEADERS_POLL_SECONDS: Final = 0.01
@@ -31,6 +34,8 @@ class ClusterTopics:
     A change is answered when it is committed and this broker has followed it; for a new topic, when
     its partitions have leaders (or after a while without: clients try again).
     """
+
+    changes_at_once = CHANGES_AT_ONCE
 
     def __init__(
         self,

@@ -27,8 +27,10 @@ from raftlog.replication.partition_state import Accepted
 from raftlog.server.cluster.member import Member
 from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.cluster.node import ClusterNode
+from raftlog.server.cluster.transfers import TransferRate
 from raftlog.server.operations import describe_partitions
 from raftlog.server.topic_table import TopicTable
+from raftlog.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class ClusterOperations:
     def __init__(self, node: ClusterNode, topics: TopicTable) -> None:
         self._node = node
         self._topics = topics
+        self._transfers = TransferRate()
 
     @property
     def cluster_id(self) -> str:
@@ -85,6 +88,8 @@ class ClusterOperations:
         node = self._node
         member = self._member(request.topic, request.partition)
         elect = self._election(member, request.to)
+        now = asyncio.get_running_loop().time()
+        self._transfers.admit(TopicPartition(request.topic, request.partition), now)
         result = await node.plane.propose(member.group_id, elect.encode())
         if not isinstance(result, Accepted):
             raise LeaderNotAvailableError(f"{member}: the partition changed meanwhile; try again")

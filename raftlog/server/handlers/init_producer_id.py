@@ -13,4 +13,4 @@ def handle(context: BrokerContext, request: Request, reply: Reply) -> None:  # n
         producer_id = await context.authority.allocate_producer_id()
         return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
-    context.administration.submit(answer, reply)
+    context.administration.submit_beside(answer, reply)

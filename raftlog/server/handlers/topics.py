@@ -4,6 +4,7 @@ outcome.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Final, TypeVar, cast
 
@@ -55,7 +56,7 @@ def handle_create(context: BrokerContext, request: Request, reply: Reply) -> Non
             config=topic.config,
         )
 
-    _one_by_one(context, reply, message.topics, create, name=lambda topic: topic.name)
+    change_each(context, reply, message.topics, create, name=lambda topic: topic.name)
 
 
 def handle_delete(context: BrokerContext, request: Request, reply: Reply) -> None:
@@ -64,7 +65,7 @@ def handle_delete(context: BrokerContext, request: Request, reply: Reply) -> Non
         return await context.authority.delete(name)
 
     names = cast(DeleteTopicsRequest, request.message).topics
-    _one_by_one(context, reply, names, delete, name=str)
+    change_each(context, reply, names, delete, name=str)
 
 
 def handle_alter(context: BrokerContext, request: Request, reply: Reply) -> None:
@@ -74,7 +75,7 @@ def handle_alter(context: BrokerContext, request: Request, reply: Reply) -> None
         return await context.authority.alter(topic.name, topic.config)
 
     topics = cast(AlterTopicsRequest, request.message).topics
-    _one_by_one(context, reply, topics, alter, name=lambda topic: topic.name)
+    change_each(context, reply, topics, alter, name=lambda topic: topic.name)
 
 
 def handle_add_partitions(context: BrokerContext, request: Request, reply: Reply) -> None:
@@ -83,7 +84,7 @@ def handle_add_partitions(context: BrokerContext, request: Request, reply: Reply
         return await context.authority.add_partitions(topic.name, topic.partitions)
 
     topics = cast(AddPartitionsRequest, request.message).topics
-    _one_by_one(context, reply, topics, extend, name=lambda topic: topic.name)
+    change_each(context, reply, topics, extend, name=lambda topic: topic.name)
 
 
 def handle_describe(context: BrokerContext, request: Request, reply: Reply) -> Steps:
@@ -117,7 +118,7 @@ def _check_paged(message: DescribeTopicsRequest) -> None:
         )
 
 
-def _one_by_one(
+def change_each(
     context: BrokerContext,
     reply: Reply,
     items: Sequence[Item],
@@ -125,18 +126,26 @@ def _one_by_one(
     *,
     name: Callable[[Item], str],
 ) -> None:
-    """Make ``change`` to each item; one that fails does not keep the next from its own outcome."""
+    """Make ``change`` to each item, begun in their order, as many at once as the authority takes.
 
-    async def change_all() -> TopicsResponse:
-        results = []
-        for item in items:
+    One that fails does not keep the next from its own outcome.
+    """
+    room = asyncio.Semaphore(context.authority.changes_at_once)
+
+    async def change_one(item: Item) -> TopicResult:
+        async with room:
             try:
                 topic = await change(item)
             except RaftlogError as error:
-                results.append(TopicResult(name=name(item), failure=Failure.of(error)))
-            else:
-                results.append(TopicResult(name=topic.name, id=topic.id))
-        return TopicsResponse(results=results)
+                return TopicResult(name=name(item), failure=Failure.of(error))
+            return TopicResult(name=topic.name, id=topic.id)
+
+    async def change_all() -> TopicsResponse:
+        if len(items) == 1:
+            return TopicsResponse(results=[await change_one(items[0])])
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(change_one(item)) for item in items]
+        return TopicsResponse(results=[task.result() for task in tasks])
 
     context.administration.submit(change_all, reply)
 

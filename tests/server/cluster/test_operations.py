@@ -9,6 +9,7 @@ import pytest
 from raftlog.errors import (
     InvalidRequestError,
     LeaderNotAvailableError,
+    ThrottledError,
     UnknownPartitionError,
     UnknownTopicError,
 )
@@ -18,6 +19,7 @@ from raftlog.protocol.cluster import (
     TransferLeaderRequest,
 )
 from raftlog.replication.commands import Elect
+from raftlog.server.cluster.transfers import INTERVAL_SECONDS
 from raftlog.testing.simulator.world import World
 from tests.server.cluster.simulated import Cluster, on, operations
 
@@ -89,10 +91,22 @@ def test_leadership_moves_to_who_is_named_or_to_the_next(cluster: Cluster) -> No
     assert answer.leader == to
     cluster.until(lambda: cluster.state(leader).leader_epoch == answer.leader_epoch)
     assert cluster.state(leader).leader == to
+    assert not cluster.world.run_until(lambda: False, limit_s=2 * INTERVAL_SECONDS)
     request = TransferLeaderRequest(topic="t", partition=0)
     answer = on(cluster, 1, operations(cluster, 1).transfer_leader(request))
     assert answer.leader != to
     cluster.send(b"a")
+
+
+def test_leadership_is_not_moved_again_at_once(cluster: Cluster) -> None:
+    cluster.create()
+    leader = cluster.leader(1)
+    asked = operations(cluster, leader)
+    request = TransferLeaderRequest(topic="t", partition=0)
+    answer = on(cluster, leader, asked.transfer_leader(request))
+    cluster.until(lambda: cluster.state(leader).leader_epoch == answer.leader_epoch)
+    with pytest.raises(ThrottledError):
+        on(cluster, leader, asked.transfer_leader(request))
 
 
 @pytest.mark.parametrize(

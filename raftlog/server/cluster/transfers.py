@@ -1,0 +1,44 @@
+"""How often leadership may be moved on request: each move is an election, which clients feel.
+
+Decides by the time that it is given; the transfer itself is ``operations``'s.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from raftlog.errors import ThrottledError
+from raftlog.types import TopicPartition
+
+INTERVAL_SECONDS: Final = 1.0  # between two transfers of one partition
+PER_SECOND: Final = 10.0  # transfers of all partitions, in the long run
+BURST: Final = 20.0  # of them at once, after a while without any
+
+
+class TransferRate:
+    """Of the transfers that one broker is asked for."""
+
+    def __init__(self) -> None:
+        self._last_seconds: dict[TopicPartition, float] = {}  # within the interval
+        self._left = BURST
+        self._counted_seconds = 0.0  # when _left was
+
+    def admit(self, partition: TopicPartition, now: float) -> None:
+        """Count a transfer at ``now`` (seconds, monotonic), or raise ``ThrottledError``."""
+        ended = now - INTERVAL_SECONDS
+        self._last_seconds = {
+            moved: when for moved, when in self._last_seconds.items() if when > ended
+        }
+        if partition in self._last_seconds:
+            raise ThrottledError(
+                f"{partition}: its leadership was moved less than {INTERVAL_SECONDS:g} s ago; try "
+                "again in a moment"
+            )
+        left = min(BURST, self._left + (now - self._counted_seconds) * PER_SECOND)
+        if left < 1:
+            raise ThrottledError(
+                f"leadership is moved {PER_SECOND:g} times a second at most, by one broker; try "
+                "again in a moment"
+            )
+        self._left, self._counted_seconds = left - 1, now
+        self._last_seconds[partition] = now
