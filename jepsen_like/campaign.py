@@ -66,6 +66,7 @@ MIXES: Final[tuple[Mix, ...]] = (
     Mix(name="clocks", nemeses=("clock-jump", "clock-strobe", "clock-bases", "kill")),
     Mix(name="resources", nemeses=("fds", "memory", "cpu")),
     Mix(name="failpoints", nemeses=("crash-at", "slow-disk", "pause-inside"), weight=2),
+    Mix(name="hung disks", nemeses=("hung-disk", "slow-disk", "kill"), weight=2),
     Mix(name="admin", nemeses=("kill", "transfer", "settings"), workload="admin", weight=2),
     Mix(name="admin and netsplit", nemeses=("partition", "kill"), workload="admin"),
     Mix(name="replay", nemeses=("kill", "partition"), workload="replay"),

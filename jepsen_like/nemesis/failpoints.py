@@ -1,4 +1,4 @@
-"""The kinds crash-at (P1), pause-inside (P2), disk-error-at (D5), slow-disk (D8): failpoints.
+"""The kinds crash-at, pause-inside, disk-error-at, slow-disk and hung-disk: failpoints.
 
 Brokers of a cluster with ``Needs.failpoints`` are started with ``environment(failpoint_file(...))``
 and look into that file at every failpoint. What is reported is what the broker noted right before
@@ -28,6 +28,7 @@ from jepsen_like.nemesis.power import (
 from jepsen_like.nemesis.process import draw_partition
 from jepsen_like.plan import Shape
 from jepsen_like.status import ClusterStatus
+from raftlog.config import BrokerConfig
 from raftlog.failpoints import SITES, Hit
 from raftlog.testing.failpoints import FailpointSwitch
 from raftlog.types import TopicPartition
@@ -38,6 +39,8 @@ KINDS: Final[Mapping[str, str]] = {
     "pause-inside": "A leader stands still between having checked that it leads and the append.",
     "slow-disk": "Syncs of records or of the consensus journal take 0.1 s to 30 s; or all syncs "
     "take 50 ms to 500 ms.",
+    "hung-disk": "Syncs of records, of the consensus journal or of everything do not end: a disk "
+    "that hangs, and is reset in the end.",
     "disk-error-at": "One write, sync or read of a broker's fails with EIO.",
 }
 NO_FAILPOINTS: Final = "these brokers were not started with failpoints"
@@ -105,6 +108,10 @@ INSIDE_S: Final = (5.0, 20.0)
 SYNC_S: Final = (0.1, 30.0)
 EVERY_SYNC: Final = "stall(0.05..0.5)"
 EVERY_SYNC_HOLD_S: Final = (3.0, 15.0)
+HUNG: Final = ("segment.sync.before", "journal.sync.before", "*.sync.before")
+HUNG_S: Final = 300.0  # longer than any run's faults
+HUNG_HOLD_S: Final = (8.0, 25.0)
+STALL_S: Final = BrokerConfig().disk_stall_timeout_ms / 1_000 - 1  # a sync may be slow besides
 BEGIN_S: Final = 2.0  # for which ``begin`` waits for a hit
 GONE_S: Final = 2.0  # for a process that has killed itself, or ends by an error, to be gone
 LOOK_S: Final = 0.02
@@ -186,6 +193,7 @@ class FailpointsNemesis:
             "crash-at": _draw_crash,
             "pause-inside": _draw_pause,
             "slow-disk": _draw_slow,
+            "hung-disk": _draw_hung,
             "disk-error-at": _draw_error,
         }
         return draws[kind](random, shape)
@@ -199,7 +207,7 @@ class FailpointsNemesis:
         self._number += 1
         armed = _Armed(fault, target, f"{fault.args['rule']} # fault {self._number}")
         self._armed.append(armed)  # first: what fails half-way is undone too
-        if _is_deadly(fault):
+        if _may_end(fault):
             self._ended.append(target)
             self._cluster.expect_exit([target])
         if fault.lossy:
@@ -248,6 +256,7 @@ class FailpointsNemesis:
         effect = self._look(armed, 0.0)
         self._armed.remove(armed)
         self._rearm(armed.target)
+        self._reset([armed])
         seen = dict(effect.seen)
         started = self._start([armed.target])
         if fault.lossy:
@@ -262,8 +271,14 @@ class FailpointsNemesis:
         targets = {each.target for each in armed}
         for target in targets:
             self._rearm(target)
+        self._reset(armed)
         self._start(targets | set(self._ended))
         self._ledger.returned({each.target for each in armed if each.fault.lossy})
+
+    def _reset(self, armed: Collection[_Armed]) -> None:
+        """Threads in a disk that hangs are stuck there, whatever is in force from now on."""
+        hung = {each.target for each in armed if each.fault.kind == "hung-disk"}
+        self._cluster.kill(sorted(hung & self._cluster.up()))
 
     def _start(self, targets: Collection[int]) -> Effect:
         """Start those that faults of this nemesis may have ended."""
@@ -292,6 +307,11 @@ class FailpointsNemesis:
 def _is_deadly(fault: FaultPlan) -> bool:
     """Whether the broker may end by it: a failed sync ends it by design (S30)."""
     return fault.kind in ("crash-at", "disk-error-at")
+
+
+def _may_end(fault: FaultPlan) -> bool:
+    """Whether the broker may end by it, sooner or later."""
+    return _is_deadly(fault) or bool(fault.args.get("ends"))
 
 
 # -- drawing ---------------------------------------------------------------------------------------
@@ -361,19 +381,31 @@ def _draw_slow(random: Random, shape: Shape) -> FaultPlan:
     """Where a sync takes long, what waits for it does as well: writes may stop for that time."""
     if random.random() < 0.5:
         rule, hold_s = f"*.sync.before={EVERY_SYNC}", random.uniform(*EVERY_SYNC_HOLD_S)
-        expects = expectation(shape, 0)
+        expects, ends = expectation(shape, 0), False
     else:
         site = random.choice(("segment.sync.before", "journal.sync.before"))
         low, high = map(math.log, SYNC_S)
         seconds = math.exp(random.uniform(low, high))
         rule, hold_s = f"{site}=stall({seconds:.3f})@{_skip(random)}x1", seconds + BEGIN_S
-        expects = "outage"
+        # A broker whose journal waits for so long ends, if others can go on.
+        expects, ends = "outage", site.startswith("journal") and seconds > STALL_S
     return FaultPlan(
         kind="slow-disk",
         targets=_one(random, shape),
-        args={"rule": rule},
+        args={"rule": rule, "ends": ends},
         hold_s=hold_s,
         expects=expects,
+    )
+
+
+def _draw_hung(random: Random, shape: Shape) -> FaultPlan:
+    """The broker hands over, or ends, after some seconds: no longer may writes stop."""
+    return FaultPlan(
+        kind="hung-disk",
+        targets=_one(random, shape),
+        args={"rule": f"{random.choice(HUNG)}=stall({HUNG_S:g})@{_skip(random)}", "ends": True},
+        hold_s=random.uniform(*HUNG_HOLD_S),
+        expects=expectation(shape, 1),
     )
 
 

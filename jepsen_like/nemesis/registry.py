@@ -44,7 +44,7 @@ HOMES: Final[tuple[Home, ...]] = (
     Home(DisksNemesis, ("disk-full", "read-only", "disk-error"), ("loop_disks",)),
     Home(
         FailpointsNemesis,
-        ("crash-at", "slow-disk", "pause-inside", "disk-error-at"),
+        ("crash-at", "slow-disk", "hung-disk", "pause-inside", "disk-error-at"),
         ("failpoints",),
     ),
     Home(DamageNemesis, ("corrupt", "truncate", "rollback")),
@@ -64,7 +64,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "process": ("kill", "storm", "pause"),
     "network": ("partition", "one-way", "slow-link"),
     "links": ("link-delay", "link-stall", "link-reset", "link-garble", "link-late"),
-    "disk": ("disk-full", "read-only", "disk-error", "slow-disk", "disk-error-at"),
+    "disk": ("disk-full", "read-only", "disk-error", "slow-disk", "hung-disk", "disk-error-at"),
     "damage": ("corrupt", "truncate", "rollback"),
     "losses": ("wipe", "swap-disks", "old-backup"),
     "clocks": ("clock-jump", "clock-strobe", "clock-bases"),

@@ -118,7 +118,11 @@ def test_draws_are_rules_that_a_broker_takes(kind: str, tmp_path: Path) -> None:
     drawn = [nemesis.draw(kind, Random(seed), SHAPE) for seed in range(200)]
     assert drawn == [nemesis.draw(kind, Random(seed), SHAPE) for seed in range(200)]
     rules = [parse(plan.args["rule"], sites=SITES)[0] for plan in drawn]
-    assert len({rule.site for rule in rules}) > {"pause-inside": 0, "slow-disk": 2}.get(kind, 6)
+    assert len({rule.site for rule in rules}) > {
+        "pause-inside": 0,
+        "slow-disk": 2,
+        "hung-disk": 2,
+    }.get(kind, 6)
     for plan in drawn:
         assert plan.kind == kind
         assert 0 < plan.hold_s < 60
@@ -141,7 +145,7 @@ def test_a_lone_broker_that_dies_is_an_outage(tmp_path: Path) -> None:
 
 def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
     cluster, nemesis = made(tmp_path)
-    assert [nemesis.why_not(kind) for kind in KINDS] == [""] * 4
+    assert [nemesis.why_not(kind) for kind in KINDS] == [""] * len(KINDS)
     assert nemesis.why_not("kill")
     cluster.needs = Needs()
     assert "without" in nemesis.why_not("crash-at") or "not started" in nemesis.why_not("crash-at")
@@ -209,6 +213,21 @@ def test_a_crash_while_recovering_kills_and_starts_first(tmp_path: Path) -> None
         "spawn 2, armed: ['journal.read.before=crash # fault 1']",
         "start 2, armed: []",
     ]
+
+
+def test_a_broker_whose_disk_hangs_may_end_and_is_reset(tmp_path: Path) -> None:
+    cluster, nemesis = made(tmp_path, lambda cluster: cluster.come_by(2, "segment.sync.before"))
+    rule = "segment.sync.before=stall(300)"
+    for undo in ("end", "heal"):
+        cluster.told.clear()
+        fault = FaultPlan(kind="hung-disk", targets=(2,), args={"rule": rule, "ends": True})
+        nemesis.begin(fault)
+        assert cluster.told == ["may end: [2]"]
+        if undo == "end":
+            nemesis.end(fault)
+        else:
+            nemesis.heal()
+        assert cluster.told == ["may end: [2]", "kill 2", "start 2, armed: []"]
 
 
 def test_two_faults_of_one_broker_are_switched_apart(tmp_path: Path) -> None:
