@@ -106,6 +106,14 @@ PRODUCER_BATCHES_REMEMBERED: Final = (
     5  # Kafka's: bounds an idempotent producer's requests in flight
 )
 
+# -- clocks (``replication.trusted_time``) ---------------------------------------------------------
+CLOCK_STEP_MS: Final = 60_000  # clocks that differ by more do not agree
+CLOCK_SLEW: Final = 0.05  # of the time that passes: how fast smaller differences are followed
+CLOCK_SETTLE_S: Final = 600.0  # for so long a step is agreed on before it is followed
+CLOCK_SAMPLE_S_MAX: Final = 30.0  # age of what a peer's clock is known by
+CLOCK_ROUND_TRIP_S_MAX: Final = 10.0  # of the request that brought it
+CLOCK_SAVE_S: Final = 60.0  # between two times that are saved for the next start
+
 # -- clients ---------------------------------------------------------------------------------------
 PRODUCER_BATCH_BYTES_MAX: Final = 12 * MIB  # the highest batch_bytes_max that a producer may have
 CLIENT_WRITE_BYTES_MAX: Final = 4 * MIB  # written to a connection and not yet taken by the system

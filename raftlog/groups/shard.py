@@ -6,7 +6,7 @@ was read meanwhile. If they cannot be committed, the shard is thrown away, and t
 makes its own from the log.
 
 Pure: time is an argument. ``now`` is in monotonic seconds (sessions, deadlines), ``now_ms`` the
-wall clock's milliseconds (commit times, and how long offsets are kept).
+wall clock's milliseconds (commit times). What expires has a time of its own, ``expiry_ms``.
 """
 
 from __future__ import annotations
@@ -348,9 +348,10 @@ class GroupShard:
         """When ``tick`` is to be called, in monotonic seconds; None: no need. May be too early."""
         return self._timers.next_at
 
-    def tick(self, *, now: float, now_ms: int) -> Step[None]:
+    def tick(self, *, now: float, now_ms: int, expiry_ms: int | None) -> Step[None]:
         """End what is over: sessions, times to give partitions up, what was kept long enough.
 
+        ``expiry_ms``: the time by which offsets expire; None: it is not known, and none expires.
         It does a bounded amount of work: if ``deadline`` is past still, call it again.
         """
         at = self._timers.next_at
@@ -370,7 +371,7 @@ class GroupShard:
                     touched[name] = group
             elif group.timer == at:
                 group.timer = math.inf
-                records += self._tidy(group, now=now, now_ms=now_ms)
+                records += self._tidy(group, now=now, expiry_ms=expiry_ms)
                 touched[name] = group
                 if name not in self._groups:
                     del touched[name]
@@ -444,16 +445,16 @@ class GroupShard:
         self._watch(group, frozenset())
         return group.tombstones()
 
-    def _tidy(self, group: Group, *, now: float, now_ms: int) -> Sequence[GroupRecord]:
+    def _tidy(self, group: Group, *, now: float, expiry_ms: int | None) -> Sequence[GroupRecord]:
         """What a group need not keep any longer; maybe itself."""
         group.forget_former(now=now)
-        if group.empty_since_ms is None:
+        if group.empty_since_ms is None or expiry_ms is None:
             return ()
         retention_ms = self._world.settings.offsets_retention_ms
-        if group.empty_since_ms + retention_ms <= now_ms:
-            old = group.offsets.committed_before(now_ms - retention_ms + 1)
+        if group.empty_since_ms + retention_ms <= expiry_ms:
+            old = group.offsets.committed_before(expiry_ms - retention_ms + 1)
             group.forget_offsets(old[:TICK_RECORDS_MAX])
-        if group.offsets.count or group.empty_since_ms + self._check_ms > now_ms:
+        if group.offsets.count or group.empty_since_ms + self._check_ms > expiry_ms:
             return ()
         return (*group.take_records(), *self._drop(group))
 

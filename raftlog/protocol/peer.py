@@ -96,7 +96,9 @@ class PeerPingRequest(Message):
 
 
 class PeerPingResponse(Message):
-    """Given at once, by a broker that is alive."""
+    """Given at once, by a broker that is alive. ``wall_ms``: its machine's clock; -1: unknown."""
+
+    wall_ms: Annotated[int, Meta(ge=-1, le=limits.TIMESTAMP_MS_MAX)] = -1
 
 
 def check_envelope(attachment: memoryview) -> memoryview:

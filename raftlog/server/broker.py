@@ -27,6 +27,7 @@ from raftlog.errors import (
     StorageFailedError,
 )
 from raftlog.server.administration import Administration, LocalTopics, quiet
+from raftlog.server.broker_clock import UPDATE_SECONDS, BrokerClock
 from raftlog.server.budgets import ResponseBudget
 from raftlog.server.cluster.node import ClusterNode, ClusterServices
 from raftlog.server.cluster.operations import ClusterOperations
@@ -136,7 +137,7 @@ class Broker:
         self,
         config: BrokerConfig,
         store: Store,
-        clock: Clock,
+        clock: BrokerClock,
         workers: BrokerWorkers,
         on_fatal: OnFatal,
         *,
@@ -195,6 +196,7 @@ class Broker:
             self._join_cluster(journal, services, surroundings)
         begin_to_coordinate(self.context)
         self.housekeeping = self._keep_house(surroundings)
+        self._time_keeping = loop.create_task(self._keep_time())
         self._disk_watch.start(
             on_logs_hung=self._logs_hang, while_journal_hangs=self._journal_hangs
         )
@@ -214,6 +216,26 @@ class Broker:
         return Housekeeping(
             context.config, context.loop, hosts, context.verifier, compactor, self._save_copies
         )
+
+    async def _keep_time(self) -> None:
+        """Compare the clocks again and again; save the trusted time now and then."""
+        loop, clock = self.context.loop, self.context.clock
+        save_at = loop.time() + limits.CLOCK_SAVE_S
+        while True:
+            await asyncio.sleep(UPDATE_SECONDS)
+            clock.update()
+            if loop.time() >= save_at:
+                save_at = loop.time() + limits.CLOCK_SAVE_S
+                await self._save_time()
+
+    async def _save_time(self) -> None:
+        deletion_ms = self.context.clock.deletion_ms()
+        if deletion_ms is None:
+            return
+        try:
+            await self._workers.admin.run(partial(self._store.save_time, deletion_ms))
+        except StorageFailedError as error:
+            self._fail(error)
 
     def _join_cluster(
         self, journal: Journal, services: HostServices, surroundings: Surroundings
@@ -297,8 +319,20 @@ class Broker:
         except BaseException:
             workers.stop()
             raise
+        broker_clock = BrokerClock(
+            clock,
+            broker_id=store.identity.broker_id,
+            voters=[voter.id for voter in config.voters],
+            saved_ms=store.saved_time_ms,
+        )
         broker = cls(
-            config, store, clock, workers, on_fatal, journal=journal, surroundings=surroundings
+            config,
+            store,
+            broker_clock,
+            workers,
+            on_fatal,
+            journal=journal,
+            surroundings=surroundings,
         )
         await broker._listen(listening)
         if broker.context.cluster is not None:
@@ -327,6 +361,7 @@ class Broker:
         for server in self._servers:
             server.close()
         await self.housekeeping.stop()
+        self._time_keeping.cancel()
         context.purgatory.expire_all()
         await context.coordinator.stop()
         await self.connections.drain(seconds_max=max(0.0, deadline - loop.time()))
@@ -340,6 +375,7 @@ class Broker:
         try:
             if self.failure is not None:
                 raise self.failure
+            await self._save_time()
             await self._workers.admin.run(self._store.close)
         except StorageFailedError:
             self._store.abandon()

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from raftlog.clock import Clock
 from raftlog.config import BrokerConfig
 from raftlog.disk import NO_ROOM
 from raftlog.errors import (
@@ -18,11 +17,12 @@ from raftlog.errors import (
     DiskFullError,
     StorageFailedError,
 )
+from raftlog.server.broker_clock import BrokerClock
 from raftlog.server.log_compaction import Pace, Pass, Terms
 from raftlog.server.replica_host import PartitionHost
 from raftlog.server.verifying import Verifier
 from raftlog.server.workers import Workers
-from raftlog.types import TopicPartition
+from raftlog.types import TimestampMs, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Compactor:
         hosts: Callable[[], Sequence[PartitionHost]],
         workers: Workers,
         *,
-        clock: Clock,
+        clock: BrokerClock,
         entropy: Callable[[int], bytes],
         verifier: Verifier,
         on_failed: Callable[[StorageFailedError], None],
@@ -55,7 +55,11 @@ class Compactor:
         self._put_off: set[TopicPartition] = set()  # for want of room, as the log was told
 
     async def step(self) -> None:
-        """Compact what is due. What fails is left alone until the next step."""
+        """Compact what is due. What fails is left alone until the next step. Nothing is due while
+        the time is not known for sure: tombstones would go too early.
+        """
+        if self._clock.deletion_ms() is None:
+            return
         left_out: set[PartitionHost] = set()
         while (host := await self._dirtiest(left_out)) is not None:
             if not await self._compact(host):
@@ -74,11 +78,16 @@ class Compactor:
                 await asyncio.sleep(0)
         return found
 
+    def _now_ms(self) -> TimestampMs:
+        now_ms = self._clock.deletion_ms()
+        assert now_ms is not None, "a time that is known stays known"
+        return now_ms
+
     def _dirty_ratio(self, host: PartitionHost) -> float:
         """Of a log that is due; else 0."""
         try:
             return host.log.dirty_ratio(
-                now_ms=self._clock.wall_ms(),
+                now_ms=self._now_ms(),
                 high_watermark=host.high_watermark,
                 tombstones_kept_from=host.tombstones_kept_from,
             )
@@ -97,7 +106,7 @@ class Compactor:
         log = host.log
         known = log.damage
         terms = Terms(
-            now_ms=self._clock.wall_ms(),
+            now_ms=self._now_ms(),
             chance_seed=int.from_bytes(self._entropy(8)),
             memory_bytes=self._memory_bytes,
         )
@@ -132,7 +141,7 @@ class Compactor:
             status.last.bytes_before,
             status.last.bytes_after,
             status.last.records_removed,
-            (self._clock.wall_ms() - status.last.began_ms) / 1_000,
+            (self._now_ms() - status.last.began_ms) / 1_000,
         )
 
     def _failed(self, host: PartitionHost, error: Exception) -> None:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
-from raftlog.clock import Clock
 from raftlog.config import BrokerConfig
 from raftlog.config.address import Address
 from raftlog.errors import AccessDeniedError, UnsupportedFeatureError
 from raftlog.protocol.metadata import BrokerInfo
 from raftlog.server.administration import Administration, TopicAuthority
+from raftlog.server.broker_clock import BrokerClock
 from raftlog.server.budgets import ResponseBudget
 from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.connection import Connection
@@ -32,7 +32,7 @@ class BrokerContext:
     """Lives as long as the broker; used on its event loop only."""
 
     config: BrokerConfig
-    clock: Clock
+    clock: BrokerClock
     loop: AbstractEventLoop
     broker_id: int
     topics: TopicTable

@@ -65,8 +65,9 @@ class Drops:
 
         self._commit.between_syncs(drop)
 
-    def apply_retention(self, *, now_ms: int, high_watermark: Offset) -> None:
-        """Drop what the topic's retention no longer keeps. Called between syncs."""
+    def apply_retention(self, *, now_ms: int | None, high_watermark: Offset) -> None:
+        """Drop what the topic's retention no longer keeps. Called between syncs. ``now_ms``: see
+        ``Log.apply_retention``."""
         self._run(
             lambda: self._log.apply_retention(now_ms=now_ms, high_watermark=high_watermark),
             _ignore,

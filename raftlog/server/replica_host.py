@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from raftlog.clock import Clock
 from raftlog.config.keys import INT64_MAX
 from raftlog.errors import (
     CommitUnknownError,
@@ -31,6 +30,7 @@ from raftlog.errors import (
 from raftlog.record import BatchHeader
 from raftlog.replication.leadership import Leadership
 from raftlog.replication.partition_state import PartitionState, state_alone
+from raftlog.server.broker_clock import BrokerClock
 from raftlog.server.disk_watch import DiskWatch
 from raftlog.server.drops import Drops
 from raftlog.server.fencing import check_epoch
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 class HostServices:
     """What a broker lends to all its hosts."""
 
-    clock: Clock
+    clock: BrokerClock
     loop: AbstractEventLoop
     sync_workers: Workers
     disk: DiskWatch
@@ -535,10 +535,12 @@ class PartitionHost:
         def retire() -> None:
             if self.closed is not None:
                 return
-            now_ms = self._services.clock.wall_ms()
+            clock = self._services.clock
             if self.leadership is not None:
-                self._drops.apply_retention(now_ms=now_ms, high_watermark=self._high_watermark)
-            if self._drops.roll_if_due(now_ms=now_ms):
+                self._drops.apply_retention(
+                    now_ms=clock.deletion_ms(), high_watermark=self._high_watermark
+                )
+            if self._drops.roll_if_due(now_ms=clock.wall_ms()):
                 self._commit.request()
 
         self._commit.between_syncs(retire)

@@ -26,10 +26,16 @@ class LogCutting(LogCompacting):
 
     # -- old records -------------------------------------------------------------------------------
 
-    def apply_retention(self, *, now_ms: TimestampMs, high_watermark: Offset) -> DropTicket | None:
+    def apply_retention(
+        self, *, now_ms: TimestampMs | None, high_watermark: Offset
+    ) -> DropTicket | None:
         """Drop what retention.ms and retention.bytes no longer keep, if cleanup.policy has them
-        apply, and what lies below the log start; run the ticket, if any."""
-        self.producers.expire(now_ms=now_ms)
+        apply, and what lies below the log start; run the ticket, if any.
+
+        ``now_ms``: None while the time is not known for sure; then nothing expires by age.
+        """
+        if now_ms is not None:
+            self.producers.expire(now_ms=now_ms)
         if self._ticket is not None or not self._is_writable:
             return None
         count = retention.expired(

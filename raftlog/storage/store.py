@@ -28,14 +28,14 @@ from raftlog.errors import (
     RaftlogError,
     UnknownPartitionError,
 )
-from raftlog.storage import clean_mark, quarantine
+from raftlog.storage import clean_mark, clock_file, quarantine
 from raftlog.storage.catalog import Catalog, Dropping, Topic
 from raftlog.storage.copies import Copies
 from raftlog.storage.faults import storage_error
 from raftlog.storage.identity import Identity, IdentityFile
 from raftlog.storage.log import Log
 from raftlog.storage.topic_logs import TopicLogs
-from raftlog.types import TopicPartition, check_topic_name
+from raftlog.types import TimestampMs, TopicPartition, check_topic_name
 
 JOURNAL_NAME: Final = "consensus.journal"
 
@@ -62,6 +62,7 @@ class Store:
         # Whether the process before this one closed the store: with flush.policy=os, only then is
         # everything that it acknowledged still here. True for a new directory.
         self.was_clean = identity_file.is_new
+        self.saved_time_ms: TimestampMs | None = None  # the last that ``save_time`` was given
         self._disk = disk
         self._lock = lock
         self._identity_file = identity_file
@@ -100,6 +101,7 @@ class Store:
                 # A process that was killed may have renamed a file just read, and not synced that.
                 disk.sync_dir(directory)
                 store._open_logs()
+                store.saved_time_ms = clock_file.read(disk, directory)
                 clean = clean_mark.take(disk, directory, directory_id=identity.directory_id)
                 store.was_clean |= clean
             except DamagedLogError as error:
@@ -148,6 +150,16 @@ class Store:
         Any thread may call. Raises ``OSError``.
         """
         self._disk.reserve(self.journal_path, size)
+
+    def save_time(self, deletion_ms: TimestampMs) -> None:
+        """Save the time by which the broker deletes, durably (``clock_file``). Any thread may call.
+
+        Raises ``StorageFailedError``.
+        """
+        try:
+            clock_file.write(self._disk, self.directory, deletion_ms)
+        except OSError as error:
+            raise storage_error("saving the time", error) from error
 
     def adopt_cluster_id(self, cluster_id: str) -> None:
         """Make this directory that cluster's, durably, if it is nobody's yet: a broker joins.

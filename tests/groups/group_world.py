@@ -234,7 +234,7 @@ class World:
     def tick(self) -> None:
         deadline = self.shard.deadline()
         while deadline is not None and deadline <= self.now:
-            self._take(self.shard.tick(now=self.now, now_ms=self.now_ms))
+            self._take(self.shard.tick(now=self.now, now_ms=self.now_ms, expiry_ms=self.now_ms))
             deadline = self.shard.deadline()
 
     def set_topics(self) -> None:

@@ -179,7 +179,7 @@ class Scene:
         end = self.now + seconds
         while (at := self.shard.deadline()) is not None and at <= end:
             self.now = max(self.now, at)
-            self.take(self.shard.tick(now=self.now, now_ms=self.now_ms))
+            self.take(self.shard.tick(now=self.now, now_ms=self.now_ms, expiry_ms=self.now_ms))
         self.now = end
 
     def set_topics(self, counts: Mapping[str, int] | None = None, **infos: TopicInfo) -> None:

@@ -75,7 +75,7 @@ def test_until_the_log_is_read_nobody_is_served(operation: Any) -> None:
     with pytest.raises(CoordinatorLoadingError, match="try again in a moment"):
         operation(shard)
     assert shard.deadline() is None
-    assert shard.tick(now=0.0, now_ms=0).records == ()
+    assert shard.tick(now=0.0, now_ms=0, expiry_ms=0).records == ()
 
 
 def behind() -> tuple[Scene, GroupShard]:
@@ -246,7 +246,7 @@ def test_a_coordinator_that_stood_still_hears_everybody_first() -> None:
     scene.join("m2")
     scene.settle()
     scene.now += 60
-    scene.take(scene.shard.tick(now=scene.now, now_ms=scene.now_ms))
+    scene.take(scene.shard.tick(now=scene.now, now_ms=scene.now_ms, expiry_ms=scene.now_ms))
     assert len(scene.members) == 2
     scene.beat("m1")
     scene.after(2.1)
@@ -279,6 +279,16 @@ def test_offsets_go_when_the_group_has_been_empty_for_long_enough() -> None:
     assert scene.offset("t", 0) == -1
     assert scene.shard.list() == []
     assert groups_of(replayed(scene.log, scene.settings)) == {}
+
+
+def test_no_offset_goes_while_the_time_is_not_known_for_sure() -> None:
+    scene = Scene(offsets_retention_ms=100_000)
+    scene.commit(None, ("t", 0))
+    shard, late_ms = scene.shard, scene.now_ms + 1_000_000
+    for expiry_ms, records in ((None, 0), (scene.now_ms + 99_000, 0), (late_ms, 2)):
+        scene.now += 100
+        step = shard.tick(now=scene.now, now_ms=late_ms, expiry_ms=expiry_ms)
+        assert len(step.records) == records
 
 
 def test_a_commit_of_nobody_keeps_its_offset_for_as_long_again() -> None:

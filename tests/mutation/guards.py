@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.mutation import (
     guards_bounds,
+    guards_clocks,
     guards_cluster,
     guards_compacting,
     guards_compaction,
@@ -45,6 +46,7 @@ GUARDS: Final[tuple[Guard, ...]] = (
     *guards_consumer_groups.GUARDS,
     *guards_compacting.GUARDS,
     *guards_coordinator.GUARDS,
+    *guards_clocks.GUARDS,
     *guards_producers.GUARDS,
     *guards_bounds.GUARDS,
 )

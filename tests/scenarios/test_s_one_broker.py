@@ -26,6 +26,7 @@ from raftlog.errors import (
 )
 from raftlog.record import validate
 from raftlog.replication.partition_state import PartitionState, initial_state
+from raftlog.server.broker_clock import BrokerClock
 from raftlog.server.disk_watch import DiskWatch
 from raftlog.server.replica_host import HostServices, PartitionHost
 from raftlog.server.workers import Workers
@@ -61,7 +62,7 @@ class Leader:
         self.workers = Workers(loop, count=1, name="test")
         self.failures: list[StorageFailedError] = []
         services = HostServices(
-            clock=FakeClock(),
+            clock=BrokerClock(FakeClock()),
             loop=loop,
             sync_workers=self.workers,
             disk=DiskWatch(loop, sync=self.workers, journal=self.workers, timeout_s=5.0),

@@ -19,6 +19,7 @@ from raftlog.errors import (
     RaftlogError,
     StorageFailedError,
 )
+from raftlog.server.broker_clock import BrokerClock
 from raftlog.server.compacting import Compactor
 from raftlog.server.log_compaction import Finished, Pass, Terms
 from raftlog.server.metrics import Counters
@@ -58,9 +59,9 @@ class PaperLog:
         self.compaction = CompactionStatus(0, 0, False, None)
         self.directory = "/logs/1"
 
-    def dirty_ratio(self, *, now_ms: int, high_watermark: int) -> float:
+    def dirty_ratio(self, *, now_ms: int, high_watermark: int, tombstones_kept_from: int) -> float:
         assert now_ms > 0
-        assert high_watermark == 50
+        assert (high_watermark, tombstones_kept_from) == (50, 30)
         return self.ratio
 
 
@@ -80,19 +81,22 @@ class PaperHost:
         self.compaction = PaperCompaction(self)
         self.closed: RaftlogError | None = None
         self.high_watermark = 50
+        self.tombstones_kept_from = 30
 
 
 damaged: list[Any] = []
 
 
-def compactor(s: Scene, hosts: list[Any], **settings: str) -> Compactor:
+def compactor(
+    s: Scene, hosts: list[Any], clock: BrokerClock | None = None, **settings: str
+) -> Compactor:
     damaged.clear()
     config = BrokerConfig.from_text({name.replace("_", "."): v for name, v in settings.items()})
     return Compactor(
         config,
         lambda: hosts,
         s.workers,
-        clock=s.services.clock,
+        clock=clock or s.services.clock,
         entropy=lambda count: b"\x01" * count,
         verifier=Verifier(Counters(), on_damage=damaged.append),
         on_failed=s.failures.append,
@@ -110,6 +114,7 @@ def test_the_dirtiest_comes_first_and_each_as_long_as_it_is_due() -> None:
         assert order == [1, 3, 0]
         (begun,) = hosts[1].compaction.begun
         assert begun["high_watermark"]() == 50
+        assert begun["tombstones_kept_from"]() == 30
         assert begun["terms"].memory_bytes == BrokerConfig().log_cleaner_dedupe_buffer_size
         assert begun["terms"].chance_seed == int.from_bytes(b"\x01" * 8)
 
@@ -126,6 +131,20 @@ def test_only_compacted_topics_are_compacted_from_when_they_are() -> None:
         hosts[0].log.config = TopicConfig(cleanup_policy="compact")  # as `topic alter` does
         await c.step()
         assert order == [1, 2, 0]
+
+    of(test)
+
+
+def test_nothing_is_compacted_while_the_time_is_unknown() -> None:
+    async def test(s: Scene, order: list[int]) -> None:
+        clock = BrokerClock(s.services.clock.machine, broker_id=1, voters=[1, 2, 3])
+        c = compactor(s, [PaperHost(0, order)], clock)
+        await c.step()
+        assert order == []
+        clock.on_peer(2, clock.wall_ms(), 0.0)
+        clock.update()
+        await c.step()
+        assert order == [0]
 
     of(test)
 

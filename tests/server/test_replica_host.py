@@ -24,6 +24,7 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.record import validate
+from raftlog.server.broker_clock import BrokerClock
 from raftlog.server.disk_watch import DiskWatch
 from raftlog.server.replica_host import HostServices, PartitionHost
 from raftlog.server.workers import Workers
@@ -45,7 +46,7 @@ class Scene:
         self.workers = Workers(loop, count=2, name="test")
         self.watch = DiskWatch(loop, sync=self.workers, journal=self.workers, timeout_s=5.0)
         services = HostServices(
-            clock=FakeClock(),
+            clock=BrokerClock(FakeClock()),
             loop=loop,
             sync_workers=self.workers,
             disk=self.watch,

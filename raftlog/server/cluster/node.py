@@ -189,6 +189,7 @@ class ClusterNode:
             on_down=self._peer_down,
             on_refused=self._refused,
             broker_epoch=self._broker_epoch,
+            on_clock=self._services.host.clock.on_peer,
         )
 
     def _make_peering(self, secret: bytes) -> Peering:
@@ -198,6 +199,7 @@ class ClusterNode:
             nonce=self._nonce,
             registry=self._registry,
             receive=self.plane.receive,
+            wall_ms=self._services.host.clock.machine.wall_ms,
             on_refused=self._refused,
         )
 

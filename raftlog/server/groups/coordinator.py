@@ -13,7 +13,6 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
-from raftlog.clock import Clock
 from raftlog.errors import (
     BrokerUnavailableError,
     NotCoordinatorError,
@@ -21,6 +20,7 @@ from raftlog.errors import (
 )
 from raftlog.groups import GroupShard, partition_of_group
 from raftlog.groups.values import Topics
+from raftlog.server.broker_clock import BrokerClock
 from raftlog.server.groups.shards import LedShard, ShardServices
 from raftlog.server.groups.topic_source import TopicSource
 from raftlog.server.replica_host import PartitionHost
@@ -39,7 +39,7 @@ class CoordinatorServices:
     """What the coordinator needs of its broker."""
 
     loop: asyncio.AbstractEventLoop
-    clock: Clock
+    clock: BrokerClock
     topics: TopicTable
     source: TopicSource
     new_groups: Callable[[], GroupShard]

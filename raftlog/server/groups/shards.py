@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from raftlog import limits
-from raftlog.clock import Clock
 from raftlog.errors import (
     CommitUnknownError,
     CoordinatorLoadingError,
@@ -29,6 +28,7 @@ from raftlog.errors import (
 from raftlog.groups import JOIN_EPOCH, Beat, GroupShard, Heartbeat, Step
 from raftlog.groups.values import Topics
 from raftlog.record import parse_header
+from raftlog.server.broker_clock import BrokerClock
 from raftlog.server.groups.answering import Answers, Failed, not_coordinator
 from raftlog.server.groups.loading import load
 from raftlog.server.groups.parking import MemberKey, ParkedHeartbeats
@@ -56,7 +56,7 @@ class ShardServices:
     """What a broker lends to all its shards."""
 
     loop: asyncio.AbstractEventLoop
-    clock: Clock
+    clock: BrokerClock
     new_groups: Callable[[], GroupShard]
     topics: Callable[[], Topics]  # as they are now
     confirm: Callable[[PartitionHost, Acknowledge], None]  # that this broker leads
@@ -408,7 +408,10 @@ class LedShard:
 
     def _tick(self) -> None:
         self._timer = None
-        self._decide(lambda groups, now, now_ms: groups.tick(now=now, now_ms=now_ms))
+        expiry_ms = self._services.clock.deletion_ms()
+        self._decide(
+            lambda groups, now, now_ms: groups.tick(now=now, now_ms=now_ms, expiry_ms=expiry_ms)
+        )
 
     # -- reading the state -------------------------------------------------------------------------
 

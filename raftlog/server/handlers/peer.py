@@ -79,8 +79,9 @@ def handle_ping(context: PeeringContext, request: Request, reply: Reply) -> None
     """A sign of life."""
     message = request.message
     assert isinstance(message, PeerPingRequest)
-    context.clustered().peering.broker_epochs[_peer(reply).broker_id] = message.broker_epoch
-    reply.send(PeerPingResponse())
+    peering = context.clustered().peering
+    peering.broker_epochs[_peer(reply).broker_id] = message.broker_epoch
+    reply.send(PeerPingResponse(wall_ms=peering.wall_ms()))
 
 
 def _turn_away(reply: Reply, error: RaftlogError) -> None:

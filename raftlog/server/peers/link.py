@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Final, TypeVar
 
@@ -30,11 +31,17 @@ from raftlog.errors import (
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.handshake import ApiVersionsRequest, ApiVersionsResponse
-from raftlog.protocol.peer import PeerHelloResponse, PeerIdentity, PeerPingRequest
+from raftlog.protocol.peer import (
+    PeerHelloResponse,
+    PeerIdentity,
+    PeerPingRequest,
+    PeerPingResponse,
+)
 from raftlog.protocol.peer_auth import Dialling, check_cluster
 from raftlog.protocol.schema import Message
-from raftlog.server.peers.channel import PeerChannel, PeerConnector
+from raftlog.server.peers.channel import Answer, PeerChannel, PeerConnector
 from raftlog.server.peers.registry import PeerRegistry
+from raftlog.types import TimestampMs
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +88,7 @@ class LinkServices:
     on_up: Callable[[PeerIdentity], None]
     on_down: Callable[[int, RaftlogError], None]
     on_refused: Callable[[int, RaftlogError], None]
+    on_clock: Callable[[int, TimestampMs, float], None]  # a peer's, and the round trip in seconds
 
 
 class PeerLink:
@@ -270,11 +278,22 @@ class PeerLink:
         self._pings += 1
         ping = PeerPingRequest(sent=self._pings, broker_epoch=services.broker_epoch())
         try:
-            channel.request(apis.PEER_PING, ping)
+            pong = channel.request(apis.PEER_PING, ping)
+            pong.add_done_callback(partial(self._on_pong, now))
         except BrokerUnavailableError as error:  # it does not read: time will tell
             logger.debug("broker %d was not pinged: %s", self.broker_id, error)
         pause = min(services.heartbeat_s, services.session_timeout_s - silent_s)
         self._timer = services.loop.call_later(pause, self._beat, now + pause)
+
+    def _on_pong(self, sent_at: float, pong: asyncio.Future[Answer]) -> None:
+        """The peer's clock, unless the link went down first."""
+        if pong.cancelled() or pong.exception() is not None:
+            return
+        response = pong.result().message
+        assert isinstance(response, PeerPingResponse)
+        if response.wall_ms >= 0:
+            services = self._services
+            services.on_clock(self.broker_id, response.wall_ms, services.loop.time() - sent_at)
 
     # -- down --------------------------------------------------------------------------------------
 

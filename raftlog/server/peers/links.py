@@ -21,7 +21,7 @@ from raftlog.protocol.schema import Message
 from raftlog.server.peers.channel import PEER_QUEUE_BYTES_MAX, Answer, PeerConnector
 from raftlog.server.peers.link import LinkServices, PeerLink
 from raftlog.server.peers.registry import PeerRegistry
-from raftlog.types import Buffer
+from raftlog.types import Buffer, TimestampMs
 
 _RAFT: Final = RaftRequest()
 
@@ -55,6 +55,7 @@ class PeerLinks:
             ``StaleBrokerError``, ``UnsupportedVersionError``), or the same as seen from here. The
             link keeps trying. ``StaleBrokerError`` is always about this broker.
         broker_epoch: This broker's registration, told with each ping; -1 for none.
+        on_clock: Called with a peer's id, its wall clock in ms, and the seconds of the round trip.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class PeerLinks:
         on_down: Callable[[int, RaftlogError], None],
         on_refused: Callable[[int, RaftlogError], None],
         broker_epoch: Callable[[], int] = lambda: -1,
+        on_clock: Callable[[int, TimestampMs, float], None] = lambda *_: None,
         queue_bytes_max: int = PEER_QUEUE_BYTES_MAX,
     ) -> None:
         assert 0 < heartbeat_interval_ms < session_timeout_ms
@@ -92,6 +94,7 @@ class PeerLinks:
             on_up=on_up,
             on_down=on_down,
             on_refused=on_refused,
+            on_clock=on_clock,
         )
         self._links: dict[int, PeerLink] = {}
         self._ending: set[asyncio.Task[None]] = set()  # of links that were removed

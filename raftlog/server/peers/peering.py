@@ -9,6 +9,7 @@ from raftlog.errors import BrokerUnavailableError, RaftlogError, WrongClusterErr
 from raftlog.protocol.peer import PeerIdentity, PeerProveRequest
 from raftlog.protocol.peer_auth import Answering, check_cluster
 from raftlog.server.peers.registry import IncomingConnection, PeerRegistry
+from raftlog.types import TimestampMs
 
 
 @dataclass(slots=True)
@@ -25,6 +26,7 @@ class Peering:
     nonce: Callable[[], bytes]
     registry: PeerRegistry
     receive: Callable[[int, bytes], None]
+    wall_ms: Callable[[], TimestampMs]  # the machine's clock
     on_refused: Callable[[int, RaftlogError], None]
     broker_epochs: dict[int, int] = field(default_factory=dict)  # of peers, by their last ping
 

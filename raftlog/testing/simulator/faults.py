@@ -28,7 +28,6 @@ PAUSE_S_MAX: Final = 6.0
 CUT_S_MAX: Final = 6.0
 ALONE_S: Final = 4.5  # cut off for so long, a broker has left the in-sync replicas
 STRANDED_S_MAX: Final = 16.0  # others have elected a leader, and have committed
-JUMP_MS_MAX: Final = 3_600_000
 APART_SHARE: Final = 0.25  # of seeds have one of those faults
 JOURNAL: Final = "*/consensus.journal*"
 HANGS: Final[Mapping[str, Callable[[], Hang]]] = {
@@ -36,6 +35,8 @@ HANGS: Final[Mapping[str, Callable[[], Hang]]] = {
     "journal": lambda: Hang(JOURNAL),
     "disk": Hang,
 }
+# Of a wall clock, in ms: what NTP may do, a wrong time zone, more than any default retention.
+JUMPS_MS: Final = (1_000, 120_000, 3_600_000, 2 * 86_400_000, 30 * 86_400_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -427,7 +428,30 @@ def slow_link(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 
 
 def clock_jump(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    machine.wall_offset_ms += nemesis.random.randint(-JUMP_MS_MAX, JUMP_MS_MAX)
+    """For a few seconds, or for the rest of the run: then it counts from where it is."""
+    random = nemesis.random
+    by_ms = round(random.choice(JUMPS_MS) * random.uniform(-1, 1))
+    machine.wall_offset_ms += by_ms
+    nemesis.world.trace(f"{machine.name}'s wall clock jumps by {by_ms} ms")
+    if random.random() < 0.6:
+
+        def back() -> None:
+            machine.wall_offset_ms -= by_ms
+
+        nemesis.later(nemesis.duration(CUT_S_MAX), back)
+    return True
+
+
+def clock_jump_while_down(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    """The process is killed, and comes back with another wall clock."""
+    random = nemesis.random
+    if not machine.is_running:
+        return False
+    machine.kill()
+    by_ms = round(random.choice(JUMPS_MS) * random.uniform(-1, 1))
+    machine.wall_offset_ms += by_ms
+    nemesis.world.trace(f"{machine.name}'s wall clock jumps by {by_ms} ms while it is down")
+    machine.start_later(nemesis.duration(DOWN_S_MAX))
     return True
 
 
@@ -454,6 +478,7 @@ KINDS: Final[Mapping[str, FaultKind]] = {
         reset,
         slow_link,
         clock_jump,
+        clock_jump_while_down,
     )
 }
 # Each draws from a stream of its own, so that seeds stay what they were when it was added.

@@ -17,6 +17,8 @@ LIGHT_ADMINISTRATES: Final = 0.5  # operations per second
 
 COMPRESSIONS: Final = ("none", "gzip", "lz4", "zstd")
 DAY_MS: Final = 86_400_000
+# Longer than any run, so that nothing may be deleted; clocks jump by less and by more (``faults``).
+RETENTIONS_MS: Final = (-1, 60 * 60_000, DAY_MS, 7 * DAY_MS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +153,10 @@ class WorkloadPlan:
         return replace(
             self, compaction=plan, topic_config={**self.topic_config, **plan.topic_config}
         )
+
+    def with_retention(self, retention_ms: int) -> WorkloadPlan:
+        """The same clients, and a topic with this ``retention.ms``."""
+        return replace(self, topic_config={**self.topic_config, "retention.ms": str(retention_ms)})
 
     def lightened(self) -> WorkloadPlan:
         """The same clients, but fewer and slower: what costs time and finds little is left out."""

@@ -29,7 +29,7 @@ from raftlog.testing.simulator.loop import SimulationError
 from raftlog.testing.simulator.network import Latency
 from raftlog.testing.simulator.observer import Observer
 from raftlog.testing.simulator.operator import recover
-from raftlog.testing.simulator.plans import CompactionPlan, WorkloadPlan
+from raftlog.testing.simulator.plans import RETENTIONS_MS, CompactionPlan, WorkloadPlan
 from raftlog.testing.simulator.process import (
     DATA_DIRECTORY,
     BrokerMachine,
@@ -128,6 +128,8 @@ class Scenario:
         if compacted:
             plan = CompactionPlan.draw(Random(f"{seed}/compaction"))
             scenario = replace(scenario, workload=scenario.workload.with_compaction(plan))
+        retention_ms = Random(f"{seed}/retention").choice(RETENTIONS_MS)
+        scenario = replace(scenario, workload=scenario.workload.with_retention(retention_ms))
         return scenario.lightened() if light else scenario
 
     def _with_strangers(self, random: Random, *, may_be_longer: bool) -> Scenario:

@@ -26,6 +26,7 @@ from raftlog.replication.cluster_commands import ClusterCommand, RegisterBroker,
 from raftlog.replication.cluster_state import ClusterMachine, Done
 from raftlog.replication.commands import Command, decode_command
 from raftlog.replication.partition_state import PartitionMachine, PartitionState
+from raftlog.server.broker_clock import BrokerClock
 from raftlog.server.cluster.liveness import Incarnation, Liveness
 from raftlog.server.cluster.member import Member
 from raftlog.server.consensus_plane import ConsensusPlane
@@ -299,7 +300,7 @@ class Scene:
         self.machine = ClusterMachine()
         self.failures: list[StorageFailedError] = []
         self.services = HostServices(
-            clock=LoopClock(loop),
+            clock=BrokerClock(LoopClock(loop)),
             loop=loop,
             sync_workers=self.workers,
             disk=DiskWatch(loop, sync=self.workers, journal=self.workers, timeout_s=5.0),

@@ -97,7 +97,7 @@ class PaperGroups:
     def deadline(self) -> float | None:
         return self.deadline_at
 
-    def tick(self, *, now: float, now_ms: int) -> Step[None]:
+    def tick(self, *, now: float, now_ms: int, expiry_ms: int | None) -> Step[None]:
         _check_times(now, now_ms)
         self.ticks.append(now)
         self.deadline_at = None

@@ -56,6 +56,9 @@ def test_a_quiet_link_stays_up_by_its_pings(run: Run) -> None:
         assert one.events == [("up", 2)]
         assert two.events == [("up", 1)]
         assert len(world.dials) == 2
+        assert {peer for peer, _, _ in one.clocks} == {2}, "each answer tells the peer's clock"
+        assert {wall_ms for _, wall_ms, _ in one.clocks} == {2_000}
+        assert all(0 <= round_trip_s < 1 for _, _, round_trip_s in one.clocks)
 
     run(test)
 

@@ -43,6 +43,7 @@ def peering_of(
             seen=lambda _id: None, heard=lambda _id: None, time=lambda: 0.0, session_timeout_s=1.0
         ),
         receive=lambda _peer, _envelope: None,
+        wall_ms=lambda: 0,
         on_refused=on_refused,
     )
 

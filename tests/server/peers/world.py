@@ -104,10 +104,10 @@ class FakeBroker:
             nonce=lambda: dice.randbytes(32),
             registry=self.registry,
             receive=receive or (lambda peer_id, data: self.received.append((peer_id, data))),
+            wall_ms=lambda: 1_000 * broker_id,
             on_refused=lambda _peer_id, _error: None,
         )
         self.context = Context(self.peering)
-        self.incoming: list[Connection] = []  # ever
         self.connections = Connections(
             BrokerConfig(),
             loop,
@@ -128,6 +128,7 @@ class FakeBroker:
             chance=chance or dice.random,
             heartbeat_interval_ms=HEARTBEAT_MS,
             session_timeout_ms=SESSION_MS,
+            on_clock=lambda *clock: self.clocks.append(clock),
             on_up=self._up,
             on_down=self._down,
             on_refused=lambda peer_id, error: self.refusals.append((peer_id, error)),
@@ -136,6 +137,8 @@ class FakeBroker:
         )
 
     def _begin_to_note(self) -> None:
+        self.incoming: list[Connection] = []  # ever
+        self.clocks: list[tuple[int, int, float]] = []  # of peers, as their answers told
         self.events: list[tuple[str, int]] = []
         self.reasons: list[str] = []
         self.ups: list[PeerIdentity] = []

@@ -1,0 +1,167 @@
+"""The time by which a broker deletes: what its wall clock says, as far as that can be trusted.
+
+Records, committed offsets and producers expire by age, and a wall clock that jumps makes everything
+old at once. So deletion goes by a time of its own. It runs with the monotonic clock, which never
+jumps, and follows wall clocks only as described here:
+
+- *Small differences* (up to ``CLOCK_STEP_MS``) are followed slowly: the trusted time gains or loses
+  at most ``CLOCK_SLEW`` of the time that passes.
+- *Larger ones* are steps. In a cluster the voters' clocks decide: a time that a majority of them
+  agrees on for ``CLOCK_SETTLE_S`` becomes the trusted time. A broker alone follows no step; its
+  next start does, see below.
+- *At the start* the trusted time is unknown, and nothing expires, until a majority of the voters'
+  clocks agrees. A broker alone compares its clock with the time that it last saved. If its clock is
+  ahead by more than ``CLOCK_STEP_MS``, nothing expires for ``CLOCK_SETTLE_S``: a long stop and a
+  wrong clock look alike, but a clock that is wrong at a machine's start is often corrected soon.
+
+So a record that is younger than its retention by more than ``CLOCK_STEP_MS`` is not deleted because
+of a wrong clock, unless a majority of the voters has the same wrong clock, or a broker alone was
+started with it. Pure: both clocks are arguments; ``now`` is in monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from raftlog.limits import (
+    CLOCK_ROUND_TRIP_S_MAX,
+    CLOCK_SAMPLE_S_MAX,
+    CLOCK_SETTLE_S,
+    CLOCK_SLEW,
+    CLOCK_STEP_MS,
+)
+from raftlog.types import TimestampMs
+
+
+class _Line(NamedTuple):
+    """A time that runs with the monotonic clock: it was ``wall_ms`` at ``at`` seconds."""
+
+    at: float
+    wall_ms: float
+
+    def ms(self, now: float) -> float:
+        return self.wall_ms + (now - self.at) * 1_000
+
+
+class TrustedTime:
+    """One broker's. Feed it by ``update`` and ``on_peer``; ask for ``deletion_ms`` at any time."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int = 0,
+        voters: Collection[int] = (),
+        saved_ms: TimestampMs | None = None,
+        now: float,
+        wall_ms: TimestampMs,
+    ) -> None:
+        """``voters``: brokers whose clocks count; fewer than two: this broker is alone.
+
+        ``saved_ms``: the last ``deletion_ms`` of the run before, or None. ``now``, ``wall_ms``:
+        this broker's clocks at the start.
+        """
+        self._broker_id = broker_id
+        self._voters = frozenset(voters)
+        self._peers: dict[int, _Line] = {}
+        self._trusted: _Line | None = None
+        self._agreed: _Line | None = None  # by a majority, at the last update
+        self._pending: _Line | None = None  # a step that has been agreed on since ``at``
+        self._saved = None if saved_ms is None else _Line(now, saved_ms)
+        self.update(now=now, wall_ms=wall_ms)
+
+    @property
+    def is_alone(self) -> bool:
+        return len(self._voters) < 2
+
+    # -- what is asked -----------------------------------------------------------------------------
+
+    def deletion_ms(self, now: float) -> TimestampMs | None:
+        """The time by which data may expire; None: nothing may expire now."""
+        return None if self._trusted is None else int(self._trusted.ms(now))
+
+    def record_ms(self, now: float, wall_ms: TimestampMs) -> TimestampMs:
+        """The time for new records and commits. It errs towards the future: they are kept longer.
+
+        It is the wall clock's, unless that has stepped: then the trusted time if a majority of the
+        voters agrees with it, else the latest of all that are known.
+        """
+        trusted_ms = wall_ms if self._trusted is None else int(self._trusted.ms(now))
+        saved_ms = 0 if self._saved is None else int(self._saved.ms(now))
+        is_close = self._trusted is not None and abs(wall_ms - trusted_ms) <= CLOCK_STEP_MS
+        if is_close and not (self.is_alone and wall_ms < saved_ms - CLOCK_STEP_MS):
+            return wall_ms
+        agreed = None if self.is_alone else self._agreed
+        if agreed is not None and abs(agreed.ms(now) - trusted_ms) <= CLOCK_STEP_MS:
+            return trusted_ms
+        return max(wall_ms, trusted_ms, saved_ms)
+
+    def error_ms(self, now: float, wall_ms: TimestampMs) -> int:
+        """By how much this broker's wall clock is ahead of the trusted time, if that is a step.
+
+        Negative where it is behind; 0 where they agree, or no time is trusted yet.
+        """
+        if self._trusted is None:
+            return 0
+        error_ms = wall_ms - int(self._trusted.ms(now))
+        return error_ms if abs(error_ms) > CLOCK_STEP_MS else 0
+
+    # -- what happens ------------------------------------------------------------------------------
+
+    def on_peer(
+        self, broker_id: int, wall_ms: TimestampMs, *, round_trip_s: float, now: float
+    ) -> None:
+        """A peer's wall clock, received ``now`` in the response to a request."""
+        if broker_id in self._voters and round_trip_s <= CLOCK_ROUND_TRIP_S_MAX:
+            self._peers[broker_id] = _Line(now, wall_ms + round_trip_s * 500)
+
+    def update(self, *, now: float, wall_ms: TimestampMs) -> None:
+        """Compare the clocks. Call it every second or so, and before the first question."""
+        own = _Line(now, wall_ms)
+        self._agreed = agreed = own if self.is_alone else self._majority(own)
+        if self._trusted is None:
+            if agreed is not None:
+                self._begin(agreed)
+            return
+        trusted_ms = self._trusted.ms(now)
+        limit_ms = (now - self._trusted.at) * 1_000 * CLOCK_SLEW
+        step_ms = 0.0 if agreed is None else agreed.wall_ms - trusted_ms
+        if abs(step_ms) <= CLOCK_STEP_MS:
+            self._pending = None
+            trusted_ms += max(-limit_ms, min(limit_ms, step_ms))
+        elif agreed is not None and not self.is_alone and self._has_settled(agreed):
+            self._pending = None
+            trusted_ms = agreed.wall_ms
+        self._trusted = _Line(now, trusted_ms)
+
+    def _begin(self, agreed: _Line) -> None:
+        """The first trusted time of this run."""
+        saved = self._saved
+        is_plausible = saved is None or agreed.wall_ms - saved.ms(agreed.at) <= CLOCK_STEP_MS
+        if not self.is_alone or is_plausible or self._has_settled(agreed):
+            self._trusted, self._pending = agreed, None
+
+    def _has_settled(self, agreed: _Line) -> bool:
+        """Whether this time has been agreed on for long enough."""
+        pending = self._pending
+        if pending is None or abs(pending.ms(agreed.at) - agreed.wall_ms) > CLOCK_STEP_MS:
+            self._pending = agreed
+            return False
+        return agreed.at - pending.at >= CLOCK_SETTLE_S
+
+    def _majority(self, own: _Line) -> _Line | None:
+        """The median of the voters' clocks, if a majority of the voters is close to it.
+
+        Of an even number it is the lower one: it deletes less.
+        """
+        now = own.at
+        known = [
+            peer.ms(now) for peer in self._peers.values() if now - peer.at <= CLOCK_SAMPLE_S_MAX
+        ]
+        if self._broker_id in self._voters:
+            known.append(own.wall_ms)
+        if not known:
+            return None
+        median_ms = sorted(known)[(len(known) - 1) // 2]
+        close = sum(abs(each - median_ms) <= CLOCK_STEP_MS for each in known)
+        return _Line(now, median_ms) if close > len(self._voters) // 2 else None

@@ -1,0 +1,96 @@
+"""A broker's clock: the time for new records, and the one by which data expires.
+
+It holds the machine's clocks and ``replication.trusted_time``, which decides, and saves the trusted
+time, so that the next start has something to compare its clock with.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Final
+
+from raftlog.clock import Clock
+from raftlog.replication.trusted_time import TrustedTime
+from raftlog.types import TimestampMs
+
+logger = logging.getLogger(__name__)
+
+UPDATE_SECONDS: Final = 1.0
+
+
+class BrokerClock:
+    """A ``Clock`` whose wall time is that for new records; see ``TrustedTime.record_ms``."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        broker_id: int = 0,
+        voters: Collection[int] = (),
+        saved_ms: TimestampMs | None = None,
+    ) -> None:
+        """``voters``, ``saved_ms``: see ``TrustedTime``; by default a broker alone, at its first
+        start.
+        """
+        self.machine = clock
+        self._trusted = TrustedTime(
+            broker_id=broker_id,
+            voters=voters,
+            saved_ms=saved_ms,
+            now=clock.monotonic(),
+            wall_ms=clock.wall_ms(),
+        )
+        self._has_stepped = False
+        self._is_waiting = False
+
+    # -- what is asked -----------------------------------------------------------------------------
+
+    def wall_ms(self) -> TimestampMs:
+        return self._trusted.record_ms(self.machine.monotonic(), self.machine.wall_ms())
+
+    def monotonic(self) -> float:
+        return self.machine.monotonic()
+
+    def deletion_ms(self) -> TimestampMs | None:
+        """The time by which data may expire; None: nothing may expire now."""
+        return self._trusted.deletion_ms(self.machine.monotonic())
+
+    def error_ms(self) -> int:
+        """By how much the machine's wall clock is ahead of the trusted time, if that is a step;
+        negative where it is behind."""
+        return self._trusted.error_ms(self.machine.monotonic(), self.machine.wall_ms())
+
+    # -- what happens ------------------------------------------------------------------------------
+
+    def on_peer(self, broker_id: int, wall_ms: TimestampMs, round_trip_s: float) -> None:
+        """A peer's wall clock has come in a response."""
+        now = self.machine.monotonic()
+        self._trusted.on_peer(broker_id, wall_ms, round_trip_s=round_trip_s, now=now)
+
+    def update(self) -> None:
+        """Compare the clocks; call it every ``UPDATE_SECONDS``."""
+        self._trusted.update(now=self.machine.monotonic(), wall_ms=self.machine.wall_ms())
+        self._log_changes()
+
+    def _log_changes(self) -> None:
+        error_ms = self.error_ms()
+        if (error_ms != 0) != self._has_stepped:
+            self._has_stepped = error_ms != 0
+            if self._has_stepped:
+                logger.error(
+                    "wall clock differs: ahead_seconds=%.1f. Retention, compaction and other "
+                    "expiry do not follow it. Correct the clock; %s",
+                    error_ms / 1_000,
+                    "if it is right now, restart the broker"
+                    if self._trusted.is_alone
+                    else "if it is right, correct the other brokers' clocks",
+                )
+            else:
+                logger.info("wall clock agrees again: expiry follows it")
+        is_waiting = self.deletion_ms() is None
+        if is_waiting != self._is_waiting:
+            self._is_waiting = is_waiting
+            logger.info(
+                "expiry waits: reason=clock_not_confirmed" if is_waiting else "expiry resumes"
+            )
