@@ -72,6 +72,7 @@ class LogMachine(RuleBasedStateMachine):
         self.now_ms = NOW_MS
         self.leader_epoch = 0
         self.model = LogModel()
+        self.sent: dict[int, bytes] = {}  # batches as producers sent them, by their offsets
         self.ticket: SyncTicket | None = None
         self.ticket_has_run = False
         self.drops: list[DropTicket] = []
@@ -114,8 +115,6 @@ class LogMachine(RuleBasedStateMachine):
             sequence = (known.sent[-1].last_sequence + 1) % SEQUENCES
             if how == "again":
                 earlier = known.sent[pick % len(known.sent)]
-                sequence = earlier.base_sequence
-                values = [None] * (earlier.last_sequence - earlier.base_sequence + 1)
             elif how == "newer":
                 epoch, sequence = epoch + 1, 0
             elif how == "older" and epoch > 0:
@@ -127,6 +126,8 @@ class LogMachine(RuleBasedStateMachine):
         batch = batch_of(
             values, keys=keys[: len(values)], timestamps_ms=timestamps, producer=producer
         )
+        if earlier is not None:
+            batch = self.sent[earlier.base_offset]
         before = self.log.log_end_offset
         try:
             appended = self.append_to_log(batch)
@@ -145,6 +146,7 @@ class LogMachine(RuleBasedStateMachine):
             assert appended == Appended(*earlier[2:], duplicate=True)
             return
         self.note(batch)
+        self.sent[before] = batch
         assert appended == Appended(before, self.model.end - 1, self.now_ms)
 
     def append_to_log(self, batch: bytes) -> Appended:
