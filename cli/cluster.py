@@ -15,6 +15,7 @@ from raftlog.client.descriptions import ClusterDescription, PartitionOverview
 from raftlog.errors import RaftlogError
 
 WATCH_INTERVAL_S: Final = 1.0
+STATUS_DEGRADED: Final = 3  # the exit status of `status` when something is wrong
 
 
 @click.group()
@@ -31,7 +32,8 @@ def cluster() -> None:
 @click.option("--watch", is_flag=True, help="Look again every second, until interrupted.")
 @options.as_json
 @options.bootstrap
-def status(watch: bool, as_json: bool, bootstrap: str) -> None:
+@click.pass_context
+def status(context: click.Context, watch: bool, as_json: bool, bootstrap: str) -> None:
     """Show how many brokers and partitions are well, and what is not.
 
     \b
@@ -39,7 +41,8 @@ def status(watch: bool, as_json: bool, bootstrap: str) -> None:
     unavailable       no leader answers: no reads, no writes
     at min ISR        one replica less, and writes with acks=all are refused
 
-    Exit status 0, whatever there is to tell.
+    Exit status 0 if all is well, 3 if something is not (with --json: "ok", and "problems"), 1 if no
+    broker answers. A replica whose broker does not answer counts as not in sync.
 
     \b
     Example:
@@ -47,7 +50,10 @@ def status(watch: bool, as_json: bool, bootstrap: str) -> None:
     """
     with Admin(bootstrap) as admin:
         if not watch:
-            _print_status(admin.describe_cluster(), as_json=as_json)
+            described = admin.describe_cluster()
+            _print_status(described, as_json=as_json)
+            if health.problems(described):
+                context.exit(STATUS_DEGRADED)
             return
         while True:
             try:
@@ -86,6 +92,12 @@ def _print_status(described: ClusterDescription, *, as_json: bool) -> None:
     for found in counts["damage"]:
         place = f"{found['topic']}:{found['partition']} on broker {found['broker']}"
         click.echo(f"damage: {place}: {found['damage']}")
+    for lost in counts["losses"]:
+        at = "an offset that is not known" if lost["offset"] < 0 else f"offset {lost['offset']}"
+        click.echo(
+            f"loss: {lost['topic']}:{lost['partition']} began again at {at} in leader epoch "
+            f"{lost['leader_epoch']}, when an operator accepted a loss"
+        )
 
 
 @cluster.command()

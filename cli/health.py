@@ -19,7 +19,10 @@ UNKNOWN = "?"
 def summary(cluster: ClusterDescription) -> dict[str, Any]:
     """The cluster in a few numbers, and everything that is wrong with stored bytes."""
     partitions = cluster.partitions
+    found = problems(cluster)
     return {
+        "ok": not found,
+        "problems": found,
         "cluster_id": cluster.cluster_id,
         "controller": cluster.controller,
         "brokers": len(cluster.brokers),
@@ -41,7 +44,43 @@ def summary(cluster: ClusterDescription) -> dict[str, Any]:
             for replica in partition.replica_states
             if replica.damage
         ],
+        "losses": [
+            {
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "leader_epoch": partition.unclean_epoch,
+                "offset": partition.unclean_offset,
+            }
+            for partition in partitions
+            if partition.unclean_epoch >= 0
+        ],
     }
+
+
+def problems(cluster: ClusterDescription) -> list[dict[str, Any]]:
+    """What is wrong now, the worst first: each with its ``kind``, and a ``message`` for people."""
+    found: list[dict[str, Any]] = []
+    if cluster.controller is None:
+        message = "no broker decides for the cluster: a majority of its voters is not there"
+        found.append({"kind": "no-controller", "message": message})
+    for broker in cluster.brokers:
+        if not is_up(broker):
+            state = ": ".join(filter(None, (broker_state(broker), broker.problem)))
+            message = f"broker {broker.id} is {state}"
+            found.append({"kind": "broker", "broker": broker.id, "message": message})
+    for partition in cluster.partitions:
+        name = f"{partition.topic}:{partition.partition}"
+        place: dict[str, Any] = {"topic": partition.topic, "partition": partition.partition}
+        state = partition_state(partition)
+        if state in {"unavailable", "under-replicated"}:
+            found.append({"kind": state, **place, "message": f"{name} is {state}"})
+        for replica in partition.replica_states:
+            if replica.damage:
+                message = f"{name} on broker {replica.broker} is damaged: {replica.damage}"
+                found.append(
+                    {"kind": "damage", **place, "broker": replica.broker, "message": message}
+                )
+    return found
 
 
 def is_up(broker: BrokerDescription) -> bool:
@@ -61,8 +100,7 @@ def partition_state(partition: PartitionOverview) -> str:
         return "unavailable"
     if partition.is_under_replicated:
         return "under-replicated"
-    # With a single replica there is none that could be missing.
-    return "at-min-isr" if partition.is_at_min_isr and len(partition.replicas) > 1 else "ok"
+    return "at-min-isr" if partition.is_at_min_isr else "ok"
 
 
 def lag(replicas: Iterable[ReplicaDescription]) -> str:

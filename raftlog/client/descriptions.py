@@ -100,7 +100,9 @@ class PartitionOverview:
 
     ``elr``: brokers that left the in-sync replicas while too few were left, and hold all that is
     committed (KIP-966). ``is_available``: its leader has answered. Offsets are -1 if unknown.
-    ``problem``: why a broker could not tell more; empty when nothing is wrong.
+    ``problem``: why a broker could not tell more; empty when nothing is wrong. ``down``: replicas
+    whose brokers do not answer. ``unclean_epoch``: the epoch of the last leader with which
+    acknowledged records may have been lost, and ``unclean_offset`` where it began; -1: none.
     """
 
     topic: str
@@ -118,16 +120,20 @@ class PartitionOverview:
     high_watermark: Offset
     replica_states: tuple[ReplicaDescription, ...]
     problem: str
+    down: tuple[int, ...] = ()
+    unclean_epoch: LeaderEpoch = -1
+    unclean_offset: Offset = -1
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether a replica is not in sync."""
-        return len(self.isr) < len(self.replicas)
+        """Whether a replica is not in sync, or does not answer."""
+        return bool(self.down) or len(self.isr) < len(self.replicas)
 
     @property
     def is_at_min_isr(self) -> bool:
-        """Whether no more replicas are in sync than writes need."""
-        return len(self.isr) <= self.min_isr
+        """Whether a partition with several replicas has no more in sync than writes need."""
+        in_sync = set(self.isr) - set(self.down)
+        return len(self.replicas) > 1 and len(in_sync) <= self.min_isr
 
 
 @dataclass(frozen=True, slots=True)

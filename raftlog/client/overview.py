@@ -77,13 +77,15 @@ async def describe_cluster(
         return answers
 
     answers = await cluster.persist(attempt, repeatable=True)
-    found = _merged_partitions(answers) if partitions else ()
+    brokers = _merged_brokers(cluster, answers)
+    down = {broker.id for broker in brokers if not broker.live}
+    found = _merged_partitions(answers, down) if partitions else ()
     missing = set(topics or ()) - {partition.topic for partition in found}
     if partitions and missing:
         raise UnknownTopicError(f"there is no topic {min(missing)!r}")
     return ClusterDescription(
         cluster_id=cluster.view.cluster_id,
-        brokers=_merged_brokers(cluster, answers),
+        brokers=brokers,
         controller=_controller(answers),
         partitions=found,
     )
@@ -169,15 +171,15 @@ def _broker(
     )
 
 
-def _merged_partitions(answers: _Answers) -> tuple[PartitionOverview, ...]:
+def _merged_partitions(answers: _Answers, down: set[int]) -> tuple[PartitionOverview, ...]:
     told: dict[tuple[str, int], list[_Told]] = {}
     for source, answer in _responses(answers):
         for status in answer.partitions:
             told.setdefault((status.topic, status.partition), []).append((source, status))
-    return tuple(_overview(told[key]) for key in sorted(told))
+    return tuple(_overview(told[key], down) for key in sorted(told))
 
 
-def _overview(told: Sequence[_Told]) -> PartitionOverview:
+def _overview(told: Sequence[_Told], down: set[int]) -> PartitionOverview:
     source, best = max(told, key=_weight)
     is_available = source == best.leader
     # Without its leader, the replica that knows most: what is committed only grows.
@@ -199,6 +201,9 @@ def _overview(told: Sequence[_Told]) -> PartitionOverview:
         high_watermark=offsets.high_watermark,
         replica_states=_replicas(best, told, is_available=is_available),
         problem=str(failures[0].to_error()) if failures else "",
+        down=tuple(broker for broker in best.replicas if broker in down),
+        unclean_epoch=best.unclean_epoch,
+        unclean_offset=best.unclean_offset,
     )
 
 

@@ -226,8 +226,9 @@ class Journal:
             lost = self._file.size() - found.end
             self._file.truncate(found.end)
             self.notes.append(
-                f"cut {lost} torn bytes at byte {found.end} of {self.path}, written when the "
-                f"broker or the machine stopped, on which nobody counts: {found.torn}"
+                f"cut {lost} torn bytes at byte {found.end} of {self.path}: {found.torn}. A write "
+                "that did not end looks so, and nothing was acknowledged for it; if it was damage, "
+                "the other brokers know of more than is left, and refuse this one"
             )
         for payload in found.payloads:
             self._replay(payload)

@@ -71,6 +71,9 @@ class PartitionStatus(Message):
 
     ``replica_status``, ``high_watermark`` and ``log_start_offset`` are known to its leader: other
     brokers leave them empty, or -1. ``failure`` says why the broker cannot tell more.
+
+    ``unclean_epoch``: the leader epoch that an operator's last election began which may have lost
+    acknowledged records, and ``unclean_offset`` the leader's first offset in it; -1: none, unknown.
     """
 
     topic: TopicName
@@ -89,6 +92,8 @@ class PartitionStatus(Message):
         list[ReplicaStatus], Meta(max_length=limits.BROKERS_PER_CLUSTER_MAX)
     ] = []
     failure: Failure | None = None
+    unclean_epoch: WireEpoch = -1
+    unclean_offset: WireOffset = -1
 
 
 class DescribeClusterResponse(Message):

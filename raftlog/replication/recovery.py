@@ -219,7 +219,10 @@ def _price(state: PartitionState, loss: GroupLoss, leader: Report, lost: int) ->
         )
     others = ", ".join(str(b) for b in sorted({*state.isr, *state.elr}))
     at = "" if has != "nothing" else ", so it begins again at offset 0: reset what reads it"
-    return f"broker {leader.broker} has {has}{at}; brokers {others} had all of it: {known}"
+    return (
+        f"broker {leader.broker} has {has}{at}; who was in sync (brokers {others}) is not there "
+        f"with its disk: {known}"
+    )
 
 
 def _newest_state(

@@ -22,6 +22,7 @@ from raftlog.consensus.journal import Journal
 from raftlog.disk import Disk
 from raftlog.errors import (
     BrokerUnavailableError,
+    DataDirectoryError,
     DiskFullError,
     InvalidConfigError,
     StorageFailedError,
@@ -437,7 +438,15 @@ def _open_files(
     """The store and, for a broker among others, the consensus journal. Blocking."""
     if not config.voters:
         broker_id = None if any_id else config.id
-        return Store.open(disk, config.data_dir, broker_id=broker_id, new_id=new_id), None
+        store = Store.open(disk, config.data_dir, broker_id=broker_id, new_id=new_id)
+        if disk.exists(store.journal_path):
+            store.abandon()
+            raise DataDirectoryError(
+                f"the data directory {config.data_dir} is of a broker in cluster "
+                f"{store.identity.cluster_id}, and `voters` is not set: alone, this broker would "
+                "be another cluster. Set voters as on the other brokers, or give another directory"
+            )
+        return store, None
     store = Store.open(disk, config.data_dir, broker_id=config.id, cluster_id="", new_id=new_id)
     try:
         # Who has been in a cluster has promised things in its journal: one that is gone is damage.

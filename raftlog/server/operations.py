@@ -24,6 +24,7 @@ from raftlog.protocol.metadata import BrokerInfo
 from raftlog.server.replica_host import PartitionHost
 from raftlog.server.topic_table import HostedTopic, TopicTable
 from raftlog.storage import Store
+from raftlog.types import LeaderEpoch, Offset
 
 
 class Operations(Protocol):
@@ -137,7 +138,18 @@ def _partition(
         high_watermark=-1 if host is None else host.high_watermark,
         log_start_offset=-1 if host is None else host.log.log_start_offset,
         replica_status=[] if host is None else _replicas(host, broker_id, now),
+        unclean_epoch=state.unclean_epoch,
+        unclean_offset=-1 if host is None else _begin_of(host, state.unclean_epoch),
     )
+
+
+def _begin_of(host: PartitionHost, epoch: LeaderEpoch) -> Offset:
+    """The first offset of ``epoch`` or a later one in a leader's log; -1 for no epoch, and on a
+    broker that does not lead."""
+    if epoch < 0 or host.leadership is None:
+        return -1
+    starts = [entry.start_offset for entry in host.log.epochs if entry.epoch >= epoch]
+    return min(starts, default=host.log.log_end_offset)
 
 
 def _replicas(host: PartitionHost, broker_id: int, now: float) -> list[ReplicaStatus]:

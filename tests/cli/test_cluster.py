@@ -46,7 +46,10 @@ def with_2_down(well: Cluster, raftlog: Raftlog) -> Cluster:
     """Broker 2 was killed, and the others have noticed."""
     well.broker(2).kill()
     wait_until(
-        lambda: raftlog("cluster", "status", "--json").json["under_replicated"] == 2,
+        lambda: all(
+            part["isr"] == [1, 3]
+            for part in raftlog("topic", "describe", TOPIC, "--json").json["partitions"]
+        ),
         timeout_s=SOON_S,
         what="shrunk ISRs",
     )
@@ -58,7 +61,7 @@ def test_a_cluster_that_is_well(well: Cluster, raftlog: Raftlog) -> None:
     assert status["controller"] in {1, 2, 3}
     assert re.fullmatch(r"[0-9a-f]{32}", status["cluster_id"])
     counts = {"brokers": 3, "brokers_up": 3, "brokers_fenced": 0, "topics": 1, "partitions": 2}
-    fine = {"under_replicated": 0, "unavailable": 0, "at_min_isr": 0, "damage": []}
+    fine = {"under_replicated": 0, "unavailable": 0, "at_min_isr": 0, "damage": [], "ok": True}
     assert {**counts, **fine}.items() <= status.items()
     text = raftlog("cluster", "status").out.decode()
     assert "brokers  3 of 3 up\n" in text
@@ -96,7 +99,13 @@ def test_partitions_are_listed_with_every_replica(well: Cluster, raftlog: Raftlo
 
 
 def test_a_broker_that_is_down_shows(with_2_down: Cluster, raftlog: Raftlog) -> None:
-    status = raftlog("cluster", "status", "--json").json
+    ran = raftlog("cluster", "status", "--json")
+    assert ran.status == 3
+    status = json.loads(ran.out)
+    assert not status["ok"]
+    assert [problem["kind"] for problem in status["problems"]] == [
+        *("broker", "under-replicated", "under-replicated")
+    ]
     assert (status["brokers"], status["brokers_up"]) == (3, 2)
     assert (status["under_replicated"], status["at_min_isr"], status["unavailable"]) == (2, 2, 0)
     text = raftlog("cluster", "status").out.decode()

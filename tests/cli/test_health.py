@@ -78,7 +78,12 @@ def test_brokers_are_up_down_or_fenced() -> None:
 def test_the_summary_counts() -> None:
     damaged = replace(WELL, partition=3, replica_states=(replica(2, damage="a bad batch"),))
     described = ClusterDescription("c", (UP, DOWN, FENCED), 1, (WELL, SHORT, ALONE, GONE, damaged))
-    assert health.summary(described) == {
+    found = health.summary(described)
+    assert not found.pop("ok")
+    assert [each["kind"] for each in found.pop("problems")] == [
+        *("broker", "broker", "under-replicated", "unavailable", "damage")
+    ]
+    assert found == {
         "cluster_id": "c",
         "controller": 1,
         "brokers": 3,
@@ -88,9 +93,33 @@ def test_the_summary_counts() -> None:
         "partitions": 5,
         "under_replicated": 2,
         "unavailable": 1,
-        "at_min_isr": 3,
+        "at_min_isr": 2,
         "damage": [{"topic": "t", "partition": 3, "broker": 2, "damage": "a bad batch"}],
+        "losses": [],
     }
+
+
+def test_all_is_well_or_it_is_said_what_is_not() -> None:
+    well = ClusterDescription("c", (UP,), 1, (WELL, ALONE))
+    assert health.summary(well)["ok"]
+    assert health.problems(well) == []
+    (problem,) = health.problems(replace(well, controller=None))
+    assert problem["kind"] == "no-controller"
+    alone = replace(WELL, down=(1, 2))
+    assert [p["kind"] for p in health.problems(replace(well, partitions=(alone,)))] == [
+        "under-replicated"
+    ]
+    assert alone.is_at_min_isr
+    assert not ALONE.is_at_min_isr, "with one replica there is none to spare"
+
+
+def test_an_accepted_loss_is_told_and_is_no_problem_of_now() -> None:
+    lost = replace(ALONE, unclean_epoch=1_001, unclean_offset=0)
+    summary = health.summary(ClusterDescription("c", (UP,), 1, (lost,)))
+    assert summary["ok"]
+    assert summary["losses"] == [
+        {"topic": "single", "partition": 0, "leader_epoch": 1_001, "offset": 0}
+    ]
 
 
 @pytest.mark.parametrize(

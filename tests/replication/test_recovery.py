@@ -160,7 +160,7 @@ def test_with_the_operators_word_the_longest_log_leads() -> None:
     step = plan([long, newer], BIRTH)
     assert isinstance(step, GoOn)
     assert (step.leader, step.may_lose, step.lost) == (2, True, 10)
-    assert "brokers 3 had all of it: 10 records are lost" in step.note
+    assert "(brokers 3) is not there with its disk: 10 records are lost" in step.note
 
 
 def test_a_group_with_its_majority_is_asked_to_elect_it() -> None:

@@ -65,12 +65,15 @@ def broker_config(
     )
 
 
-async def start_broker(machine: BrokerMachine, **settings: Any) -> RunningBroker:
-    """The real broker, with a machine's devices for surroundings. ``settings``: see
-    ``broker_config``.
+async def start_broker(
+    machine: BrokerMachine, *, config: BrokerConfig | None = None, **settings: Any
+) -> RunningBroker:
+    """The real broker, with a machine's devices for surroundings.
+
+    ``config``: the broker's; without, that of ``broker_config`` with ``settings``.
     """
     return await Broker.start(
-        broker_config(machine, **settings),
+        broker_config(machine, **settings) if config is None else config,
         clock=machine.clock,
         disk=machine.disk,
         on_fatal=machine.on_fatal,

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 
+from raftlog.config import BrokerConfig
+from raftlog.errors import DataDirectoryError
 from raftlog.protocol.peer import PeerIdentity
+from raftlog.server.broker import _open_files
 from raftlog.server.cluster.founding import Await, AwaitFounder, Found, Join, next_step, told
 from raftlog.testing.simulator.observer import node_of
-from raftlog.testing.simulator.world import World
+from raftlog.testing.simulator.process import BrokerMachine, RunningBroker
+from raftlog.testing.simulator.world import World, broker_config, start_broker
 from tests.server.cluster.simulated import Cluster
 
 VOTERS = (1, 2, 3)
@@ -121,3 +127,36 @@ def test_a_broker_that_starts_late_is_waited_for() -> None:
         assert all(node is not None and node.machine.cluster_id == "" for node in waiting)
         cluster = Cluster(world)
         assert len(set(ids(cluster).values())) == 1
+
+
+def test_a_broker_of_a_cluster_does_not_start_alone(cluster: Cluster) -> None:
+    """It would serve its copies as a cluster of its own, under the same id."""
+    cluster.stop(3)
+    machine = cluster.world.brokers[2]
+    with pytest.raises(DataDirectoryError, match=r"in cluster .* and `voters` is not set"):
+        _open_files(machine.disk, BrokerConfig(id=3, data_dir="data"), any_id=False, new_id=str)
+    cluster.start(3)
+
+
+def test_brokers_with_other_voters_refuse_each_other_and_found_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def start(machine: BrokerMachine) -> RunningBroker:
+        """The third one has a list of its own."""
+        config = broker_config(machine)
+        chosen = config.voters[2:] if machine.broker_id == 3 else config.voters
+        return await start_broker(machine, config=replace(config, voters=chosen))
+
+    with caplog.at_level(logging.ERROR), World(8, brokers=3, make_broker=start) as world:
+        for machine in world.brokers[:2]:
+            machine.start()
+        world.run_for(2)
+        world.boot()
+        world.run_for(20)
+        nodes = [node_of(machine) for machine in world.brokers]
+        assert [node.machine.cluster_id for node in nodes if node] == ["", "", ""]
+    said = [record.getMessage() for record in caplog.records]
+    for other in (1, 3):  # each of the two, of the other one
+        start = f"broker {other} and this one cannot work together"
+        words = "broker 1 at broker-1:9100 has the voters 1,2,3, and broker 3 has 3"
+        assert any(line.startswith(start) and words in line for line in said)
