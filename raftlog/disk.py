@@ -13,6 +13,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -27,6 +28,10 @@ NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT}) | NO_DESCRIPTOR
 
 TEMPORARY_SUFFIX: Final = ".tmp"
+
+# Nobody but the broker's own user reads or writes what it stores.
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
 
 FALLOC_FL_KEEP_SIZE: Final = 1  # of linux/falloc.h
 
@@ -102,6 +107,14 @@ class Disk(Protocol):
         ...
 
     def free_bytes(self, path: str) -> int: ...
+
+    def make_private(self, path: str) -> None:
+        """Let nobody but its owner into a directory that may have been made by others."""
+        ...
+
+    def real_path(self, path: str) -> str:
+        """The one name of what may have several, by symbolic links."""
+        ...
 
     def reserve(self, path: str, size: int) -> None:
         """Take room for ``size`` more bytes behind the end of a file, which stays as it is.
@@ -226,7 +239,7 @@ class OsDisk:
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> OsFile:
         flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
-        return OsFile(path, os.open(path, flags | (os.O_CREAT if create else 0), 0o644))
+        return OsFile(path, os.open(path, flags | (os.O_CREAT if create else 0), FILE_MODE))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -244,7 +257,7 @@ class OsDisk:
         if parent and parent != path:
             self.make_dirs(parent)
         try:
-            os.mkdir(path, 0o755)
+            os.mkdir(path, DIRECTORY_MODE)
         except FileExistsError:
             if not os.path.isdir(path):  # a file; else another thread was quicker
                 raise
@@ -273,7 +286,7 @@ class OsDisk:
 
     def write_atomic(self, path: str, data: bytes) -> None:
         temporary = path + TEMPORARY_SUFFIX
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         try:
             view = memoryview(data)
             while view:
@@ -285,7 +298,7 @@ class OsDisk:
         self.sync_dir(os.path.dirname(path) or ".")
 
     def lock(self, path: str) -> OsLock:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -299,6 +312,14 @@ class OsDisk:
     def free_bytes(self, path: str) -> int:
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+    def make_private(self, path: str) -> None:
+        if stat.S_IMODE(os.stat(path).st_mode) & ~DIRECTORY_MODE:
+            with contextlib.suppress(PermissionError):  # whose it is has decided who may enter
+                os.chmod(path, DIRECTORY_MODE)
+
+    def real_path(self, path: str) -> str:
+        return os.path.realpath(path)
 
     def reserve(self, path: str, size: int) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)

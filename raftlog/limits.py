@@ -34,6 +34,7 @@ PRODUCERS_PER_REQUEST_MAX: Final = 10_000  # that describe_producers asks for, o
 ID_CHARS_MAX: Final = 64  # of a cluster, a data directory or a topic
 HOST_CHARS_MAX: Final = 255
 RACK_CHARS_MAX: Final = 256
+CLUSTER_SECRET_CHARS_MIN: Final = 16
 CLUSTER_SECRET_CHARS_MAX: Final = 4_096
 
 assert PARTITIONS_PER_CLUSTER_MAX <= PARTITIONS_PER_BROKER_MAX

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import resource
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,14 @@ from typing import TypeAlias
 
 import pytest
 
-from raftlog.disk import NO_ROOM, TEMPORARY_SUFFIX, Disk, OsDisk
+from raftlog.disk import (
+    DIRECTORY_MODE,
+    FILE_MODE,
+    NO_ROOM,
+    TEMPORARY_SUFFIX,
+    Disk,
+    OsDisk,
+)
 from raftlog.testing.disk import SimDisk
 from raftlog.types import Buffer
 
@@ -357,3 +365,19 @@ def test_a_directory_that_is_not_there_is_an_error_without_descriptors_too(
     with pytest.raises(FileNotFoundError):
         disk.sync_dir(f"{tmp_path}/nowhere")
     disk.sync_dir(str(tmp_path))
+
+
+def test_what_is_stored_is_for_its_owner_alone(tmp_path: Path) -> None:
+    disk, directory = OsDisk(), tmp_path / "a" / "b"
+    disk.make_dirs(str(directory))
+    disk.open(f"{directory}/log", create=True).close()
+    disk.write_atomic(f"{directory}/state", b"x")
+    disk.lock(f"{directory}/lock").release()
+    assert stat.S_IMODE(directory.stat().st_mode) == DIRECTORY_MODE
+    assert {stat.S_IMODE(file.stat().st_mode) for file in directory.iterdir()} == {FILE_MODE}
+
+
+def test_a_directory_that_others_may_enter_is_closed_to_them(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    OsDisk().make_private(str(tmp_path))
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == DIRECTORY_MODE

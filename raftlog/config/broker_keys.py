@@ -44,6 +44,8 @@ def _secret(text: str) -> str:
         raise ValueError(f"{len(text)} characters")
     if text == HIDDEN:
         raise ValueError("that is what a dump of the settings shows in place of the secret")
+    if 0 < len(text) < limits.CLUSTER_SECRET_CHARS_MIN:
+        raise ValueError(f"{len(text)} characters can be guessed")
     return text
 
 
@@ -124,7 +126,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "cluster.secret",
         "",
         _secret,
-        f"text, at most {limits.CLUSTER_SECRET_CHARS_MAX} characters",
+        f"text, {limits.CLUSTER_SECRET_CHARS_MIN} to {limits.CLUSTER_SECRET_CHARS_MAX} characters",
         "What brokers prove to each other that they know; the same on each. Long and random: "
         "whoever knows it may act as a broker.",
         show=hidden,
@@ -134,7 +136,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "",
         _optional_path,
         "a file, or nothing",
-        "The file that holds the secret, in place of `cluster.secret`.",
+        "The file that holds the secret, in place of `cluster.secret`; only the broker's user and "
+        "group may read it (chmod 600).",
     ),
     ConfigKey(
         "operations.require.secret",

@@ -186,6 +186,12 @@ class FailpointDisk:
     def mutex(self) -> AbstractContextManager[object]:
         return self._disk.mutex()
 
+    def make_private(self, path: str) -> None:
+        self._disk.make_private(path)
+
+    def real_path(self, path: str) -> str:
+        return self._disk.real_path(path)
+
     def free_bytes(self, path: str) -> int:
         return self._disk.free_bytes(path)
 

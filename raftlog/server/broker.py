@@ -10,6 +10,7 @@ import logging
 import os
 import random
 import socket
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -474,11 +475,22 @@ def read_secret(config: BrokerConfig) -> bytes:
         return config.cluster_secret.encode()
     try:
         with open(config.cluster_secret_file, "rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             secret = file.read(limits.CLUSTER_SECRET_CHARS_MAX + 1).strip()
     except OSError as error:
         raise InvalidConfigError(
             f"cluster.secret.file={config.cluster_secret_file} cannot be read: {error.strerror}"
         ) from error
-    if not secret:
-        raise InvalidConfigError(f"cluster.secret.file={config.cluster_secret_file} is empty")
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise InvalidConfigError(
+            f"cluster.secret.file={config.cluster_secret_file} has the mode {mode:04o}: every user "
+            "of this machine may read or change the secret. Run chmod 600 on it, and make a new "
+            "secret if others may have read this one"
+        )
+    if len(secret) < limits.CLUSTER_SECRET_CHARS_MIN:
+        raise InvalidConfigError(
+            f"cluster.secret.file={config.cluster_secret_file} holds {len(secret)} bytes, which "
+            f"can be guessed: {limits.CLUSTER_SECRET_CHARS_MIN} are the least (head -c 32 "
+            "/dev/urandom | base64)"
+        )
     return secret

@@ -117,7 +117,7 @@ def partition_directories(disk: Disk, directory: str) -> list[str]:
 
     Raises ``DataDirectoryError`` when there is none.
     """
-    found = _partition_directories(disk, directory)
+    found = _partition_directories(disk, directory, set())
     if not found:
         raise DataDirectoryError(
             f"{directory} holds no partition: give a broker's data directory, a partition's "
@@ -126,12 +126,16 @@ def partition_directories(disk: Disk, directory: str) -> list[str]:
     return found
 
 
-def _partition_directories(disk: Disk, directory: str) -> list[str]:
+def _partition_directories(disk: Disk, directory: str, seen: set[str]) -> list[str]:
+    real_path = disk.real_path(directory)
+    if real_path in seen:  # a symbolic link to what was counted
+        return []
+    seen.add(real_path)
     names = disk.list_dir(directory)
     if base_offsets(names, LOG_SUFFIX) or "checkpoint" in names:
         return [directory]
     children = (f"{directory}/{name}" for name in names if not is_quarantine(name))
-    return [found for child in children for found in _partition_directories(disk, child)]
+    return [found for child in children for found in _partition_directories(disk, child, seen)]
 
 
 def dump(disk: Disk, path: str) -> Iterator[BatchRow]:

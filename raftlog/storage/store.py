@@ -464,6 +464,7 @@ class Store:
 def _lock(disk: Disk, directory: str) -> Lock:
     try:
         disk.make_dirs(directory)
+        disk.make_private(directory)
         return disk.lock(f"{directory}/lock")
     except BlockingIOError as error:
         raise DataDirectoryError(

@@ -343,6 +343,12 @@ class SimDisk:
         """Of all files, with the room that is reserved for them."""
         return sum(file.allocated_bytes for file in self._root.files())
 
+    def make_private(self, path: str) -> None:
+        """There are no other users here."""
+
+    def real_path(self, path: str) -> str:
+        return path
+
     def free_bytes(self, path: str) -> int:  # noqa: ARG002 - one disk, one capacity
         if self.capacity_bytes is None:
             return FREE_BYTES

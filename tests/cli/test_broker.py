@@ -55,6 +55,7 @@ def test_three_started_by_hand_find_each_other(spawn: Spawn, tmp_path: Path) -> 
     addresses = {n: Address("127.0.0.1", port) for n, port in enumerate(free_ports(3), start=1)}
     voters = ",".join(f"{number}@{address}" for number, address in addresses.items())
     (tmp_path / "secret").write_text("known to all three")
+    (tmp_path / "secret").chmod(0o600)
     for number, at in addresses.items():
         spawn(
             *("broker", "--id", number, "--listen", at, "--data-dir", tmp_path / str(number)),

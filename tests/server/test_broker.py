@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.errors import StorageFailedError
-from raftlog.server.broker import Broker
+from raftlog.config import BrokerConfig
+from raftlog.errors import InvalidConfigError, StorageFailedError
+from raftlog.server.broker import Broker, read_secret
 from tests.server.harness import (
     Client,
     FaultyDisk,
@@ -133,3 +134,27 @@ def test_a_failed_disk_on_the_way_out_is_told(
 def test_connections_work_without_sockets(broker: RunningBroker) -> None:
     assert isinstance(broker.broker, Broker)
     assert broker.broker.connections.make() is not broker.broker.connections.make()
+
+
+@pytest.mark.parametrize(
+    ("secret", "mode", "says"),
+    [
+        ("0123456789abcdef", 0o640, ""),
+        ("0123456789abcdef", 0o644, "mode 0644.*chmod 600"),
+        ("0123456789abcdef", 0o602, "mode 0602"),
+        ("0123456789abcde", 0o600, "15 bytes"),
+        ("", 0o600, "0 bytes"),
+    ],
+)
+def test_a_secret_is_long_and_not_for_everybody(
+    tmp_path: Path, secret: str, mode: int, says: str
+) -> None:
+    path = tmp_path / "secret"
+    path.write_text(secret + "\n")
+    path.chmod(mode)
+    config = BrokerConfig.from_text({"cluster.secret.file": str(path)})
+    if says:
+        with pytest.raises(InvalidConfigError, match=says):
+            read_secret(config)
+    else:
+        assert read_secret(config) == secret.encode()

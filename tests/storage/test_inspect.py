@@ -293,6 +293,15 @@ def test_every_partition_below_a_directory_is_looked_at(tmp_path: Path) -> None:
         assert len(list(inspect.dump(disk, data))) == 4
 
 
+def test_what_a_symbolic_link_leads_to_is_counted_once(tmp_path: Path) -> None:
+    disk = OsDisk()
+    (tmp_path / "data" / "t-0").mkdir(parents=True)
+    (tmp_path / "data" / "t-0" / "checkpoint").touch()
+    (tmp_path / "data" / "again").symlink_to(tmp_path / "data" / "t-0")
+    (tmp_path / "data" / "round").symlink_to(tmp_path / "data")
+    assert len(inspect.partition_directories(disk, str(tmp_path / "data"))) == 1
+
+
 def test_a_directory_without_a_partition_says_what_to_give() -> None:
     disk = sim_disk()
     disk.make_dirs("data/empty")
