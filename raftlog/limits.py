@@ -29,7 +29,6 @@ VOTERS_PER_CLUSTER_MAX: Final = 15  # of the group that holds the cluster's own 
 PARTITIONS_PER_CLUSTER_MAX: Final = 100_000  # one broker may have a part in all of them
 REPLICATION_FACTOR_MAX: Final = 15
 REPLICATION_FACTOR_DEFAULT: Final = 3  # where there are as many brokers
-PRODUCER_IDS_PER_REQUEST_MAX: Final = 1_000_000
 PRODUCERS_PER_REQUEST_MAX: Final = 10_000  # that describe_producers asks for, over all partitions
 ID_CHARS_MAX: Final = 64  # of a cluster, a data directory or a topic
 HOST_CHARS_MAX: Final = 255

@@ -112,12 +112,6 @@ class AddPartitions(ClusterCommand, frozen=True, tag="add_partitions"):
     total: Count
 
 
-class AllocateProducerIds(ClusterCommand, frozen=True, tag="allocate_producer_ids"):
-    """Gives the first of ``count`` consecutive ids that nobody had before."""
-
-    count: Annotated[int, Meta(ge=1, le=limits.PRODUCER_IDS_PER_REQUEST_MAX)]
-
-
 class SetReplicas(ClusterCommand, frozen=True, tag="set_replicas"):
     """What a partition's own group has agreed on. Gives the ``TopicRecord``.
 
@@ -139,7 +133,6 @@ AnyClusterCommand: TypeAlias = (
     | DeleteTopic
     | AlterTopic
     | AddPartitions
-    | AllocateProducerIds
     | SetReplicas
 )
 

@@ -17,7 +17,7 @@ from raftlog.errors import InvalidRequestError
 from raftlog.replication.commands import BrokerId, DirectoryId
 from raftlog.replication.placement import Assignment
 
-SNAPSHOT_FORMAT: Final = 1
+SNAPSHOT_FORMAT: Final = 2
 
 
 class BrokerRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -99,7 +99,6 @@ class ClusterRecords:
 
     cluster_id: str = ""
     version: int = 0
-    next_producer_id: int = 0
     brokers: dict[BrokerId, BrokerRecord] = field(default_factory=dict)
     topics: dict[str, TopicRecord] = field(default_factory=dict)  # by name
 
@@ -131,7 +130,6 @@ class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
     format: int
     cluster_id: str
     version: int
-    next_producer_id: int
     directories: list[DirectoryId]
     brokers: list[BrokerRecord]
     topics: list[_TopicRow]
@@ -152,7 +150,6 @@ def encode_records(records: ClusterRecords) -> bytes:
         format=SNAPSHOT_FORMAT,
         cluster_id=records.cluster_id,
         version=records.version,
-        next_producer_id=records.next_producer_id,
         directories=directories,
         brokers=[record for _, record in sorted(records.brokers.items())],
         topics=[_to_row(topic, place_of) for topic in topics],
@@ -186,7 +183,6 @@ def decode_records(data: bytes) -> ClusterRecords:
     return ClusterRecords(
         cluster_id=snapshot.cluster_id,
         version=snapshot.version,
-        next_producer_id=snapshot.next_producer_id,
         brokers={record.id: record for record in snapshot.brokers},
         topics=topics,
     )

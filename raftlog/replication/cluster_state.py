@@ -29,9 +29,7 @@ from raftlog.errors import (
     WrongClusterError,
 )
 from raftlog.replication.cluster_commands import (
-    INT63_MAX,
     AddPartitions,
-    AllocateProducerIds,
     AlterTopic,
     ClusterCommand,
     CreateTopic,
@@ -415,16 +413,6 @@ class ClusterMachine:
         self._records.version += 1
         return ClusterChange(topics=frozenset((topic.name,)))
 
-    # -- producer ids ------------------------------------------------------------------------------
-
-    def _allocate(self, command: AllocateProducerIds) -> tuple[int, ClusterChange]:
-        first = self._records.next_producer_id
-        if first > INT63_MAX - command.count:
-            raise RefusedError("all producer ids have been handed out")
-        self._records.next_producer_id += command.count
-        self._records.version += 1
-        return first, ClusterChange()
-
 
 def _check_registration(held: BrokerRecord, wanted: BrokerRecord) -> None:
     """A start that differs from the one that is known: raise if it may not take its place."""
@@ -478,6 +466,5 @@ _HANDLERS: Final[
     DeleteTopic: ClusterMachine._delete,
     AlterTopic: ClusterMachine._alter,
     AddPartitions: ClusterMachine._add_partitions,
-    AllocateProducerIds: ClusterMachine._allocate,
     SetReplicas: ClusterMachine._set_replicas,
 }

@@ -67,7 +67,6 @@ class TopicAuthority(Protocol):
     async def delete(self, name: str) -> NamedTopic: ...
     async def alter(self, name: str, changes: Mapping[str, str | None]) -> NamedTopic: ...
     async def add_partitions(self, name: str, total: int) -> NamedTopic: ...
-    async def allocate_producer_id(self) -> int: ...
 
 
 class Administration:
@@ -81,13 +80,6 @@ class Administration:
 
     def submit_at_once(self, operation: Operation, reply: Reply) -> None:
         """The same for what must not wait for others: they may be waiting for it to be done."""
-        self._begin(self._answer(operation, reply))
-
-    def submit_beside(self, operation: Operation, reply: Reply) -> None:
-        """Run ``operation`` now, beside the change whose turn it is, which it has nothing to do
-        with; reply with what it returns or raises.
-        """
-        self._check_room()
         self._begin(self._answer(operation, reply))
 
     def submit(self, operation: Operation, reply: Reply) -> None:
@@ -221,9 +213,6 @@ class LocalTopics:
         self._topics.extend(hosted, self._hosts(topic, first=len(hosted.hosts)))
         logger.info("topic %s has %d partitions now", name, total)
         return topic
-
-    async def allocate_producer_id(self) -> int:
-        return await self._blocking(self._store.allocate_producer_id)
 
     async def _blocking(self, work: Callable[[], T]) -> T:
         try:

@@ -30,7 +30,6 @@ Overrides: TypeAlias = Mapping[str, str]
 
 _TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # it is a directory's name
 # Producer ids are reserved so many at a time, so that handing one out seldom needs the disk.
-PRODUCER_ID_BLOCK: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +68,6 @@ class Catalog:
         self.topics: Mapping[str, Topic] = {}  # by name: of two of one name, the one that came last
         self.deleting: Mapping[str, Topic] = {}  # by id: dropped, their files perhaps not gone yet
         self.dropping: tuple[Dropping, ...] = ()
-        self._next_producer_id = 0
-        self._producer_ids_reserved = 0
         self._load()
 
     def _load(self) -> None:
@@ -80,7 +77,6 @@ class Catalog:
         self._show({row["id"]: _from_state(row) for row in state["topics"]})
         self.deleting = {row["id"]: _from_state(row) for row in state["deleting"]}
         self.dropping = tuple(Dropping._make(row) for row in state.get("dropping", ()))
-        self._next_producer_id = self._producer_ids_reserved = state["producer_ids_reserved"]
 
     def _show(self, topics: Mapping[str, Topic]) -> None:
         self.by_id = topics
@@ -92,24 +88,21 @@ class Catalog:
         topics: Mapping[str, Topic] | None = None,
         deleting: Mapping[str, Topic] | None = None,
         dropping: tuple[Dropping, ...] | None = None,
-        producer_ids_reserved: int | None = None,
     ) -> None:
         topics = self.by_id if topics is None else topics
         deleting = self.deleting if deleting is None else deleting
         dropping = self.dropping if dropping is None else dropping
-        reserved = producer_ids_reserved or self._producer_ids_reserved
         state = {
             "topics": [_to_state(topic) for topic in topics.values()],
             "deleting": [_to_state(topic) for topic in deleting.values()],
             "dropping": [list(drop) for drop in dropping],
-            "producer_ids_reserved": reserved,
         }
         try:
             state_file.write(self._disk, self._path, state)
         except OSError as error:
             raise storage_error(f"writing {self._path}", error) from error
         self._show(topics)
-        self.deleting, self.dropping, self._producer_ids_reserved = deleting, dropping, reserved
+        self.deleting, self.dropping = deleting, dropping
 
     # -- topics ------------------------------------------------------------------------------------
 
@@ -231,16 +224,6 @@ class Catalog:
     def dropped(self, drop: Dropping) -> None:
         """Note that a dropped partition's files are gone."""
         self._save(dropping=tuple(other for other in self.dropping if other != drop))
-
-    # -- producer ids ------------------------------------------------------------------------------
-
-    def allocate_producer_id(self) -> int:
-        """An id that was never handed out here before, nor will be again."""
-        if self._next_producer_id >= self._producer_ids_reserved:
-            reserved = self._producer_ids_reserved + PRODUCER_ID_BLOCK
-            self._save(producer_ids_reserved=reserved)
-        self._next_producer_id += 1
-        return self._next_producer_id - 1
 
 
 def _check_partitions(partitions: int) -> None:

@@ -429,9 +429,6 @@ class Store:
         except OSError as error:
             raise storage_error("recording the copies of partitions", error) from error
 
-    def allocate_producer_id(self) -> int:
-        return self._catalog.allocate_producer_id()
-
     def close(self) -> None:
         """Sync and close every log, then let go of the directory, whatever fails on the way.
 

@@ -104,12 +104,20 @@ CLUSTER: Final = [
         ),
     ),
     Guard(
-        name="producer ids are given once",
-        why="two producers have one id, and records pass for duplicates",
-        module="raftlog/replication/cluster_state.py",
-        old="        self._records.next_producer_id += command.count\n",
-        new="        self._records.next_producer_id += min(command.count, 1)\n",
-        tests=("tests/replication/test_cluster_state.py::test_producer_ids_are_given_once",),
+        name="producer ids cannot be guessed",
+        why="a stranger's batch under the next id passes for the producer's own, which is dropped",
+        module="raftlog/server/producer_ids.py",
+        old="    return int.from_bytes(entropy(8)) >> (64 - PRODUCER_ID_BITS)\n",
+        new="    return int.from_bytes(entropy(1))\n",
+        tests=("tests/server/test_producer_ids.py",),
+    ),
+    Guard(
+        name="producer ids are not those of names",
+        why="a producer gets the id of another one's name, and its records pass for duplicates",
+        module="raftlog/server/producer_ids.py",
+        old="PRODUCER_ID_BITS: Final = 62\n",
+        new="PRODUCER_ID_BITS: Final = 63\n",
+        tests=("tests/server/test_producer_ids.py",),
     ),
 ]
 

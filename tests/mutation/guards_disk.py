@@ -465,14 +465,6 @@ STATE_FILES: Final = [
             ),
         ),
     ),
-    Guard(
-        name="producer ids are reserved durably",
-        why="after a crash an id is handed out twice, and records pass for duplicates",
-        module="raftlog/storage/catalog.py",
-        old="            self._save(producer_ids_reserved=reserved)\n",
-        new="            self._producer_ids_reserved = reserved\n",
-        tests=("tests/storage/test_catalog.py::test_the_disk_is_asked_once_for_many_producer_ids",),
-    ),
 ]
 
 GUARDS: Final = [*SYSTEM, *BATCHES, *SYNCS, *STATE_FILES]

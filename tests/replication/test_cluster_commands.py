@@ -13,7 +13,6 @@ from raftlog import limits
 from raftlog.errors import InvalidRequestError
 from raftlog.replication.cluster_commands import (
     AddPartitions,
-    AllocateProducerIds,
     AlterTopic,
     ClusterCommand,
     CreateTopic,
@@ -37,7 +36,6 @@ COMMANDS: list[ClusterCommand] = [
     DeleteTopic(name="t", topic_id="i"),
     AlterTopic(name="t", changes={"retention.ms": None, "segment.ms": "5"}),
     AddPartitions(name="t", total=10),
-    AllocateProducerIds(count=1_000),
     SetReplicas(topic_id="i", partition=0, replicas=(1, 2), witnesses=(3,), version=4),
 ]
 
@@ -76,8 +74,6 @@ def test_the_bytes_do_not_change() -> None:
         (["register_broker", 1, "", 9100, "", "d", 1], "length >= 1"),
         (["register_broker", 1, "h", 0, "", "d", 1], ">= 1"),
         (["register_broker", 1, "h", 65_536, "", "d", 1], "<= 65535"),
-        (["allocate_producer_ids", 0], ">= 1"),
-        (["allocate_producer_ids", limits.PRODUCER_IDS_PER_REQUEST_MAX + 1], "<="),
         (["create_topic", "t" * 997, "i", 1], "length <="),
         ({"type": "fence_broker"}, "Expected `array`"),
         (None, "Expected `array`"),

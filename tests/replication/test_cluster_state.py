@@ -24,7 +24,6 @@ from raftlog.errors import (
 )
 from raftlog.replication.cluster_commands import (
     AddPartitions,
-    AllocateProducerIds,
     AlterTopic,
     DeleteTopic,
     FenceBroker,
@@ -334,15 +333,6 @@ def test_a_topic_with_more_partitions_is_balanced_for_itself() -> None:
         join(machine, id_, boot=2)
     topic = done(machine, AddPartitions(name="u", total=3))
     assert Counter(a.replicas[0] for a in topic.partitions) == Counter([1, 2, 3])
-
-
-def test_producer_ids_are_given_once() -> None:
-    machine = ClusterMachine()
-    assert done(machine, AllocateProducerIds(count=10)) == 0
-    assert done(machine, AllocateProducerIds(count=1)) == 10
-    other = ClusterMachine()
-    other.restore(machine.snapshot())
-    assert done(other, AllocateProducerIds(count=5)) == 11
 
 
 # -- replicas that change -------------------------------------------------------------------------

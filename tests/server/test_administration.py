@@ -17,7 +17,6 @@ from raftlog.errors import (
     TopicExistsError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.produce import InitProducerIdRequest
 from raftlog.protocol.topics import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -49,13 +48,15 @@ def test_a_queue_that_is_full_says_so(
     gate = threading.Event()
     broker.broker._workers.admin.submit(gate.wait, lambda _result, _error: None)
     with broker.client() as client:
-        sent = [client.send(apis.INIT_PRODUCER_ID, InitProducerIdRequest()) for _ in range(3)]
+        topics = [TopicToCreate(name=name, partitions=1) for name in "abcd"]
+        requests = [CreateTopicsRequest(topics=[topic]) for topic in topics]
+        sent = [client.send(apis.CREATE_TOPICS, request) for request in requests[:3]]
         with pytest.raises(ThrottledError, match="ADMIN_REQUESTS_PENDING_MAX"):
-            client.ask(apis.INIT_PRODUCER_ID, InitProducerIdRequest())
+            client.ask(apis.CREATE_TOPICS, requests[3])
         gate.set()
         for id_ in sent:
             client.answer(id_)
-        client.ask(apis.INIT_PRODUCER_ID, InitProducerIdRequest())
+        client.ask(apis.CREATE_TOPICS, requests[3])
 
 
 def test_work_takes_its_turn(broker: RunningBroker, caplog: pytest.LogCaptureFixture) -> None:

@@ -21,7 +21,7 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.storage import state_file
-from raftlog.storage.catalog import PRODUCER_ID_BLOCK, Catalog, Dropping, Topic
+from raftlog.storage.catalog import Catalog, Dropping, Topic
 from raftlog.testing.disk import Fault, SimDisk
 from tests.storage.logs import sim_disk
 
@@ -199,41 +199,6 @@ def test_damage_to_the_catalog_is_never_taken_for_an_empty_one() -> None:
     disk.flip_bit(PATH, 300)
     with pytest.raises(DamagedLogError, match="data/catalog is damaged"):
         catalog_on(disk)
-
-
-# -- producer ids ----------------------------------------------------------------------------------
-
-
-def test_producer_ids_are_handed_out_in_order_and_never_twice() -> None:
-    disk = new_disk()
-    catalog = catalog_on(disk)
-    assert [catalog.allocate_producer_id() for _ in range(3)] == [0, 1, 2]
-    created(catalog)
-    disk.power_cut()
-    catalog = catalog_on(disk)
-    assert catalog.allocate_producer_id() == PRODUCER_ID_BLOCK
-    assert list(catalog.topics) == ["clicks"]
-
-
-def test_the_disk_is_asked_once_for_many_producer_ids() -> None:
-    disk = new_disk()
-    catalog = catalog_on(disk)
-    catalog.allocate_producer_id()
-    changes = disk.changes
-    ids = [catalog.allocate_producer_id() for _ in range(PRODUCER_ID_BLOCK - 1)]
-    assert (ids[-1], disk.changes) == (PRODUCER_ID_BLOCK - 1, changes)
-    assert catalog.allocate_producer_id() == PRODUCER_ID_BLOCK
-    assert disk.changes > changes
-
-
-def test_no_producer_id_without_room_to_reserve_it() -> None:
-    disk = new_disk()
-    catalog = catalog_on(disk)
-    disk.capacity_bytes = 0
-    with pytest.raises(DiskFullError):
-        catalog.allocate_producer_id()
-    disk.capacity_bytes = None
-    assert catalog.allocate_producer_id() == 0
 
 
 # -- single partitions -----------------------------------------------------------------------------

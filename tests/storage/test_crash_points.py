@@ -377,19 +377,3 @@ def test_altering_a_topic(chances: int, seed: int) -> None:
         disk.crash()
 
     sweep(store_with({}), act, check, seed=seed, chances=chances)
-
-
-def test_producer_ids_are_handed_out_once(chances: int, seed: int) -> None:
-    def prepare(disk: SimDisk) -> list[int]:
-        return []
-
-    def act(disk: SimDisk, handed_out: list[int]) -> None:
-        store = open_store(disk)
-        handed_out.extend(store.allocate_producer_id() for _ in range(3))
-
-    def check(disk: SimDisk, handed_out: list[int]) -> None:
-        act(disk, handed_out)
-        assert len(set(handed_out)) == len(handed_out)
-        disk.crash()
-
-    sweep(prepare, act, check, seed=seed, chances=chances)

@@ -9,7 +9,6 @@ from typing import Final
 from raftlog.errors import CommitUnknownError, RaftlogError, from_code
 from raftlog.replication.cluster_commands import (
     AddPartitions,
-    AllocateProducerIds,
     AlterTopic,
     ClusterCommand,
     CreateTopic,
@@ -23,7 +22,6 @@ from raftlog.server.consensus_plane import ConsensusPlane
 # Commands of one request that are proposed together: they share the cluster group's round trips and
 # syncs, and the elections of new partitions run side by side.
 CHANGES_AT_ONCE: Final = 32
-PRODUCER_ID_BLOCK: Final = 1_000
 LEADERS_TIMEOUT_SECONDS: Final = 5.0
 LEADERS_POLL_SECONDS: Final = 0.01
 
@@ -54,7 +52,6 @@ class ClusterTopics:
         self._new_id = new_id
         self._default_replication_factor = default_replication_factor
         self._loop = loop
-        self._producer_ids = range(0)
 
     async def plan(
         self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
@@ -98,14 +95,6 @@ class ClusterTopics:
         record = await self._seen(name)
         await self._until_led(record)
         return record
-
-    async def allocate_producer_id(self) -> int:
-        if not self._producer_ids:
-            first = await self._propose(AllocateProducerIds(count=PRODUCER_ID_BLOCK))
-            assert isinstance(first, int)
-            self._producer_ids = range(first, first + PRODUCER_ID_BLOCK)
-        first, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
-        return first
 
     # -- inside
 

@@ -23,7 +23,6 @@ from raftlog.replication.cluster_commands import (
 )
 from raftlog.server.cluster.administration import (
     LEADERS_TIMEOUT_SECONDS,
-    PRODUCER_ID_BLOCK,
     ClusterTopics,
 )
 from raftlog.server.cluster.membership import CLUSTER_GROUP
@@ -247,34 +246,5 @@ def test_a_topic_that_is_deleted_meanwhile_is_said_to_be() -> None:
         a.h.s.machine.apply(DeleteTopic(name="t").encode())
         with pytest.raises(RaftlogError, match="deleted meanwhile"):
             await task
-
-    asking(test)
-
-
-def test_producer_ids_come_in_blocks_and_never_twice() -> None:
-    async def test(a: Asking) -> None:
-        first = await a.begin(a.topics.allocate_producer_id())
-        a.plane.agree()
-        assert await first == 0
-        for expected in range(1, PRODUCER_ID_BLOCK):
-            assert await a.topics.allocate_producer_id() == expected
-        task = await a.begin(a.topics.allocate_producer_id())
-        a.plane.lose(applied=True)
-        with pytest.raises(CommitUnknownError):
-            await task
-        task = await a.begin(a.topics.allocate_producer_id())
-        a.plane.agree()
-        assert await task == 2 * PRODUCER_ID_BLOCK, "the lost block is nobody's"
-
-    asking(test)
-
-
-def test_two_that_ask_at_once_get_two() -> None:
-    async def test(a: Asking) -> None:
-        one = await a.begin(a.topics.allocate_producer_id())
-        other = await a.begin(a.topics.allocate_producer_id())
-        a.plane.agree()
-        a.plane.agree()
-        assert len({await one, await other, await a.topics.allocate_producer_id()}) == 3
 
     asking(test)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
+from raftlog.client.resumable import NAMED_ID_BASE
 from raftlog.protocol import api as apis
 from raftlog.protocol.produce import InitProducerIdRequest, InitProducerIdResponse
 from tests.server.harness import Client, running
@@ -23,6 +25,12 @@ def test_ids_are_fresh_even_after_a_restart(tmp_path: Path) -> None:
                 assert answer.producer_epoch == 0
                 seen.append(answer.producer_id)
     assert len(set(seen)) == len(seen)
+
+
+def test_ids_do_not_follow_from_those_of_others(client: Client) -> None:
+    ids = sorted(ask(client).producer_id for _ in range(20))
+    assert 0 <= ids[0] < ids[-1] < NAMED_ID_BASE
+    assert min(b - a for a, b in pairwise(ids)) > 1 << 30
 
 
 def test_requests_in_flight_together_get_different_ids(client: Client) -> None:
