@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
 from typing import Any, cast
+
+import pytest
 
 from raftlog.server.disk_watch import JOURNAL_SECONDS, LOOK_SECONDS, DiskWatch
 from raftlog.server.workers import Unfinished, Workers
@@ -54,8 +57,22 @@ class Bench:
         self.loop.run_until_complete(wait())
 
 
-def test_a_sync_that_does_not_end_means_that_the_disk_hangs() -> None:
-    b = Bench()
+@pytest.fixture
+def benches() -> Iterator[Callable[[], Bench]]:
+    made: list[Bench] = []
+
+    def make() -> Bench:
+        made.append(Bench())
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.watch.stop()
+        bench.loop.close()
+
+
+def test_a_sync_that_does_not_end_means_that_the_disk_hangs(benches: Callable[[], Bench]) -> None:
+    b = benches()
     done = b.sync.submit()
     b.run(TIMEOUT_S - 0.1)
     assert not b.watch.is_hung
@@ -71,8 +88,8 @@ def test_a_sync_that_does_not_end_means_that_the_disk_hangs() -> None:
     assert b.hung == 2
 
 
-def test_syncs_that_end_one_after_the_other_are_no_sign() -> None:
-    b = Bench()
+def test_syncs_that_end_one_after_the_other_are_no_sign(benches: Callable[[], Bench]) -> None:
+    b = benches()
     for _ in range(5):
         done = b.sync.submit()
         b.run(TIMEOUT_S - LATE_S)
@@ -80,8 +97,8 @@ def test_syncs_that_end_one_after_the_other_are_no_sign() -> None:
     assert b.hung == 0
 
 
-def test_the_oldest_counts_though_others_end() -> None:
-    b = Bench()
+def test_the_oldest_counts_though_others_end(benches: Callable[[], Bench]) -> None:
+    b = benches()
     b.sync.submit()
     for _ in range(6):
         done = b.sync.submit()
@@ -90,10 +107,11 @@ def test_the_oldest_counts_though_others_end() -> None:
     assert b.hung == 1
 
 
-def test_a_process_that_slept_has_not_waited_for_its_disk() -> None:
-    b = Bench()
+def test_a_process_that_slept_has_not_waited_for_its_disk(benches: Callable[[], Bench]) -> None:
+    b = benches()
     b.sync.submit()
     b.journal.submit()
+    b.run(LATE_S)
     b.loop.now += 100.0
     b.run(LATE_S)
     assert (b.hung, b.journal_hung) == (0, 0)
@@ -101,8 +119,10 @@ def test_a_process_that_slept_has_not_waited_for_its_disk() -> None:
     assert b.hung == 1
 
 
-def test_a_journal_that_waits_is_noticed_sooner_where_logs_hang() -> None:
-    b = Bench()
+def test_a_journal_that_waits_is_noticed_sooner_where_logs_hang(
+    benches: Callable[[], Bench],
+) -> None:
+    b = benches()
     b.journal.submit()
     b.run(TIMEOUT_S - 0.1)
     assert not b.watch.is_journal_hung
@@ -110,7 +130,7 @@ def test_a_journal_that_waits_is_noticed_sooner_where_logs_hang() -> None:
     assert b.watch.is_journal_hung
     assert b.journal_hung
 
-    both = Bench()
+    both = benches()
     both.sync.submit()
     both.run(TIMEOUT_S + LATE_S)
     assert both.watch.is_hung
@@ -119,8 +139,8 @@ def test_a_journal_that_waits_is_noticed_sooner_where_logs_hang() -> None:
     assert both.watch.is_journal_hung
 
 
-def test_it_looks_no_more_once_it_is_stopped() -> None:
-    b = Bench()
+def test_it_looks_no_more_once_it_is_stopped(benches: Callable[[], Bench]) -> None:
+    b = benches()
     b.sync.submit()
     b.watch.stop()
     b.run(3 * TIMEOUT_S)

@@ -29,8 +29,11 @@ def with_hung_journal(world: World, *, alone: bool) -> bool:
     machine, *others = world.brokers
     machine.hang(HANGS["journal"]())
     for other in others:
-        other.is_kept_down = alone
-        other.kill()  # links and leaders change: there is something to remember
+        other.kill()
+    world.run_for(1.2)  # they are back, in another boot: there is something to remember
+    for other in others if alone else ():
+        other.is_kept_down = True
+        other.kill()
     refused = len(machine.refusals)
     return world.run_until(lambda: len(machine.refusals) > refused, limit_s=20)
 
