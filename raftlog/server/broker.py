@@ -199,9 +199,7 @@ class Broker:
         begin_to_coordinate(self.context)
         self.housekeeping = self._keep_house(surroundings)
         self._time_keeping = loop.create_task(self._keep_time())
-        self._disk_watch.start(
-            on_logs_hung=self._logs_hang, while_journal_hangs=self._journal_hangs
-        )
+        self._disk_watch.start(on_logs_hung=self._logs_hang, while_hung=self._while_disk_hangs)
 
     def _keep_house(self, surroundings: Surroundings) -> Housekeeping:
         context = self.context
@@ -397,25 +395,22 @@ class Broker:
 
     def _logs_hang(self) -> None:
         """Nobody is to wait for the disk; who leads instead is for ``cluster.roles`` to propose."""
-        if self.context.is_stopping:
-            self._end(StorageFailedError("the disk hangs, and the broker is to stop"), HUNG_ADVICE)
         for host in self.context.topics.hosts():
             host.disk_hangs()
 
-    def _journal_hangs(self) -> None:
-        """Without its journal this broker can hand nothing over. Its end does, if others are there.
-
-        Where they are no majority, its end would only take away what it can still do.
+    def _while_disk_hangs(self) -> None:
+        """A broker that is to stop does so without its disk. One whose journal hangs can hand
+        nothing over: its end does, if others are there. Where they are no majority, its end would
+        only take away what it can still do.
         """
         cluster = self.context.cluster
-        if self.context.is_stopping or (cluster is not None and cluster.can_others_decide()):
-            self._end(
-                StorageFailedError(
-                    "the consensus journal waits for a disk that hangs: this broker can neither "
-                    "vote nor hand over what it leads"
-                ),
-                HUNG_ADVICE,
-            )
+        if self.context.is_stopping:
+            self._end(StorageFailedError("the disk hangs, and the broker is to stop"), HUNG_ADVICE)
+        elif self._disk_watch.is_journal_hung and cluster is not None:
+            if not cluster.can_others_decide():
+                return
+            what = "the consensus journal waits for a disk that hangs: this broker can neither "
+            self._end(StorageFailedError(what + "vote nor hand over what it leads"), HUNG_ADVICE)
 
     def _fail(self, error: StorageFailedError) -> None:
         """The disk is not to be trusted any more. Retrying is no cure: only recovery can tell."""

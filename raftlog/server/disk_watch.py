@@ -66,10 +66,10 @@ class DiskWatch:
         patience = min(JOURNAL_SECONDS, self.timeout_s) if self.is_hung else self.timeout_s
         return self._journal.seconds >= patience
 
-    def start(
-        self, *, on_logs_hung: Callable[[], None], while_journal_hangs: Callable[[], None]
-    ) -> None:
-        """``on_logs_hung``: called when it begins; ``while_journal_hangs``: at every look."""
+    def start(self, *, on_logs_hung: Callable[[], None], while_hung: Callable[[], None]) -> None:
+        """``on_logs_hung``: called when it begins; ``while_hung``: at every look while logs or the
+        journal hang.
+        """
 
         def look() -> None:
             self._timer = self._loop.call_later(LOOK_SECONDS, look)
@@ -88,8 +88,8 @@ class DiskWatch:
                 on_logs_hung()
             elif was_hung and not self.is_hung:
                 logger.warning("disk works again: the sync has ended.")
-            if self.is_journal_hung:
-                while_journal_hangs()
+            if self.is_hung or self.is_journal_hung:
+                while_hung()
 
         self._looked_at = self._loop.time()
         self._timer = self._loop.call_later(LOOK_SECONDS, look)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -129,5 +131,28 @@ def test_where_nobody_else_could_lead_records_fail_in_bounded_time(tmp_path: Pat
                     careless.send(TOPIC, b"b").result(timeout=PATIENCE_S)
                 assert time.monotonic() - asked_at < 3 * STALL_MS / 1_000
             producer.send(TOPIC, b"c").result(timeout=PATIENCE_S)
-        assert running.brokers[0].running
-        assert "disk hung" in running.brokers[0].log_path.read_text()
+        (broker,) = running.brokers
+        assert broker.running
+        assert "disk hung" in broker.log_path.read_text()
+
+
+def test_a_broker_that_is_to_stop_does_not_wait_for_a_disk_that_hangs(tmp_path: Path) -> None:
+    with with_switches(tmp_path, brokers=1) as (running, switches):
+        create(running, copies=1)
+        switches[1].arm([LOGS])
+        with (
+            Producer(running.bootstrap, idempotent=False) as careless,
+            pytest.raises((CommitUnknownError, DiskHungError)),
+        ):
+            careless.send(TOPIC, b"a").result(timeout=PATIENCE_S)
+        (broker,) = running.brokers
+        pid = broker.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGTERM)
+        wait_until(
+            lambda: broker.exit_status is not None,
+            timeout_s=PATIENCE_S,
+            what="the end of a broker that was asked to stop",
+        )
+        assert broker.exit_status == 1
+        assert "the disk hangs, and the broker is to stop" in broker.log_path.read_text()

@@ -150,8 +150,8 @@ ROLES: Final = [
         name="a broker whose journal hangs ends",
         why="it leads what it can hand over to nobody, for as long as its disk hangs (S36)",
         module="raftlog/server/broker.py",
-        old="cluster is not None and cluster.can_others_decide()",
-        new="cluster is not None and False",
+        old="        elif self._disk_watch.is_journal_hung and cluster is not None:\n",
+        new="        elif False and cluster is not None:\n",
         tests=(
             "tests/testing/simulator/test_regressions.py::test_a_broker_whose_journal_hangs_ends",
         ),
@@ -160,8 +160,8 @@ ROLES: Final = [
         name="a broker whose journal hangs stays where nobody could go on",
         why="the last broker of a cluster ends, and with it what can be read",
         module="raftlog/server/broker.py",
-        old="cluster is not None and cluster.can_others_decide()",
-        new="cluster is not None",
+        old="            if not cluster.can_others_decide():\n                return\n",
+        new="",
         tests=(
             (
                 "tests/testing/simulator/test_regressions.py"

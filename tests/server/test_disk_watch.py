@@ -42,13 +42,13 @@ class Bench:
         )
         self.hung = 0
         self.journal_hung = 0
-        self.watch.start(on_logs_hung=self._logs, while_journal_hangs=self._journal)
+        self.watch.start(on_logs_hung=self._logs, while_hung=self._while_hung)
 
     def _logs(self) -> None:
         self.hung += 1
 
-    def _journal(self) -> None:
-        self.journal_hung += 1
+    def _while_hung(self) -> None:
+        self.journal_hung += self.watch.is_journal_hung
 
     def run(self, seconds: float) -> None:
         async def wait() -> None:
