@@ -18,7 +18,7 @@ from itertools import pairwise, zip_longest
 from typing import Final
 
 from raftlog import limits
-from raftlog.disk import TEMPORARY_SUFFIX, Disk, File
+from raftlog.disk import NO_DESCRIPTOR, TEMPORARY_SUFFIX, Disk, File
 from raftlog.errors import CorruptBatchError, DamagedLogError
 from raftlog.record import HEADER_BYTES, BatchHeader, check, parse_header, verify_chain
 from raftlog.storage import index as index_codec
@@ -95,10 +95,11 @@ def recover(
     result = Recovered([], durable_offset, anchor=anchor)
     trouble = _load(list(segments.values()), log_start_offset, index_interval_bytes, result)
     end = result.segments[-1].next_offset if result.segments else log_start_offset
-    if end < durable_offset:
+    if end < result.durable_offset:
         result.damage_offset = end
         result.damage = trouble or (
-            f"{directory} ends at offset {end}, but records up to {durable_offset} were durable"
+            f"{directory} ends at offset {end}, but records up to {result.durable_offset} were "
+            "durable"
         )
     elif trouble:
         rest = list(segments.values())[len(result.segments) :]
@@ -162,15 +163,18 @@ def _take_index(disk: Disk, directory: str, base: Offset, segment: Segment | Non
     if found is None:
         return -1
     index, summary = found
-    if segment is None or summary.log_bytes > segment.file.size():
-        return summary.next_offset
     try:
+        if segment is None or summary.log_bytes > segment.file.size():
+            return summary.next_offset
         if not _fits(segment, index, summary):
             return -1  # of another log
-    except DamagedLogError:
+    except (DamagedLogError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
+            raise
         return summary.next_offset  # the scan will say where
     finally:
-        segment.close()
+        if segment is not None:
+            segment.close()
     segment.index, segment.summary = index, summary
     segment.indexed_bytes = summary.log_bytes
     return summary.next_offset
@@ -221,6 +225,12 @@ def _load_segment(segment: Segment, index_interval_bytes: int, result: Recovered
         if segment.file.size() > segment.size_bytes:
             result.scanned.append(segment)
         return _scan(segment, index_interval_bytes, chain_known=chain_known)
+    except OSError as error:
+        if error.errno in NO_DESCRIPTOR:
+            raise
+        # What it holds is not known. So it is no torn tail, which could be cut.
+        result.durable_offset = max(result.durable_offset, segment.next_offset + 1)
+        return f"{segment.path} cannot be opened: {error}"
     finally:
         segment.close()
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 from raftlog import limits
-from raftlog.disk import Disk, File
+from raftlog.disk import NO_DESCRIPTOR, Disk, File
 from raftlog.errors import CorruptBatchError, DamagedLogError
 from raftlog.record import (
     HEADER_BYTES,
@@ -141,11 +141,16 @@ class Segment:
     # -- reading -----------------------------------------------------------------------------------
 
     def pread(self, size: int, position: int) -> bytes:
-        """``size`` bytes that the segment has; raises ``DamagedLogError``."""
-        file = self.file
+        """``size`` bytes that the segment has.
+
+        Raises ``DamagedLogError``, also when the file is missing or cannot be opened, and
+        ``OSError`` when this process has no file descriptor left.
+        """
         try:
-            data = file.pread(size, position)
+            data = self.file.pread(size, position)
         except OSError as error:
+            if error.errno in NO_DESCRIPTOR:
+                raise
             raise self.damaged(position, error) from error
         if len(data) < size:
             raise self.damaged(position + len(data), "the file ends here")

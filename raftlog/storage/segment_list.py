@@ -77,13 +77,18 @@ class SegmentList:
         parts: list[bytes] = []
         while start_offset < end_offset and (bytes_max > 0 or not parts):
             segment = self._segment_of(start_offset)
-            start, first = self._locate(segment, start_offset)
-            if parts and first.length > bytes_max:
-                break
-            end = self._end_position(segment, end_offset)
-            stop = segment.end_of_read(start=start, first=first, end=end, bytes_max=bytes_max)
-            if stop > start:  # else the one batch that is left holds ``end_offset``
-                parts.append(segment.pread(stop - start, start))
+            try:
+                start, first = self._locate(segment, start_offset)
+                if parts and first.length > bytes_max:
+                    break
+                end = self._end_position(segment, end_offset)
+                stop = segment.end_of_read(start=start, first=first, end=end, bytes_max=bytes_max)
+                if stop > start:  # else the one batch that is left holds ``end_offset``
+                    parts.append(segment.pread(stop - start, start))
+            except DamagedLogError:
+                if parts:
+                    break  # the next read starts here, and finds the damage
+                raise
             if stop < end:
                 # The reader's next question is about the batch that did not fit.
                 self.remember(segment.header_at(stop).base_offset, stop)

@@ -1,13 +1,14 @@
-"""A bit that flips under a running broker, in one copy of several: it is found, and made good."""
+"""Stored bytes that are bad or missing, in some copies of several: found, and copied again."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from raftlog import TopicPartition
-from raftlog.errors import CorruptBatchError
+from raftlog import Admin, NewTopic, Producer, TopicPartition, limits
+from raftlog.errors import CorruptBatchError, DamagedLogError
 from raftlog.record import parse_header
 from raftlog.testing import Cluster, cluster, wait_until
 from tests.integration.load import (
@@ -89,3 +90,62 @@ def test_a_scrub_finds_damage_that_nobody_reads(tmp_path: Path) -> None:
             load.goes_on(count=100)
         load.check(running.bootstrap)
         same_everywhere(running)
+
+
+def test_a_sealed_segment_vanishes_under_a_running_leader(tmp_path: Path) -> None:
+    with cluster(brokers=3, directory=tmp_path, with_relays=False) as running:
+        create(running, copies=3, segment_bytes="16384")
+        with Load(running.bootstrap) as load:
+            load.goes_on(count=2_000)
+            leader = leader_of(running)
+            segments = sorted(copy_of(running, leader).glob("*.log"))
+            assert len(segments) > limits.OPEN_SEALED_SEGMENTS_MAX + 1
+            segments[0].unlink()
+            assert len(read_all(running.bootstrap, TopicPartition(TOPIC, 0))) >= 2_000
+            until_made_anew(running, leader)
+            load.goes_on(count=100)
+        load.check(running.bootstrap)
+        same_everywhere(running)
+    assert "Traceback" not in running.broker(leader).log_path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("is_clean", [False, True], ids=["kill", "stop"])
+def test_files_of_all_brokers_but_one_vanish_while_they_are_down(
+    tmp_path: Path, is_clean: bool
+) -> None:
+    with cluster(brokers=3, directory=tmp_path, with_relays=False) as running:
+        create(running, copies=3)
+        with Load(running.bootstrap) as load:
+            load.goes_on(count=600)
+        until_in_sync(running)
+        victims = running.brokers[:2]
+        (running.stop if is_clean else running.kill)()
+        for broker in victims:
+            shutil.rmtree(copy_of(running, broker.id))
+        running.start()
+        load.check(running.bootstrap)
+        until_in_sync(running)
+        same_everywhere(running)
+    for broker in victims:
+        assert "it is missing, or its checkpoint is" in broker.log_path.read_text(encoding="utf-8")
+
+
+def test_a_broker_alone_refuses_a_partition_whose_files_have_vanished(tmp_path: Path) -> None:
+    with cluster(brokers=1, directory=tmp_path) as running:
+        with Admin(running.bootstrap) as admin:
+            admin.create_topics([NewTopic(TOPIC, 1), NewTopic("other", 1)])
+        with Producer(running.bootstrap) as producer:
+            producer.send(TOPIC, b"x").result()
+        running.kill()
+        directory = copy_of(running, 1)
+        shutil.rmtree(directory)
+        running.start()
+        with Producer(running.bootstrap) as producer:
+            with pytest.raises(DamagedLogError, match=str(directory)):
+                producer.send(TOPIC, b"y").result()
+            producer.send("other", b"z").result()
+        with pytest.raises(DamagedLogError, match="held records up to offset 1"):
+            read_all(running.bootstrap, TopicPartition(TOPIC, 0))
+        view = running.views(TOPIC, 0)[1]
+        assert "held records up to offset 1" in view.damage
+        assert not directory.exists()

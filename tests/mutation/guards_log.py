@@ -53,7 +53,7 @@ OPENING: Final = [
         name="damage is told from a torn tail",
         why="records that were promised are cut as if they had never been",
         module="raftlog/storage/recovery.py",
-        old="    if end < durable_offset:\n",
+        old="    if end < result.durable_offset:\n",
         new="    if end < 0:\n",
         tests=("tests/storage/test_damage.py::test_a_bad_batch_below_the_durable_end_is_damage",),
     ),
@@ -545,4 +545,23 @@ COPIES: Final = [
     ),
 ]
 
-GUARDS: Final = [*OPENING, *COPIES, *COPYING, *PRODUCER_STATE]
+READING: Final = [
+    Guard(
+        name="a segment that cannot be opened is damage",
+        why="its readers fail for as long as the broker runs, and no replica is copied again",
+        module="raftlog/storage/segment.py",
+        old="            if error.errno in NO_DESCRIPTOR:\n",
+        new="            if error.errno:\n",
+        tests=(f"{_COPIES}::test_a_sealed_segment_that_cannot_be_read_is_damage",),
+    ),
+    Guard(
+        name="a segment that cannot be opened at a start is no torn tail",
+        why="what may hold acknowledged records is cut",
+        module="raftlog/storage/recovery.py",
+        old="        result.durable_offset = max(result.durable_offset, segment.next_offset + 1)\n",
+        new="        assert result.durable_offset >= 0\n",
+        tests=(f"{_COPIES}::test_the_last_segment_that_cannot_be_opened_is_not_cut",),
+    ),
+]
+
+GUARDS: Final = [*OPENING, *COPIES, *READING, *COPYING, *PRODUCER_STATE]

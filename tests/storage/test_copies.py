@@ -10,9 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from raftlog.errors import DamagedLogError, DataDirectoryError
-from raftlog.storage import Store
+from raftlog.storage import Log, Store
 from raftlog.storage.copies import Copies, CopyRecord
-from raftlog.testing.disk import Fault, SimDisk, Stopped
+from raftlog.testing.disk import FOREVER, Fault, SimDisk, Stopped
+from tests.server.harness import values_of
 from tests.storage.directories import DATA, FIRST, SimDiskOfTrees, host, open_store, reopened
 from tests.storage.harm import overwrite
 from tests.storage.logs import append, fill, sim_disk, values
@@ -268,3 +269,62 @@ def test_records_after_the_first_are_saved_together() -> None:
     known = Copies(disk, DATA, new_id=lambda: "x").rows
     assert [record.durable_end_offset for record in known.values()] == [1, 1, 1, 1]
     assert len({record.copy_id for record in known.values()}) == 4
+
+
+# -- segments that cannot be read ------------------------------------------------------------------
+
+
+def sealed_and_active(disk: SimDisk) -> Log:
+    log = host(open_store(disk), 1, segment_bytes="16384")
+    fill(log, 20, size=2_000)
+    assert log.segment_count == 3
+    log.abandon()  # the files are opened again by whoever reads
+    return log
+
+
+@pytest.mark.parametrize("how", ["vanishes", "cannot be opened", "cannot be read"])
+def test_a_sealed_segment_that_cannot_be_read_is_damage(how: str) -> None:
+    disk = new_disk()
+    log = sealed_and_active(disk)
+    path = sorted(f"{PARTITION}/{name}" for name in disk.list_dir(PARTITION) if "log" in name)[1]
+    start = int(path.rpartition("/")[2].removesuffix(".log"))
+    if how == "vanishes":
+        disk.lose(path)
+    else:
+        operation = {"cannot be opened": "open", "cannot be read": "read"}[how]
+        disk.faults.append(Fault({operation}, errno.EIO, path=path, times=FOREVER))
+    # What is good before it is read; the read that begins there finds the damage.
+    (part,) = log.read(start_offset=0, end_offset=20, bytes_max=1 << 20)
+    assert len(values_of(part)) == start
+    with pytest.raises(DamagedLogError, match=path):
+        log.read(start_offset=start, end_offset=20, bytes_max=1 << 20)
+    with pytest.raises(DamagedLogError, match=path):
+        log.verify(start, bytes_max=1 << 20)
+    assert path in log.damage
+    assert log.readable_end_offset == start
+    restarted = reopened(disk).hosted_log(FIRST, 1)
+    assert restarted.damage
+    assert restarted.readable_end_offset == start
+
+
+def test_the_last_segment_that_cannot_be_opened_is_not_cut() -> None:
+    disk = new_disk()
+    log = sealed_and_active(disk)
+    path = max(f"{PARTITION}/{name}" for name in disk.list_dir(PARTITION) if "log" in name)
+    overwrite(disk, CHECKPOINT, b"rotten" * 1_000)  # so that nothing tells what was durable
+    disk.lose(f"{DATA}/copies")
+    size = len(disk.read_file(path, bytes_max=1 << 20))
+    disk.faults.append(Fault({"open"}, errno.EIO, path=path, times=FOREVER))
+    log = reopened(disk).hosted_log(FIRST, 1)
+    assert f"{path} cannot be opened" in log.damage
+    assert len(disk.read_file(path, bytes_max=1 << 20)) == size
+
+
+def test_want_of_a_descriptor_is_no_damage() -> None:
+    disk = new_disk()
+    log = sealed_and_active(disk)
+    disk.faults.append(Fault({"open"}, errno.EMFILE, path="*.log"))
+    with pytest.raises(OSError, match="open files"):
+        log.read(start_offset=0, end_offset=1, bytes_max=1)
+    assert len(values(log)) == 20
+    assert log.damage == ""
