@@ -135,7 +135,7 @@ def test_producers_of_leftovers_are_saved_before_those_go() -> None:
     for _ in range(3):
         log = killed(disk)
         assert (log.log_start_offset, len(files(disk, ".log"))) == (1, 1)
-        assert append(log, b"x", producer=(7, 0, 0)).duplicate
+        assert append(log, b"x" * 1_500, producer=(7, 0, 0)).duplicate
         assert len(files(disk, ".producers")) == 1
 
 
