@@ -69,6 +69,8 @@ FEW_PADDING_MAX: Final = 1_000
 
 # -- compaction
 COMPACT_RATES: Final = (200.0, 1_000.0, 3_000.0)
+# The longest run is shorter than a day, and clocks jump by ten days (``nemesis.clocks``).
+RETENTIONS_MS: Final = ("-1", "86400000", "604800000")
 KEYS: Final = (20, 200, 2_000)
 CLEANER: Final[Mapping[str, str]] = {"log.cleaner.interval.ms": "300"}
 COMPACT_SEGMENT_BYTES: Final = ("16384", "16384", "65536")
@@ -140,9 +142,13 @@ def _compacted(random: Random, topic: TopicShape) -> TopicShape:
 
 
 def _topic_config(random: Random, mode: RateMode) -> tuple[tuple[str, str], ...]:
-    """Without min.insync.replicas, which the shape has. Nothing goes by age: it would be missed."""
+    """Without min.insync.replicas, which the shape has. Nothing may go by age, whatever clocks say:
+    no run takes as long as the shortest retention."""
     sizes = PRESSURE_SEGMENT_BYTES if mode == "pressure" else SEGMENT_BYTES
-    config = {"retention.ms": "-1", "segment.bytes": random.choice(sizes)}
+    config = {
+        "retention.ms": random.choice(RETENTIONS_MS),
+        "segment.bytes": random.choice(sizes),
+    }
     if random.random() < 0.3:
         config["message.timestamp.type"] = "LogAppendTime"
     if random.random() < 0.5:

@@ -112,7 +112,7 @@ CLOCK_SLEW: Final = 0.05  # of the time that passes: how fast smaller difference
 CLOCK_SETTLE_S: Final = 600.0  # for so long a step is agreed on before it is followed
 CLOCK_SAMPLE_S_MAX: Final = 30.0  # age of what a peer's clock is known by
 CLOCK_ROUND_TRIP_S_MAX: Final = 10.0  # of the request that brought it
-CLOCK_SAVE_S: Final = 60.0  # between two times that are saved for the next start
+CLOCK_SAVE_S: Final = 15.0  # between two times that are saved for the next start
 
 # -- clients ---------------------------------------------------------------------------------------
 PRODUCER_BATCH_BYTES_MAX: Final = 12 * MIB  # the highest batch_bytes_max that a producer may have

@@ -35,6 +35,7 @@ from jepsen_like.checker.verdict import EVIDENCE_MAX, KINDS, Findings, Verdict, 
 from jepsen_like.history import AnyEntry, DamagedHistoryError
 
 RETENTION: Final = ("retention.ms", "retention.bytes")
+RETENTION_MS_MIN: Final = 86_400_000  # longer than a run
 BEYOND: Final = "a fault went beyond what the cluster promises to bear"
 RESTING: Final = {
     "quiesce": ("STUCK", "the cluster did not come to rest"),
@@ -220,7 +221,10 @@ def _settings(args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _deletes(settings: Mapping[str, Any]) -> bool:
-    return any(str(settings.get(key) or "-1") != "-1" for key in RETENTION)
+    """Whether records may go during a run. By age they may not, if they are kept for longer than
+    any run takes: a wrong clock is no excuse."""
+    retention_ms, retention_bytes = (int(settings.get(key) or "-1") for key in RETENTION)
+    return 0 <= retention_ms < RETENTION_MS_MIN or retention_bytes >= 0
 
 
 def _stats(run: Gatherer, partitions: list[Partition]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The kinds clock-jump, clock-strobe (T1) and clock-bases (T2): wall clocks jump, bases differ.
 
 Records must go on being acknowledged, in order and once, whatever a wall clock says; only their
-timestamps may be off. So topics of such a run keep records for ever (``retention.ms=-1``): else
-losing them to a clock would be what the manual says.
+timestamps may be off. Topics keep records for a day, a week or for ever: clocks that jump by ten
+days must not delete any.
 """
 
 from __future__ import annotations

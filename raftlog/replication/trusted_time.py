@@ -10,13 +10,14 @@ jumps, and follows wall clocks only as described here:
   agrees on for ``CLOCK_SETTLE_S`` becomes the trusted time. A broker alone follows no step; its
   next start does, see below.
 - *At the start* the trusted time is unknown, and nothing expires, until a majority of the voters'
-  clocks agrees. A broker alone compares its clock with the time that it last saved. If its clock is
-  ahead by more than ``CLOCK_STEP_MS``, nothing expires for ``CLOCK_SETTLE_S``: a long stop and a
-  wrong clock look alike, but a clock that is wrong at a machine's start is often corrected soon.
+  clocks agrees, or at once on a broker alone. If that time is ahead of the one that was last saved
+  by more than ``CLOCK_STEP_MS``, nothing expires for ``CLOCK_SETTLE_S``: a long stop and a wrong
+  clock look alike, but a clock that is wrong at a machine's start is often corrected soon.
 
 So a record that is younger than its retention by more than ``CLOCK_STEP_MS`` is not deleted because
-of a wrong clock, unless a majority of the voters has the same wrong clock, or a broker alone was
-started with it. Pure: both clocks are arguments; ``now`` is in monotonic seconds.
+of a wrong clock, unless a majority of the voters has the same wrong clock for ``CLOCK_SETTLE_S``,
+or a broker alone was started with it so long ago. Pure: both clocks are arguments; ``now`` is in
+monotonic seconds.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class TrustedTime:
         """The first trusted time of this run."""
         saved = self._saved
         is_plausible = saved is None or agreed.wall_ms - saved.ms(agreed.at) <= CLOCK_STEP_MS
-        if not self.is_alone or is_plausible or self._has_settled(agreed):
+        if is_plausible or self._has_settled(agreed):
             self._trusted, self._pending = agreed, None
 
     def _has_settled(self, agreed: _Line) -> bool:

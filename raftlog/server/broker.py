@@ -220,7 +220,7 @@ class Broker:
     async def _keep_time(self) -> None:
         """Compare the clocks again and again; save the trusted time now and then."""
         loop, clock = self.context.loop, self.context.clock
-        save_at = loop.time() + limits.CLOCK_SAVE_S
+        save_at = loop.time()
         while True:
             await asyncio.sleep(UPDATE_SECONDS)
             clock.update()

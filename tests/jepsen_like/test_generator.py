@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jepsen_like import generator
+from jepsen_like.checker.judge import RETENTION_MS_MIN
 from jepsen_like.generator import (
     FEW_CLIENTS,
     MEMBERS_ALL_MAX,
@@ -60,7 +61,7 @@ def test_topics_are_such_as_the_brokers_can_have(
     assert len({topic.name for topic in shape.topics}) == len(shape.topics)
     for topic in shape.topics:
         config = TopicConfig.from_text(dict(topic.config))
-        assert config.retention_ms == -1
+        assert config.retention_ms == -1 or config.retention_ms >= RETENTION_MS_MIN
         assert topic.partitions >= 1
         assert topic.replication_factor in {1, 3, 5}
         assert topic.replication_factor <= brokers
@@ -187,5 +188,6 @@ def test_compacted_topics_are_such_as_can_be_made(seed: int) -> None:
     for topic in draw_shape(Random(seed), brokers=3, workload="compact").topics:
         config = TopicConfig.from_text(dict(topic.config))
         assert config.is_compacted
-        assert config.retention_ms == config.retention_bytes == -1
+        assert config.retention_ms == -1 or config.retention_ms >= RETENTION_MS_MIN
+        assert config.retention_bytes == -1
         assert topic.keys > 0

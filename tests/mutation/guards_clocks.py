@@ -50,7 +50,7 @@ GUARDS: Final = [
         name="a start compares the clock with the saved time",
         why="a clock that is wrong until NTP corrects it deletes everything at the start",
         module=_RULES,
-        old="        if not self.is_alone or is_plausible or self._has_settled(agreed):\n",
+        old="        if is_plausible or self._has_settled(agreed):\n",
         new="        if agreed is not None:\n",
         tests=(
             f"{_TIME}::test_alone_a_start_with_a_clock_that_is_far_ahead_waits_before_anything_expires",

@@ -154,6 +154,14 @@ def test_in_a_cluster_nothing_expires_until_a_majority_of_the_clocks_agrees() ->
     assert (broker.deletion_error_ms, broker.record_error_ms) == (0, 0)
 
 
+def test_a_start_waits_when_all_clocks_of_a_cluster_are_far_ahead() -> None:
+    broker = Broker(voters=VOTERS, saved_ms=T0 - 8 * DAY_MS)
+    broker.run(CLOCK_SETTLE_S - 2)
+    assert broker.deletion_error_ms is None
+    broker.run(5)
+    assert broker.deletion_error_ms == 0
+
+
 @pytest.mark.parametrize("step_ms", [8 * DAY_MS, -10 * DAY_MS])
 @pytest.mark.parametrize("who", VOTERS)
 @pytest.mark.parametrize("heard", [{2, 3}, {2}, set()])

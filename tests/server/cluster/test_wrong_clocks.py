@@ -8,12 +8,13 @@ from functools import partial
 
 import pytest
 
+from raftlog.client.aio.admin import AsyncAdmin
 from raftlog.client.aio.producer import AsyncProducer
 from raftlog.groups import shard
 from raftlog.record import decode_lists, split
 from raftlog.storage import Log
 from raftlog.testing.simulator.process import ClientMachine
-from raftlog.testing.simulator.world import World, start_broker
+from raftlog.testing.simulator.world import CLUSTER_SECRET, World, start_broker
 from raftlog.types import NewTopic
 from tests.server.cluster.simulated import Cluster
 from tests.server.groups.simulated import GroupCluster
@@ -50,8 +51,15 @@ def log_of(cluster: Cluster, number: int) -> Log:
 
 def lead(cluster: Cluster, number: int) -> None:
     if cluster.leader(number) != number:
-        cluster.admin(lambda admin: admin.transfer_leader("t", 0, number))
-    cluster.until(lambda: cluster.leader(number) == number)
+
+        async def run(machine: ClientMachine) -> None:
+            async with AsyncAdmin(
+                cluster.world.bootstrap, cluster_secret=CLUSTER_SECRET, host=machine.host()
+            ) as admin:
+                await admin.transfer_leader("t", 0, number)
+
+        cluster.client(run)
+    cluster.until(lambda: cluster.state(number).leader == number)
 
 
 def log_starts(cluster: Cluster) -> list[int]:
