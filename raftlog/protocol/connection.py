@@ -18,7 +18,7 @@ they may outlive the buffers that they came through.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple, TypeAlias
 
@@ -223,9 +223,17 @@ class ServerConnectionState(_Connection):
         *,
         scratch: memoryview | None = None,
         requests_in_flight_max: int = limits.REQUESTS_IN_FLIGHT_MAX,
+        may_trust: Callable[[], bool] = lambda: False,
     ) -> None:
-        first_bytes_max = limits.FIRST_FRAME_BYTES_MAX
-        super().__init__(FrameReader(bytes_max, first_bytes_max=first_bytes_max, scratch=scratch))
+        """``may_trust``: see ``FrameReader``."""
+        super().__init__(
+            FrameReader(
+                bytes_max,
+                first_bytes_max=limits.FIRST_FRAME_BYTES_MAX,
+                may_trust=may_trust,
+                scratch=scratch,
+            )
+        )
         self._in_flight: set[int] = set()  # correlation ids
         self._in_flight_max = requests_in_flight_max
 

@@ -8,6 +8,7 @@ Its owner is an ``asyncio.BufferedProtocol``, or anything of that shape::
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from raftlog import limits
@@ -39,17 +40,21 @@ class FrameReader:
         bytes_max: The longest frame that is taken.
         first_bytes_max: The same for the first frame of all. Default: ``bytes_max``.
         trusted_bytes: Memory to take on the word of a frame's length, from a peer that is trusted.
+        may_trust: Whether a peer that has sent large frames before is trusted with as much again,
+            up to ``limits.FRAME_TRUSTED_BYTES_MAX``: growing a buffer costs more than filling it.
         scratch: Where bytes arrive; made here if it is None.
     """
 
     __slots__ = (
         "_bytes_max",
         "_bytes_max_later",
+        "_earned_bytes",
         "_filled",
         "_held",
         "_held_position",
         "_large",
         "_large_total",
+        "_may_trust",
         "_scratch",
         "_small_max",
         "_trusted_bytes",
@@ -64,6 +69,7 @@ class FrameReader:
         *,
         first_bytes_max: int | None = None,
         trusted_bytes: int = 0,
+        may_trust: Callable[[], bool] = lambda: False,
         scratch: memoryview | None = None,
     ) -> None:
         if scratch is None:
@@ -73,6 +79,8 @@ class FrameReader:
         self._bytes_max = bytes_max if first_bytes_max is None else min(first_bytes_max, bytes_max)
         self._bytes_max_later = bytes_max  # once a whole frame has come
         self._trusted_bytes = trusted_bytes
+        self._may_trust = may_trust
+        self._earned_bytes = 0  # the largest frame that has come whole, within the limit
         self._scratch = scratch
         # Invariant: what is held of an incomplete frame is shorter than the scratch.
         self._small_max = min(limits.FRAME_SMALL_BYTES_MAX, len(scratch))
@@ -202,8 +210,9 @@ class FrameReader:
             self._hold(start)
         else:
             total = LENGTH_BYTES + int.from_bytes(rest[:LENGTH_BYTES], "little")
-            if total > self._small_max <= max(self._trusted_bytes, 2 * len(rest)):
-                self._begin_large(rest, total)
+            room = max(self._trusted(), 2 * len(rest)) if total > self._small_max else 0
+            if room >= self._small_max:
+                self._begin_large(rest, total, room)
             else:
                 self._hold(bytes(rest))
         return frames
@@ -223,8 +232,14 @@ class FrameReader:
 
     # -- a large frame, in a buffer of its own
 
-    def _begin_large(self, start: memoryview, total: int) -> None:
-        large = bytearray(min(total, max(self._trusted_bytes, 2 * len(start))))
+    def _trusted(self) -> int:
+        """Memory to take on a length alone."""
+        if self._trusted_bytes or not self._earned_bytes:
+            return self._trusted_bytes
+        return self._earned_bytes if self._may_trust() else 0
+
+    def _begin_large(self, start: memoryview, total: int, room: int) -> None:
+        large = bytearray(min(total, room))
         memoryview(large)[: len(start)] = start
         self._large, self._large_total, self._filled = large, total, len(start)
         self._hold(b"")
@@ -244,6 +259,9 @@ class FrameReader:
             return []
         self._large, self._filled = None, 0
         self._bytes_max = self._bytes_max_later
+        self._earned_bytes = min(
+            max(self._earned_bytes, self._large_total), limits.FRAME_TRUSTED_BYTES_MAX
+        )
         _, _, api_or_status, version, _, correlation_id, header_length = _unpack_from(large)
         view = memoryview(large).toreadonly()
         attachment = FIXED_BYTES + header_length

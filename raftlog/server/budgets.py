@@ -67,6 +67,10 @@ class RequestBudget:
             self._paused[connection] = None
             connection.pause_for_memory()
 
+    def has_plenty(self) -> bool:
+        """Three quarters of it are free."""
+        return self.bytes <= self._bytes_max // 4
+
     def holders(self) -> list[Reading]:
         """The connections that hold some of it, in the order in which their requests began."""
         return list(self._held)

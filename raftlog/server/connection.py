@@ -92,7 +92,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, services: ConnectionServices) -> None:
         self.services = services
-        self._state = ServerConnectionState(services.request_bytes_max, scratch=services.scratch)
+        self._state = ServerConnectionState(
+            services.request_bytes_max,
+            scratch=services.scratch,
+            may_trust=services.requests.has_plenty,
+        )
         self._transport: asyncio.Transport | None = None
         self._held: deque[ServerEvent] = deque()  # came, and were not handled yet
         self._work: deque[_Work] = deque()  # begun; goes on before what is held

@@ -12,10 +12,9 @@ from __future__ import annotations
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-TURN_SECONDS: Final = 0.005  # of one turn of the loop, for requests
-SHARE_SECONDS: Final = 0.002  # of that, for one connection
+from raftlog.limits import SHARE_SECONDS, TURN_SECONDS
 
 # What is run in a thread. The generator gets its result in its place, or what it raises.
 ThreadWork: TypeAlias = Callable[[], Any]

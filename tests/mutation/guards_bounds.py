@@ -47,7 +47,7 @@ GUARDS: Final = [
         name="memory follows what has arrived",
         why="500 connections with 20 bytes each take a gigabyte",
         module="raftlog/protocol/frame_reader.py",
-        old="        large = bytearray(min(total, max(self._trusted_bytes, 2 * len(start))))\n",
+        old="        large = bytearray(min(total, room))\n",
         new="        large = bytearray(total)\n",
         tests=("tests/protocol/test_frame_reader.py::test_memory_grows_only_with_what_arrives",),
     ),

@@ -208,6 +208,15 @@ def test_a_length_takes_no_memory_before_bytes_come() -> None:
     assert reader.bytes_held == FIXED_BYTES
 
 
+@pytest.mark.parametrize("has_plenty", [True, False])
+def test_who_has_sent_large_frames_is_trusted_with_as_much_again(has_plenty: bool) -> None:
+    reader = FrameReader(may_trust=lambda: has_plenty)
+    claim = declared(limits.FRAME_BYTES_MAX)
+    assert len(deliver(frame_bytes(b"head", bytes(LARGE // 2)) + claim, reader)) == 1
+    trusted = LARGE // 2 + FIXED_BYTES + 4
+    assert reader.bytes_held == (trusted if has_plenty else FIXED_BYTES)
+
+
 def test_the_first_frame_has_a_limit_of_its_own() -> None:
     small, large = frame_bytes(b"head"), frame_bytes(b"head", bytes(SMALL))
     reader = FrameReader(first_bytes_max=SMALL)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from raftlog.config import BrokerConfig
 from raftlog.errors import CorruptBatchError, RaftlogError
+from raftlog.limits import SHARE_SECONDS, TURN_SECONDS
 from raftlog.protocol import api as apis
 from raftlog.protocol.connection import ClientConnectionState, Request
 from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
@@ -15,7 +16,7 @@ from raftlog.server.budgets import ResponseBudget
 from raftlog.server.connection import Connection
 from raftlog.server.listener import Connections
 from raftlog.server.metrics import Counters
-from raftlog.server.turns import SHARE_SECONDS, TURN_SECONDS, Steps, Turns
+from raftlog.server.turns import Steps, Turns
 from raftlog.server.workers import Done, Workers
 
 TICK_S = SHARE_SECONDS / 4
