@@ -237,11 +237,15 @@ class LossesNemesis:
         with Admin(address, request_timeout_ms=RECOVER_TIMEOUT_MS) as admin:
             try:
                 said = admin.recover_cluster(broker=address)
+                accepted = said.needs_loss or any(part.may_lose for part in said.partitions)
+                if accepted:  # it cannot know that it is in sync; by the ledger, it is
+                    said = admin.recover_cluster(broker=address, accept_loss=True)
             except RaftlogError as error:
                 return {"survivor": survivor, "problem": f"{type(error).__name__}: {error}"}
         return {
             "survivor": survivor,
             "cluster": said.cluster_note,
+            "accepted_loss": accepted,
             "partitions": len(said.partitions),
             "problems": [part.problem for part in said.partitions if part.problem],
             "notes": sorted({part.note for part in said.partitions if part.note}),

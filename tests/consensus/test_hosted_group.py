@@ -225,6 +225,21 @@ def test_a_voter_that_lost_its_disk_is_no_voter() -> None:
     assert leader.commands() == [b"a"]
 
 
+def test_the_vote_of_another_directory_does_not_count_though_it_takes_itself_for_a_voter() -> None:
+    network = opened()  # hazard 13
+    network.agree(b"a")
+    network.cut_all(3)
+    wiped = network.add(3, "another disk")
+    wiped.open(GROUP, {**network.voters(1, 2), 3: "another disk"})
+    assert wiped.status().role != "observer"
+    network.cut(1, 2)
+    network.run(5)
+    network.connect(1, 3)
+    network.connect(2, 3)
+    network.run(20)
+    assert not any(broker.is_leader() for broker in network.brokers.values())
+
+
 UNNAMED = {1: "", 2: "", 3: ""}
 
 

@@ -97,7 +97,11 @@ GENERATIONS: Final = [
         "self.voters.get(peer)\n",
         new="        return link is not None and link.is_up and peer in self.voters\n",
         tests=(
-            "tests/consensus/test_hosted_group.py::test_a_voter_that_lost_its_disk_is_no_voter",
+            (
+                "tests/consensus/test_hosted_group.py"
+                "::test_the_vote_of_another_directory_does_not_count_though_it_takes_itself_for_a_"
+                "voter"
+            ),
         ),
     ),
     Guard(
