@@ -26,10 +26,9 @@ def octets(value: Any, what: str) -> bytes | None:
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     hint = "text.encode() makes bytes of it" if isinstance(value, str) else "turn it into bytes"
-    raise TypeError(
-        f"the {what} is of type {type(value).__name__}, not bytes: {hint}, or give the producer a "
-        f"{what}_serializer"
-    )
+    if what in {"key", "value"}:
+        hint += f", or give the producer a {what}_serializer"
+    raise TypeError(f"the {what} is of type {type(value).__name__}, not bytes: {hint}")
 
 
 def checked_headers(headers: Any) -> Headers | None:
