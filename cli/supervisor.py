@@ -43,6 +43,9 @@ class Supervisor:
         self._note = note
         self._up: dict[int, int] | None = None  # broker id -> its process, as the file has it
         self._restart_at: dict[int, float] = {}
+        self._is_new = not any(
+            (broker.data_dir / "identity").exists() for broker in self.cluster.brokers
+        )
 
     def _take_lock(self) -> Lock:
         try:
@@ -57,7 +60,8 @@ class Supervisor:
         """Start every broker; return when they answer and have found each other.
 
         A minority that does not come up is noted, and stays down until it is asked for. Raises
-        ``BrokerUnavailableError`` when more do not.
+        ``BrokerUnavailableError`` when more do not, and in a new cluster, which needs all of its
+        brokers to be founded, when any does not.
         """
         try:
             for broker in self.cluster.brokers:
@@ -73,13 +77,13 @@ class Supervisor:
         self._record()
 
     def _await_ready(self) -> None:
-        failed = []
+        failed: list[BrokerUnavailableError] = []
         for broker in self.cluster.brokers:
             try:
                 broker.wait_ready()
             except BrokerUnavailableError as error:
                 failed.append(error)
-                if 2 * len(failed) >= len(self.cluster.brokers):
+                if self._is_new or 2 * len(failed) >= len(self.cluster.brokers):
                     raise
                 self._note(str(error))
                 broker.kill()

@@ -118,7 +118,8 @@ def test_records_that_are_gone_are_told(
 
 def test_the_topic_that_groups_are_kept_in_is_marked(raftlog: Raftlog, group: str) -> None:
     assert group
-    assert OFFSETS_TOPIC in raftlog("topic", "list", "--json").json
+    assert OFFSETS_TOPIC not in raftlog("topic", "list", "--json").json
+    assert OFFSETS_TOPIC in raftlog("topic", "list", "--internal", "--json").json
     first = raftlog("topic", "describe", OFFSETS_TOPIC).out.decode().splitlines()[0]
     assert first.startswith(OFFSETS_TOPIC)
     assert first.endswith("  internal")

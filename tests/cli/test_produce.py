@@ -68,7 +68,7 @@ def test_keys_choose_partitions_and_come_back(raftlog: Raftlog, topic: str) -> N
 
 
 def test_headers_are_on_every_record(raftlog: Raftlog, topic: str) -> None:
-    arguments = ["--header", "from=a=b", "--header", "empty="]
+    arguments = ["--partition", "0", "--header", "from=a=b", "--header", "empty="]
     assert raftlog("produce", topic, *arguments, stdin=b"1\n2\n").status == 0
     assert values(raftlog, topic, "--format", "%v %h") == b"1 from=a=b,empty=\n2 from=a=b,empty=\n"
 

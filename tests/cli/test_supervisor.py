@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -133,11 +134,25 @@ def test_one_of_three_that_is_killed_is_asked_for_and_joins_again(
     wait_until(lambda: members(address) == {1, 2, 3}, timeout_s=30, what="all three")
 
 
+def found(directory: Path) -> None:
+    """Start a new cluster of three in ``directory``, and stop it."""
+    founding = make(directory, [], brokers=3)
+    founding.start()
+    founding.stop()
+
+
+def block(data_dir: Path) -> None:
+    """Have the broker of ``data_dir`` fail when it starts."""
+    shutil.rmtree(data_dir, ignore_errors=True)
+    data_dir.write_text("in the way of the data directory")
+
+
 @pytest.mark.integration
 def test_a_minority_that_cannot_start_is_noted_and_the_rest_serves(
     supervise: Supervise, tmp_path: Path, notes: list[str]
 ) -> None:
-    (tmp_path / "broker-2").write_text("in the way of the data directory")
+    found(tmp_path)
+    block(tmp_path / "broker-2")
     cluster = supervise(brokers=3).cluster
     assert "broker 2 ended with status 1" in notes[0]
     assert [broker.running for broker in cluster.brokers] == [True, False, True]
@@ -146,9 +161,14 @@ def test_a_minority_that_cannot_start_is_noted_and_the_rest_serves(
 
 
 @pytest.mark.integration
-def test_a_majority_that_cannot_start_ends_it(tmp_path: Path) -> None:
-    for number in (2, 3):
-        (tmp_path / f"broker-{number}").write_text("in the way of the data directory")
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_majority_that_cannot_start_ends_it_and_in_a_new_cluster_one(
+    tmp_path: Path, is_new: bool
+) -> None:
+    if not is_new:
+        found(tmp_path)
+        block(tmp_path / "broker-2")
+    block(tmp_path / "broker-3")
     supervisor = make(tmp_path, [], brokers=3)
     with pytest.raises(BrokerUnavailableError, match="broker 3 ended"):
         supervisor.start()
