@@ -47,10 +47,12 @@ def test_where_there_is_nothing_nothing_vanishes() -> None:
     assert not WAYS["one file"](disk, disk.random)
 
 
-@pytest.mark.parametrize("seed", [3, 5, 9])
-def test_a_cluster_loses_nothing_with_the_files_of_one_broker(seed: int) -> None:
-    scenario = Scenario.draw(seed, brokers=3, light=True)
-    faults = FaultPlan(kinds=("vanish", "roll_back"), every_s=0.5)
-    verdict = run(replace(scenario, duration_s=5.0, faults=faults))
-    assert verdict.is_good, verdict.violations[:10]
-    assert {"vanish", "roll_back"} & verdict.faults.keys()
+def test_clusters_lose_nothing_with_the_files_of_one_broker() -> None:
+    struck: set[str] = set()
+    for seed in (3, 5, 11):
+        scenario = Scenario.draw(seed, brokers=3, light=True)
+        faults = FaultPlan(kinds=("vanish", "roll_back"), every_s=0.5)
+        verdict = run(replace(scenario, duration_s=5.0, faults=faults))
+        assert verdict.is_good, (seed, verdict.violations[:10])
+        struck |= verdict.faults.keys()
+    assert struck == {"vanish", "roll_back"}
