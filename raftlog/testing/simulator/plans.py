@@ -124,6 +124,7 @@ class WorkloadPlan:
     consumers: tuple[ConsumerPlan, ...]
     administrates: float  # operations on other topics, per second
     deletes: bool  # records of the topic
+    alters_min_isr: bool = False  # of the topic, from 1 to its number of replicas
     askers: int = 0  # clients that reach one broker only, and ask it where logs start and end
     compaction: CompactionPlan | None = None
 

@@ -56,6 +56,7 @@ CONVERGENCE_LOOK_S: Final = 1.0  # between two looks at all logs
 SYNC_S: Final = 2.0  # for what is written to be durable everywhere, and known to be
 LIGHT_DURATION_S: Final = 4.0
 LATE_S_MAX: Final = 20.0  # after the others, for a broker that starts late
+ALTERS_MIN_ISR: Final = 0.3  # the share of scenarios
 STRANDED_LONGER_S: Final = 12.0  # for a stranded broker to be outlived
 INTERLEAVINGS: Final = (0.0, 0.0, 0.2, 1.0)
 SLOW_SHARE: Final = 0.2  # of the brokers of a core have disks that stall now and then
@@ -140,7 +141,12 @@ class Scenario:
         return replace(
             self,
             duration_s=self.duration_s + longer_s,
-            workload=replace(self.workload, askers=askers),
+            workload=replace(
+                self.workload,
+                askers=askers,
+                # A core that is to get on need not have all replicas.
+                alters_min_isr=self.mode == "safety" and random.random() < ALTERS_MIN_ISR,
+            ),
         )
 
     def _with_cluster(self, random: Random) -> Scenario:

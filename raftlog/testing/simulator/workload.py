@@ -8,11 +8,11 @@ raftlog's are part of life here; any other exception ends the simulation.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from raftlog.client.aio.admin import AsyncAdmin
 from raftlog.client.aio.consumer import AsyncConsumer
@@ -32,7 +32,7 @@ from raftlog.errors import (
 from raftlog.testing.simulator.history import EndOffsets, History, Outcome, Seen, Send
 from raftlog.testing.simulator.plans import ConsumerPlan, ProducerPlan, WorkloadPlan
 from raftlog.testing.simulator.process import ClientMachine
-from raftlog.testing.simulator.world import World
+from raftlog.testing.simulator.world import CLUSTER_SECRET, World
 from raftlog.types import (
     NO_TIMESTAMP,
     ConsumerRecord,
@@ -112,6 +112,7 @@ class Workload:
             self.world.bootstrap if bootstrap is None else bootstrap,
             request_timeout_ms=2_000,
             client_id=machine.name,
+            cluster_secret=CLUSTER_SECRET if len(self.world.brokers) > 1 else None,
             host=machine.host(),
         )
         machine.own(admin)
@@ -469,13 +470,19 @@ async def _ask_for_time(workload: Workload, machine: ClientMachine, admin: Async
 # -- administration --------------------------------------------------------------------------------
 
 
+Act: TypeAlias = Callable[[Workload, AsyncAdmin, Random], Awaitable[None]]
+
+
 async def _administrate(workload: Workload, machine: ClientMachine) -> None:
     plan, random, history = workload.plan, machine.random, workload.history
     admin = workload.admin(machine)
     rate = plan.administrates or DELETIONS_PER_S
+    acts: tuple[Act, ...] = ACTS_IN_CLUSTERS if len(workload.world.brokers) > 1 else ACTS
+    if plan.alters_min_isr:
+        acts = (*acts, _alter_min_isr)
     while not workload.is_over:
         await asyncio.sleep(random.expovariate(rate))
-        act = random.choice(ACTS if plan.administrates else ACTS[:1])
+        act = random.choice(acts if plan.administrates else acts[:1])
         if act is _delete_records and not plan.deletes:
             continue
         other = history.other(machine.name, act.__name__.strip("_"))
@@ -527,6 +534,18 @@ async def _describe(_workload: Workload, admin: AsyncAdmin, _random: Random) -> 
     await admin.describe_topics()
 
 
+async def _transfer(workload: Workload, admin: AsyncAdmin, random: Random) -> None:
+    """Have the preferred broker lead, or any one, whether it can or not."""
+    partition = random.choice(workload.partitions)
+    to = random.choice(workload.world.brokers).broker_id
+    await admin.transfer_leader(*partition, random.choice((None, to, to)))
+
+
+async def _alter_min_isr(workload: Workload, admin: AsyncAdmin, random: Random) -> None:
+    min_isr = random.randint(1, workload.plan.replication_factor)
+    await admin.alter_topic(TOPIC, {"min.insync.replicas": str(min_isr)})
+
+
 def _other(random: Random) -> str:
     return f"other-{random.randint(1, 3)}"
 
@@ -539,6 +558,7 @@ ACTS: Final = (
     _alter,
     _describe,
 )
+ACTS_IN_CLUSTERS: Final = (*ACTS, _transfer)
 
 
 # -- the end ---------------------------------------------------------------------------------------

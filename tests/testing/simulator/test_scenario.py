@@ -210,3 +210,13 @@ def test_an_exception_in_a_broker_is_a_violation(monkeypatch: pytest.MonkeyPatch
     (violation,) = run(replace(Scenario.draw(1), faults=CALM)).violations
     assert violation.kind == "CRASH"
     assert "a mistake" in violation.message
+
+
+def test_leaders_and_min_isr_change_under_clients() -> None:
+    drawn = Scenario.draw(3, brokers=3)
+    workload = replace(drawn.workload, administrates=10.0, alters_min_isr=True, deletes=True)
+    faults = FaultPlan(kinds=(), every_s=1)
+    verdict = run(replace(drawn, duration_s=8.0, faults=faults, workload=workload))
+    assert verdict.is_good, verdict.violations
+    done = {what.removesuffix(" ok") for what in verdict.operations if what.endswith(" ok")}
+    assert done >= {"transfer", "alter_min_isr", "delete_records", "deletion"}
