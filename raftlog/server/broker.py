@@ -334,6 +334,8 @@ class Broker:
             journal=journal,
             surroundings=surroundings,
         )
+        if store.saved_time_ms is None:  # the next start, however soon, has to have one
+            await broker._save_time()
         await broker._listen(listening)
         if broker.context.cluster is not None:
             broker.context.cluster.start()

@@ -69,8 +69,16 @@ class PaperNode:
         self._input("close_group", group_id, forget)
         self.open.discard(group_id)
 
-    def force_generation(self, group_id: str, voters: Any, now: float) -> None:
-        self._input("force_generation", group_id, dict(voters), now)
+    def force_generation(
+        self,
+        group_id: str,
+        voters: Any,
+        now: float,
+        *,
+        base: bytes | None = None,
+        above: int = 0,
+    ) -> None:
+        self._input("force_generation", group_id, dict(voters), now, base, above)
 
     def propose(
         self, group_id: str, command: bytes, done: Callable[[Outcome], None], now: float

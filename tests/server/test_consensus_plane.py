@@ -60,14 +60,14 @@ def test_every_input_reaches_the_node_with_the_loops_time() -> None:
         s.loop.now = 2_000.0
         s.plane.peer_down(2)
         s.plane.open_group("g", cast(Any, None), voters={1: "d"}, base=b"b")
-        s.plane.force_generation("g", {2: "e"})
+        s.plane.force_generation("g", {2: "e"}, base=b"s", above=7)
         s.plane.seal("g", {3: "f"}, s.outcomes.append)
         s.plane.propose_bytes("g", b"c", s.outcomes.append)
         s.plane.close_group("g", forget=True)
         assert s.node.calls == [
             ("peer_down", 2, 2_000.0),
             ("open_group", "g", {1: "d"}, b"b", 2_000.0),
-            ("force_generation", "g", {2: "e"}, 2_000.0),
+            ("force_generation", "g", {2: "e"}, 2_000.0, b"s", 7),
             ("seal", "g", {3: "f"}, 2_000.0),
             ("propose", "g", b"c", 2_000.0),
             ("close_group", "g", True),
