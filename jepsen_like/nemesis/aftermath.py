@@ -27,7 +27,7 @@ TELLING: Final = (
     "damage",
     "set aside",
     "torn",
-    "never acknowledged",
+    "above the durable end",
     "rebuilt",
     "does not fit",
     "missing",

@@ -69,6 +69,7 @@ class BrokerConfig:
     replica_replacement_delay_ms: int = 600_000
     request_receive_timeout_ms: int = 60_000
     socket_request_max_bytes: int = limits.FRAME_BYTES_MAX
+    unclean_recovery_timeout_ms: int = 300_000
 
     @classmethod
     def from_text(cls, overrides: Mapping[str, str]) -> BrokerConfig:

@@ -440,4 +440,15 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "bytes",
         "The largest request.",
     ),
+    number(
+        "unclean.recovery.timeout.ms",
+        300_000,
+        0,
+        INT64_MAX,
+        "ms",
+        "How long a partition waits for an in-sync replica whose broker is gone, if all in-sync "
+        "replicas that are there stopped uncleanly and may lack acknowledged records: with "
+        "`flush.policy=os`, or with a torn write at the end of the log. Then the longest log leads "
+        "without it.",
+    ),
 )

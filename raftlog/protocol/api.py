@@ -256,6 +256,16 @@ OPERATOR_PROVE: Final = Api(
     operator_auth.OperatorProveResponse,
 )
 
+# -- between brokers, before an election -----------------------------------------------------------
+DESCRIBE_COPIES: Final = Api(
+    35,
+    "describe_copies",
+    replication.DescribeCopiesRequest,
+    replication.DescribeCopiesResponse,
+    idempotent=True,
+    peer_only=True,
+)
+
 APIS: Final[dict[int, Api]] = {
     api.number: api
     for api in (
@@ -294,6 +304,7 @@ APIS: Final[dict[int, Api]] = {
         REVIVE,
         OPERATOR_HELLO,
         OPERATOR_PROVE,
+        DESCRIBE_COPIES,
     )
 }
 

@@ -1,4 +1,5 @@
-"""``replica_fetch``, ``replica_progress`` and ``partition_states``: peers only.
+"""Between brokers: ``replica_fetch``, ``replica_progress``, ``partition_states``,
+``describe_copies``.
 
 A follower asks the leader for what lies behind its log, and says with the same words how far it has
 come. ``replica_session`` has what is told only once over one connection. Batches' bytes follow the
@@ -17,6 +18,7 @@ from raftlog import limits
 from raftlog.protocol.schema import (
     ByteCount,
     Counter,
+    DirectoryId,
     Failure,
     Message,
     PartitionIndex,
@@ -150,3 +152,33 @@ class PartitionStatesRequest(Message):
     """One way: for a broker that has to know of partitions and does not vote on them."""
 
     states: Annotated[list[EncodedPartitionState], _Partitions]
+
+
+class DescribeCopiesRequest(Message):
+    """For a broker that is to choose a leader: what do the receiver's copies hold?"""
+
+    partitions: Annotated[list[TopicIdPartition], _Partitions]
+
+
+class CopyDescription(Message):
+    """``end_offset``: the end of the valid records that the copy holds as durably as the topic's
+    ``flush.policy`` asks for, and ``last_epoch`` the leader epoch of the last of them (-1: none).
+
+    ``standing``: 0 for a copy that holds all it has acknowledged, 1 for one that may lack some of
+    it, 2 for one that is damaged. ``version``: of the partition's state, as far as it is known.
+    """
+
+    topic_id: TopicId
+    partition: PartitionIndex
+    end_offset: Counter
+    last_epoch: WireEpoch
+    standing: Annotated[int, Meta(ge=0, le=2)]
+    version: Counter
+
+
+class DescribeCopiesResponse(Message):
+    """Partitions of which the broker has no copy are left out. ``boot``: the run it is in."""
+
+    directory_id: DirectoryId
+    boot: Counter
+    copies: Annotated[list[CopyDescription], _Partitions]

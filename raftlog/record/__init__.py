@@ -12,6 +12,8 @@ from raftlog.record.arrow import arrow_schema, decode_arrow
 from raftlog.record.arrow_encoder import encode_arrow
 from raftlog.record.arrow_keys import partitions_of_arrow
 from raftlog.record.batch import (
+    BATCH_START,
+    BATCH_START_BYTES,
     HEADER_BYTES,
     LEADER_BYTES,
     BatchBody,
@@ -37,6 +39,8 @@ from raftlog.record.decoder import (
 from raftlog.record.encoder import encode
 
 __all__ = [
+    "BATCH_START",
+    "BATCH_START_BYTES",
     "HEADER_BYTES",
     "LEADER_BYTES",
     "BatchBody",

@@ -37,6 +37,7 @@ it says of a producer counts offsets in place of records, which are as many in a
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -75,6 +76,9 @@ assert _HEADER.size == HEADER_BYTES, "the drawing above and the code disagree"
 assert _LEADER.size + _CRC.size == LEADER_BYTES, "the drawing above and the code disagree"
 assert _SEALED_POSITION + _SEALED.size == HEADER_BYTES, "the drawing above and the code disagree"
 
+# What every batch begins with: magic, layout, leader flags. To look for one among other bytes.
+BATCH_START: Final = re.compile(rb"(?=\x01\x01[\x00-\x03]\x00)", re.DOTALL)
+BATCH_START_BYTES: Final = 4
 _TIMESTAMP_BYTES: Final = 8  # of each record, in every payload
 _OFFSET_MAX: Final = (1 << 63) - 2  # so that the offset after it fits 63 bits too
 _ATTRIBUTES: Final = frozenset(

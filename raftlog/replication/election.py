@@ -7,13 +7,57 @@ proposal. A wrong view can cost an election, never a record: ``apply`` has the l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias
 
-from raftlog.replication.commands import BrokerId, ChangeReplicas, DirectoryId, Elect
+from raftlog.replication.commands import (
+    BrokerId,
+    ChangeReplicas,
+    DirectoryId,
+    Elect,
+    ElectUnclean,
+)
 from raftlog.replication.partition_state import PartitionState, Rejected, apply
+from raftlog.types import LeaderEpoch, Offset
 
 IsLive = Callable[[BrokerId], bool]
 DirectoryOf = Callable[[BrokerId], DirectoryId | None]
 BootOf = Callable[[BrokerId], int | None]
+
+
+class Standing(IntEnum):
+    """What a copy says of what it has acknowledged."""
+
+    SOUND = 0  # all of it is there
+    UNSURE = 1  # some may be missing: a torn end, or an unclean stop with flush.policy=os
+    DAMAGED = 2  # some is missing
+
+
+class CopyReport(NamedTuple):
+    """What one replica's copy holds, as its broker has said in the run ``boot``.
+
+    ``end_offset``: the end of its valid records, as far as they may be acknowledged;
+    ``last_epoch``: the leader epoch of the last of them, -1 for none.
+    """
+
+    standing: Standing
+    last_epoch: LeaderEpoch
+    end_offset: Offset
+    version: int  # of the partition's state, as far as the broker knows it
+    directory_id: DirectoryId
+    boot: int
+
+    @property
+    def length(self) -> tuple[LeaderEpoch, Offset]:
+        """Of two logs, the one with the greater length holds all committed records of the other.
+
+        As in Raft: a leader of a later epoch began with everything that was committed before it,
+        and two logs with the same last epoch are prefixes of one log.
+        """
+        return self.last_epoch, self.end_offset
+
+
+Reports: TypeAlias = Mapping[BrokerId, CopyReport]
 
 
 def choose_leader(
@@ -24,7 +68,7 @@ def choose_leader(
     directory_of: DirectoryOf,
     boot_of: BootOf | None = None,
 ) -> Elect | None:
-    """The election that the partition needs; None: its leader is there, or nobody can lead it.
+    """The election that a partition needs that never had a leader; None: nobody can lead it.
 
     The arbiter itself comes first, then the preferred order. A member of the ELR leads only when no
     member of the ISR can. With ``boot_of``, a leader whose process is not the one that was elected
@@ -32,11 +76,89 @@ def choose_leader(
     """
     if has_leader(state, is_live=is_live, directory_of=directory_of, boot_of=boot_of):
         return None
-    order = [arbiter, *(broker for broker in state.replicas if broker != arbiter)]
+    return choose_member(
+        state, first=arbiter, is_live=is_live, directory_of=directory_of, boot_of=boot_of
+    )
+
+
+def choose_member(
+    state: PartitionState,
+    *,
+    first: BrokerId | None = None,
+    without: BrokerId | None = None,
+    is_live: IsLive,
+    directory_of: DirectoryOf,
+    boot_of: BootOf | None = None,
+    reports: Reports | None = None,
+) -> Elect | None:
+    """The election of a member of the ISR or, if none of them can lead, of the ELR.
+
+    Of the members whose copies are sound by ``reports``, the one with the longest log leads; of
+    several, ``first``, then the first in the preferred order. Without ``reports`` all are alike.
+    ``without`` does not lead, and a member does not that is not live, or on another disk.
+    """
+    others = (broker for broker in state.replicas if broker != first)
+    order = [*((first,) if first is not None else ()), *others]
     for members in (state.isr, state.elr):
-        for broker in _there(order, members, state, is_live, directory_of):
-            return _elect(state, broker, members[broker], boot_of)
+        found = [
+            broker
+            for broker in _there(order, members, state, is_live, directory_of)
+            if broker != without
+            and (reports is None or _is_sound(reports.get(broker), boot_of and boot_of(broker)))
+        ]
+        if found:
+            best = max(found, key=lambda broker: reports[broker].length) if reports else found[0]
+            return _elect(state, best, members[best], boot_of)
     return None
+
+
+def _is_sound(report: CopyReport | None, boot: int | None) -> bool:
+    """Whether a broker has said so in the run in which it is now."""
+    return (
+        report is not None
+        and report.standing is Standing.SOUND
+        and (boot is None or report.boot == boot)
+    )
+
+
+def choose_unsure(
+    state: PartitionState,
+    *,
+    reports: Reports,
+    directory_of: DirectoryOf,
+    gone_seconds: Callable[[BrokerId], float],
+    wait_seconds: float,
+) -> ElectUnclean | None:
+    """The election of a copy that may lack acknowledged records; None while there may be a better.
+
+    For a partition without a leader. Every member of the ISR and of the ELR has to have reported
+    that its own copy is unsure or damaged, or to have been gone for ``wait_seconds``, or to have
+    lost its disk. Then the longest log of all that reported leads: also of those that were members
+    before, whose logs may be longer than what is left of the members'. As long as one of them has
+    kept what it acknowledged, nothing that was committed is lost. A damaged copy is known to lack
+    something, and leads only if an operator says so; the same goes for one that is shorter than it.
+    """
+    members = {**state.elr, **state.isr}
+    for broker, directory in members.items():
+        report = reports.get(broker)
+        if report is None:
+            if directory_of(broker) in {None, directory} and gone_seconds(broker) < wait_seconds:
+                return None
+        elif report.standing is Standing.SOUND and report.directory_id == directory:
+            return None
+    known = {**state.former, **members}
+    found = {
+        broker: report
+        for broker, report in reports.items()
+        if broker in state.replicas and known.get(broker) == report.directory_id
+    }
+    if not found:
+        return None
+    best = max(found, key=lambda broker: (found[broker].length, -found[broker].standing, -broker))
+    report = found[best]
+    if report.standing is Standing.DAMAGED:
+        return None
+    return ElectUnclean(state.version, best, report.directory_id, report.boot)
 
 
 def has_leader(

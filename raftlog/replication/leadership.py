@@ -37,12 +37,14 @@ class FollowerProgress(NamedTuple):
 
 @dataclass(slots=True)
 class _Follower:
-    """What one replica has said in this epoch, about one directory."""
+    """What one replica has said in this epoch, about one directory, in one run of its process."""
 
     caught_up_at: float  # when it last had all that the leader had at that moment
     mark_at: float  # a moment, and where the leader's log ended then: once the follower has that
     mark_end: Offset  # much it was caught up at that moment
     directory_id: DirectoryId | None = None
+    boot: int = 0
+    has_lost: bool = False  # it holds less than it had acknowledged in an earlier run
     end: Offset = UNKNOWN
     durable_end: Offset = UNKNOWN
     told_end: Offset = UNKNOWN  # by its last fetch
@@ -209,6 +211,7 @@ class Leadership:
         follower: BrokerId,
         directory_id: DirectoryId,
         *,
+        boot: int = 0,
         fetch_offset: Offset,
         durable_offset: Offset,
         now: float,
@@ -219,11 +222,13 @@ class Leadership:
 
         The caller has refused fetches of another leader epoch, and asked ``divergence``: what is
         said here is about a prefix of this leader's log. So a late or repeated fetch does no harm:
-        within an epoch that which is durable stays. True: the high watermark moved.
+        within an epoch and a run of the follower (``boot``) that which is durable stays. A new run
+        begins with what its disk holds, whatever the run before it has said. True: the high
+        watermark moved.
 
-        One from a broker that is no replica changes nothing, nor does one that claims more than
-        there is, which is counted in ``refused``. One that has begun its log anew counts as
-        before: what it had ended below the high watermark, and moves nothing.
+        One from a broker that is no replica changes nothing, nor does one of an older run, nor one
+        that claims more than there is, which is counted in ``refused``. One that has begun its log
+        anew counts as before: what it had ended below the high watermark, and moves nothing.
         """
         if not 0 <= durable_offset <= fetch_offset <= self.log_end:
             self.refused += 1
@@ -231,8 +236,15 @@ class Leadership:
         progress = self._followers.get(follower)
         if progress is None:
             return False
-        if progress.directory_id not in {None, directory_id}:
-            progress = self._followers[follower] = _Follower(now, now, self.log_end)
+        if progress.directory_id == directory_id and boot < progress.boot:
+            return False
+        if progress.directory_id not in {None, directory_id} or boot != progress.boot:
+            has_lost = progress.directory_id == directory_id and (
+                progress.has_lost or durable_offset < progress.durable_end
+            )
+            progress = self._followers[follower] = _Follower(
+                now, now, self.log_end, boot=boot, has_lost=has_lost
+            )
         progress.directory_id = directory_id
         progress.end = max(progress.end, fetch_offset)
         progress.told_end, progress.told_at = fetch_offset, now
@@ -240,6 +252,15 @@ class Leadership:
         progress.log_start = max(progress.log_start, log_start)
         self._note_caught_up(progress, now)
         return self._advance()
+
+    def has_lost(self, follower: BrokerId) -> bool:
+        """Whether a member of the ISR holds less than it had acknowledged: less than an earlier run
+        of it, or less than is committed.
+        """
+        progress, directory_id = self._followers.get(follower), self.state.isr.get(follower)
+        if progress is None or directory_id is None or progress.directory_id != directory_id:
+            return False
+        return progress.has_lost or progress.durable_end < self.high_watermark
 
     def _track_replicas(self, now: float) -> None:
         replicas = set(self.state.replicas) - {self.broker_id}
@@ -299,6 +320,7 @@ class Leadership:
 
         ``is_live`` and ``directory_of`` are what the cluster agrees on about brokers (a broker that
         is fenced or shutting down is not live); ``min_isr`` is what the topic's settings ask for.
+        A member that has lost what it had acknowledged leaves at once, and the epoch grows.
         ``may_propose``: asked only when there is something to propose. A leader to which nothing
         comes, but whose words go out, must not say that nobody follows: it would be believed, and
         be the only one that may lead from then on.
@@ -328,6 +350,9 @@ class Leadership:
                 continue
             if directory is not None and self._may_join(follower, directory):
                 isr[broker] = directory
+        # They must not become eligible: what they held is not there any more.
+        lost = tuple(broker for broker in sorted(state.isr) if self.has_lost(broker))
+        isr = {broker: directory for broker, directory in isr.items() if broker not in lost}
         min_isr = max(min_isr, 1)
         if (isr == state.isr and min_isr == state.min_isr) or not may_propose():
             return None

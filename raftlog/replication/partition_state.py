@@ -71,8 +71,8 @@ class PartitionState:
     former: Members  # left before that; for an unclean election, never for a clean one
     version: int  # grows by one at every accepted command
     leader_boot: int = 0  # the run of the leader's process that was elected
-    # The epoch that the last unclean election began; -1: there was none. Its leader may lack what
-    # was committed before, so a follower may lose that (``following.may_lose_committed``).
+    # The last epoch of the last leader that was elected uncleanly; -1: there was none. It may lack
+    # what was committed before, so a follower may lose that (``following.may_lose_committed``).
     unclean_epoch: LeaderEpoch = -1
 
     def encode(self) -> bytes:
@@ -247,14 +247,21 @@ def _change_isr(state: PartitionState, command: ChangeIsr) -> PartitionState | s
     left, former = _members_left(state, outside), _without(state.former, outside)
     elr = _elr_after(isr, command.min_isr, left)
     return replace(
-        state,
-        min_isr=command.min_isr,
         # What a lost copy has acknowledged counts no more, wherever it is on its way: see
         # ``_change_replicas``. Fetches and ISR changes of the epoch so far are void.
-        leader_epoch=state.leader_epoch + bool(lost),
+        _in_next_epoch(state) if lost else state,
+        min_isr=command.min_isr,
         isr=isr,
         elr=elr,
         former=_without({**former, **left}, elr.keys()),
+    )
+
+
+def _in_next_epoch(state: PartitionState) -> PartitionState:
+    """The state with a new epoch of the same leader."""
+    epoch, is_unclean = state.leader_epoch + 1, state.unclean_epoch == state.leader_epoch
+    return replace(
+        state, leader_epoch=epoch, unclean_epoch=epoch if is_unclean else state.unclean_epoch
     )
 
 
@@ -283,12 +290,11 @@ def _change_replicas(state: PartitionState, command: ChangeReplicas) -> Partitio
             f"brokers {sorted(dropped)} are needed: the ISR would have fewer than min_isr members"
         )
     return replace(
-        state,
-        replicas=replicas,
-        witnesses=witnesses,
         # What a dropped replica said counts no more, even if it is added again before the leader
         # has seen that it was dropped (S20): the epoch fences it.
-        leader_epoch=state.leader_epoch + bool(dropped),
+        _in_next_epoch(state) if dropped else state,
+        replicas=replicas,
+        witnesses=witnesses,
         isr=isr,
         elr=elr,
         former=_without(state.former, dropped),

@@ -445,7 +445,14 @@ def _open_files(
                 "be another cluster. Set voters as on the other brokers, or give another directory"
             )
         return store, None
-    store = Store.open(disk, config.data_dir, broker_id=config.id, cluster_id="", new_id=new_id)
+    store = Store.open(
+        disk,
+        config.data_dir,
+        broker_id=config.id,
+        cluster_id="",
+        new_id=new_id,
+        has_peers=True,
+    )
     try:
         # Who has been in a cluster has promised things in its journal: one that is gone is damage.
         is_new = not store.identity.cluster_id

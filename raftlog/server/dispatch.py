@@ -69,6 +69,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.REVIVE.number: recovery.handle_revive,
     api.OPERATOR_HELLO.number: operator.handle_hello,
     api.OPERATOR_PROVE.number: operator.handle_prove,
+    api.DESCRIBE_COPIES.number: replica.handle_copies,
 }
 
 

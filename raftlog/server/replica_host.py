@@ -143,7 +143,7 @@ class PartitionHost:
     @property
     def trouble(self) -> str:
         """What is wrong with this copy, for operators; "" if nothing is known."""
-        return self.log.damage or self.conflict
+        return self.log.damage or self.log.doubt or self.conflict
 
     @property
     def last_epoch(self) -> LeaderEpoch:
@@ -601,6 +601,7 @@ class PartitionHost:
         follower: int,
         directory_id: str,
         *,
+        boot: int = 0,
         fetch_offset: Offset,
         durable_offset: Offset,
         log_start: Offset = 0,
@@ -616,6 +617,7 @@ class PartitionHost:
         leadership.on_fetch(
             follower,
             directory_id,
+            boot=boot,
             fetch_offset=fetch_offset,
             durable_offset=durable_offset,
             log_start=log_start,

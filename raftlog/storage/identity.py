@@ -66,10 +66,6 @@ class IdentityFile:
             raise self._of_another("cluster", identity.cluster_id, cluster_id)
         return self._write(replace(identity, cluster_id=cluster_id))
 
-    def renew(self, identity: Identity) -> Identity:
-        """The identity with a new directory id, durably. Raises ``OSError``."""
-        return self._write(replace(identity, directory_id=self._new_id()))
-
     def _make(self, broker_id: int | None, cluster_id: str | None) -> Identity:
         self.is_new = True
         with suppress(PermissionError):  # then it was not this program that made the directory

@@ -58,17 +58,27 @@ class Log(LogCutting):
     """One partition's log. See ``open`` for how it starts and what it then guarantees."""
 
     @classmethod
-    def open(cls, disk: Disk, directory: str, config: TopicConfig, copy: Copy | None = None) -> Log:
+    def open(
+        cls,
+        disk: Disk,
+        directory: str,
+        config: TopicConfig,
+        copy: Copy | None = None,
+        *,
+        cuts_torn: bool = True,
+    ) -> Log:
         """Open (or start) the log in ``directory``, recovering from whatever ended it last.
 
         ``copy``: the data directory's record of it. Files that are missing or older than recorded
         are damage, and then nothing is created.
 
-        A torn tail is cut (``notes`` say so); damage below the durable point leaves the log
-        readable up to it and closed to appends (``damage``). What is served after this is durable.
-        Raises ``OSError``.
+        A torn tail is cut (``notes`` say so); with ``cuts_torn`` False it is left as damage that
+        ``is_torn``, for a replica whose group decides. Damage leaves the log readable up to it and
+        closed to appends (``damage``). What is served after this is durable, but in a log that is
+        damaged. Raises ``OSError``.
         """
-        return cls(disk, directory, config, open_log(disk, directory, config, copy))
+        opened = open_log(disk, directory, config, copy, cuts_torn=cuts_torn)
+        return cls(disk, directory, config, opened)
 
     # -- as the leader -----------------------------------------------------------------------------
 

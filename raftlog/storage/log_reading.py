@@ -22,7 +22,11 @@ class LogReading:
     def __init__(self, disk: Disk, directory: str, config: TopicConfig, opened: Opened) -> None:
         self.directory = directory
         self.config = config
-        self.damage = opened.damage  # what is bad below the durable end; empty when nothing is
+        self.damage = opened.damage  # what is bad; empty when nothing is
+        # Whether that may be a torn write which was never acknowledged, so that it may be cut.
+        self.is_torn = opened.is_torn
+        # Why acknowledged records may be missing though nothing is bad; empty when none can be.
+        self.doubt = ""
         self.notes: Sequence[str] = opened.notes  # what recovery did, for the operator's log
         self.epochs = opened.epochs
         self.producers = opened.producers

@@ -77,6 +77,7 @@ class LogSyncing(LogReading):
         if self.damage and self.readable_end_offset <= offset:
             return
         self.damage, self._readable_end = reason, self._bounded(offset)
+        self.is_torn = False
         with suppress(OSError):
             self._checkpoint.update(sync=True)
             for segment in self._segments:

@@ -44,22 +44,38 @@ class Opened:
     compaction_files: CompactionFiles
     compaction_state: CompactionState
     damage: str = ""
+    is_torn: bool = False
     notes: list[str] = field(default_factory=list)
 
 
-def open_log(disk: Disk, directory: str, config: TopicConfig, copy: Copy | None = None) -> Opened:
+def open_log(
+    disk: Disk,
+    directory: str,
+    config: TopicConfig,
+    copy: Copy | None = None,
+    *,
+    cuts_torn: bool = True,
+) -> Opened:
     """See ``Log.open``."""
     if copy is None or copy.known is None:
         disk.make_dirs(directory)
-    return _Opening(disk, directory, config.index_interval_bytes, copy).run()
+    opening = _Opening(disk, directory, config.index_interval_bytes, copy, cuts_torn=cuts_torn)
+    return opening.run()
 
 
 class _Opening:
     """One start of one log, step by step."""
 
     def __init__(
-        self, disk: Disk, directory: str, index_interval_bytes: int, copy: Copy | None
+        self,
+        disk: Disk,
+        directory: str,
+        index_interval_bytes: int,
+        copy: Copy | None,
+        *,
+        cuts_torn: bool,
     ) -> None:
+        self._cuts_torn = cuts_torn
         self._disk = disk
         self._directory = directory
         self._index_interval_bytes = index_interval_bytes
@@ -116,6 +132,7 @@ class _Opening:
             compaction_files=self._compaction_files,
             compaction_state=self._compaction_state,
             damage=recovered.damage,
+            is_torn=recovered.is_torn,
             notes=[*files.notes, *recovered.notes],
         )
 
@@ -130,6 +147,7 @@ class _Opening:
             durable_offset=self._durable_end,
             anchor=latest.anchor,
             index_interval_bytes=self._index_interval_bytes,
+            cuts_torn=self._cuts_torn,
         )
 
     def _epochs(self, end: Offset, recovered: Recovered) -> EpochCache:
@@ -272,6 +290,7 @@ def _readable_headers(
             segment.forget_bad(index_interval_bytes=index_interval_bytes)
             del recovered.segments[recovered.segments.index(segment) + 1 :]
             recovered.damage, recovered.damage_offset = str(error), segment.next_offset
+            recovered.is_torn = False
             return
 
 

@@ -1,9 +1,12 @@
 """Opening a log: what the disk really holds, what was torn by a crash, and what is damage.
 
-The rule (DESIGN section 4). Bytes at or above the last point known to be durable may be missing or
-torn after a crash: nobody was promised them, they are cut. Bytes below it were promised: when they
-are bad or missing that is *damage*. Damage is reported and everything before it stays readable; it
-is never cut, because a cut would silently turn lost records into records that never were.
+The rule (DESIGN section 4). Bytes below the last point known to be durable were promised: when
+they are bad or missing that is *damage*. Damage is reported and everything before it stays
+readable; it is never cut, because a cut would silently turn lost records into records that never
+were. Bad bytes at or above that point are a *torn write*, or damage to records that were
+acknowledged after the point was last saved: this log alone cannot tell. A log without other
+replicas is cut there. A replica is not: until its partition's group has agreed on what to do, the
+bad bytes stay, as damage that may be cut (``is_torn``).
 
 What is known to be durable: the checkpoint says it, and so does every index file, because an index
 is written only after what it covers was synced, and removed (durably) before that is truncated.
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from typing import Final
@@ -20,7 +24,15 @@ from typing import Final
 from raftlog import limits
 from raftlog.disk import NO_DESCRIPTOR, TEMPORARY_SUFFIX, Disk, File
 from raftlog.errors import CorruptBatchError, DamagedLogError
-from raftlog.record import HEADER_BYTES, BatchHeader, check, parse_header, verify_chain
+from raftlog.record import (
+    BATCH_START,
+    BATCH_START_BYTES,
+    HEADER_BYTES,
+    BatchHeader,
+    check,
+    parse_header,
+    verify_chain,
+)
 from raftlog.storage import index as index_codec
 from raftlog.storage.checkpoint import ORIGIN, Anchor
 from raftlog.storage.index import SparseIndex, Summary
@@ -42,6 +54,7 @@ class Recovered:
     anchor: Anchor = ORIGIN  # what the first batch follows from, if it stands there
     damage: str = ""
     damage_offset: Offset = -1
+    is_torn: bool = False  # the damage lies above the durable end: it may be cut
     notes: list[str] = field(default_factory=list)
     # Segments of which bytes were read one by one: no index vouches that those are on the disk.
     scanned: list[Segment] = field(default_factory=list)
@@ -75,11 +88,12 @@ def recover(
     durable_offset: Offset,
     anchor: Anchor,
     index_interval_bytes: int,
+    cuts_torn: bool = True,
 ) -> Recovered:
-    """Load every segment, cut a torn tail, find damage below what is known to be durable.
+    """Load every segment, find damage below what is known to be durable, and a torn tail.
 
     ``durable_offset`` and ``anchor`` are what the checkpoint knows. Below the log start nothing
-    matters any more.
+    matters any more. ``cuts_torn``: whether a torn tail is cut, or left as damage.
     """
     names = disk.list_dir(directory)
     for name in names:
@@ -103,8 +117,54 @@ def recover(
         )
     elif trouble:
         rest = list(segments.values())[len(result.segments) :]
-        _cut(disk, directory, result, rest, trouble)
+        behind = _valid_behind(result.segments[-1] if result.segments else None, rest, end)
+        if behind >= 0:
+            trouble += f". A valid batch at offset {behind} follows"
+        if cuts_torn:
+            _cut(disk, directory, result, rest, trouble)
+        else:
+            result.damage, result.damage_offset, result.is_torn = trouble, end, True
     return result
+
+
+def _valid_behind(bad: Segment | None, rest: Sequence[Segment], end: Offset) -> Offset:
+    """The base offset of a valid batch after the bad one at ``end``; -1 where there is none.
+
+    With one, the bad batch is probably no torn write: writes of one sync may reach the disk in any
+    order, but those of an earlier sync come before those of a later one. ``RESYNC_BYTES_MAX`` bytes
+    of a file are searched.
+    """
+    for segment, position in (*(((bad, bad.size_bytes),) if bad else ()), *((s, 0) for s in rest)):
+        try:
+            found = _resync(segment.file, position, end)
+        finally:
+            segment.close()
+        if found >= 0:
+            return found
+    return -1
+
+
+def _resync(file: File, position: int, end: Offset) -> Offset:
+    """The base offset of the first valid batch above ``end`` from ``position`` on; -1: none."""
+    size = file.size()
+    limit = min(size, position + limits.RESYNC_BYTES_MAX)
+    window = _Window(file, size)
+    candidates = 0
+    while position < limit:
+        try:
+            data = file.pread(min(_WINDOW_BYTES, limit - position), position)
+        except OSError:
+            data = b""  # what cannot be read is passed over
+        for match in BATCH_START.finditer(data):
+            candidates += 1
+            if candidates > limits.RESYNC_CANDIDATES_MAX:
+                return -1
+            with suppress(CorruptBatchError):
+                header = window.batch_at(position + match.start())
+                if header.base_offset > end:
+                    return header.base_offset
+        position += max(1, _WINDOW_BYTES - BATCH_START_BYTES + 1)
+    return -1
 
 
 def load_leftovers(
@@ -264,11 +324,11 @@ def _scan(segment: Segment, index_interval_bytes: int, *, chain_known: bool) -> 
 
 
 def _cut(disk: Disk, directory: str, result: Recovered, rest: list[Segment], trouble: str) -> None:
-    """Remove a torn tail: nobody was promised these bytes."""
+    """Remove a torn tail: where there are no other replicas, nothing could bring it back."""
     if result.segments:
         _cut_bytes(result.segments[-1], trouble, result)
     for segment in rest:
-        result.notes.append(f"removed {segment.path}, which was never acknowledged: {trouble}")
+        result.notes.append(f"removed {segment.path}, above the durable end: {trouble}")
         segment.remove()
     disk.sync_dir(directory)
 
@@ -276,7 +336,7 @@ def _cut(disk: Disk, directory: str, result: Recovered, rest: list[Segment], tro
 def _cut_bytes(segment: Segment, trouble: str, result: Recovered) -> None:
     torn_bytes = segment.file.size() - segment.size_bytes
     segment.file.truncate(segment.size_bytes)
-    result.notes.append(f"cut {torn_bytes} torn bytes that were never acknowledged: {trouble}")
+    result.notes.append(f"cut {torn_bytes} torn bytes above the durable end: {trouble}")
 
 
 class _Window:

@@ -56,6 +56,8 @@ class Store:
         identity: Identity,
         catalog: Catalog,
         copies: Copies,
+        *,
+        has_peers: bool,
     ) -> None:
         self.directory = directory
         self.identity = identity
@@ -68,7 +70,7 @@ class Store:
         self._identity_file = identity_file
         self._catalog = catalog
         self._copies = copies
-        self._logs = TopicLogs(disk, directory, copies)
+        self._logs = TopicLogs(disk, directory, copies, cuts_torn=not has_peers)
         self._dropped: dict[str, list[Log]] = {}  # by topic id: deleted, and not yet discarded
 
     @classmethod
@@ -80,8 +82,12 @@ class Store:
         broker_id: int | None = None,
         cluster_id: str | None = None,
         new_id: Callable[[], str] = _random_id,
+        has_peers: bool = False,
     ) -> Store:
         """Open (or start) a data directory and recover every log in it.
+
+        ``has_peers``: other brokers may have copies of these logs. Then a torn tail is not cut, and
+        a log that may lack acknowledged records says so (``Log.doubt``): ``settle`` ends both.
 
         ``broker_id`` or ``cluster_id`` of None takes what the directory says, or a default for a
         new one. A ``cluster_id`` of "" takes what the directory says, and leaves it open in a new
@@ -96,7 +102,16 @@ class Store:
                 identity = identity_file.take(broker_id, cluster_id)
                 catalog = Catalog(disk, f"{directory}/catalog", new_id=new_id)
                 copies = Copies(disk, directory, new_id=new_id)
-                store = cls(disk, directory, lock, identity_file, identity, catalog, copies)
+                store = cls(
+                    disk,
+                    directory,
+                    lock,
+                    identity_file,
+                    identity,
+                    catalog,
+                    copies,
+                    has_peers=has_peers,
+                )
                 undo.callback(store.abandon)
                 # A process that was killed may have renamed a file just read, and not synced that.
                 disk.sync_dir(directory)
@@ -104,6 +119,8 @@ class Store:
                 store.saved_time_ms = clock_file.read(disk, directory)
                 clean = clean_mark.take(disk, directory, directory_id=identity.directory_id)
                 store.was_clean |= clean
+                if has_peers and not store.was_clean:
+                    store._doubt_unsynced()
             except DamagedLogError as error:
                 raise DataDirectoryError(
                     f"{error}. Restore that file from a backup, or start with an empty directory"
@@ -123,6 +140,12 @@ class Store:
         for topic in self._catalog.by_id.values():
             self._logs.open_all(topic)
             self._logs.make_successors_durable(topic)
+
+    def _doubt_unsynced(self) -> None:
+        """With flush.policy=os, records were acknowledged that may not be on the disk (S12)."""
+        for topic, _partition, log in self.hosted():
+            if topic.config.flush_policy == "os":
+                log.doubt = "the broker did not stop cleanly, and flush.policy is os"
 
     def _remove_files(self, topic: Topic) -> None:
         """Remove a dropped topic's files, durably, then forget that there were any."""
@@ -171,18 +194,6 @@ class Store:
             self.identity = self._identity_file.adopt(self.identity, cluster_id)
         except OSError as error:
             raise storage_error("writing the cluster id", error) from error
-
-    def renew_directory_id(self) -> None:
-        """Make this directory another one, durably: what it held may be gone in part.
-
-        For a broker with topics of flush.policy=os that finds itself not clean (``was_clean``): it
-        has to catch up before it counts as a replica again. Raises ``DiskFullError`` and
-        ``StorageFailedError``.
-        """
-        try:
-            self.identity = self._identity_file.renew(self.identity)
-        except OSError as error:
-            raise storage_error("writing a new directory id", error) from error
 
     # -- what is there -----------------------------------------------------------------------------
 
@@ -418,6 +429,25 @@ class Store:
             log.notes = [*log.notes, f"removed {', '.join(removed)}, in quarantine for longest"]
         return path
 
+    def settle(self, topic_id: str, partition: int) -> Log:
+        """Continue with what the log holds: end the doubt about it, and cut its torn tail.
+
+        Only for a replica that has left the ISR, durably, or whose log was agreed on to be the best
+        there is. A log that was cut is another object than before, and the one before is closed:
+        none of its tickets may be out. Raises ``UnknownPartitionError``, ``DiskFullError`` and
+        ``StorageFailedError``.
+        """
+        log = self.hosted_log(topic_id, partition)
+        if log.is_torn:
+            log.abandon()
+            topic = self._catalog.by_id[topic_id]
+            try:
+                log = self._logs.open(topic, partition, cuts_torn=True)
+            except OSError as error:
+                raise storage_error(f"cutting the torn end of {log.directory}", error) from error
+        log.doubt = ""
+        return log
+
     # -- the rest ----------------------------------------------------------------------------------
 
     def save_copies(self) -> None:
@@ -432,7 +462,8 @@ class Store:
     def close(self) -> None:
         """Sync and close every log, then let go of the directory, whatever fails on the way.
 
-        When nothing has, the directory is marked as clean (``was_clean`` of the next start).
+        When nothing has, and no log is in doubt, the directory is marked as clean: with
+        flush.policy=os, only then does the next start know that all it acknowledged is there.
         """
         with ExitStack() as stack:
             stack.callback(self.abandon)
@@ -441,7 +472,7 @@ class Store:
                     logs.callback(log.close)
             with suppress(DiskFullError):  # older records are still true
                 self.save_copies()
-            if all(log.is_all_durable for log in self._logs.logs()):
+            if all(log.is_all_durable and not log.doubt for log in self._logs.logs()):
                 self._leave_clean_mark()
 
     def _leave_clean_mark(self) -> None:

@@ -26,9 +26,13 @@ class LogKey(NamedTuple):
 class TopicLogs:
     """The open logs, by topic id and partition, and the directories of all."""
 
-    def __init__(self, disk: Disk, directory: str, copies: Copies) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, copies: Copies, *, cuts_torn: bool = True
+    ) -> None:
+        """``cuts_torn``: see ``Log.open``."""
         self._disk = disk
         self._copies = copies
+        self._cuts_torn = cuts_torn
         self._directory = directory
         self._logs: dict[LogKey, Log] = {}
 
@@ -45,9 +49,14 @@ class TopicLogs:
         """All open logs, as of now."""
         return list(self._logs.values())
 
-    def open(self, topic: Topic, partition: int) -> Log:
-        copy = self._copies.of(topic.id, partition)
-        log = Log.open(self._disk, self.path(topic, partition), topic.config, copy)
+    def open(self, topic: Topic, partition: int, *, cuts_torn: bool = False) -> Log:
+        log = Log.open(
+            self._disk,
+            self.path(topic, partition),
+            topic.config,
+            self._copies.of(topic.id, partition),
+            cuts_torn=cuts_torn or self._cuts_torn,
+        )
         self._logs[LogKey(topic.id, partition)] = log
         return log
 

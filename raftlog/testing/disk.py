@@ -183,6 +183,19 @@ class SimDisk:
             if bit // 8 < len(image):
                 image[bit // 8] ^= 1 << bit % 8
 
+    def lose_write(self, path: str, position: int, length: int) -> None:
+        """A write that was synced never reached the platter: a power cut will show it."""
+        durable = self._file(path).durable
+        end = min(position + length, len(durable))
+        durable[position:end] = bytes(max(0, end - position))
+
+    def misdirect_write(self, path: str, position: int, length: int, to: int) -> None:
+        """A write that was synced went to ``to`` instead: a power cut will show both places."""
+        durable = self._file(path).durable
+        data = bytes(durable[position : position + length])
+        self.lose_write(path, position, length)
+        durable[to : to + len(data)] = data
+
     def cut_off(self, path: str, size: int) -> None:
         """Lose a file's bytes from ``size`` on, durable or not."""
         node = self._file(path)

@@ -387,7 +387,8 @@ STATE_FILES: Final = [
         name="only what is durable is left clean",
         why="a directory whose disk has failed passes for clean",
         module="raftlog/storage/store.py",
-        old="            if all(log.is_all_durable for log in self._logs.logs()):\n",
+        old="            if all(log.is_all_durable and not log.doubt for log "
+        "in self._logs.logs()):\n",
         new="            if self._logs is not None:\n",
         tests=(
             (
@@ -415,12 +416,44 @@ STATE_FILES: Final = [
         ),
     ),
     Guard(
-        name="renewed directory is durable",
-        why="a power cut gives a directory its old id back, with records missing",
-        module="raftlog/storage/identity.py",
-        old="        return self._write(replace(identity, directory_id=self._new_id()))\n",
-        new="        return replace(identity, directory_id=self._new_id())\n",
-        tests=("tests/storage/test_identity.py::test_a_renewed_directory_is_another_one_for_good",),
+        name="a doubt outlives a clean stop",
+        why="a replica that may lack acknowledged records is elected after one more restart",
+        module="raftlog/storage/store.py",
+        old="            if all(log.is_all_durable and not log.doubt for log "
+        "in self._logs.logs()):\n",
+        new="            if all(log.is_all_durable for log in self._logs.logs()):\n",
+        tests=(
+            (
+                "tests/storage/test_clean_mark.py"
+                "::test_a_doubt_that_is_not_settled_outlives_a_clean_stop"
+            ),
+        ),
+    ),
+    Guard(
+        name="unsynced replicas are in doubt after a crash",
+        why="with flush.policy=os, a replica whose page cache was lost is elected (S12)",
+        module="raftlog/storage/store.py",
+        old="                if has_peers and not store.was_clean:\n",
+        new="                if not has_peers:\n",
+        tests=(
+            (
+                "tests/storage/test_clean_mark.py"
+                "::test_unsynced_logs_of_a_replica_are_in_doubt_after_a_crash"
+            ),
+        ),
+    ),
+    Guard(
+        name="a replica's torn end is not cut unasked",
+        why="a bit that flipped in acknowledged records is taken for a torn write, and cut",
+        module="raftlog/storage/recovery.py",
+        old="        if cuts_torn:\n",
+        new="        if trouble:\n",
+        tests=(
+            (
+                "tests/storage/test_recovery.py"
+                "::test_the_torn_end_of_a_replica_stays_until_it_is_decided_on"
+            ),
+        ),
     ),
     Guard(
         name="quarantine is durable before the new log",

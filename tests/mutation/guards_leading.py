@@ -116,14 +116,76 @@ LEADING: Final = [
         name="a new disk begins anew",
         why="what the old disk had counts for the new one",
         module="raftlog/replication/leadership.py",
-        old="        if progress.directory_id not in {None, directory_id}:\n",
-        new="        if directory_id is None:\n",
+        old="        if progress.directory_id not in {None, directory_id} "
+        "or boot != progress.boot:\n",
+        new="        if boot != progress.boot:\n",
         tests=(
             (
                 "tests/replication/test_leadership.py"
                 "::test_what_was_said_about_the_old_disk_does_not_count_for_the_new_one"
             ),
         ),
+    ),
+    Guard(
+        name="a new run of a follower begins anew",
+        why="what it had before a power cut counts, and is not there",
+        module="raftlog/replication/leadership.py",
+        old="        if progress.directory_id not in {None, directory_id} "
+        "or boot != progress.boot:\n",
+        new="        if progress.directory_id not in {None, directory_id}:\n",
+        tests=(
+            (
+                "tests/replication/test_leadership.py"
+                "::test_a_new_run_of_a_follower_counts_by_what_its_disk_holds"
+            ),
+        ),
+    ),
+    Guard(
+        name="a member that has lost what it acknowledged leaves",
+        why="it is elected, and what only the others hold is cut",
+        module="raftlog/replication/leadership.py",
+        old="if self.has_lost(broker))\n",
+        new="if not self.has_lost)\n",
+        tests=(
+            (
+                "tests/replication/test_leadership.py"
+                "::test_a_member_that_holds_less_than_it_acknowledged_leaves_without_being_eligible"
+            ),
+        ),
+    ),
+    Guard(
+        name="a sound copy is one of this run",
+        why="a copy is elected by what it held before a power cut",
+        module="raftlog/replication/election.py",
+        old="        and (boot is None or report.boot == boot)\n",
+        new="",
+        tests=(
+            (
+                "tests/replication/test_election.py"
+                "::test_a_copy_that_is_not_known_to_be_sound_does_not_lead"
+            ),
+        ),
+    ),
+    Guard(
+        name="an unsure copy does not lead while a better one may come",
+        why="the first broker that is back after a power cut cuts what the others hold",
+        module="raftlog/replication/election.py",
+        old="        if report is None:\n",
+        new="        if report is None and gone_seconds(broker) < 0:\n",
+        tests=(
+            (
+                "tests/replication/test_election.py"
+                "::test_the_longest_of_all_unsure_copies_leads_once_all_members_have_reported"
+            ),
+        ),
+    ),
+    Guard(
+        name="the longest log leads",
+        why="a copy whose end was lost is elected, and the others cut theirs",
+        module="raftlog/replication/election.py",
+        old="max(found, key=lambda broker: reports[broker].length) if reports else found[0]",
+        new="found[0]",
+        tests=("tests/replication/test_election.py::test_the_member_with_the_longest_log_leads",),
     ),
     Guard(
         name="a follower cannot be ahead of its leader",

@@ -37,16 +37,15 @@ ROLES: Final = [
         name="a damaged copy does not lead",
         why="a leader serves a log with a hole in it",
         module="raftlog/server/cluster/roles.py",
-        old="            and state.leader_boot == self._me.boot\n"
-        "            and not host.log.damage\n",
-        new="            and state.leader_boot == self._me.boot\n",
+        old="        if is_elected and not suspect:\n",
+        new="        if is_elected:\n",
         tests=("tests/server/cluster/test_roles.py::test_a_damaged_copy_neither_leads_nor_copies",),
     ),
     Guard(
         name="a damaged copy does not follow",
         why="a damaged replica acknowledges",
         module="raftlog/server/cluster/roles.py",
-        old=" and state.leader != self._broker_id and not host.log.damage\n",
+        old=" and state.leader != self._broker_id and not suspect\n",
         new=" and state.leader != self._broker_id\n",
         tests=("tests/server/cluster/test_roles.py::test_a_damaged_copy_neither_leads_nor_copies",),
     ),
@@ -181,8 +180,8 @@ ROLES: Final = [
         name="after a start a state has to be current",
         why="a replica follows a leader of long ago, and cuts what it has to keep",
         module="raftlog/server/cluster/roles.py",
-        old="        if not self._is_current(member):\n            return\n",
-        new="",
+        old="        elif self._is_current(member):\n            self._follow",
+        new="        elif member:\n            self._follow",
         tests=(
             (
                 "tests/server/cluster/test_roles.py"
@@ -267,15 +266,28 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="leadership is handed to who is on the member's disk",
-        why="a wiped broker is proposed for ever, and a damaged one goes on leading",
+        name="a copy stays until a sound one leads",
+        why="of two copies that may lack something, the longer one is given up",
         module="raftlog/server/cluster/damage.py",
-        old="            if is_live(broker) and directory_of(broker) == directory:\n",
-        new="            if is_live(broker):\n",
+        old="    if state.leader is None or not is_sound(state.leader):\n        return None\n",
+        new="",
         tests=(
             (
                 "tests/server/cluster/test_damage.py"
-                "::test_a_leader_hands_over_to_who_is_in_sync_and_there"
+                "::test_without_a_leader_whose_copy_is_sound_the_copy_stays"
+            ),
+        ),
+    ),
+    Guard(
+        name="a copy in doubt leads only as the best that is left",
+        why="leadership that is moved to it loses what the others hold",
+        module="raftlog/server/cluster/roles.py",
+        old="        return bool(may_lead) and state.unclean_epoch == state.leader_epoch\n",
+        new="        return bool(may_lead)\n",
+        tests=(
+            (
+                "tests/server/cluster/test_roles.py"
+                "::test_a_copy_in_doubt_leads_only_if_it_was_elected_as_the_best_that_is_left"
             ),
         ),
     ),
@@ -283,8 +295,8 @@ ROLES: Final = [
         name="a copy is set aside only when it may be",
         why="the only whole copy is moved aside",
         module="raftlog/server/cluster/partitions.py",
-        old="        elif host.log.damage and self.roles.next_step(member) == damage.SET_ASIDE:\n",
-        new="        elif host.log.damage:\n",
+        old="        elif is_suspect and self.roles.next_step(member) == damage.SET_ASIDE:\n",
+        new="        elif is_suspect:\n",
         tests=(
             "tests/server/test_guards_copies.py::test_a_copy_that_counts_again_is_not_set_aside",
         ),

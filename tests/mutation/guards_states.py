@@ -88,8 +88,8 @@ STATES: Final = [
         name="a lost copy ends the epoch",
         why="what it has acknowledged before brings it back into the ISR (P6)",
         module="raftlog/replication/partition_state.py",
-        old="        leader_epoch=state.leader_epoch + bool(lost),\n",
-        new="        leader_epoch=state.leader_epoch,\n",
+        old="        _in_next_epoch(state) if lost else state,\n",
+        new="        state,\n",
         tests=(
             (
                 "tests/replication/test_partition_state.py"
@@ -263,8 +263,8 @@ STATES: Final = [
         name="a dropped replica ends the epoch",
         why="what it has said before counts when it is added again (S20)",
         module="raftlog/replication/partition_state.py",
-        old="        leader_epoch=state.leader_epoch + bool(dropped),\n",
-        new="        leader_epoch=state.leader_epoch,\n",
+        old="        _in_next_epoch(state) if dropped else state,\n",
+        new="        state,\n",
         tests=(
             (
                 "tests/replication/test_partition_state.py"

@@ -37,7 +37,7 @@ def test_a_row_is_whole(api: Api) -> None:
 
 @pytest.mark.parametrize("number", [len(APIS), 0xFFFF])
 def test_an_unknown_api_is_named(number: int) -> None:
-    with pytest.raises(UnsupportedApiError, match=f"API {number} is not known .* 0 to 34"):
+    with pytest.raises(UnsupportedApiError, match=f"API {number} is not known .* 0 to 35"):
         apis.lookup(number, 0)
 
 
@@ -68,7 +68,7 @@ def test_what_is_for_peers_only_is_said() -> None:
     for_peers = [api.name for api in APIS.values() if api.peer_only]
     assert for_peers == [
         *("raft", "peer_ping", "replica_fetch", "replica_progress", "partition_states"),
-        *("survey", "revive"),
+        *("survey", "revive", "describe_copies"),
     ]
 
 

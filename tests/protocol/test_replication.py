@@ -1,4 +1,4 @@
-"""``replica_fetch``, ``replica_progress`` and ``partition_states``: the bounds in their fields."""
+"""Between brokers, of partitions: the bounds in the fields of requests and responses."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 from raftlog import limits
 from raftlog.protocol.replication import (
     PARTITION_STATE_BYTES_MAX,
+    DescribeCopiesRequest,
+    DescribeCopiesResponse,
     PartitionStatesRequest,
     ReplicaFetched,
     ReplicaFetchRequest,
@@ -154,3 +156,19 @@ def test_what_is_told_is_bounded(
 ) -> None:
     wrong = {list_name: [{**item, name: value}]}
     refused(request_type, wrong, path=f"$.{list_name}[0].{name}")
+
+
+COPY = {**KEY, "end_offset": 7, "last_epoch": -1, "standing": 2, "version": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("end_offset", -1), ("last_epoch", -2), ("standing", 3), ("standing", -1), ("version", -1)],
+)
+def test_what_is_said_of_copies_is_bounded(name: str, value: int) -> None:
+    accepted(DescribeCopiesRequest, {"partitions": [KEY] * MOST})
+    refused(DescribeCopiesRequest, {"partitions": [KEY] * (MOST + 1)}, path="$.partitions")
+    facts = {"directory_id": "d", "boot": 1}
+    accepted(DescribeCopiesResponse, {**facts, "copies": [COPY]})
+    wrong = {**facts, "copies": [{**COPY, name: value}]}
+    refused(DescribeCopiesResponse, wrong, path=f"$.copies[0].{name}")

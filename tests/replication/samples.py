@@ -86,11 +86,13 @@ class Leader:
         *,
         on: str = "",
         log_start: int = 0,
+        boot: int = 0,
     ) -> bool:
         """``follower`` has everything up to ``offset``, on its own disk or ``on`` another."""
         return self.leadership.on_fetch(
             follower,
             on or disk(follower),
+            boot=boot,
             fetch_offset=offset,
             durable_offset=offset if durable is None else durable,
             log_start=log_start,

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Elect
+from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Elect, ElectUnclean
 from raftlog.replication.election import (
+    CopyReport,
+    Standing,
     choose_leader,
+    choose_member,
     choose_preferred,
     choose_replacement,
+    choose_unsure,
     has_leader,
     transfer,
 )
-from raftlog.replication.partition_state import PartitionState, apply
+from raftlog.replication.partition_state import Accepted, PartitionState, apply
 from tests.replication.samples import accepted, always, disk, disks, state_of
 
 DIRECTORIES = disks(range(1, 10))
@@ -253,3 +258,93 @@ def test_of_replicas_too_many_the_leader_is_not_dropped() -> None:
     state = state_of((1, 2, 3), (), leader=3)
     assert replaced(state, {}, replication_factor=2) == ChangeReplicas(7, (1, 3), (2,))
     assert replaced(state, {2: 1.0, 1: 1.0}, replication_factor=2) is None
+
+
+# -- by what replicas report -----------------------------------------------------------------------
+
+
+def report(
+    broker: int, end: int, *, epoch: int = 5, standing: Standing = Standing.SOUND, boot: int = 1
+) -> CopyReport:
+    return CopyReport(standing, epoch, end, 7, disk(broker), boot)
+
+
+def chosen(state: PartitionState, *reports: CopyReport | None, **options: Any) -> Elect | None:
+    """The reports of brokers 1, 2 and so on; None of one that has sent none."""
+    return choose_member(
+        state,
+        is_live=always,
+        directory_of=DIRECTORIES.get,
+        boot_of=lambda _broker: 1,
+        reports={n: each for n, each in enumerate(reports, start=1) if each is not None},
+        **options,
+    )
+
+
+def test_the_member_with_the_longest_log_leads() -> None:
+    state = state_of()
+    assert chosen(state, report(1, 9), report(2, 10), report(3, 8)) == Elect(7, 2, disk(2), 1)
+    longer = report(3, 1, epoch=6)
+    assert chosen(state, report(1, 9), report(2, 10), longer) == Elect(7, 3, disk(3), 1)
+    equal = [report(broker, 9) for broker in (1, 2, 3)]
+    assert chosen(state, *equal) == Elect(7, 1, disk(1), 1)
+    assert chosen(state, *equal, first=3) == Elect(7, 3, disk(3), 1)
+    assert chosen(state, *equal, without=1) == Elect(7, 2, disk(2), 1)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        None,
+        report(2, 99, standing=Standing.UNSURE),
+        report(2, 99, standing=Standing.DAMAGED),
+        report(2, 99, boot=0),  # in an earlier run
+    ],
+)
+def test_a_copy_that_is_not_known_to_be_sound_does_not_lead(bad: CopyReport | None) -> None:
+    assert chosen(state_of(isr=(1, 2)), report(1, 3), bad) == Elect(7, 1, disk(1), 1)
+
+
+def unsure(
+    state: PartitionState, *reports: CopyReport | None, gone_s: float = 0.0
+) -> ElectUnclean | None:
+    return choose_unsure(
+        state,
+        reports={n: each for n, each in enumerate(reports, start=1) if each is not None},
+        directory_of=DIRECTORIES.get,
+        gone_seconds=lambda _broker: gone_s,
+        wait_seconds=60,
+    )
+
+
+def torn(broker: int, end: int) -> CopyReport:
+    return report(broker, end, standing=Standing.UNSURE)
+
+
+def test_the_longest_of_all_unsure_copies_leads_once_all_members_have_reported() -> None:
+    state = state_of(isr=(1, 2), elr=(3,), min_isr=3)
+    elect = ElectUnclean(7, 2, disk(2), 1)
+    assert unsure(state, torn(1, 3), torn(2, 9), torn(3, 5)) == elect
+    assert isinstance(apply(state, elect), Accepted)
+    assert unsure(state, torn(1, 3), torn(2, 9), None) is None, "it may hold more"
+    assert unsure(state, torn(1, 3), None, torn(3, 5)) is None
+    assert unsure(state, torn(1, 3), torn(2, 9), None, gone_s=60) == elect
+    assert unsure(state, torn(1, 3), torn(2, 9), report(3, 1)) is None, "that one can lead"
+
+
+def test_a_former_member_with_a_longer_log_leads_but_is_not_waited_for() -> None:
+    state = state_of(isr=(1,), former=(2, 3), min_isr=1)
+    assert unsure(state, torn(1, 3), report(2, 4), None) == ElectUnclean(7, 2, disk(2), 1)
+    assert unsure(state, torn(1, 3), None, None) == ElectUnclean(7, 1, disk(1), 1)
+
+
+def test_a_damaged_copy_leads_never_nor_does_one_that_is_shorter() -> None:
+    state = state_of(isr=(1, 2), former=(3,), min_isr=1)
+    bad = report(1, 5, standing=Standing.DAMAGED)
+    assert unsure(state, bad, torn(2, 4), None) is None
+    assert unsure(state, bad, torn(2, 5), None) == ElectUnclean(7, 2, disk(2), 1)
+
+
+def test_a_member_whose_disk_was_lost_is_not_waited_for() -> None:
+    state = replace(state_of(min_isr=1), isr={1: disk(1), 2: "lost"}, former={})
+    assert unsure(state, torn(1, 3), None) == ElectUnclean(7, 1, disk(1), 1)

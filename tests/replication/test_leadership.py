@@ -431,3 +431,41 @@ def test_a_leader_alone_in_the_isr_trails_nobody() -> None:
     leader = Leader(ISR_OF_ONE, durable_end=5)
     leader.now += 100
     assert leader.leadership.trails_s(leader.now) == 0
+
+
+# -- a follower that has lost what it acknowledged -------------------------------------------------
+
+
+def test_a_new_run_of_a_follower_counts_by_what_its_disk_holds() -> None:
+    """The run before it had acknowledged more: a power cut, and a bit that flipped."""
+    leader = Leader(state_of((1, 2), (), min_isr=1, isr=(1, 2)))
+    leader.fetch(2, 10, boot=1)
+    assert leader.high_watermark == 10
+    leader.append(5)
+    leader.fetch(2, 9, boot=2)
+    leader.fetch(2, 15, boot=1)  # late
+    assert leader.high_watermark == 10
+    assert leader.leadership.has_lost(2)
+
+
+@pytest.mark.parametrize("boot", [1, 2])
+def test_a_member_that_holds_less_than_it_acknowledged_leaves_without_being_eligible(
+    boot: int,
+) -> None:
+    leader = Leader(state_of((1, 2, 3), (), min_isr=3, isr=(1, 2, 3)), high_watermark=8)
+    if boot == 2:
+        leader.fetch(2, 10, boot=1)
+    leader.fetch(2, 7 if boot == 1 else 9, boot=boot)
+    leader.fetch(3, 8, boot=1)
+    change = leader.proposed()
+    assert (change.isr, change.lost) == (disks((1, 3)), (2,))
+    state = accepted(apply(leader.leadership.state, change))
+    assert (2 in state.elr, state.leader_epoch) == (False, 6)
+
+
+def test_a_member_that_holds_all_it_acknowledged_stays_after_a_restart() -> None:
+    leader = Leader(state_of((1, 2), (), min_isr=1, isr=(1, 2)))
+    leader.fetch(2, 10, boot=1)
+    leader.fetch(2, 10, boot=2)
+    assert not leader.leadership.has_lost(2)
+    assert leader.review() is None

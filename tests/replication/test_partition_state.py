@@ -115,8 +115,12 @@ def test_the_epoch_of_an_unclean_election_is_marked_and_no_other() -> None:
     state = accepted(apply(state_of(), ElectUnclean(7, 3, disk(3))))
     assert state.unclean_epoch == state.leader_epoch == 6
     state = accepted(apply(state, ChangeIsr(8, 6, disks((2, 3)), 2)))
-    state = accepted(apply(state, Elect(9, 2, disk(2))))
-    assert (state.unclean_epoch, state.leader_epoch) == (6, 7)
+    state = accepted(apply(state, ChangeIsr(9, 6, disks((3,)), 2, (2,))))
+    assert state.unclean_epoch == state.leader_epoch == 7
+    state = accepted(apply(state, Elect(10, 3, disk(3))))
+    assert (state.unclean_epoch, state.leader_epoch) == (7, 8)
+    state = accepted(apply(state, ChangeIsr(11, 8, disks((3,)), 2, (2,))))
+    assert (state.unclean_epoch, state.leader_epoch) == (7, 9)
 
 
 # -- the ISR ---------------------------------------------------------------------------------------

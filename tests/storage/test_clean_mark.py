@@ -97,12 +97,30 @@ def test_a_damaged_mark_or_one_of_another_directory_is_none() -> None:
     assert not clean_mark.take(disk, DATA, directory_id="another")
 
 
-def test_a_directory_that_was_renewed_can_be_clean() -> None:
+@pytest.mark.parametrize(
+    ("has_peers", "policy", "in_doubt"),
+    [(True, "os", True), (True, "fsync", False), (False, "os", False)],
+)
+def test_unsynced_logs_of_a_replica_are_in_doubt_after_a_crash(
+    has_peers: bool, policy: str, in_doubt: bool
+) -> None:
     disk = sim_disk()
-    store = open_store(disk)
-    store.renew_directory_id()
+    fill(host(open_store(disk), 0, flush_policy=policy), 3, sync=False)
+    disk.crash()
+    store = Store.open(disk, DATA, has_peers=has_peers)
+    assert bool(store.hosted_log(FIRST, 0).doubt) == in_doubt
+
+
+def test_a_doubt_that_is_not_settled_outlives_a_clean_stop() -> None:
+    disk = sim_disk()
+    fill(host(open_store(disk), 0, flush_policy="os"), 3, sync=False)
+    disk.crash()
+    Store.open(disk, DATA, has_peers=True).close()
+    store = Store.open(disk, DATA, has_peers=True)
+    assert store.hosted_log(FIRST, 0).doubt
+    assert store.settle(FIRST, 0).log_end_offset == 3
     store.close()
-    assert open_store(disk).was_clean
+    assert not Store.open(disk, DATA, has_peers=True).hosted_log(FIRST, 0).doubt
 
 
 @dataclass

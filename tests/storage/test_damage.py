@@ -85,7 +85,7 @@ def test_a_flipped_bit_above_the_durable_end_is_a_torn_tail(bit: int) -> None:
     disk.flip_bit(path, position_of(disk, path, 2) * 8 + bit)
     log = killed(disk, ONE_SEGMENT)
     assert (log.log_end_offset, log.damage) == (2, "")
-    assert "never acknowledged" in log.notes[0]
+    assert "above the durable end" in log.notes[0]
     assert problems(disk) == set()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 
 import pytest
 
@@ -50,28 +49,14 @@ def test_a_new_directory_of_its_own_makes_a_cluster() -> None:
     assert len(open_store(sim_disk()).identity.cluster_id) == 32
 
 
-def test_a_renewed_directory_is_another_one_for_good() -> None:
-    disk = sim_disk()
-    store = open_store(disk)
-    before = store.identity
-    store.renew_directory_id()
-    after = store.identity
-    assert after == Identity(before.broker_id, before.cluster_id, after.directory_id)
-    assert after.directory_id != before.directory_id
-    assert reopened(disk, power_cut=True).identity == after
-
-
-@pytest.mark.parametrize(
-    "act", [lambda store: store.adopt_cluster_id("c"), Store.renew_directory_id]
-)
-def test_a_change_that_fails_has_not_happened(act: Callable[[Store], None]) -> None:
+def test_a_change_that_fails_has_not_happened() -> None:
     for code, error in ((errno.ENOSPC, DiskFullError), (errno.EIO, StorageFailedError)):
         disk = sim_disk()
         store = open_store(disk, cluster_id="")
         before = store.identity
         disk.faults.append(Fault({"write"}, code))
         with pytest.raises(error):
-            act(store)
+            store.adopt_cluster_id("c")
         assert store.identity == before
         assert reopened(disk).identity == before
 
@@ -99,13 +84,12 @@ def test_a_new_file_is_told_from_an_old_one() -> None:
         assert file.is_new == is_new
 
 
-def test_crashes_while_joining_and_renewing(seed: int) -> None:
+def test_crashes_while_joining(seed: int) -> None:
     def prepare(disk: SimDisk) -> list[Store]:
         return [open_store(disk, cluster_id="")]
 
     def act(disk: SimDisk, state: list[Store]) -> None:
         state[0].adopt_cluster_id("ours")
-        state[0].renew_directory_id()
 
     def check(disk: SimDisk, state: list[Store]) -> None:
         store = open_store(disk)

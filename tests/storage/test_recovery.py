@@ -8,14 +8,25 @@ from __future__ import annotations
 import pytest
 
 from raftlog import limits
+from raftlog.config import TopicConfig
+from raftlog.errors import DamagedLogError
 from raftlog.record import check_batches
-from raftlog.storage import recovery
+from raftlog.storage import Log, recovery
 from raftlog.storage.checkpoint import Anchor
 from raftlog.storage.recovery import live_bases, load_leftovers, read_index, recover
-from raftlog.storage.segment import Segment
+from raftlog.storage.segment import LOG_SUFFIX, Segment, file_name
 from raftlog.testing.disk import SimDisk
 from tests.storage.compactions import COMPACT, compact, put, seal
-from tests.storage.logs import DIRECTORY, append, count_reads, files, fill, open_log, sim_disk
+from tests.storage.logs import (
+    DIRECTORY,
+    append,
+    count_reads,
+    files,
+    fill,
+    open_log,
+    sim_disk,
+    stored,
+)
 
 
 @pytest.mark.parametrize(
@@ -212,3 +223,42 @@ def test_segments_that_overlap_are_damage() -> None:
     disk.sync_dir(DIRECTORY)
     log = open_log(disk, COMPACT)
     assert "once more" in log.damage
+
+
+# -- the torn end of a replica ---------------------------------------------------------------------
+
+
+def test_the_torn_end_of_a_replica_stays_until_it_is_decided_on() -> None:
+    """It may be damage to what was acknowledged: only the other replicas know."""
+    disk = sim_disk()
+    fill(open_log(disk, TopicConfig()), 4, sync=False)
+    size = len(disk.read_file(f"{DIRECTORY}/{file_name(0, LOG_SUFFIX)}", bytes_max=1 << 20))
+    disk.flip_bit(f"{DIRECTORY}/{file_name(0, LOG_SUFFIX)}", 8 * (size // 4 * 2 + 150))
+    for _ in range(2):
+        disk.crash()
+        log = Log.open(disk, DIRECTORY, TopicConfig(), cuts_torn=False)
+        assert log.is_torn
+        assert (log.readable_end_offset, log.log_end_offset) == (2, 2)
+        assert "A valid batch at offset 3 follows" in log.damage
+        with pytest.raises(DamagedLogError):
+            fill(log, 1)
+        assert len(stored(log)) == 2
+    disk.crash()
+    log = Log.open(disk, DIRECTORY, TopicConfig())
+    assert (log.damage, log.log_end_offset) == ("", 2)
+    assert "A valid batch at offset 3 follows" in "".join(log.notes)
+    fill(log, 1)
+
+
+def test_a_log_that_a_start_did_not_cut_grows_no_further_bad_bytes() -> None:
+    disk = sim_disk()
+    fill(open_log(disk, TopicConfig()), 2, sync=False)
+    path = f"{DIRECTORY}/{file_name(0, LOG_SUFFIX)}"
+    before = disk.read_file(path, bytes_max=1 << 20)
+    disk.flip_bit(path, 8 * (len(before) - 1))
+    bad = disk.read_file(path, bytes_max=1 << 20)
+    disk.crash()
+    log = Log.open(disk, DIRECTORY, TopicConfig(), cuts_torn=False)
+    assert log.is_torn
+    log.close()
+    assert disk.read_file(path, bytes_max=1 << 20) == bad

@@ -13,7 +13,7 @@ from typing import Final
 from raftlog.consensus import Applied, Outcome
 from raftlog.replication.cluster_commands import SetReplicas
 from raftlog.replication.cluster_state import ClusterMachine, Done
-from raftlog.replication.commands import ChangeReplicas, Command, Elect
+from raftlog.replication.commands import ChangeReplicas, Command, Elect, ElectUnclean
 from raftlog.replication.election import (
     choose_leader,
     choose_preferred,
@@ -25,6 +25,7 @@ from raftlog.replication.placement import voters_count
 from raftlog.server.cluster.liveness import Liveness
 from raftlog.server.cluster.member import Member
 from raftlog.server.cluster.membership import CLUSTER_GROUP
+from raftlog.server.cluster.surveys import Surveys
 from raftlog.server.consensus_plane import ConsensusPlane
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class Arbiter:
         now: Callable[[], float],
         replacement_delay_seconds: float,
         rebalance_delay_seconds: float,
+        surveys: Surveys,
     ) -> None:
         self._broker_id = broker_id
         self._machine = machine
@@ -54,6 +56,7 @@ class Arbiter:
         self._now = now
         self._replacement_delay_seconds = replacement_delay_seconds
         self._rebalance_delay_seconds = rebalance_delay_seconds
+        self._surveys = surveys
         self._rebalanced = 0  # since the last look at all
 
     def look_at_all(self, members: Iterable[Member]) -> None:
@@ -65,12 +68,11 @@ class Arbiter:
         """Propose what the partition lacks, if this broker leads its group."""
         if member.deciding or not self._plane.leads(member.group_id):
             return
-        command = (
-            self._election(member.state)
-            or self._replacement(member)
-            or self._growth(member)
-            or self._rebalance(member)
-        )
+        command: Command | None
+        if self.has_leader(member.state):
+            command = self._replacement(member) or self._growth(member) or self._rebalance(member)
+        else:
+            command = self._election(member)
         if command is not None:
             self._propose(member, command)
         elif (noted := self._replicas_to_note(member)) is not None:
@@ -87,13 +89,17 @@ class Arbiter:
             boot_of=self._liveness.boot_of,
         )
 
-    def _election(self, state: PartitionState) -> Elect | None:
-        # A new partition begins with its preferred leader, so that leaders are spread.
-        is_new = state.leader_epoch == 0 and self._liveness.is_live(state.replicas[0])
+    def _election(self, member: Member) -> Elect | ElectUnclean | None:
+        state = member.state
+        if state.leader_epoch:
+            return self._surveys.choose(member, first=self._broker_id)
+        # A new partition begins with its preferred leader, so that leaders are spread. Nothing was
+        # ever stored in it.
+        is_live = self._liveness.is_live
         return choose_leader(
             state,
-            arbiter=state.replicas[0] if is_new else self._broker_id,
-            is_live=self._liveness.is_live,
+            arbiter=state.replicas[0] if is_live(state.replicas[0]) else self._broker_id,
+            is_live=is_live,
             directory_of=self._liveness.directory_of,
             boot_of=self._liveness.boot_of,
         )

@@ -1,8 +1,11 @@
-"""How a broker gives up a copy that is damaged: what it has to propose, one step after the other.
+"""How a broker gives up a copy that is damaged, or may lack acknowledged records: step by step.
 
-It hands leadership over, if it leads. Then it says that its copy is lost: it leaves the ISR and the
-ELR, and the leader epoch grows, so that nothing which it acknowledged before can bring it back.
-Only then may the copy be set aside, and made anew (P6). Decides only; nothing is done here.
+It does nothing while the partition has no leader, or one whose own copy is not sound: its copy may
+be the best that is left, and the election decides that (``surveys``). If it leads, it hands
+leadership over to a better copy. Then it says that its copy is lost: it leaves the ISR and the ELR,
+and the leader epoch grows, so that nothing which it acknowledged before can bring it back. Only
+then may the copy be set aside and copied again, or its torn end be cut (P6). Decides only; nothing
+is done here.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from raftlog.replication.commands import ChangeIsr, Elect
+from raftlog.replication.commands import BrokerId, ChangeIsr, Command, Elect, ElectUnclean
 from raftlog.replication.partition_state import PartitionState
 from raftlog.types import LeaderEpoch
 
@@ -23,39 +26,25 @@ def next_step(
     broker_id: int,
     *,
     fenced_in: LeaderEpoch | None,
-    is_live: Callable[[int], bool],
-    directory_of: Callable[[int], str | None],
-    boot_of: Callable[[int], int | None],
-) -> Elect | ChangeIsr | str | None:
-    """What to propose now, or ``SET_ASIDE``; None while nobody else can lead.
+    has_leader: bool,
+    is_sound: Callable[[BrokerId], bool],
+    choose_other: Callable[[], Elect | ElectUnclean | None],
+) -> Command | str | None:
+    """What to propose now, or ``SET_ASIDE``; None while no other broker can lead.
 
     ``fenced_in``: the epoch that began when this broker's own proposal said that the copy is lost.
-    It has told nobody of that copy's log since before then.
+    It has not reported that copy's log since before then. ``is_sound``: whether a broker has
+    reported that its copy is, as of ``state``. ``choose_other``: the election of another
+    broker, whose copy is sound or, if there is none, longer than this one.
     """
-    if broker_id not in state.replicas:
-        return None  # the copy goes anyway
+    if broker_id not in state.replicas or not has_leader:
+        return None  # not a replica: the copy goes anyway
     if state.leader == broker_id:
-        return _hand_over(state, broker_id, is_live, directory_of, boot_of)
+        return choose_other()
+    if state.leader is None or not is_sound(state.leader):
+        return None
     is_member = broker_id in state.isr or broker_id in state.elr
     if fenced_in is not None and state.leader_epoch >= fenced_in and not is_member:
         return SET_ASIDE
     isr = {broker: directory for broker, directory in state.isr.items() if broker != broker_id}
     return ChangeIsr(state.version, state.leader_epoch, isr, state.min_isr, (broker_id,))
-
-
-def _hand_over(
-    state: PartitionState,
-    broker_id: int,
-    is_live: Callable[[int], bool],
-    directory_of: Callable[[int], str | None],
-    boot_of: Callable[[int], int | None],
-) -> Elect | None:
-    """To a member of the ISR or, if there is none, of the ELR: it holds all that is committed."""
-    for members in (state.isr, state.elr):
-        for broker in state.replicas:
-            directory = members.get(broker)
-            if broker == broker_id or directory is None:
-                continue
-            if is_live(broker) and directory_of(broker) == directory:
-                return Elect(state.version, broker, directory, boot_of(broker) or 0)
-    return None

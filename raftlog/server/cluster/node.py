@@ -35,6 +35,7 @@ from raftlog.server.cluster.membership import CLUSTER_GROUP, Membership
 from raftlog.server.cluster.partitions import Partitions
 from raftlog.server.cluster.recovery import Recovery
 from raftlog.server.cluster.replica_session import ReplicaSession
+from raftlog.server.cluster.surveys import Surveys
 from raftlog.server.connection import Connection
 from raftlog.server.consensus_plane import ConsensusPlane
 from raftlog.server.peers.channel import PeerConnector
@@ -105,6 +106,16 @@ class ClusterNode:
         self.gossip = Gossip(
             self.broker_id, self.plane, self.links, brokers=lambda: sorted(self.machine.brokers)
         )
+        self.surveys = Surveys(
+            self.broker_id,
+            self.me,
+            loop=loop,
+            links=self.links,
+            liveness=self.liveness,
+            unclean_recovery_seconds=config.unclean_recovery_timeout_ms / 1_000,
+            find=self._member,
+            on_complete=self._surveyed,
+        )
         self.partitions = self._make_partitions()
         self.arbiter = Arbiter(
             self.broker_id,
@@ -114,6 +125,7 @@ class ClusterNode:
             now=loop.time,
             replacement_delay_seconds=config.replica_replacement_delay_ms / 1_000,
             rebalance_delay_seconds=config.leader_rebalance_delay_ms / 1_000,
+            surveys=self.surveys,
         )
         self.membership = self._make_membership()
         self.recovery = self._make_recovery()
@@ -216,6 +228,7 @@ class ClusterNode:
             services=self._services.host,
             worker=self._services.admin_worker,
             gossip=self.gossip,
+            surveys=self.surveys,
             on_role=self._role_changed,
         )
 
@@ -335,6 +348,7 @@ class ClusterNode:
             session = ReplicaSession(
                 peer.broker_id,
                 peer.directory_id,
+                peer.boot,
                 loop=self._loop,
                 find=self.partitions.member,
                 on_progress=self.partitions.roles.review,
@@ -408,6 +422,15 @@ class ClusterNode:
             member = self.partitions.members.get(group_id)
             if member is not None:
                 self.arbiter.look(member)
+
+    def _member(self, group: str) -> Member | None:
+        return self.partitions.members.get(group)
+
+    def _surveyed(self, member: Member) -> None:
+        """All replicas have reported what they hold."""
+        if self.partitions.members.get(member.group_id) is member:
+            self.partitions.roles.look(member)
+            self.arbiter.look(member)
 
     def _cluster_changed(self, change: ClusterChange) -> None:
         self.partitions.look_at_topics(sorted(change.topics))

@@ -33,6 +33,7 @@ from raftlog.server.cluster.gossip import Gossip
 from raftlog.server.cluster.liveness import Incarnation, Liveness
 from raftlog.server.cluster.member import Member, group_id
 from raftlog.server.cluster.roles import Roles
+from raftlog.server.cluster.surveys import Surveys
 from raftlog.server.consensus_plane import ConsensusPlane
 from raftlog.server.replica_host import HostServices, PartitionHost
 from raftlog.server.topic_table import HostedTopic, TopicTable
@@ -63,6 +64,7 @@ class Partitions:
         services: HostServices,
         worker: Workers,
         gossip: Gossip,
+        surveys: Surveys,
         on_role: Callable[[Member], None],
     ) -> None:
         """``on_role``: told when a host begins to lead, to follow, or is gone."""
@@ -83,6 +85,7 @@ class Partitions:
             plane=plane,
             liveness=liveness,
             services=services,
+            surveys=surveys,
             on_role=on_role,
             look_soon=self._state_changed,
             change_copy=self._change_copy,
@@ -327,8 +330,15 @@ class Partitions:
     def _attach(self, member: Member, log: Log) -> None:
         for note in log.notes:
             logger.warning("%s: %s", member, note)
-        if log.damage:
+        if log.damage and not log.is_torn:
             logger.error("%s is damaged: %s", member, log.damage)
+        elif log.damage or log.doubt:
+            logger.warning(
+                "copy may lack acknowledged records: partition=%s end_offset=%d reason=%s",
+                member,
+                log.readable_end_offset,
+                log.damage or log.doubt,
+            )
         member.host = PartitionHost(
             TopicPartition(member.topic, member.partition),
             log,
@@ -386,6 +396,7 @@ class Partitions:
         Looks again at what there is to do: the state may be another one by now.
         """
         host, is_replica = member.host, self._broker_id in member.state.replicas
+        is_suspect = host is not None and bool(host.log.damage or host.log.doubt)
         record = self._machine.topic_by_id(member.topic_id)
         if member.group_id not in self.members or record is None:
             return
@@ -397,8 +408,20 @@ class Partitions:
                 await self._remove_files(member)
         elif host.closed is not None:
             return
-        elif host.log.damage and self.roles.next_step(member) == damage.SET_ASIDE:
-            await self._quarantine(member, host)
+        elif self.roles.is_to_settle(member):
+            logger.error(
+                "unclean leader: partition=%s epoch=%d log_end_offset=%d reason=%s",
+                member,
+                member.state.leader_epoch,
+                host.log.readable_end_offset,
+                host.log.damage or host.log.doubt,
+            )
+            await self._settle(member, host)
+        elif is_suspect and self.roles.next_step(member) == damage.SET_ASIDE:
+            if host.log.damage and not host.log.is_torn:
+                await self._quarantine(member, host)
+            else:
+                await self._settle(member, host)
         elif not is_replica and self.roles.may_drop(member):
             await self._drop_copy(member, host)
         self._state_changed(member)
@@ -413,6 +436,20 @@ class Partitions:
         log = self._store.hosted_log(member.topic_id, member.partition)
         logger.error("%s: the damaged copy was set aside as %s; copying it again", member, path)
         self._attach(member, log)
+        member.fenced_in = None
+
+    async def _settle(self, member: Member, host: PartitionHost) -> None:
+        """Continue with what the copy holds; what it lacks, the leader has, or no replica."""
+        if host.log.is_torn:
+            host.close(NotLeaderError(f"{member}: the end of this broker's copy is being cut"))
+            self._on_role(member)
+            await quiet([host])
+            log = await self._worker.run(
+                lambda: self._store.settle(member.topic_id, member.partition)
+            )
+            self._attach(member, log)
+        else:
+            self._store.settle(member.topic_id, member.partition)
         member.fenced_in = None
 
     async def _drop_copy(self, member: Member, host: PartitionHost) -> None:

@@ -89,6 +89,7 @@ class ReplicaSession:
         self,
         follower: int,
         directory_id: str,
+        boot: int,
         *,
         loop: asyncio.AbstractEventLoop,
         find: Callable[[str, int], Member | None],
@@ -101,6 +102,7 @@ class ReplicaSession:
         """
         self.follower = follower
         self._directory_id = directory_id
+        self._boot = boot
         self._loop = loop
         self._find = find
         self._on_progress = on_progress
@@ -255,11 +257,12 @@ class ReplicaSession:
         host.on_follower(
             self.follower,
             self._directory_id,
+            boot=self._boot,
             fetch_offset=max(at.fetch_offset, durable_offset),
             durable_offset=durable_offset,
             log_start=log_start,
         )
-        if self.follower not in leadership.state.isr:
+        if self.follower not in leadership.state.isr or leadership.has_lost(self.follower):
             self._on_progress(member)
 
     def has_news(self, copied: _Copied) -> None:

@@ -13,11 +13,13 @@ from typing import Final
 from raftlog.consensus import Applied, Outcome, Unknown
 from raftlog.errors import StorageFailedError
 from raftlog.replication.cluster_state import ClusterMachine
-from raftlog.replication.commands import ChangeIsr, Elect
-from raftlog.replication.partition_state import Accepted
+from raftlog.replication.commands import ChangeIsr, Command
+from raftlog.replication.election import has_leader
+from raftlog.replication.partition_state import Accepted, PartitionState
 from raftlog.server.cluster import damage, giving_way
 from raftlog.server.cluster.liveness import Incarnation, Liveness
 from raftlog.server.cluster.member import Member
+from raftlog.server.cluster.surveys import Surveys
 from raftlog.server.consensus_plane import ConsensusPlane
 from raftlog.server.replica_host import HostServices, PartitionHost
 
@@ -40,6 +42,7 @@ class Roles:
         plane: ConsensusPlane,
         liveness: Liveness,
         services: HostServices,
+        surveys: Surveys,
         on_role: Callable[[Member], None],
         look_soon: Callable[[Member], None],
         change_copy: Callable[[Member], None],
@@ -55,6 +58,7 @@ class Roles:
         self._plane = plane
         self._liveness = liveness
         self._services = services
+        self._surveys = surveys
         self._on_role = on_role
         self._look_soon = look_soon
         self._change_copy = change_copy
@@ -80,19 +84,21 @@ class Roles:
             return
         if host.closed is not None or host.leader_epoch > state.leader_epoch:
             return  # or the group's log is being replayed
-        leads = (
-            state.leader == self._broker_id
-            and state.isr.get(self._broker_id) == self._me.directory_id
-            and state.leader_boot == self._me.boot
-            and not host.log.damage
-        )
-        if leads:
-            member.is_current = True  # it was elected in this run
+        suspect = host.log.damage or host.log.doubt
+        is_elected = self._is_elected(state)
+        member.is_current |= is_elected  # in this run
+        if is_elected and not suspect:
             self._lead(member, host)
-            return
-        if not self._is_current(member):
-            return
-        can_follow = is_replica and state.leader != self._broker_id and not host.log.damage
+        elif self.is_to_settle(member):
+            self._change_copy(member)
+        elif self._is_current(member):
+            self._follow(member, host)
+
+    def _follow(self, member: Member, host: PartitionHost) -> None:
+        """Copy from the leader, or wait for one; or give the copy up."""
+        state, suspect = member.state, host.log.damage or host.log.doubt
+        is_replica = self._broker_id in state.replicas
+        can_follow = is_replica and state.leader != self._broker_id and not suspect
         leader = state.leader if can_follow else None
         if (host.leader, host.leader_epoch) != (leader, state.leader_epoch) or host.leadership:
             host.unclean_epoch = state.unclean_epoch
@@ -101,10 +107,28 @@ class Roles:
         if not is_replica:
             if self.may_drop(member):
                 self._change_copy(member)
-        elif host.log.damage:
+        elif suspect:
             self._give_up(member)
         else:
             self._give_way(member, host)
+
+    def _is_elected(self, state: PartitionState) -> bool:
+        """Whether this broker was elected, in this run and on the disk that it has."""
+        return (
+            state.leader == self._broker_id
+            and state.isr.get(self._broker_id) == self._me.directory_id
+            and state.leader_boot == self._me.boot
+        )
+
+    def is_to_settle(self, member: Member) -> bool:
+        """Whether this broker was elected to lead with a copy that may lack acknowledged records,
+        because it is the best there is: it continues with what is there.
+        """
+        host, state = member.host, member.state
+        if host is None or not self._is_elected(state):
+            return False
+        may_lead = host.log.is_torn or (host.log.doubt and not host.log.damage)
+        return bool(may_lead) and state.unclean_epoch == state.leader_epoch
 
     def _lead(self, member: Member, host: PartitionHost) -> None:
         state = member.state
@@ -152,7 +176,7 @@ class Roles:
     # -- damage
 
     def _give_up(self, member: Member) -> None:
-        """Take the next step to be rid of a damaged copy, if none is under way."""
+        """Take the next step to be rid of a copy that may lack records, if none is in flight."""
         if member.giving_up:
             return
         command = self.next_step(member)
@@ -171,14 +195,20 @@ class Roles:
 
         self._plane.propose_bytes(member.group_id, command.encode(), done)
 
-    def next_step(self, member: Member) -> Elect | ChangeIsr | str | None:
+    def next_step(self, member: Member) -> Command | str | None:
+        liveness = self._liveness
         return damage.next_step(
             member.state,
             self._broker_id,
             fenced_in=member.fenced_in,
-            is_live=self._liveness.is_live,
-            directory_of=self._liveness.directory_of,
-            boot_of=self._liveness.boot_of,
+            has_leader=has_leader(
+                member.state,
+                is_live=liveness.is_live,
+                directory_of=liveness.directory_of,
+                boot_of=liveness.boot_of,
+            ),
+            is_sound=lambda broker: self._surveys.is_sound(member, broker),
+            choose_other=lambda: self._surveys.choose(member, without=self._broker_id),
         )
 
     # -- disks that are full or hang

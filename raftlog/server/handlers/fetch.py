@@ -112,8 +112,10 @@ class _Fetch:
 
     def _may_be_any(self, host: PartitionHost) -> bool:
         """Whether the host need not lead. A damaged one does not, and may be all there is: what is
-        good of it is read until another one leads."""
-        return self._request.replica_ok or bool(host.log.damage)
+        good of it is read until another one leads. The end of one that is torn is no end to tell a
+        consumer: the next leader has more."""
+        log = host.log
+        return self._request.replica_ok or bool(log.damage and not log.is_torn)
 
     def _is_over(self, host: PartitionHost) -> bool:
         """No more can be read here: the host is closed, or another broker leads."""

@@ -1,6 +1,7 @@
 """``replica_fetch`` and ``replica_progress``: a follower copies what this broker leads.
 
-And ``partition_states``: what a broker without a vote is told.
+And ``partition_states``: what a broker without a vote is told; ``describe_copies``: what this
+broker's copies hold, for an election.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import cast
 
 from raftlog.protocol.connection import Request
 from raftlog.protocol.replication import (
+    DescribeCopiesRequest,
     PartitionStatesRequest,
     ReplicaFetchRequest,
     ReplicaProgressRequest,
@@ -31,3 +33,8 @@ def handle_progress(context: BrokerContext, request: Request, reply: Reply) -> N
 def handle_states(context: BrokerContext, request: Request, reply: Reply) -> None:
     context.clustered().gossip.take(cast(PartitionStatesRequest, request.message).states)
     reply.none()
+
+
+def handle_copies(context: BrokerContext, request: Request, reply: Reply) -> None:
+    surveys = context.clustered().surveys
+    reply.send(surveys.describe(cast(DescribeCopiesRequest, request.message).partitions))

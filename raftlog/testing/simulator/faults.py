@@ -16,10 +16,10 @@ from random import Random
 from typing import Final, TypeAlias
 
 from raftlog.testing.disk import CHANGES, Fault
-from raftlog.testing.page_cache import Node
+from raftlog.testing.page_cache import SECTOR_BYTES, Node
 from raftlog.testing.simulator.hanging import Hang
 from raftlog.testing.simulator.loop import NodeLoop
-from raftlog.testing.simulator.process import BrokerMachine
+from raftlog.testing.simulator.process import DATA_DIRECTORY, BrokerMachine
 from raftlog.testing.simulator.vanishing import TOPICS, lose_files
 from raftlog.testing.simulator.world import World
 
@@ -37,6 +37,8 @@ HANGS: Final[Mapping[str, Callable[[], Hang]]] = {
 }
 # Of a wall clock, in ms: what NTP may do, a wrong time zone, more than any default retention.
 JUMPS_MS: Final = (1_000, 120_000, 3_600_000, 2 * 86_400_000, 30 * 86_400_000)
+SECTORS_HARMED_MAX: Final = 8  # by a lost or misdirected write
+TAIL_BYTES: Final = 8_192  # of a segment: what the last few syncs have written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +46,26 @@ class FaultPlan:
     """``kinds``: names from ``KINDS``. ``every_s``: between two faults, on average.
 
     ``apart``: names from ``APART``, each with its own such average.
+    ``harmed``: ids of the brokers whose stored bytes may be harmed: fewer than there are replicas,
+    and always the same, because the damage may stay unseen for any time. On the others a good copy
+    survives (as TigerBeetle's ClusterFaultAtlas has it). Empty: those with any id.
+    ``is_cache_lossy``: a power cut loses what is acknowledged (``flush.policy=os``).
     """
 
     kinds: tuple[str, ...]
     every_s: float
     apart: Mapping[str, float] = field(default_factory=dict)
+    harmed: tuple[int, ...] = ()
+    is_cache_lossy: bool = False
 
     @classmethod
     def draw(cls, random: Random, *, brokers: int) -> FaultPlan:
         """Each kind is there or not, by the toss of a coin; those of clusters need one."""
-        possible = [kind for kind in KINDS if brokers > 1 or kind not in OF_CLUSTERS]
+        possible = [
+            kind
+            for kind in KINDS
+            if kind not in OF_STORED_BYTES and (brokers > 1 or kind not in OF_CLUSTERS)
+        ]
         kinds = tuple(kind for kind in possible if random.random() < 0.4)
         return cls(kinds=kinds, every_s=random.choice((0.2, 0.5, 1.5)))
 
@@ -65,6 +77,17 @@ class FaultPlan:
             if random.random() < APART_SHARE:
                 drawn[kind] = random.choice((1.5, 4.0))
         return replace(self, apart=drawn)
+
+    def with_harm(self, random: Random, *, brokers: int, replicas: int) -> FaultPlan:
+        """The same, with faults of stored bytes on all but one of as many brokers as replicas."""
+        kinds = tuple(kind for kind in OF_STORED_BYTES if random.random() < 0.6)
+        harmed = random.sample(range(1, brokers + 1), replicas - 1)
+        return replace(self, kinds=(*self.kinds, *kinds), harmed=tuple(sorted(harmed))).on_its_own()
+
+    def on_its_own(self) -> FaultPlan:
+        """The same without faults that lose files of any broker: the budget is spent on others."""
+        hung = {kind: every_s for kind, every_s in self.apart.items() if kind == "hung_disk"}
+        return replace(self, apart=hung)
 
 
 class Nemesis:
@@ -119,6 +142,20 @@ class Nemesis:
             self.counts[kind] = self.counts.get(kind, 0) + 1
         self._next()
 
+    def may_harm(self, machine: BrokerMachine) -> bool:
+        """Whether what the machine's disk holds now is, all of it, on a disk that stays good."""
+        return self.is_to_be_harmed(machine) and self.may_wipe([machine])
+
+    def is_to_be_harmed(self, machine: BrokerMachine) -> bool:
+        return not self._plan.harmed or machine.broker_id in self._plan.harmed
+
+    def may_cut_power(self, machine: BrokerMachine) -> bool:
+        return not self._plan.is_cache_lossy or self.may_harm(machine)
+
+    @property
+    def is_cache_lossy(self) -> bool:
+        return self._plan.is_cache_lossy
+
     def later(self, seconds: float, act: Callable[[], object]) -> None:
         self._loop.call_later(seconds, act)
 
@@ -160,7 +197,7 @@ def kill_in_disk_operation(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 
 def power_cut_in_disk_operation(nemesis: Nemesis, machine: BrokerMachine) -> bool:
     """The same, and the power fails with it: just before a sync, it is the worst moment."""
-    if not kill_in_disk_operation(nemesis, machine):
+    if nemesis.is_cache_lossy or not kill_in_disk_operation(nemesis, machine):
         return False
     machine.power_fails_next = True
     return True
@@ -185,7 +222,7 @@ def pause(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 
 
 def power_cut(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    if not machine.has_power:
+    if not machine.has_power or not nemesis.may_cut_power(machine):
         return False
     machine.power_cut()
     machine.start_later(nemesis.duration(DOWN_S_MAX))
@@ -229,7 +266,7 @@ def disk_full(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 
 
 def sync_error(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    forgets = nemesis.random.random() < 0.5
+    forgets = nemesis.random.random() < 0.5 and not nemesis.is_cache_lossy
     fault = Fault({"sync"}, errno.EIO, skip=nemesis.random.randrange(5), forgets=forgets)
     machine.disk.faults.append(fault)
     nemesis.world.trace(f"{machine.name}: a sync will fail{', and forget' if forgets else ''}")
@@ -294,7 +331,7 @@ def wipe_several(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 
 
 def _wipe(nemesis: Nemesis, machines: Collection[BrokerMachine]) -> bool:
-    if not nemesis.may_wipe(machines):
+    if not all(map(nemesis.is_to_be_harmed, machines)) or not nemesis.may_wipe(machines):
         return False
     for machine in machines:
         machine.wipe()
@@ -331,6 +368,84 @@ def roll_back(nemesis: Nemesis, machine: BrokerMachine) -> bool:
         nemesis.on_vanish(machine)
     machine.start_later(nemesis.duration(DOWN_S_MAX))
     return True
+
+
+# -- stored bytes ----------------------------------------------------------------------------------
+
+
+def bit_flip(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    """One bit changes in a file of a partition: mostly in a segment."""
+    suffix = nemesis.random.choice((".log", ".log", ".log", ""))
+    return nemesis.may_harm(machine) and _flip(nemesis, machine, suffix)
+
+
+def power_cut_of_all_and_bit_flip(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    """All brokers lose power, and one of them finds a bit of its last writes changed."""
+    if nemesis.is_cache_lossy or not nemesis.may_harm(machine):
+        return False
+    power_cut_of_all(nemesis, machine)
+    return _flip(nemesis, machine, ".log", tail_bytes=TAIL_BYTES)
+
+
+def lost_write(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    """The disk has said that it wrote a few sectors, and has not."""
+    found = _written_sectors(nemesis, machine)
+    if found is None:
+        return False
+    path, position, length = found
+    nemesis.world.trace(f"{machine.name} has lost a write to {path} at {position}")
+    machine.disk.lose_write(path, position, length)
+    return True
+
+
+def misdirected_write(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    """The disk has written a few sectors elsewhere in the file."""
+    found = _written_sectors(nemesis, machine)
+    if found is None:
+        return False
+    path, position, length = found
+    to = nemesis.random.randrange(position + 1) // SECTOR_BYTES * SECTOR_BYTES
+    nemesis.world.trace(f"{machine.name} has written to {path} at {to} instead of {position}")
+    machine.disk.misdirect_write(path, position, length, to)
+    return True
+
+
+def _flip(nemesis: Nemesis, machine: BrokerMachine, suffix: str, tail_bytes: int = 1 << 30) -> bool:
+    files = _stored_files(machine, suffix)
+    if not files:
+        return False
+    path, size = nemesis.random.choice(files)
+    byte = nemesis.random.randrange(max(0, size - tail_bytes), size)
+    nemesis.world.trace(f"{machine.name}: a bit flips in {path} at byte {byte}")
+    machine.disk.flip_bit(path, 8 * byte + nemesis.random.randrange(8))
+    return True
+
+
+def _written_sectors(nemesis: Nemesis, machine: BrokerMachine) -> tuple[str, int, int] | None:
+    """The path of a segment, and some of its sectors: position and length."""
+    if not nemesis.may_harm(machine):
+        return None
+    files = _stored_files(machine, ".log")
+    if not files:
+        return None
+    path, size = nemesis.random.choice(files)
+    first = int(nemesis.duration(size)) // SECTOR_BYTES
+    length = nemesis.random.randint(1, SECTORS_HARMED_MAX) * SECTOR_BYTES
+    return path, max(0, size - size % SECTOR_BYTES - first * SECTOR_BYTES), length
+
+
+def _stored_files(machine: BrokerMachine, suffix: str) -> list[tuple[str, int]]:
+    """Of all partitions' files, those that are not empty, with their sizes."""
+    disk, found = machine.disk, []
+    topics = f"{DATA_DIRECTORY}/topics"
+    for topic in disk.list_dir(topics):
+        for topic_id in disk.list_dir(f"{topics}/{topic}"):
+            for partition in disk.list_dir(f"{topics}/{topic}/{topic_id}"):
+                directory = f"{topics}/{topic}/{topic_id}/{partition}"
+                if partition.isdecimal():
+                    found += [f"{directory}/{name}" for name in disk.list_dir(directory)]
+    sizes = [(path, len(disk.durable_bytes(path) or b"")) for path in found]
+    return [(path, size) for path, size in sizes if size and path.endswith(suffix)]
 
 
 # -- the network -----------------------------------------------------------------------------------
@@ -471,6 +586,10 @@ KINDS: Final[Mapping[str, FaultKind]] = {
         write_error,
         slow_disk,
         wipe,
+        bit_flip,
+        power_cut_of_all_and_bit_flip,
+        lost_write,
+        misdirected_write,
         cut,
         isolate,
         strand,
@@ -489,3 +608,10 @@ APART: Final[Mapping[str, FaultKind]] = {
     "roll_back": roll_back,
 }
 OF_CLUSTERS: Final = frozenset(("power_cut_of_all", "wipe", "netsplit", "strand"))
+# Drawn by ``FaultPlan.with_harm``.
+OF_STORED_BYTES: Final = (
+    "bit_flip",
+    "power_cut_of_all_and_bit_flip",
+    "lost_write",
+    "misdirected_write",
+)

@@ -41,7 +41,8 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "EPOCH-BACK": "in one run of a broker, no leader epoch and no version of a state goes back",
     "SPLIT-STATE": "what a partition's group has agreed on is the same for all, by version",
     "WITNESS-LEADS": "who leads a partition is one of its replicas",
-    "INCOMPLETE": "every member of the ISR and of the ELR has on disk all that was ever committed",
+    "INCOMPLETE": "every member of the ISR and of the ELR has all that was ever committed, as "
+    "durably as was asked for, or says itself that it may lack some",
     "TOO-FEW-COPIES": "what is committed is on the disks of min.insync.replicas members of the ISR",
     "NOT-MAXIMAL": "a leader commits by no fewer than those that the group calls in sync",
     "WATERMARK-AHEAD": "no broker takes for committed what no leader has committed",
@@ -103,6 +104,7 @@ class Observer:
         self._lost_copies: set[tuple[int, str]] = set()  # partition and directory: files vanished
         self._copies: dict[tuple[str, int], _Copy] = {}
         self._durable: dict[tuple[int, str], Offset] = {}  # by partition and directory
+        self._doubtful: set[tuple[int, str]] = set()  # of those: what may lack something
         self._leaders: dict[tuple[int, LeaderEpoch], tuple[str, int]] = {}
         self._chains: dict[tuple[int, Offset, LeaderEpoch], tuple[int, str]] = {}
         world.time.on_event = self._after
@@ -269,11 +271,13 @@ class Observer:
         log = host.log
         seen = (
             log.log_end_offset,
-            log.durable_end_offset,
+            log.acknowledged_end_offset,
             host.high_watermark,
             host.leader_epoch,
             host.leadership,
             log,
+            log.damage,
+            log.doubt,
         )
         if seen != copy.seen:
             self._take_host(machine, node, partition, copy, host)
@@ -306,8 +310,9 @@ class Observer:
             return
         for broker, directory in (*state.isr.items(), *state.elr.items()):
             durable = self._durable.get((partition, directory), 0)
-            is_lost = directory in self._lost or (partition, directory) in self._lost_copies
-            if durable < committed and not is_lost:
+            key = partition, directory
+            is_lost = directory in self._lost or key in self._lost_copies
+            if durable < committed and not is_lost and key not in self._doubtful:
                 self._violated(
                     "INCOMPLETE",
                     f"{partition}: broker {broker} has {durable} of {committed}; {why}",
@@ -333,9 +338,13 @@ class Observer:
             if host.high_watermark < watermark and not self._may_cut(machine, partition, host):
                 self._violated("WATERMARK-BACK", f"{who}: {watermark}, then {host.high_watermark}")
         self._check_chain(who, partition, host)
-        directory, durable = node.me.directory_id, host.log.durable_end_offset
-        has_less = durable < self._durable.get((partition, directory), 0)
-        self._durable[partition, directory] = durable
+        directory, durable = node.me.directory_id, host.log.acknowledged_end_offset
+        key = partition, directory
+        was_doubtful = key in self._doubtful
+        (self._doubtful.add if host.log.damage or host.log.doubt else self._doubtful.discard)(key)
+        has_less = durable < self._durable.get(key, 0)
+        has_less |= was_doubtful and key not in self._doubtful
+        self._durable[key] = durable
         if host.high_watermark > self.committed.get(partition, 0):
             self._commit(who, partition, host)
         elif has_less:

@@ -62,6 +62,10 @@ INTERLEAVINGS: Final = (0.0, 0.0, 0.2, 1.0)
 SLOW_SHARE: Final = 0.2  # of the brokers of a core have disks that stall now and then
 SICK_SHARE: Final = 0.5  # of the brokers outside of a core have a bad disk, and nothing else
 QUIET_S: Final = 10.0  # for brokers to learn who leads what: longer than any of their timeouts
+CACHE_LOSSY_SHARE: Final = 0.12  # of the seeds of safety of clusters
+HARMED_SHARE: Final = 0.2
+NEVER_MS: Final = 604_800_000
+SCRUB_INTERVAL_MS: Final = 3_000  # where stored bytes are harmed: all of it is found in time
 PROGRESS_LIMIT_S: Final = 60.0  # for every client of a healed core to get on
 
 
@@ -126,6 +130,8 @@ class Scenario:
         if brokers > 1:
             scenario = scenario._with_strangers(settings, may_be_longer=duration_s is None)
             scenario = scenario._with_cluster(Random(f"{seed}/cluster"))
+        if mode == "safety" and brokers > 1:
+            scenario = scenario._with_losses(Random(f"{seed}/losses"))
         if compacted:
             plan = CompactionPlan.draw(Random(f"{seed}/compaction"))
             scenario = replace(scenario, workload=scenario.workload.with_compaction(plan))
@@ -162,6 +168,25 @@ class Scenario:
             workload=replace(self.workload, replication_factor=factor),
         )
 
+    def _with_losses(self, random: Random) -> Scenario:
+        """The same; of some seeds, stored bytes are harmed, or power cuts lose acknowledged ones.
+
+        Then what is acknowledged is on more copies than may lose it.
+        """
+        drawn, factor = random.random(), self.workload.replication_factor
+        config = self.workload.topic_config
+        faults = self.faults.with_harm(random, brokers=self.brokers, replicas=factor)
+        last_words = "kill" if self.last_words == "power cut" else self.last_words
+        if drawn < CACHE_LOSSY_SHARE:
+            config = {**config, "flush.policy": "os"}
+            faults = replace(self.faults.on_its_own(), is_cache_lossy=True)
+        elif drawn < CACHE_LOSSY_SHARE + HARMED_SHARE:
+            config = {**config, "min.insync.replicas": str(factor)}
+        else:
+            return self
+        workload = replace(self.workload, topic_config=config)
+        return replace(self, faults=faults, workload=workload, last_words=last_words)
+
     @property
     def is_compacted(self) -> bool:
         return self.workload.compaction is not None
@@ -174,6 +199,7 @@ class Scenario:
             machine,
             replacement_delay_ms=self.replacement_ms,
             cleaner_interval_ms=15_000 if compaction is None else compaction.interval_ms,
+            scrub_interval_ms=SCRUB_INTERVAL_MS if self.faults.harmed else NEVER_MS,
             bootstrap_without=(self.absent,) if is_without else (),
         )
 

@@ -40,13 +40,14 @@ def broker_config(
     cleaner_interval_ms: int = 15_000,
     stall_ms: int = 2_000,
     bootstrap_without: tuple[int, ...] = (),
+    scrub_interval_ms: int = 604_800_000,
 ) -> BrokerConfig:
     """One of a cluster of all machines; alone, if there is one. What is periodic comes often.
 
     ``replacement_delay_ms``: after which a replica that is gone is replaced by a witness.
-    ``cleaner_interval_ms``: between two looks at what is to be compacted. ``stall_ms``: a sync that
-    takes so long means that the disk hangs. ``bootstrap_without``: voters that a new cluster does
-    not wait for.
+    ``cleaner_interval_ms``: between two looks at what is to be compacted. ``scrub_interval_ms``: in
+    which everything is read once. ``stall_ms``: a sync that takes so long means that the disk
+    hangs. ``bootstrap_without``: voters that a new cluster does not wait for.
     """
     addresses = machine.world.addresses
     return BrokerConfig(
@@ -58,6 +59,7 @@ def broker_config(
         cluster_secret=CLUSTER_SECRET,
         log_checkpoint_interval_ms=1_000,
         log_cleaner_interval_ms=cleaner_interval_ms,
+        log_scrub_interval_ms=scrub_interval_ms,
         log_retention_check_interval_ms=1_500,
         controlled_shutdown_timeout_ms=2_000,
         replica_replacement_delay_ms=replacement_delay_ms,

@@ -9,7 +9,7 @@ from raftlog.replication.partition_state import PartitionState
 from raftlog.server.cluster.member import Member
 from raftlog.server.cluster.roles import Roles
 from raftlog.server.replica_host import PartitionHost
-from tests.server.cluster.paper import Scene, state_of, status
+from tests.server.cluster.paper import PaperSurveys, Scene, state_of, status
 
 
 class Acting:
@@ -27,6 +27,7 @@ class Acting:
         self.member = s.member(state, self.host if stores else None)
         self.member.is_current = current
         s.plane.statuses[self.member.group_id] = status()
+        self.surveys = PaperSurveys(s)
         self.roles = Roles(
             1,
             s.me,
@@ -35,6 +36,7 @@ class Acting:
             plane=s.plane.as_plane,
             liveness=s.liveness,
             services=s.services,
+            surveys=self.surveys,
             on_role=lambda m: self.told.append(m.host and (m.host.leader, m.host.leader_epoch)),
             look_soon=self.soon.append,
             change_copy=self.copies.append,

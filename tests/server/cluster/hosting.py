@@ -19,7 +19,7 @@ from raftlog.server.cluster.partitions import Partitions
 from raftlog.server.replica_host import PartitionHost
 from raftlog.server.topic_table import TopicTable
 from raftlog.storage import Store
-from tests.server.cluster.paper import DISKS, Scene, play
+from tests.server.cluster.paper import DISKS, PaperSurveys, Scene, play
 
 
 class Hosting:
@@ -36,6 +36,7 @@ class Hosting:
             s.disk, "/data", broker_id=1, cluster_id="", new_id=lambda: f"id{next(ids)}"
         )
         s.machine.on_change = self._changed
+        self.surveys = PaperSurveys(s)
         self.partitions = Partitions(
             1,
             s.me,
@@ -48,6 +49,7 @@ class Hosting:
             services=s.services,
             worker=s.workers,
             gossip=self.gossip,
+            surveys=self.surveys,
             on_role=self._role,
         )
 

@@ -38,6 +38,7 @@ class Leading:
         self.session = ReplicaSession(
             2,
             DISKS[2],
+            1,
             loop=s.loop,
             find=lambda topic_id, partition: self.members.get((topic_id, partition)),
             on_progress=self.progress.append,

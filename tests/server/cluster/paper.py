@@ -25,10 +25,12 @@ from raftlog.record import validate
 from raftlog.replication.cluster_commands import ClusterCommand, RegisterBroker, UnfenceBroker
 from raftlog.replication.cluster_state import ClusterMachine, Done
 from raftlog.replication.commands import Command, decode_command
+from raftlog.replication.election import CopyReport, Reports, Standing
 from raftlog.replication.partition_state import PartitionMachine, PartitionState
 from raftlog.server.broker_clock import BrokerClock
 from raftlog.server.cluster.liveness import Incarnation, Liveness
 from raftlog.server.cluster.member import Member
+from raftlog.server.cluster.surveys import Surveys
 from raftlog.server.consensus_plane import ConsensusPlane
 from raftlog.server.disk_watch import DiskWatch
 from raftlog.server.peers.links import PeerLinks
@@ -368,6 +370,44 @@ class Scene:
         """Let everything happen that takes no time."""
         for _ in range(20):
             await asyncio.sleep(0)
+
+
+class PaperSurveys(Surveys):
+    """Every live replica has reported: a sound copy, all of one length, but for ``reported``."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(
+            1,
+            scene.me,
+            loop=scene.loop,
+            links=scene.links.as_links,
+            liveness=scene.liveness,
+            unclean_recovery_seconds=300,
+            find=lambda _group: None,
+            on_complete=lambda _member: None,
+        )
+        self._scene = scene
+        self.reported: dict[int, CopyReport | None] = {}
+
+    def reports(self, member: Member) -> Reports:
+        found = {
+            broker: self.reported.get(broker, self.report(broker, version=member.state.version))
+            for broker in member.state.replicas
+            if self._scene.liveness.is_live(broker)
+        }
+        return {broker: report for broker, report in found.items() if report is not None}
+
+    def report(
+        self,
+        broker: int,
+        end_offset: int = 10,
+        *,
+        standing: Standing = Standing.SOUND,
+        epoch: int = 1,
+        version: int = 1,
+    ) -> CopyReport:
+        boot = self._scene.liveness.boot_of(broker) or 0
+        return CopyReport(standing, epoch, end_offset, version, DISKS[broker], boot)
 
 
 def state_of(

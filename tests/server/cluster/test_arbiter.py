@@ -16,7 +16,7 @@ from raftlog.server.cluster.arbiter import REBALANCED_AT_A_TIME, Arbiter
 from raftlog.server.cluster.liveness import GRACE_SECONDS, Incarnation
 from raftlog.server.cluster.member import Member
 from raftlog.server.cluster.membership import CLUSTER_GROUP
-from tests.server.cluster.paper import DISKS, TOPIC_ID, Scene, play, state_of
+from tests.server.cluster.paper import DISKS, TOPIC_ID, PaperSurveys, Scene, play, state_of
 
 DELAY_S = 60.0
 REBALANCE_S = 300.0
@@ -29,6 +29,7 @@ class Deciding:
         self.s = s
         s.see(2, 3)
         self.member: Member = s.member(state)
+        self.surveys = PaperSurveys(s)
         self.arbiter = Arbiter(
             1,
             s.plane.as_plane,
@@ -37,6 +38,7 @@ class Deciding:
             now=asyncio.get_running_loop().time,
             replacement_delay_seconds=DELAY_S,
             rebalance_delay_seconds=REBALANCE_S,
+            surveys=self.surveys,
         )
         if leads:
             s.plane.leading.add(self.member.group_id)

@@ -214,6 +214,46 @@ def test_a_damaged_follower_leaves_sets_its_copy_aside_and_comes_back(
     hosting(test)
 
 
+def test_a_torn_follower_leaves_and_cuts_its_end_then() -> None:
+    async def test(h: Hosting) -> None:
+        await h.create()
+        await h.elect(2)
+        member, old = h.member(), h.host()
+        old.log.damage, old.log.is_torn = "torn", True
+        h.partitions.look_soon(old)
+        await h.s.settle()
+        (lost,) = h.s.plane.commands()
+        assert isinstance(lost, ChangeIsr)
+        assert h.host() is old
+        h.s.plane.agree()
+        await h.s.settle()
+        new = h.host()
+        assert new is not old
+        assert new.follows(2, member.state.leader_epoch)
+        assert not any("quarantine" in name for name in h.s.disk.list_dir("/data/topics/t/T1"))
+
+    hosting(test)
+
+
+def test_a_follower_in_doubt_leaves_and_follows_then() -> None:
+    async def test(h: Hosting) -> None:
+        await h.create()
+        await h.elect(2)
+        member, host = h.member(), h.host()
+        host.log.doubt = "it did not stop cleanly"
+        h.partitions.look_soon(host)
+        await h.s.settle()
+        assert host.leader is None
+        h.s.plane.agree()
+        await h.s.settle()
+        assert h.host() is host
+        assert host.log.doubt == ""
+        assert host.follows(2, member.state.leader_epoch)
+        assert 1 not in {*member.state.isr, *member.state.elr}
+
+    hosting(test)
+
+
 def test_a_damaged_leader_hands_over_first() -> None:
     async def test(h: Hosting) -> None:
         await h.create()

@@ -4,53 +4,47 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from raftlog.replication.commands import ChangeIsr, Elect
+from raftlog.replication.commands import ChangeIsr, Command, Elect
 from raftlog.replication.partition_state import Accepted, PartitionState, apply
 from raftlog.server.cluster.damage import SET_ASIDE, next_step
-from tests.server.cluster.paper import DISKS, state_of
+from tests.server.cluster.paper import state_of
+
+OTHER = Elect(1, 2, "disk-2", 12)
 
 
 def step(
     state: PartitionState,
     *,
-    me: int = 1,
     fenced_in: int | None = None,
-    live: set[int] = frozenset(DISKS),  # type: ignore[assignment]
-    disks: dict[int, str] = DISKS,
-) -> Elect | ChangeIsr | str | None:
+    has_leader: bool = True,
+    sound: tuple[int, ...] = (1, 2, 3),
+) -> Command | str | None:
     return next_step(
         state,
-        me,
+        1,
         fenced_in=fenced_in,
-        is_live=lambda broker: broker in live,
-        directory_of=disks.get,
-        boot_of=lambda broker: 10 + broker,
+        has_leader=has_leader,
+        is_sound=lambda broker: broker in sound,
+        choose_other=lambda: OTHER,
     )
 
 
-def test_a_leader_hands_over_to_who_is_in_sync_and_there() -> None:
+def test_a_leader_hands_over_and_says_then_that_its_copy_is_lost() -> None:
     state = state_of(1, 2, 3, leader=1, isr=[1, 2, 3])
-    assert step(state) == Elect(1, 2, "disk-2", 12)
-    assert step(state, live={1, 3}) == Elect(1, 3, "disk-3", 13)
-    assert step(state, disks={**DISKS, 2: "new"}) == Elect(1, 3, "disk-3", 13)
-    assert isinstance(apply(state, Elect(1, 2, "disk-2", 12)), Accepted)
-
-
-def test_a_leader_hands_over_to_the_elr_when_nobody_else_is_in_sync() -> None:
-    state = state_of(1, 2, 3, isr=[1], elr=[3], min_isr=2)
-    elect = step(state)
-    assert elect == Elect(1, 3, "disk-3", 13)
-    accepted = apply(state, elect)
+    assert step(state) == OTHER
+    accepted = apply(state, OTHER)
     assert isinstance(accepted, Accepted)
-    # This broker is eligible still, until it has said that its copy is lost.
     lost = step(accepted.state)
     assert isinstance(lost, ChangeIsr)
     assert lost.lost == (1,)
 
 
-def test_a_leader_that_nobody_can_replace_stays() -> None:
-    assert step(state_of(1, 2, isr=[1])) is None
-    assert step(state_of(1, 2, isr=[1, 2]), live={1}) is None
+def test_without_a_leader_whose_copy_is_sound_the_copy_stays() -> None:
+    """It may be the best that is left."""
+    state = state_of(1, 2, leader=2, isr=[1, 2])
+    assert step(state, has_leader=False) is None
+    assert step(state, sound=(1, 3)) is None
+    assert step(state_of(1, 2, leader=1), has_leader=False) is None
 
 
 def test_a_follower_says_that_its_copy_is_lost_whether_it_is_in_sync_or_not() -> None:

@@ -20,7 +20,7 @@ from raftlog.server.hindrance import FULL_SECONDS
 from raftlog.server.replica_host import PartitionHost
 from raftlog.testing.disk import FOREVER, Fault
 from tests.server.cluster.acting import Acting, leading
-from tests.server.cluster.paper import DISKS, Scene, append, play, state_of, write
+from tests.server.cluster.paper import DISKS, PaperSurveys, Scene, append, play, state_of, write
 
 
 def step(
@@ -304,6 +304,7 @@ class Ring:
                 plane=s.plane.as_plane,
                 liveness=liveness,
                 services=s.services,
+                surveys=PaperSurveys(s),
                 on_role=lambda _: None,
                 look_soon=lambda _: None,
                 change_copy=lambda _: None,

@@ -232,6 +232,34 @@ def test_a_damaged_copy_neither_leads_nor_copies() -> None:
     play(test)
 
 
+def test_a_copy_in_doubt_leads_only_if_it_was_elected_as_the_best_that_is_left() -> None:
+    async def test(s: Scene) -> None:
+        a = Acting(s, state_of(1, 2, leader=2, epoch=4))
+        a.host.log.doubt = "it did not stop cleanly"
+        host = a.look(leader=1, leader_epoch=5)
+        assert (host.leadership, a.copies) == (None, [])
+        assert s.plane.commands() == [Elect(2, 2, DISKS[2], 1)]
+        a.look(leader_epoch=6, unclean_epoch=6)
+        assert (host.leadership, a.copies) == (None, [a.member])
+        host.log.doubt = ""
+        assert a.look().leadership is not None
+
+    play(test)
+
+
+def test_a_damaged_copy_does_not_lead_though_it_was_elected_uncleanly() -> None:
+    async def test(s: Scene) -> None:
+        a = Acting(s, state_of(1, 2, epoch=4))
+        a.host.log.note_damage("bad", offset=0)
+        assert a.look(leader_epoch=5, unclean_epoch=5).leadership is None
+        assert a.copies == []
+        a.host.log.is_torn = True
+        a.look()
+        assert a.copies == [a.member]
+
+    play(test)
+
+
 def test_a_leader_whose_damage_was_found_is_looked_at_soon_and_decides_nothing() -> None:
     async def test(s: Scene) -> None:
         a = leading(s)
