@@ -59,8 +59,10 @@ TOPIC_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "flush.policy",
         "fsync",
         ("fsync", "os"),
-        "`fsync`: an acknowledgement waits for fdatasync. `os`: it waits for the page cache only, "
-        "so a power cut may lose acknowledged records.",
+        "`fsync`: an acknowledgement waits for fdatasync. `os`: it waits for the page cache only. "
+        "Then a power cut of all in-sync replicas at once loses the acknowledged records that no "
+        "operating system had written yet; with replication factor 1, a power cut of one broker "
+        "does.",
     ),
     number(
         "index.interval.bytes",

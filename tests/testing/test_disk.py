@@ -364,3 +364,19 @@ def test_what_is_reserved_is_there_when_the_disk_is_full() -> None:
     disk.reserve("d/file", 10)
     disk.power_cut()
     assert disk.free_bytes("d") >= 10, "a power cut forgets it"
+
+
+def test_a_write_that_was_lost_or_misdirected_shows_after_a_power_cut() -> None:
+    for misdirected in (False, True):
+        disk = SimDisk(Random(1))
+        disk.make_dirs("d")
+        disk.write_atomic("d/f", b"a" * 512 + b"b" * 512)
+        if misdirected:
+            disk.misdirect_write("d/f", 512, 512, 0)
+        else:
+            disk.lose_write("d/f", 512, 512)
+        disk.crash()
+        assert disk.read_file("d/f", bytes_max=9_999) == b"a" * 512 + b"b" * 512
+        disk.power_cut()
+        first = b"b" if misdirected else b"a"
+        assert disk.read_file("d/f", bytes_max=9_999) == first * 512 + bytes(512)

@@ -9,7 +9,14 @@ from typing import Final
 import pytest
 
 from raftlog.testing.simulator import faults
-from raftlog.testing.simulator.faults import APART, KINDS, OF_CLUSTERS, FaultPlan, Nemesis
+from raftlog.testing.simulator.faults import (
+    APART,
+    KINDS,
+    OF_CLUSTERS,
+    OF_STORED_BYTES,
+    FaultPlan,
+    Nemesis,
+)
 from raftlog.testing.simulator.process import ClientMachine
 from raftlog.testing.simulator.world import World
 from tests.testing.simulator.machines import broker_of, world_of
@@ -42,6 +49,7 @@ def test_a_kind_of_fault_strikes_and_the_world_recovers(kind: str) -> None:
         for machine in world.brokers:
             machine.disk.make_dirs("data/topics/clicks/id/0")
             machine.disk.write_atomic("data/topics/clicks/id/0/checkpoint", b"x")
+            machine.disk.write_atomic("data/topics/clicks/id/0/00.log", bytes(8_192))
         strike = {**KINDS, **APART}[kind]
         struck = [strike(nemesis, machine) for machine in world.brokers]
         assert any(struck), "without an effect it is no fault"
@@ -130,9 +138,13 @@ def test_a_lost_disk_is_told() -> None:
 def test_seeds_differ_in_the_kinds_that_they_have() -> None:
     plans = [FaultPlan.draw(Random(seed), brokers=3) for seed in range(50)]
     assert len({plan.kinds for plan in plans}) > 40
-    assert {kind for plan in plans for kind in plan.kinds} == set(KINDS)
+    drawn = set(KINDS) - set(OF_STORED_BYTES)
+    assert {kind for plan in plans for kind in plan.kinds} == drawn
+    harmful = [plan.with_harm(Random(n), brokers=5, replicas=3) for n, plan in enumerate(plans)]
+    assert {kind for plan in harmful for kind in plan.kinds} == set(KINDS)
+    assert {len(plan.harmed) for plan in harmful} == {2}, "one good copy is left"
     alone = [FaultPlan.draw(Random(seed), brokers=1) for seed in range(50)]
-    assert {kind for plan in alone for kind in plan.kinds} == set(KINDS) - OF_CLUSTERS
+    assert {kind for plan in alone for kind in plan.kinds} == drawn - OF_CLUSTERS
 
 
 def test_a_pause_that_outlives_its_process_resumes_no_other() -> None:
@@ -145,3 +157,25 @@ def test_a_pause_that_outlives_its_process_resumes_no_other() -> None:
         machine.pause()
         world.run_for(faults.PAUSE_S_MAX + 1)
         assert machine.loop.is_paused
+
+
+def test_stored_bytes_are_harmed_on_the_brokers_that_are_drawn_for_it_only() -> None:
+    for harmed, struck in (((1,), True), ((2,), False)):
+        world, nemesis = stormy(0, FaultPlan(kinds=(), every_s=1, harmed=harmed))
+        with world:
+            disk = world.brokers[0].disk
+            disk.make_dirs("data/topics/clicks/id/0")
+            disk.write_atomic("data/topics/clicks/id/0/00.log", b"x" * 8_192)
+            before = disk.durable_bytes("data/topics/clicks/id/0/00.log")
+            for kind in ("bit_flip", "lost_write"):
+                assert KINDS[kind](nemesis, world.brokers[0]) == struck
+            assert (disk.durable_bytes("data/topics/clicks/id/0/00.log") != before) == struck
+
+
+def test_no_power_cut_takes_what_is_in_the_cache_only_where_it_is_the_only_place() -> None:
+    world, nemesis = stormy(0, FaultPlan(kinds=(), every_s=1, is_cache_lossy=True))
+    with world:
+        world.boot()
+        assert not KINDS["power_cut"](nemesis, world.brokers[1])
+        assert not KINDS["power_cut_of_all_and_bit_flip"](nemesis, world.brokers[0])
+        assert KINDS["power_cut"](nemesis, world.brokers[0])

@@ -47,9 +47,10 @@ def copy(
     log = SimpleNamespace(
         log_start_offset=0,
         log_end_offset=end,
-        durable_end_offset=end if durable is None else durable,
+        acknowledged_end_offset=end if durable is None else durable,
         last_epoch=epoch,
         damage="",
+        doubt="",
         chain_at=lambda _offset: end if chain is None else chain,
     )
     return SimpleNamespace(
