@@ -106,16 +106,7 @@ class ClusterNode:
         self.gossip = Gossip(
             self.broker_id, self.plane, self.links, brokers=lambda: sorted(self.machine.brokers)
         )
-        self.surveys = Surveys(
-            self.broker_id,
-            self.me,
-            loop=loop,
-            links=self.links,
-            liveness=self.liveness,
-            unclean_recovery_seconds=config.unclean_recovery_timeout_ms / 1_000,
-            find=self._member,
-            on_complete=self._surveyed,
-        )
+        self.surveys = self._make_surveys()
         self.partitions = self._make_partitions()
         self.arbiter = Arbiter(
             self.broker_id,
@@ -213,6 +204,18 @@ class ClusterNode:
             receive=self.plane.receive,
             wall_ms=self._services.host.clock.machine.wall_ms,
             on_refused=self._refused,
+        )
+
+    def _make_surveys(self) -> Surveys:
+        return Surveys(
+            self.broker_id,
+            self.me,
+            loop=self._loop,
+            links=self.links,
+            liveness=self.liveness,
+            unclean_recovery_seconds=self._config.unclean_recovery_timeout_ms / 1_000,
+            find=self._member,
+            on_complete=self._surveyed,
         )
 
     def _make_partitions(self) -> Partitions:
