@@ -18,8 +18,8 @@ from raftlog.errors import (
 from raftlog.protocol import api as apis
 from raftlog.protocol import groups as wire
 from raftlog.server.groups.lookup import PATIENCE_SECONDS
-from raftlog.testing.simulator.process import ClientMachine
-from raftlog.testing.simulator.world import World
+from raftlog.testing.simulator.process import BrokerMachine, ClientMachine, RunningBroker
+from raftlog.testing.simulator.world import World, start_broker
 from raftlog.types import OFFSETS_TOPIC, TopicPartition
 from tests.server.groups.simulated import GROUP, GroupCluster
 
@@ -202,6 +202,12 @@ def test_all_brokers_at_once(cluster: GroupCluster, how: str) -> None:
     assert [member.member_id for member in cluster.described().members] == ["m"]
 
 
+async def start_without_third(machine: BrokerMachine) -> RunningBroker:
+    """Founds a cluster without broker 3."""
+    absent = () if machine.broker_id == 3 else (3,)
+    return await start_broker(machine, bootstrap_without=absent)
+
+
 def two_of_three(world: World) -> GroupCluster:
     """Broker 3 has yet to come."""
     world.brokers[2].is_kept_down = True
@@ -217,7 +223,7 @@ def two_of_three(world: World) -> GroupCluster:
 
 def test_a_topic_for_groups_is_made_when_all_are_there() -> None:
     """Else it would have too few copies for ever."""
-    with World(6, brokers=3) as world:
+    with World(6, brokers=3, make_broker=start_without_third) as world:
         cluster = two_of_three(world)
         find = wire.FindCoordinatorsRequest(groups=[GROUP])
         (found,) = cluster.ask_once(1, apis.FIND_COORDINATORS, find).coordinators
@@ -231,7 +237,7 @@ def test_a_topic_for_groups_is_made_when_all_are_there() -> None:
 
 
 def test_a_broker_that_never_comes_is_not_waited_for_for_ever() -> None:
-    with World(7, brokers=3) as world:
+    with World(7, brokers=3, make_broker=start_without_third) as world:
         cluster = two_of_three(world)
         assert cluster.find(broker=1) in (1, 2)
         assert cluster.node(1).machine.topics[OFFSETS_TOPIC].replication_factor == 2
