@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from cli import bench_options as options
-from cli import output
-from cli.bench_cluster import cluster
-from cli.bench_compact import compact
-from cli.bench_groups import groups
-from cli.bench_spark import spark
+from raftlog.cli import bench_options as options
+from raftlog.cli import output
+from raftlog.cli.bench_cluster import cluster
+from raftlog.cli.bench_compact import compact
+from raftlog.cli.bench_groups import groups
+from raftlog.cli.bench_spark import spark
 from raftlog.limits import MIB
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cli import bench_options as options
+from raftlog.cli import bench_options as options
 
 LARGE_PART = 6  # one in so many records is of 1 KiB
 ROUND_TRIPS_PART = 2_000

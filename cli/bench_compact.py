@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cli import bench_options as options
+from raftlog.cli import bench_options as options
 
 
 @click.command()

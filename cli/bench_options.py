@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from cli import options, output
+from raftlog.cli import options, output
 from raftlog.limits import MIB
 from raftlog.testing.bench.figures import Figure
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cli import bench_options as options
+from raftlog.cli import bench_options as options
 
 
 @click.command()
@@ -39,10 +39,10 @@ def spark(
     Example:
       raftlog bench spark --records 2000000
     """
-    from spark_source.bench.session import check_installed
+    from raftlog.spark_source.bench.session import check_installed
 
     check_installed()
-    from spark_source.bench.suite import everything
+    from raftlog.spark_source.bench.suite import everything
 
     for figures in everything(
         directory,

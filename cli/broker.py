@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from cli import options
+from raftlog.cli import options
 from raftlog.config import BrokerConfig, parse_address, parse_voters
 from raftlog.server.main import run
 

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import click
 
-from cli import chaos_options, chaos_output, options, output
-from cli.chaos_campaign import campaign
-from cli.chaos_output import STATUSES
-from cli.main import STATUS_FAILED
+from raftlog.cli import chaos_options, chaos_output, options, output
+from raftlog.cli.chaos_campaign import campaign
+from raftlog.cli.chaos_output import STATUSES
+from raftlog.cli.main import STATUS_FAILED
 
 CLIENTS_LOG: Final = "clients.log"
 
@@ -55,7 +55,7 @@ def run(context: click.Context, /, as_json: bool, kinds: bool, quiet: bool, **as
         if kinds:
             chaos_output.print_kinds(without_root=asked["without_root"], as_json=as_json)
             return
-        from jepsen_like import runner
+        from raftlog.jepsen_like import runner
 
         with chaos_output.watching(quiet=quiet or as_json) as (say, progress):
             made = chaos_options.checked(**asked, say=say, progress=progress)
@@ -97,11 +97,11 @@ def check(
       raftlog chaos check chaos-1234/history.jsonl --report again
     """
     with chaos_output.failing_as_unknown():
-        from jepsen_like.checker.judge import judge_file
+        from raftlog.jepsen_like.checker.judge import judge_file
 
         verdict = judge_file(history)
         if directory is not None:
-            from jepsen_like.report.html import write_report
+            from raftlog.jepsen_like.report.html import write_report
 
             directory.mkdir(parents=True, exist_ok=True)
             report = write_report(directory, history, verdict)
@@ -134,7 +134,7 @@ def selftest(context: click.Context, seeds: int, as_json: bool) -> None:
       raftlog chaos selftest --seeds 20
     """
     with chaos_output.failing_as_unknown():
-        from jepsen_like.checker import selftest as checker
+        from raftlog.jepsen_like.checker import selftest as checker
 
         results = checker.run(range(1, seeds + 1))
         chaos_output.print_selftest(results, as_json=as_json)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from cli import chaos_output, options, output
-from cli.chaos_output import STATUSES
+from raftlog.cli import chaos_output, options, output
+from raftlog.cli.chaos_output import STATUSES
 
 
 @click.command()
@@ -57,8 +57,8 @@ def campaign(
       raftlog chaos campaign --time 3600 --jobs 2 --seed 100
     """
     with chaos_output.failing_as_unknown():
-        from jepsen_like.campaign import CampaignOptions, table
-        from jepsen_like.campaign import campaign as make_runs
+        from raftlog.jepsen_like.campaign import CampaignOptions, table
+        from raftlog.jepsen_like.campaign import campaign as make_runs
 
         rows = make_runs(
             CampaignOptions(

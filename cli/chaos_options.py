@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from jepsen_like.drawing import RunOptions
+    from raftlog.jepsen_like.drawing import RunOptions
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 SEED_BITS: Final = 32
@@ -86,7 +86,7 @@ def of_a_run(command: Command) -> Command:
 
 def checked(*, nemeses: str, seed: int | None, directory: Path | None, **others: Any) -> RunOptions:
     """What the runner takes. Raises ``UsageError`` for options that make no sense together."""
-    from jepsen_like.drawing import RunOptions, draw_plan
+    from raftlog.jepsen_like.drawing import RunOptions, draw_plan
 
     seed = secrets.randbits(SEED_BITS) if seed is None else seed
     if others["control"] is not None and others["bootstrap"] is None:
@@ -123,7 +123,7 @@ def enter_sandbox() -> str:
 
     Otherwise why it cannot have them.
     """
-    from jepsen_like.control import sandbox
+    from raftlog.jepsen_like.control import sandbox
 
     if sandbox.is_inside():
         return ""

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cli import output
-from cli.main import STATUS_FAILED, Failed, describe_os_error
+from raftlog.cli import output
+from raftlog.cli.main import STATUS_FAILED, Failed, describe_os_error
 
 if TYPE_CHECKING:
-    from jepsen_like.checker.selftest import Result
-    from jepsen_like.checker.verdict import Valid, Verdict
+    from raftlog.jepsen_like.checker.selftest import Result
+    from raftlog.jepsen_like.checker.verdict import Valid, Verdict
 
 Say = Callable[[str], None]
 Show = Callable[[Any], None]
@@ -102,7 +102,7 @@ def watching(*, quiet: bool) -> Iterator[tuple[Say, Show | None]]:
     from rich.console import Console
     from rich.text import Text
 
-    from jepsen_like.report.text import progress_line
+    from raftlog.jepsen_like.report.text import progress_line
 
     console, rate = Console(stderr=True), Rate()
     with console.status("starting") as status:
@@ -127,7 +127,7 @@ def print_row(name: str, value: str) -> None:
 
 def print_verdict(verdict: Verdict, *, zeros: bool = False) -> None:
     """What was found, with the first findings in full, and the verdict last."""
-    from jepsen_like.report import text
+    from raftlog.jepsen_like.report import text
 
     rows = text.anomaly_rows(verdict, zeros=zeros)
     if rows:
@@ -141,7 +141,7 @@ def print_verdict(verdict: Verdict, *, zeros: bool = False) -> None:
 
 def print_kinds(*, without_root: bool, as_json: bool) -> None:
     """Every kind of fault, what it does, and whether it can be done here."""
-    from jepsen_like.report.kinds import kinds_here
+    from raftlog.jepsen_like.report.kinds import kinds_here
 
     found = kinds_here(without_root=without_root)
     if as_json:

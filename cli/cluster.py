@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import click
 
-from cli import health, options, output
-from cli.cluster_changes import recover, transfer_leader
 from raftlog import Admin
+from raftlog.cli import health, options, output
+from raftlog.cli.cluster_changes import recover, transfer_leader
 from raftlog.client.descriptions import ClusterDescription, PartitionOverview
 from raftlog.errors import RaftlogError
 

@@ -6,9 +6,9 @@ from dataclasses import asdict
 
 import click
 
-from cli import health, options, output
-from cli.main import STATUS_FAILED, Failed
 from raftlog import Admin, TopicPartition
+from raftlog.cli import health, options, output
+from raftlog.cli.main import STATUS_FAILED, Failed
 from raftlog.client.descriptions import RecoveryDescription
 
 

@@ -9,16 +9,16 @@ from typing import Any, Final
 
 import click
 
-from cli import cluster_file, options, output
-from cli.cluster_file import BROKERS_DEFAULT
-from cli.events import page_views
-from cli.lines import read_lines
-from cli.load import Lines
-from cli.main import STATUS_FAILED
-from cli.outages import Outage
-from cli.rehearsal import Rehearsal, Result
-from cli.replicas import Comparison
 from raftlog import limits
+from raftlog.cli import cluster_file, options, output
+from raftlog.cli.cluster_file import BROKERS_DEFAULT
+from raftlog.cli.events import page_views
+from raftlog.cli.lines import read_lines
+from raftlog.cli.load import Lines
+from raftlog.cli.main import STATUS_FAILED
+from raftlog.cli.outages import Outage
+from raftlog.cli.rehearsal import Rehearsal, Result
+from raftlog.cli.replicas import Comparison
 from raftlog.testing import cluster
 
 RECORDS_DEFAULT: Final = 200_000

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any, Final
 
-from cli.lines import ReadableStream, parse_json_line, read_lines, split_keys
-from cli.output import Advance
-from cli.receipts import Receipts
 from raftlog import Producer
+from raftlog.cli.lines import ReadableStream, parse_json_line, read_lines, split_keys
+from raftlog.cli.output import Advance
+from raftlog.cli.receipts import Receipts
 from raftlog.errors import InvalidRequestError
 from raftlog.types import Headers
 

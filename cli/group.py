@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import click
 
-from cli import group_rows, options, output
-from cli.group_reset import reset
 from raftlog import Admin
+from raftlog.cli import group_rows, options, output
+from raftlog.cli.group_reset import reset
 from raftlog.client.group_descriptions import GroupDescription
 from raftlog.errors import RaftlogError, UnknownTopicError
 from raftlog.types import check_group_id

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 import click
 
-from cli.offsets import Bound, Extent, From, parse_offsets, resolve
 from raftlog import Admin
+from raftlog.cli.offsets import Bound, Extent, From, parse_offsets, resolve
 from raftlog.clock import SystemClock
 from raftlog.errors import InvalidRequestError, OffsetOutOfRangeError, UnknownPartitionError
 from raftlog.types import Offset, TopicPartition

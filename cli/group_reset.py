@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from cli import group_plan, options, output
-from cli.offsets import GRAMMAR, Bound
 from raftlog import Admin
+from raftlog.cli import group_plan, options, output
+from raftlog.cli.offsets import GRAMMAR, Bound
 from raftlog.client.group_descriptions import GroupDescription
 from raftlog.errors import GroupNotEmptyError, UnknownGroupError
 from raftlog.types import Offset, TopicPartition, check_group_id

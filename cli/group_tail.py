@@ -12,11 +12,11 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from cli import output
-from cli.formats import Formatter
-from cli.interrupts import HeldInterrupt
-from cli.reading import POLL_MS, POLL_RECORDS_MAX, SILENCE_S_MAX
 from raftlog import Consumer
+from raftlog.cli import output
+from raftlog.cli.formats import Formatter
+from raftlog.cli.interrupts import HeldInterrupt
+from raftlog.cli.reading import POLL_MS, POLL_RECORDS_MAX, SILENCE_S_MAX
 from raftlog.errors import BrokerUnavailableError
 from raftlog.types import Offset, TopicPartition
 

@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
-from cli.formats import bytes_from_json
 from raftlog import limits
+from raftlog.cli.formats import bytes_from_json
 from raftlog.types import Header, Headers
 
 CHUNK_BYTES: Final = limits.MIB

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeAlias
 
-from cli import output
-from cli.ledger import Ledger
 from raftlog import Producer
+from raftlog.cli import output
+from raftlog.cli.ledger import Ledger
 from raftlog.client.delivery import RangesFuture
 
 Lines: TypeAlias = Iterator[list[bytes]]

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import click
 
-from cli import options, output
-from cli.formats import bytes_to_json
-from cli.main import Failed
+from raftlog.cli import options, output
+from raftlog.cli.formats import bytes_to_json
+from raftlog.cli.main import Failed
 from raftlog.disk import OsDisk
 from raftlog.storage import inspect
 from raftlog.storage.inspect import BatchRow, PartitionReport

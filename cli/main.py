@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from cli import interrupts
+from raftlog.cli import interrupts
 
 STATUS_FAILED: Final = 1
 STATUS_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
@@ -29,30 +29,34 @@ class Entry(NamedTuple):
 
 COMMANDS: Final[dict[str, Entry]] = {
     "demo": Entry(
-        "cli.demo:demo", "Produce, kill -9 the leader, read back, compare: the whole promise."
+        "raftlog.cli.demo:demo",
+        "Produce, kill -9 the leader, read back, compare: the whole promise.",
     ),
-    "up": Entry("cli.up:up", "Run a local cluster in the foreground."),
-    "broker": Entry("cli.broker:broker", "Run one broker."),
-    "topic": Entry("cli.topic:topic", "Create, list, describe, alter and delete topics."),
+    "up": Entry("raftlog.cli.up:up", "Run a local cluster in the foreground."),
+    "broker": Entry("raftlog.cli.broker:broker", "Run one broker."),
+    "topic": Entry("raftlog.cli.topic:topic", "Create, list, describe, alter and delete topics."),
     "group": Entry(
-        "cli.group:group", "Look at consumer groups and their lag, move their offsets, delete them."
+        "raftlog.cli.group:group",
+        "Look at consumer groups and their lag, move their offsets, delete them.",
     ),
     "cluster": Entry(
-        "cli.cluster:cluster", "Look at the cluster, move leaders, recover from a loss."
+        "raftlog.cli.cluster:cluster", "Look at the cluster, move leaders, recover from a loss."
     ),
     "produce": Entry(
-        "cli.produce:produce", "Send records, a line each, from a file or standard input."
+        "raftlog.cli.produce:produce", "Send records, a line each, from a file or standard input."
     ),
-    "tail": Entry("cli.tail:tail", "Print records."),
-    "log": Entry("cli.log:log", "Look into a partition's files, offline."),
+    "tail": Entry("raftlog.cli.tail:tail", "Print records."),
+    "log": Entry("raftlog.cli.log:log", "Look into a partition's files, offline."),
     "bench": Entry(
-        "cli.bench:bench",
+        "raftlog.cli.bench:bench",
         "Measure this machine's raftlog, next to the floor: the least that the machine could do.",
     ),
     "chaos": Entry(
-        "cli.chaos:chaos", "Break a cluster on purpose, and judge what its clients saw."
+        "raftlog.cli.chaos:chaos", "Break a cluster on purpose, and judge what its clients saw."
     ),
-    "completion": Entry("cli.completion:completion", "Print the shell's completion script."),
+    "completion": Entry(
+        "raftlog.cli.completion:completion", "Print the shell's completion script."
+    ),
 }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from cli.load import Load
+from raftlog.cli.load import Load
 from raftlog.errors import BrokerUnavailableError
 from raftlog.testing import BrokerProcess, Cluster, wait_until
 

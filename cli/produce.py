@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from cli import options, output, stalls
-from cli.feed import Feed
-from cli.main import Failed
 from raftlog import Producer
+from raftlog.cli import options, output, stalls
+from raftlog.cli.feed import Feed
+from raftlog.cli.main import Failed
 from raftlog.errors import RaftlogError
 
 

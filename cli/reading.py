@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cli import output
-from cli.formats import Formatter
-from cli.offsets import Bound, Extent, From, Offsets, confine, resolve
 from raftlog import Consumer
+from raftlog.cli import output
+from raftlog.cli.formats import Formatter
+from raftlog.cli.offsets import Bound, Extent, From, Offsets, confine, resolve
 from raftlog.errors import BrokerUnavailableError, OffsetOutOfRangeError, UnknownPartitionError
 from raftlog.types import ConsumerRecord, Offset, TopicPartition
 

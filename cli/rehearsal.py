@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from cli import output, replicas
-from cli.ledger import Verdict
-from cli.load import Lines, Load
-from cli.outages import TIMEOUT_S, Outage, Outages
-from cli.replicas import Comparison
 from raftlog import Admin, Consumer, NewTopic, Producer, TopicPartition
+from raftlog.cli import output, replicas
+from raftlog.cli.ledger import Verdict
+from raftlog.cli.load import Lines, Load
+from raftlog.cli.outages import TIMEOUT_S, Outage, Outages
+from raftlog.cli.replicas import Comparison
 from raftlog.disk import OsDisk
 from raftlog.testing import Cluster, wait_until
 from raftlog.types import Offset

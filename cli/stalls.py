@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from cli import health, output
 from raftlog import Admin
+from raftlog.cli import health, output
 from raftlog.errors import RaftlogError
 
 STALL_SECONDS: Final = 3.0  # without an acknowledgement, while records wait for one

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from cli import cluster_file
+from raftlog.cli import cluster_file
 from raftlog.config import Address
 from raftlog.disk import Lock, OsDisk
 from raftlog.errors import BrokerUnavailableError, DataDirectoryError, RefusedError

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import click
 
-from cli import group_tail, options, reading
-from cli.formats import Formatter, compile_format, format_json, format_values
-from cli.offsets import EARLIEST, LATEST, Bound, From, Offsets, parse_offsets
 from raftlog import Consumer
+from raftlog.cli import group_tail, options, reading
+from raftlog.cli.formats import Formatter, compile_format, format_json, format_values
+from raftlog.cli.offsets import EARLIEST, LATEST, Bound, From, Offsets, parse_offsets
 from raftlog.clock import SystemClock
 from raftlog.types import check_group_id
 

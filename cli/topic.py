@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from cli import health, options, output
-from cli.topic_partitions import add_partitions, delete_records, offsets
 from raftlog import Admin, NewTopic, limits
+from raftlog.cli import health, options, output
+from raftlog.cli.topic_partitions import add_partitions, delete_records, offsets
 from raftlog.client.descriptions import PartitionOverview
 from raftlog.errors import TopicExistsError
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from cli import options, output
-from cli.offsets import TIME_GRAMMAR, parse_time
 from raftlog import Admin, TopicPartition
+from raftlog.cli import options, output
+from raftlog.cli.offsets import TIME_GRAMMAR, parse_time
 from raftlog.clock import SystemClock
 from raftlog.types import Offset, TimestampMs
 

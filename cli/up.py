@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from cli import cluster_file, options, output
-from cli.cluster_file import BROKERS_DEFAULT, PORT_DEFAULT
-from cli.main import STATUS_INTERRUPTED
-from cli.supervisor import Supervisor, request_start
 from raftlog import limits
+from raftlog.cli import cluster_file, options, output
+from raftlog.cli.cluster_file import BROKERS_DEFAULT, PORT_DEFAULT
+from raftlog.cli.main import STATUS_INTERRUPTED
+from raftlog.cli.supervisor import Supervisor, request_start
 
 
 @click.command()

@@ -22,8 +22,8 @@ sys.path.insert(0, str(ROOT))
 import click  # noqa: E402 - the repository has to be importable first
 
 import raftlog  # noqa: E402
-from cli.main import root  # noqa: E402
 from raftlog import errors  # noqa: E402
+from raftlog.cli.main import root  # noqa: E402
 from raftlog.config import BROKER_KEYS, TOPIC_KEYS, ConfigKey  # noqa: E402
 from tests.scenarios.index import SCENARIOS  # noqa: E402
 

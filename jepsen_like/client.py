@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from jepsen_like import keys as keys_
-from jepsen_like import values
-from jepsen_like.history import Append, Ends, Poll, Recorder, Type, Where
 from raftlog import errors
 from raftlog.client.aio.consumer import AsyncConsumer
 from raftlog.client.aio.producer import AsyncProducer
 from raftlog.client.delivery import DeliveryFuture, RangesFuture
 from raftlog.errors import RaftlogError
+from raftlog.jepsen_like import keys as keys_
+from raftlog.jepsen_like import values
+from raftlog.jepsen_like.history import Append, Ends, Poll, Recorder, Type, Where
 from raftlog.types import ConsumerRecord, Offset, RecordMetadata, TopicPartition
 
 Failed: TypeAlias = Literal["fail", "info"]

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from jepsen_like.generator import MEMBERS_ALL_MAX
-from jepsen_like.host import Exit, Host, how_it_ended
-from jepsen_like.plan import Shape
-from jepsen_like.status import (
+from raftlog.config.address import Address
+from raftlog.errors import RaftlogError
+from raftlog.jepsen_like.generator import MEMBERS_ALL_MAX
+from raftlog.jepsen_like.host import Exit, Host, how_it_ended
+from raftlog.jepsen_like.plan import Shape
+from raftlog.jepsen_like.status import (
     Answers,
     Asking,
     ClusterStatus,
@@ -25,19 +27,17 @@ from jepsen_like.status import (
     lacking,
     until_nothing,
 )
-from raftlog.config.address import Address
-from raftlog.errors import RaftlogError
 from raftlog.testing.cluster import secret_file
 from raftlog.testing.probes import HOST, free_ports
 from raftlog.testing.processes import READY_TIMEOUT_S, BrokerProcess
 
 if TYPE_CHECKING:
-    from jepsen_like.control.disks import LoopDisk
-    from jepsen_like.control.member_places import MemberPlaces
-    from jepsen_like.control.namespaces import Namespaces
-    from jepsen_like.members import Members
-    from jepsen_like.net import Net
-    from jepsen_like.relays import RelayLinks
+    from raftlog.jepsen_like.control.disks import LoopDisk
+    from raftlog.jepsen_like.control.member_places import MemberPlaces
+    from raftlog.jepsen_like.control.namespaces import Namespaces
+    from raftlog.jepsen_like.members import Members
+    from raftlog.jepsen_like.net import Net
+    from raftlog.jepsen_like.relays import RelayLinks
 
 __all__ = [
     "ClusterStatus",
@@ -306,19 +306,19 @@ class ClusterUnderTest:
             return {
                 broker_id: Address(HOST, port) for broker_id, port in zip(ids, ports, strict=True)
             }
-        from jepsen_like.control.namespaces import Namespaces
+        from raftlog.jepsen_like.control.namespaces import Namespaces
 
         spaces = self.namespaces = self._stack.enter_context(Namespaces(len(ids)))
         return {broker_id: Address(spaces.address(broker_id), PORT) for broker_id in ids}
 
     def _place_members(self, listen: Mapping[int, Address]) -> None:
-        from jepsen_like.control.member_places import MemberPlaces
+        from raftlog.jepsen_like.control.member_places import MemberPlaces
 
         places = MemberPlaces(self.namespaces, listen, MEMBERS_ALL_MAX)  # type: ignore[arg-type]
         self.member_places = self._stack.enter_context(places)
 
     def _links(self, listen: Mapping[int, Address]) -> RelayLinks:
-        from jepsen_like.relays import RelayLinks
+        from raftlog.jepsen_like.relays import RelayLinks
 
         links = RelayLinks(
             listen,
@@ -329,7 +329,7 @@ class ClusterUnderTest:
         return links
 
     def _net(self, listen: Mapping[int, Address], links: RelayLinks | None) -> Net:
-        from jepsen_like.net import NamespaceNet, NoNet, RelayNet
+        from raftlog.jepsen_like.net import NamespaceNet, NoNet, RelayNet
 
         if self.namespaces is not None:
             return NamespaceNet(self.namespaces, listen, links)
@@ -368,7 +368,7 @@ class ClusterUnderTest:
     def _disk(self, broker_id: int) -> tuple[LoopDisk | None, Path]:
         if not self.needs.loop_disks:
             return None, self.directory / f"broker-{broker_id}"
-        from jepsen_like.control.disks import LoopDisk
+        from raftlog.jepsen_like.control.disks import LoopDisk
 
         disk = LoopDisk(self.directory, f"disk-{broker_id}")
         self._stack.callback(disk.close, keep=True)
@@ -378,11 +378,11 @@ class ClusterUnderTest:
         """What a broker has to be started with so that its clock and failpoints can be set."""
         environment: dict[str, str] = {}
         if self.needs.fake_time:
-            from jepsen_like.control.clocks import FakeClock
+            from raftlog.jepsen_like.control.clocks import FakeClock
 
             environment |= FakeClock(self.directory, broker_id).environment()
         if self.needs.failpoints:
-            from jepsen_like.nemesis import failpoints
+            from raftlog.jepsen_like.nemesis import failpoints
 
             file = failpoints.failpoint_file(self.directory, broker_id)
             environment |= failpoints.environment(file)

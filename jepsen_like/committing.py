@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from jepsen_like.client import Failed, describe
-from jepsen_like.history import Commit, Committed, Recorder
 from raftlog import errors
 from raftlog.aio import AsyncConsumer
 from raftlog.errors import RaftlogError
+from raftlog.jepsen_like.client import Failed, describe
+from raftlog.jepsen_like.history import Commit, Committed, Recorder
 from raftlog.types import Offset, OffsetAndMetadata, TopicPartition
 
 NOTHING: Final = -1

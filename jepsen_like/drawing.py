@@ -8,9 +8,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from jepsen_like import generator
-from jepsen_like.nemesis.registry import GROUPS, expand
-from jepsen_like.plan import WORKLOADS, RunPlan, WorkloadName
+from raftlog.jepsen_like import generator
+from raftlog.jepsen_like.nemesis.registry import GROUPS, expand
+from raftlog.jepsen_like.plan import WORKLOADS, RunPlan, WorkloadName
 
 # What these kinds take away is lost: topics need copies elsewhere.
 LOSSY: Final = frozenset(

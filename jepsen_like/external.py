@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from jepsen_like.plan import Shape
-from jepsen_like.status import Answers, Asking, ClusterStatus, lacking, until_nothing
 from raftlog import Admin
 from raftlog.config.address import Address
 from raftlog.errors import BrokerUnavailableError
+from raftlog.jepsen_like.plan import Shape
+from raftlog.jepsen_like.status import Answers, Asking, ClusterStatus, lacking, until_nothing
 from raftlog.testing.probes import POLL_INTERVAL_S, answers
 
 CANNOT: Final = 3  # the script's status for what cannot be done there

@@ -16,16 +16,6 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Final
 
-from jepsen_like import keys, values
-from jepsen_like.client import Source, by_partition, describe
-from jepsen_like.history import Dump, Note, Read, Recorder, Seen
-from jepsen_like.workload.base import (
-    PATIENCE_S,
-    WorkloadContext,
-    consumer_of,
-    existing_partitions,
-    is_internal,
-)
 from raftlog.aio import AsyncConsumer
 from raftlog.disk import Disk, OsDisk
 from raftlog.errors import (
@@ -34,6 +24,16 @@ from raftlog.errors import (
     RaftlogError,
     UnknownPartitionError,
     UnknownTopicError,
+)
+from raftlog.jepsen_like import keys, values
+from raftlog.jepsen_like.client import Source, by_partition, describe
+from raftlog.jepsen_like.history import Dump, Note, Read, Recorder, Seen
+from raftlog.jepsen_like.workload.base import (
+    PATIENCE_S,
+    WorkloadContext,
+    consumer_of,
+    existing_partitions,
+    is_internal,
 )
 from raftlog.record import decode_lists
 from raftlog.storage import inspect

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from jepsen_like.toxics import (
+from raftlog.jepsen_like.toxics import (
     BACKWARD,
     FORWARD,
     Counts,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final, Literal, TypeAlias
 
-from jepsen_like.plan import (
+from raftlog.jepsen_like.plan import (
     ConsumerShape,
     GroupShape,
     MemberShape,

@@ -13,7 +13,7 @@ from raftlog.testing.probes import POLL_INTERVAL_S
 from raftlog.testing.processes import READY_TIMEOUT_S, BrokerProcess
 
 if TYPE_CHECKING:
-    from jepsen_like.control.disks import LoopDisk
+    from raftlog.jepsen_like.control.disks import LoopDisk
 
 PROC: Final = Path("/proc")
 

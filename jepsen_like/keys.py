@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from jepsen_like import values
-from jepsen_like.history import STRANGE
+from raftlog.jepsen_like import values
+from raftlog.jepsen_like.history import STRANGE
 from raftlog.types import Header, Headers
 
 HOT: Final = 16  # keys that three quarters of all records have

@@ -1,9 +1,9 @@
 """One member of a consumer group, as a process of its own, so that it can be killed and stopped.
 
-``python -m jepsen_like.member JSON`` reads, deals with what it is given, commits, and tells of all
-of it, a line of JSON for each event, with the time of the system's monotonic clock. What it was
-given is told when it has dealt with it and before it asks for more: what is never told was never
-dealt with, and must not be committed.
+``python -m raftlog.jepsen_like.member JSON`` reads, deals with what it is given, commits, and tells
+of all of it, a line of JSON for each event, with the time of the system's monotonic clock. What it
+was given is told when it has dealt with it and before it asks for more: what is never told was
+never dealt with, and must not be committed.
 
 It ends when its standard input says ``stop``, as an application would; and at once when its
 standard input ends, because whoever started it is no more.
@@ -23,12 +23,12 @@ from typing import Any, Final
 
 import msgspec
 
-from jepsen_like import values
-from jepsen_like.client import by_partition, describe
-from jepsen_like.committing import noted
 from raftlog import Consumer
 from raftlog.aio import AsyncConsumer
 from raftlog.errors import ClosedError, InstanceFencedError, RaftlogError
+from raftlog.jepsen_like import values
+from raftlog.jepsen_like.client import by_partition, describe
+from raftlog.jepsen_like.committing import noted
 from raftlog.types import ConsumerRecord, Offset, TopicPartition
 
 POLL_MS: Final = 200

@@ -21,12 +21,12 @@ from typing import Any, Final
 
 import msgspec
 
-from jepsen_like.history import Commit, Member, Note, Poll, Recorder, Seen
-from jepsen_like.host import how_it_ended, state_of
-from jepsen_like.member import Event, Settings
-from jepsen_like.plan import GroupShape, MemberShape
+from raftlog.jepsen_like.history import Commit, Member, Note, Poll, Recorder, Seen
+from raftlog.jepsen_like.host import how_it_ended, state_of
+from raftlog.jepsen_like.member import Event, Settings
+from raftlog.jepsen_like.plan import GroupShape, MemberShape
 
-COMMAND: Final = (sys.executable, "-P", "-m", "jepsen_like.member")
+COMMAND: Final = (sys.executable, "-P", "-m", "raftlog.jepsen_like.member")
 SOURCE: Final = Path(__file__).resolve().parents[1]
 STOP_TIMEOUT_S: Final = 20.0
 LAST_WORDS_BYTES: Final = 2_000

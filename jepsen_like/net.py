@@ -13,10 +13,10 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal, Protocol, TypeAlias
 
-from jepsen_like.control.namespaces import CONTROL, Namespaces, run_all
-from jepsen_like.relays import BACKWARD, FORWARD, Direction, Pair, RelayLinks
-from jepsen_like.toxics import DIRECTIONS, Bandwidth, Hold
 from raftlog.config.address import Address
+from raftlog.jepsen_like.control.namespaces import CONTROL, Namespaces, run_all
+from raftlog.jepsen_like.relays import BACKWARD, FORWARD, Direction, Pair, RelayLinks
+from raftlog.jepsen_like.toxics import DIRECTIONS, Bandwidth, Hold
 
 Backend: TypeAlias = Literal["namespaces", "relays", "none"]
 

@@ -15,9 +15,10 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from random import Random
 from typing import Any, Final, TypeAlias, TypeVar
 
-from jepsen_like.control.namespaces import CONTROL
-from jepsen_like.flows import Channel, Connection, cancel, close
-from jepsen_like.toxics import (
+from raftlog.config.address import Address
+from raftlog.jepsen_like.control.namespaces import CONTROL
+from raftlog.jepsen_like.flows import Channel, Connection, cancel, close
+from raftlog.jepsen_like.toxics import (
     BACKWARD,
     DIRECTIONS,
     FORWARD,
@@ -29,7 +30,6 @@ from jepsen_like.toxics import (
     Stall,
     Toxic,
 )
-from raftlog.config.address import Address
 
 __all__ = ["BACKWARD", "FORWARD", "Direction", "Pair", "RelayLinks"]
 

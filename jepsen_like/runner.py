@@ -24,30 +24,30 @@ from random import Random
 from typing import Any, Final, Literal
 
 import raftlog
-from jepsen_like import schedule
-from jepsen_like.checker.judge import judge_file
-from jepsen_like.checker.verdict import Verdict
-from jepsen_like.cluster import ClusterUnderTest, Needs
-from jepsen_like.control import sandbox
-from jepsen_like.drawing import RunOptions, draw_plan
-from jepsen_like.external import ExternalCluster
-from jepsen_like.final import dump_replicas, final_reads
-from jepsen_like.history import Note, Phase, Recorder, Start, read
-from jepsen_like.members import Members
-from jepsen_like.nemesis.driver import Driver
-from jepsen_like.nemesis.ledger import Ledger
-from jepsen_like.nemesis.registry import make, needs_of
-from jepsen_like.plan import RunPlan, WorkloadName
-from jepsen_like.report.digest import digest
-from jepsen_like.report.html import write_report
-from jepsen_like.summary import KILLS, summarise
-from jepsen_like.workload.admin import AdminWorkload
-from jepsen_like.workload.append import AppendWorkload
-from jepsen_like.workload.base import Workload, WorkloadContext, existing_partitions
-from jepsen_like.workload.compact import CompactWorkload
-from jepsen_like.workload.groups import GroupsWorkload
-from jepsen_like.workload.offsets import OffsetsWorkload
-from jepsen_like.workload.replay import ReplayWorkload
+from raftlog.jepsen_like import schedule
+from raftlog.jepsen_like.checker.judge import judge_file
+from raftlog.jepsen_like.checker.verdict import Verdict
+from raftlog.jepsen_like.cluster import ClusterUnderTest, Needs
+from raftlog.jepsen_like.control import sandbox
+from raftlog.jepsen_like.drawing import RunOptions, draw_plan
+from raftlog.jepsen_like.external import ExternalCluster
+from raftlog.jepsen_like.final import dump_replicas, final_reads
+from raftlog.jepsen_like.history import Note, Phase, Recorder, Start, read
+from raftlog.jepsen_like.members import Members
+from raftlog.jepsen_like.nemesis.driver import Driver
+from raftlog.jepsen_like.nemesis.ledger import Ledger
+from raftlog.jepsen_like.nemesis.registry import make, needs_of
+from raftlog.jepsen_like.plan import RunPlan, WorkloadName
+from raftlog.jepsen_like.report.digest import digest
+from raftlog.jepsen_like.report.html import write_report
+from raftlog.jepsen_like.summary import KILLS, summarise
+from raftlog.jepsen_like.workload.admin import AdminWorkload
+from raftlog.jepsen_like.workload.append import AppendWorkload
+from raftlog.jepsen_like.workload.base import Workload, WorkloadContext, existing_partitions
+from raftlog.jepsen_like.workload.compact import CompactWorkload
+from raftlog.jepsen_like.workload.groups import GroupsWorkload
+from raftlog.jepsen_like.workload.offsets import OffsetsWorkload
+from raftlog.jepsen_like.workload.replay import ReplayWorkload
 
 HISTORY: Final = "history.jsonl"
 VERDICT: Final = "verdict.json"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, Literal
 
-from jepsen_like.nemesis.base import FaultPlan
+from raftlog.jepsen_like.nemesis.base import FaultPlan
 
 FIRST_S: Final = 2.0  # of load before the first fault
 LAST_S: Final = 3.0  # of load without faults at the end

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from jepsen_like.checker.verdict import Verdict
-from jepsen_like.report.digest import Digest, FaultSpan
+from raftlog.jepsen_like.checker.verdict import Verdict
+from raftlog.jepsen_like.report.digest import Digest, FaultSpan
 
 NS: Final = 1_000_000_000
 KILLS: Final = "SIGKILLs of brokers"  # the runner notes them under this name

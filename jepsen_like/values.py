@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Final
 
-from jepsen_like.history import STRANGE, Seen, Where
+from raftlog.jepsen_like.history import STRANGE, Seen, Where
 
 PADDING_MAX: Final = 1 << 20  # bytes
 _DIGITS_MAX: Final = 18  # more than any run can give out

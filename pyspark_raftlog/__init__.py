@@ -1,7 +1,7 @@
 """Where Spark finds the format "raftlog" by itself: it imports every module named ``pyspark_*``.
 
 Nothing but pyspark is imported here: a module of that name which fails to import keeps Spark from
-finding any of the others' formats, too. What there is to do is in ``spark_source.source``.
+finding any of the others' formats, too. What there is to do is in ``raftlog.spark_source.source``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """The format "raftlog": see ``spark_source.RaftlogDataSource``."""
+    """The format "raftlog": see ``raftlog.spark_source.RaftlogDataSource``."""
 
     @classmethod
     def name(cls) -> str:
         return "raftlog"
 
     def _source(self) -> DataSource:
-        from spark_source.source import RaftlogDataSource
+        from raftlog.spark_source.source import RaftlogDataSource
 
         return RaftlogDataSource(self.options)
 

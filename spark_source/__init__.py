@@ -9,24 +9,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from spark_source.planning import DataLossError
-    from spark_source.ranges import read_range
-    from spark_source.source import RaftlogDataSource, register
+    from raftlog.spark_source.planning import DataLossError
+    from raftlog.spark_source.ranges import read_range
+    from raftlog.spark_source.source import RaftlogDataSource, register
 
 __all__ = ["DataLossError", "RaftlogDataSource", "read_range", "register"]
 
 _HOMES: Final = {
-    "DataLossError": "spark_source.planning",
-    "RaftlogDataSource": "spark_source.source",
-    "read_range": "spark_source.ranges",
-    "register": "spark_source.source",
+    "DataLossError": "raftlog.spark_source.planning",
+    "RaftlogDataSource": "raftlog.spark_source.source",
+    "read_range": "raftlog.spark_source.ranges",
+    "register": "raftlog.spark_source.source",
 }
 
 
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
-        raise AttributeError(f"module 'spark_source' has no attribute {name!r}")
+        raise AttributeError(f"module 'raftlog.spark_source' has no attribute {name!r}")
     return getattr(import_module(home), name)
 
 

@@ -14,13 +14,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from raftlog.errors import InvalidRequestError
-from raftlog.types import Offset, TopicPartition
-from spark_source import clients
-from spark_source.bounds import Extent, extent, resolve_end, resolve_start, select
-from spark_source.catalog import Catalog
-from spark_source.clients import connection_of
-from spark_source.options import SourceOptions
-from spark_source.planning import (
+from raftlog.spark_source import clients
+from raftlog.spark_source.bounds import Extent, extent, resolve_end, resolve_start, select
+from raftlog.spark_source.catalog import Catalog
+from raftlog.spark_source.clients import connection_of
+from raftlog.spark_source.options import SourceOptions
+from raftlog.spark_source.planning import (
     Loss,
     LossKind,
     PartitionNow,
@@ -29,7 +28,8 @@ from spark_source.planning import (
     judge,
     split,
 )
-from spark_source.task_reader import read_partition, settings_of
+from raftlog.spark_source.task_reader import read_partition, settings_of
+from raftlog.types import Offset, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa

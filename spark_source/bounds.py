@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from raftlog.errors import InvalidRequestError, UnknownPartitionError
+from raftlog.spark_source.catalog import Catalog
+from raftlog.spark_source.offsets import EARLIEST, LATEST, Bound, Time, Times, Word, check_covers
+from raftlog.spark_source.options import SourceOptions
+from raftlog.spark_source.selection import Assigned, Pattern, Selection
 from raftlog.types import Offset, TimestampMs, TopicPartition
-from spark_source.catalog import Catalog
-from spark_source.offsets import EARLIEST, LATEST, Bound, Time, Times, Word, check_covers
-from spark_source.options import SourceOptions
-from spark_source.selection import Assigned, Pattern, Selection
 
 _NAMED_MAX: Final = 5  # partitions that an error names
 

@@ -23,8 +23,8 @@ from raftlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from raftlog.spark_source.planning import PartitionNow
 from raftlog.types import Offset, TimestampMs, is_internal_topic
-from spark_source.planning import PartitionNow
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from raftlog.client.settings import (
 )
 from raftlog.config import Address, parse_address
 from raftlog.errors import InvalidRequestError
-from spark_source.option_values import Texts, choice, flag, integer, shown
+from raftlog.spark_source.option_values import Texts, choice, flag, integer, shown
 
 ADDRESS_NAMES: Final = (
     "bootstrap.servers",

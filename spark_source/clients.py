@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
-from spark_source.client_options import Settings
-from spark_source.options import (
+from raftlog.spark_source.client_options import Settings
+from raftlog.spark_source.options import (
     FETCH_TIMEOUT_MS_DEFAULT,
     RETRIES_DEFAULT,
     RETRY_INTERVAL_MS_DEFAULT,
@@ -25,7 +25,7 @@ from spark_source.options import (
 
 if TYPE_CHECKING:
     from raftlog.client.range_reader import RangeReader
-    from spark_source.catalog import Catalog
+    from raftlog.spark_source.catalog import Catalog
 
 IDLE_MAX: Final = 4  # clients of one kind that are kept, over all connections
 
@@ -147,7 +147,7 @@ def _make_range_reader(connection: Connection) -> RangeReader:
 
 def _make_catalog(connection: Connection) -> Catalog:
     from raftlog import Admin
-    from spark_source.catalog import Catalog
+    from raftlog.spark_source.catalog import Catalog
 
     arguments = connection.arguments(reading=False)
     arguments.pop("metadata_max_age_ms", None)  # it asks each time

@@ -11,8 +11,8 @@ from typing import Final
 
 from raftlog import Admin
 from raftlog.errors import RaftlogError
+from raftlog.spark_source.offsets import StreamOffset
 from raftlog.types import Offset, TopicPartition
-from spark_source.offsets import StreamOffset
 
 PAUSE_S: Final = 60.0  # after a failure
 NOTE: Final = "committed by Spark"

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from raftlog.errors import InvalidRequestError
-from spark_source.client_options import ADDRESS_NAMES, is_client_option
-from spark_source.option_values import Texts
+from raftlog.spark_source.client_options import ADDRESS_NAMES, is_client_option
+from raftlog.spark_source.option_values import Texts
 
 _STREAM_ONLY: Final = (
     "maxOffsetsPerTrigger",

@@ -41,19 +41,18 @@ from raftlog import limits
 from raftlog.client.settings import DAY_MS
 from raftlog.errors import InvalidGroupError, InvalidRequestError, InvalidTopicError
 from raftlog.record import Codec
-from raftlog.types import check_group_id, check_not_internal, check_topic_name
-from spark_source.client_options import (
+from raftlog.spark_source.client_options import (
     CONNECTION_SETTINGS,
     Setting,
     Settings,
     parse_address_list,
     parse_settings,
 )
-from spark_source.offsets import Bound
-from spark_source.option_names import check_names, notices
-from spark_source.option_values import Texts, choice, integer, shown
-from spark_source.planning import TASKS_MAX
-from spark_source.selection import (
+from raftlog.spark_source.offsets import Bound
+from raftlog.spark_source.option_names import check_names, notices
+from raftlog.spark_source.option_values import Texts, choice, integer, shown
+from raftlog.spark_source.planning import TASKS_MAX
+from raftlog.spark_source.selection import (
     Assigned,
     Pattern,
     Selection,
@@ -63,6 +62,7 @@ from spark_source.selection import (
     parse_selection,
     parse_strategy,
 )
+from raftlog.types import check_group_id, check_not_internal, check_topic_name
 
 BATCH_ROWS_DEFAULT: Final = 10_000
 BATCH_ROWS_MAX: Final = limits.RECORDS_PER_BATCH_MAX

@@ -27,12 +27,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from raftlog import limits
+from raftlog.spark_source.batch_reader import BatchReader
+from raftlog.spark_source.catalog import Catalog
+from raftlog.spark_source.options import SourceOptions
+from raftlog.spark_source.planning import PartitionRange
+from raftlog.spark_source.ranges import ms_at_or_after
 from raftlog.types import Offset, TimestampMs, TopicPartition
-from spark_source.batch_reader import BatchReader
-from spark_source.catalog import Catalog
-from spark_source.options import SourceOptions
-from spark_source.planning import PartitionRange
-from spark_source.ranges import ms_at_or_after
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from raftlog.errors import InvalidRequestError
+from raftlog.spark_source.offsets import EARLIEST, LATEST
 from raftlog.types import Offset
-from spark_source.offsets import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from raftlog import TopicPartition, limits
 from raftlog.errors import InvalidRequestError, UnknownPartitionError
 from raftlog.record.arrow_keys import partitions_of_arrow
-from spark_source.sink_columns import SinkColumns
+from raftlog.spark_source.sink_columns import SinkColumns
 
 if TYPE_CHECKING:
     import numpy.typing as npt

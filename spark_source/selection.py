@@ -12,8 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 from raftlog import limits
 from raftlog.errors import InvalidRequestError, InvalidTopicError
-from raftlog.types import TopicPartition, check_topic_name
-from spark_source.offsets import (
+from raftlog.spark_source.offsets import (
     EARLIEST,
     LATEST,
     Bound,
@@ -26,8 +25,9 @@ from spark_source.offsets import (
     parse_partitions,
     parse_times,
 )
-from spark_source.option_names import ENDING_OPTIONS, SELECTING_OPTIONS, STARTING_OPTIONS
-from spark_source.option_values import Texts, choice, integer, shown
+from raftlog.spark_source.option_names import ENDING_OPTIONS, SELECTING_OPTIONS, STARTING_OPTIONS
+from raftlog.spark_source.option_values import Texts, choice, integer, shown
+from raftlog.types import TopicPartition, check_topic_name
 
 PATTERN_CHARS_MAX: Final = 10_000
 

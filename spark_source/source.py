@@ -53,9 +53,9 @@ class RaftlogDataSource(DataSource):
         place of options: a table has all columns but ``headers``.
         """
         from raftlog.errors import InvalidRequestError
-        from spark_source.option_names import check_table
-        from spark_source.options import SourceOptions
-        from spark_source.schema import check_arrow, read_schema
+        from raftlog.spark_source.option_names import check_table
+        from raftlog.spark_source.options import SourceOptions
+        from raftlog.spark_source.schema import check_arrow, read_schema
 
         check_arrow()
         if _TABLES_PROVIDER in self.options:
@@ -72,36 +72,36 @@ class RaftlogDataSource(DataSource):
         return read_schema(options.columns, include_headers=options.include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from spark_source.batch_reader import BatchReader
-        from spark_source.options import SourceOptions
-        from spark_source.schema import check_arrow, check_schema
+        from raftlog.spark_source.batch_reader import BatchReader
+        from raftlog.spark_source.options import SourceOptions
+        from raftlog.spark_source.schema import check_arrow, check_schema
 
         check_arrow()
         options = SourceOptions.parse(self.options, streaming=False)
         _tell(options.notices)
         check_schema(schema, options.columns)
         if options.filter_pushdown:
-            from spark_source.pushdown import PushdownReader, is_pushing_down
+            from raftlog.spark_source.pushdown import PushdownReader, is_pushing_down
 
             if is_pushing_down():
                 return PushdownReader(options, schema)
         return BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        from spark_source.options import SourceOptions
-        from spark_source.schema import check_arrow, check_schema
-        from spark_source.stream_reader import StreamReader
+        from raftlog.spark_source.options import SourceOptions
+        from raftlog.spark_source.schema import check_arrow, check_schema
+        from raftlog.spark_source.stream_reader import StreamReader
 
         check_arrow()
         options = SourceOptions.parse(self.options, streaming=True)
         return StreamReader(options, check_schema(schema, options.columns))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from spark_source.options import SinkOptions
-        from spark_source.schema import check_arrow
+        from raftlog.spark_source.options import SinkOptions
+        from raftlog.spark_source.schema import check_arrow
 
         check_arrow()
-        from spark_source.writer import BatchWriter
+        from raftlog.spark_source.writer import BatchWriter
 
         options = SinkOptions.parse(self.options, streaming=False)
         _tell(options.notices)
@@ -110,11 +110,11 @@ class RaftlogDataSource(DataSource):
     def streamWriter(  # noqa: N802 - Spark's
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
-        from spark_source.options import SinkOptions
-        from spark_source.schema import check_arrow
+        from raftlog.spark_source.options import SinkOptions
+        from raftlog.spark_source.schema import check_arrow
 
         check_arrow()
-        from spark_source.stream_writer import StreamWriter
+        from raftlog.spark_source.stream_writer import StreamWriter
 
         options = SinkOptions.parse(self.options, streaming=True)
         _tell(notice for notice in options.notices if notice not in _told)

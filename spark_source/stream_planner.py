@@ -25,9 +25,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from raftlog.types import Offset, TopicPartition
-from spark_source.offsets import StreamOffset
-from spark_source.planning import (
+from raftlog.spark_source.offsets import StreamOffset
+from raftlog.spark_source.planning import (
     NO_OFFSET,
     DataLossError,
     Loss,
@@ -40,6 +39,7 @@ from spark_source.planning import (
     limit_bytes,
     limit_offsets,
 )
+from raftlog.types import Offset, TopicPartition
 
 LOSSES_NAMED_MAX: Final = 10
 

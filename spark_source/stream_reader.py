@@ -32,17 +32,24 @@ from pyspark.sql.types import StructType
 
 from raftlog import limits
 from raftlog.errors import UnknownPartitionError, UnknownTopicError
+from raftlog.spark_source import clients
+from raftlog.spark_source.catalog import Catalog
+from raftlog.spark_source.clients import connection_of
+from raftlog.spark_source.group_progress import GroupProgress
+from raftlog.spark_source.offsets import StreamOffset
+from raftlog.spark_source.options import SourceOptions
+from raftlog.spark_source.planning import Loss, LossKind, PartitionRange, Verdict, judge, split
+from raftlog.spark_source.stream_planner import (
+    UNLIMITED,
+    Rate,
+    Sizes,
+    StreamPlanner,
+    View,
+    error_of,
+)
+from raftlog.spark_source.stream_view import look, record_sizes, selects, starting_offset
+from raftlog.spark_source.task_reader import read_partition, settings_of
 from raftlog.types import Offset, TopicPartition
-from spark_source import clients
-from spark_source.catalog import Catalog
-from spark_source.clients import connection_of
-from spark_source.group_progress import GroupProgress
-from spark_source.offsets import StreamOffset
-from spark_source.options import SourceOptions
-from spark_source.planning import Loss, LossKind, PartitionRange, Verdict, judge, split
-from spark_source.stream_planner import UNLIMITED, Rate, Sizes, StreamPlanner, View, error_of
-from spark_source.stream_view import look, record_sizes, selects, starting_offset
-from spark_source.task_reader import read_partition, settings_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

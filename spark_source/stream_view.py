@@ -8,13 +8,13 @@ from __future__ import annotations
 import logging
 
 from raftlog import Admin
+from raftlog.spark_source.bounds import extent, resolve_start, select
+from raftlog.spark_source.catalog import Catalog
+from raftlog.spark_source.offsets import StreamOffset
+from raftlog.spark_source.options import Assigned, Pattern, Selection, SourceOptions, Topics
+from raftlog.spark_source.planning import Loss, LossKind, bytes_per_record_of
+from raftlog.spark_source.stream_planner import Sizes, View, error_of
 from raftlog.types import TopicPartition
-from spark_source.bounds import extent, resolve_start, select
-from spark_source.catalog import Catalog
-from spark_source.offsets import StreamOffset
-from spark_source.options import Assigned, Pattern, Selection, SourceOptions, Topics
-from spark_source.planning import Loss, LossKind, bytes_per_record_of
-from spark_source.stream_planner import Sizes, View, error_of
 
 logger = logging.getLogger(__name__)
 

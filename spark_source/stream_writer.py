@@ -30,13 +30,19 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from raftlog.errors import ProducerFencedError, UnsupportedFeatureError
-from spark_source.writer import TaskReport, check_append, check_reports, plan_write, write_rows
+from raftlog.spark_source.writer import (
+    TaskReport,
+    check_append,
+    check_reports,
+    plan_write,
+    write_rows,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from spark_source.options import SinkOptions
+    from raftlog.spark_source.options import SinkOptions
 
 logger = logging.getLogger(__name__)
 

@@ -21,12 +21,12 @@ from raftlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from raftlog.spark_source import clients
+from raftlog.spark_source.clients import Connection, connection_of
+from raftlog.spark_source.options import SourceOptions
+from raftlog.spark_source.planning import Loss, PartitionRange, damaged, judge
+from raftlog.spark_source.schema import arrow_columns, arrow_schema
 from raftlog.types import Offset
-from spark_source import clients
-from spark_source.clients import Connection, connection_of
-from spark_source.options import SourceOptions
-from spark_source.planning import Loss, PartitionRange, damaged, judge
-from spark_source.schema import arrow_columns, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

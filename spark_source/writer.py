@@ -61,11 +61,11 @@ from raftlog.errors import (
 )
 from raftlog.record import BatchBody, Codec
 from raftlog.record.arrow_encoder import encode_arrow
-from spark_source import clients
-from spark_source.client_options import CONNECTION_SETTINGS
-from spark_source.clients import Connection
-from spark_source.recall import COLUMNS, STORED_RECORDS_MAX, Stored
-from spark_source.routing import (
+from raftlog.spark_source import clients
+from raftlog.spark_source.client_options import CONNECTION_SETTINGS
+from raftlog.spark_source.clients import Connection
+from raftlog.spark_source.recall import COLUMNS, STORED_RECORDS_MAX, Stored
+from raftlog.spark_source.routing import (
     Chunk,
     Chunker,
     Router,
@@ -74,13 +74,13 @@ from spark_source.routing import (
     blocks_of,
     chunk_bytes,
 )
-from spark_source.sink_columns import SinkColumns, sink_columns
+from raftlog.spark_source.sink_columns import SinkColumns, sink_columns
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from raftlog.client.delivery import DeliveryFuture
-    from spark_source.options import SinkOptions
+    from raftlog.spark_source.options import SinkOptions
 
 logger = logging.getLogger(__name__)
 

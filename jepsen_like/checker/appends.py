@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from jepsen_like.checker.gather import NEVER
-from jepsen_like.checker.partition import Partition
-from jepsen_like.checker.runs import Runs, overlaps, running_max
-from jepsen_like.checker.values import evidence
-from jepsen_like.checker.verdict import Findings, Found
+from raftlog.jepsen_like.checker.gather import NEVER
+from raftlog.jepsen_like.checker.partition import Partition
+from raftlog.jepsen_like.checker.runs import Runs, overlaps, running_max
+from raftlog.jepsen_like.checker.values import evidence
+from raftlog.jepsen_like.checker.verdict import Findings, Found
 
 
 def check(partition: Partition, findings: Findings) -> None:

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from jepsen_like.checker.gather import NEVER, OK, SECOND, FaultSpan
-from jepsen_like.checker.partition import Appends
-from jepsen_like.checker.runs import NO_INTS, Cover, Ints
-from jepsen_like.checker.verdict import Findings, Outage
-from jepsen_like.history import Phase
+from raftlog.jepsen_like.checker.gather import NEVER, OK, SECOND, FaultSpan
+from raftlog.jepsen_like.checker.partition import Appends
+from raftlog.jepsen_like.checker.runs import NO_INTS, Cover, Ints
+from raftlog.jepsen_like.checker.verdict import Findings, Outage
+from raftlog.jepsen_like.history import Phase
 
 SHARE_OK_MIN: Final = 0.5
 SENT_MIN: Final = 20  # appends under faults; of fewer, no share is taken

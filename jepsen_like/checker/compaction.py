@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jepsen_like import keys
-from jepsen_like.checker.gather import FAIL, Copy
-from jepsen_like.checker.partition import Partition
-from jepsen_like.checker.runs import FAR, NO_INTS, Bools, Ints, Runs, agree
-from jepsen_like.checker.verdict import Findings, Found
+from raftlog.jepsen_like import keys
+from raftlog.jepsen_like.checker.gather import FAIL, Copy
+from raftlog.jepsen_like.checker.partition import Partition
+from raftlog.jepsen_like.checker.runs import FAR, NO_INTS, Bools, Ints, Runs, agree
+from raftlog.jepsen_like.checker.verdict import Findings, Found
 
 NOWHERE = -1
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import Any, Final
 
-from jepsen_like import history
-from jepsen_like.checker.gather_groups import GroupsGatherer
-from jepsen_like.checker.runs import FAR, Table
-from jepsen_like.history import AnyEntry, Seen
+from raftlog.jepsen_like import history
+from raftlog.jepsen_like.checker.gather_groups import GroupsGatherer
+from raftlog.jepsen_like.checker.runs import FAR, Table
+from raftlog.jepsen_like.history import AnyEntry, Seen
 
 NEVER: Final = FAR  # the time of a completion that did not come
 OK, FAIL, INFO = range(3)

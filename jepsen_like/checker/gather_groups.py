@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
 
-from jepsen_like import history
-from jepsen_like.checker.runs import FAR, Table
+from raftlog.jepsen_like import history
+from raftlog.jepsen_like.checker.runs import FAR, Table
 
 SECOND: Final = 1_000_000_000
 NEVER: Final = FAR

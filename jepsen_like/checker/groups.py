@@ -17,12 +17,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from jepsen_like.checker.gather import NEVER, SECOND, FaultSpan
-from jepsen_like.checker.gather_groups import GroupsGatherer, MemberLife, Owned, Share
-from jepsen_like.checker.offsets import Commits, Fetched
-from jepsen_like.checker.partition import Partition
-from jepsen_like.checker.runs import FAR, Cover, Ints
-from jepsen_like.checker.verdict import Findings, Found
+from raftlog.jepsen_like.checker.gather import NEVER, SECOND, FaultSpan
+from raftlog.jepsen_like.checker.gather_groups import GroupsGatherer, MemberLife, Owned, Share
+from raftlog.jepsen_like.checker.offsets import Commits, Fetched
+from raftlog.jepsen_like.checker.partition import Partition
+from raftlog.jepsen_like.checker.runs import FAR, Cover, Ints
+from raftlog.jepsen_like.checker.verdict import Findings, Found
 
 # Faults that leave all but those whom they hit alone.
 QUIET_KINDS = frozenset(("member-kill", "member-churn", "transfer", "topics", "settings"))

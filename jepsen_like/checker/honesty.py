@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from jepsen_like.checker.gather import OK, FaultSpan, Gatherer
-from jepsen_like.checker.partition import Partition
+from raftlog.jepsen_like.checker.gather import OK, FaultSpan, Gatherer
+from raftlog.jepsen_like.checker.partition import Partition
 
 
 def not_injected(faults: Mapping[int, FaultSpan]) -> tuple[dict[str, Any], ...]:

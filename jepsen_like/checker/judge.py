@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from jepsen_like import history
-from jepsen_like.checker import (
+from raftlog.jepsen_like import history
+from raftlog.jepsen_like.checker import (
     appends,
     availability,
     compaction,
@@ -28,11 +28,11 @@ from jepsen_like.checker import (
     values,
     watermarks,
 )
-from jepsen_like.checker.gather import FAIL, INFO, NEVER, OK, SECOND, Gatherer
-from jepsen_like.checker.lifetimes import Lifetimes
-from jepsen_like.checker.partition import Partition, Polls
-from jepsen_like.checker.verdict import EVIDENCE_MAX, KINDS, Findings, Verdict, judged
-from jepsen_like.history import AnyEntry, DamagedHistoryError
+from raftlog.jepsen_like.checker.gather import FAIL, INFO, NEVER, OK, SECOND, Gatherer
+from raftlog.jepsen_like.checker.lifetimes import Lifetimes
+from raftlog.jepsen_like.checker.partition import Partition, Polls
+from raftlog.jepsen_like.checker.verdict import EVIDENCE_MAX, KINDS, Findings, Verdict, judged
+from raftlog.jepsen_like.history import AnyEntry, DamagedHistoryError
 
 RETENTION: Final = ("retention.ms", "retention.bytes")
 RETENTION_MS_MIN: Final = 86_400_000  # longer than a run

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from jepsen_like.checker.gather import FAIL, NEVER, OK, SECOND, Change, FaultSpan
-from jepsen_like.checker.runs import Ints
+from raftlog.jepsen_like.checker.gather import FAIL, NEVER, OK, SECOND, Change, FaultSpan
+from raftlog.jepsen_like.checker.runs import Ints
 
 UNCLEAR = -1  # the life of what cannot be placed
 

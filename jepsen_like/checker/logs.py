@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from jepsen_like.checker.gather import Copy
-from jepsen_like.checker.partition import Log, Partition
-from jepsen_like.checker.runs import Bools, Cover, Runs, agree, overlaps
-from jepsen_like.checker.values import evidence
-from jepsen_like.checker.verdict import Findings, Found
+from raftlog.jepsen_like.checker.gather import Copy
+from raftlog.jepsen_like.checker.partition import Log, Partition
+from raftlog.jepsen_like.checker.runs import Bools, Cover, Runs, agree, overlaps
+from raftlog.jepsen_like.checker.values import evidence
+from raftlog.jepsen_like.checker.verdict import Findings, Found
 
 
 def take_log(partition: Partition, findings: Findings) -> None:

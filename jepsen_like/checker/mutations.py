@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from jepsen_like.checker import mutations_of_groups as groups
-from jepsen_like.checker import mutations_of_runs as runs
-from jepsen_like.checker.synthetic import SECOND, SIDE
-from jepsen_like.checker.tape import Acked, Tape, renumbered
-from jepsen_like.history import Admin, Append, Ends, Poll, Read, Seen
+from raftlog.jepsen_like.checker import mutations_of_groups as groups
+from raftlog.jepsen_like.checker import mutations_of_runs as runs
+from raftlog.jepsen_like.checker.synthetic import SECOND, SIDE
+from raftlog.jepsen_like.checker.tape import Acked, Tape, renumbered
+from raftlog.jepsen_like.history import Admin, Append, Ends, Poll, Read, Seen
 
 P: Final = "load:0"  # is read from its beginning to the end
 DELETED: Final = "load:1"  # has records that were deleted

@@ -9,12 +9,21 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from jepsen_like import keys
-from jepsen_like.checker.synthetic_compaction import KEYS
-from jepsen_like.checker.synthetic_compaction import PARTITION as KEYED
-from jepsen_like.checker.synthetic_groups import MEMBERLESS, PARTITIONS, SILENT, SPOKEN
-from jepsen_like.checker.tape import Tape, singles
-from jepsen_like.history import AnyEntry, Append, Commit, Committed, Member, Poll, Seen, Type
+from raftlog.jepsen_like import keys
+from raftlog.jepsen_like.checker.synthetic_compaction import KEYS
+from raftlog.jepsen_like.checker.synthetic_compaction import PARTITION as KEYED
+from raftlog.jepsen_like.checker.synthetic_groups import MEMBERLESS, PARTITIONS, SILENT, SPOKEN
+from raftlog.jepsen_like.checker.tape import Tape, singles
+from raftlog.jepsen_like.history import (
+    AnyEntry,
+    Append,
+    Commit,
+    Committed,
+    Member,
+    Poll,
+    Seen,
+    Type,
+)
 
 ONE, OTHER = PARTITIONS
 

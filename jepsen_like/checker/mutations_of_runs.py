@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from jepsen_like.checker.synthetic import SECOND
-from jepsen_like.checker.tape import Tape
-from jepsen_like.history import (
+from raftlog.jepsen_like.checker.synthetic import SECOND
+from raftlog.jepsen_like.checker.tape import Tape
+from raftlog.jepsen_like.history import (
     Append,
     Commit,
     Committed,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from jepsen_like.checker import compaction
-from jepsen_like.checker.appends import missing_from_log
-from jepsen_like.checker.gather import NEVER
-from jepsen_like.checker.logs import compare, epoch_order
-from jepsen_like.checker.partition import Partition
-from jepsen_like.checker.runs import NO_RUNS, Runs, agree, distinct
-from jepsen_like.checker.values import evidence
-from jepsen_like.checker.verdict import Findings, Found
+from raftlog.jepsen_like.checker import compaction
+from raftlog.jepsen_like.checker.appends import missing_from_log
+from raftlog.jepsen_like.checker.gather import NEVER
+from raftlog.jepsen_like.checker.logs import compare, epoch_order
+from raftlog.jepsen_like.checker.partition import Partition
+from raftlog.jepsen_like.checker.runs import NO_RUNS, Runs, agree, distinct
+from raftlog.jepsen_like.checker.values import evidence
+from raftlog.jepsen_like.checker.verdict import Findings, Found
 
 
 def check(partition: Partition, findings: Findings) -> None:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jepsen_like.checker.gather import FAIL, NEVER, OK
-from jepsen_like.checker.gather_groups import GroupsGatherer, Share
-from jepsen_like.checker.runs import FAR, Bools, Ints
-from jepsen_like.checker.verdict import Findings, Found
+from raftlog.jepsen_like.checker.gather import FAIL, NEVER, OK
+from raftlog.jepsen_like.checker.gather_groups import GroupsGatherer, Share
+from raftlog.jepsen_like.checker.runs import FAR, Bools, Ints
+from raftlog.jepsen_like.checker.verdict import Findings, Found
 
 NOTHING = -1  # the offset of a partition for which none is committed
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from jepsen_like.checker.gather import FAIL, NEVER, OK, Gathered
-from jepsen_like.checker.lifetimes import Lifetimes
-from jepsen_like.checker.runs import Bools, Cover, Ints, Runs, overlaps
+from raftlog.jepsen_like.checker.gather import FAIL, NEVER, OK, Gathered
+from raftlog.jepsen_like.checker.lifetimes import Lifetimes
+from raftlog.jepsen_like.checker.runs import Bools, Cover, Ints, Runs, overlaps
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jepsen_like.checker.compaction import lasting
-from jepsen_like.checker.gather import SECOND
-from jepsen_like.checker.partition import Partition
-from jepsen_like.checker.runs import FAR, Bools, Ints, Runs
-from jepsen_like.checker.verdict import Findings, Found
+from raftlog.jepsen_like.checker.compaction import lasting
+from raftlog.jepsen_like.checker.gather import SECOND
+from raftlog.jepsen_like.checker.partition import Partition
+from raftlog.jepsen_like.checker.runs import FAR, Bools, Ints, Runs
+from raftlog.jepsen_like.checker.verdict import Findings, Found
 
 
 class _Sequence(NamedTuple):

@@ -14,13 +14,13 @@ from itertools import combinations
 
 import numpy as np
 
-from jepsen_like.checker import values
-from jepsen_like.checker.gather import Copy
-from jepsen_like.checker.logs import compare, epoch_order, holes, other_epochs
-from jepsen_like.checker.partition import Partition
-from jepsen_like.checker.runs import Runs, agree, overlaps
-from jepsen_like.checker.values import evidence
-from jepsen_like.checker.verdict import Findings
+from raftlog.jepsen_like.checker import values
+from raftlog.jepsen_like.checker.gather import Copy
+from raftlog.jepsen_like.checker.logs import compare, epoch_order, holes, other_epochs
+from raftlog.jepsen_like.checker.partition import Partition
+from raftlog.jepsen_like.checker.runs import Runs, agree, overlaps
+from raftlog.jepsen_like.checker.values import evidence
+from raftlog.jepsen_like.checker.verdict import Findings
 
 INTERNAL = "__"  # how the names of topics begin in which brokers keep their own state
 

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any, Final
 
-from jepsen_like.checker.judge import judge
-from jepsen_like.checker.mutations import MUTATIONS, UNKNOWN, Mutation
-from jepsen_like.checker.synthetic import history
-from jepsen_like.checker.tape import Tape
-from jepsen_like.history import AnyEntry
+from raftlog.jepsen_like.checker.judge import judge
+from raftlog.jepsen_like.checker.mutations import MUTATIONS, UNKNOWN, Mutation
+from raftlog.jepsen_like.checker.synthetic import history
+from raftlog.jepsen_like.checker.tape import Tape
+from raftlog.jepsen_like.history import AnyEntry
 
 SEEDS: Final = range(1, 21)
 NONE: Final = "none"  # the mutation that changes nothing

@@ -18,11 +18,11 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Final, Literal
 
-from jepsen_like.checker.synthetic_compaction import KEYS, Compacted
-from jepsen_like.checker.synthetic_compaction import PARTITION as KEYED
-from jepsen_like.checker.synthetic_groups import PARTITIONS as GROUPED
-from jepsen_like.checker.synthetic_groups import TICKS, Groups
-from jepsen_like.history import (
+from raftlog.jepsen_like.checker.synthetic_compaction import KEYS, Compacted
+from raftlog.jepsen_like.checker.synthetic_compaction import PARTITION as KEYED
+from raftlog.jepsen_like.checker.synthetic_groups import PARTITIONS as GROUPED
+from raftlog.jepsen_like.checker.synthetic_groups import TICKS, Groups
+from raftlog.jepsen_like.history import (
     Admin,
     AnyEntry,
     Append,

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from jepsen_like import keys
-from jepsen_like.history import AnyEntry, Append, Poll, Seen, Type
+from raftlog.jepsen_like import keys
+from raftlog.jepsen_like.history import AnyEntry, Append, Poll, Seen, Type
 
 PARTITION: Final = "keyed:0"
 KEYS: Final = 24

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from jepsen_like.history import (
+from raftlog.jepsen_like.history import (
     AnyEntry,
     Append,
     Commit,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from jepsen_like.checker.partition import Partition
-from jepsen_like.checker.runs import Ints
-from jepsen_like.checker.verdict import Findings, Found
+from raftlog.jepsen_like.checker.partition import Partition
+from raftlog.jepsen_like.checker.runs import Ints
+from raftlog.jepsen_like.checker.verdict import Findings, Found
 
 
 def check(partition: Partition, findings: Findings) -> None:

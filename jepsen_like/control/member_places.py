@@ -15,7 +15,8 @@ from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Final
 
-from jepsen_like.control.namespaces import (
+from raftlog.config.address import Address
+from raftlog.jepsen_like.control.namespaces import (
     BRIDGE,
     CONTROL,
     DEVICE,
@@ -24,8 +25,7 @@ from jepsen_like.control.namespaces import (
     run,
     set_namespace,
 )
-from jepsen_like.control.namespaces import run_all as _run_all
-from raftlog.config.address import Address
+from raftlog.jepsen_like.control.namespaces import run_all as _run_all
 
 COUNT_MAX: Final = 100
 PROBE_TIMEOUT_S: Final = 0.3

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, Final, Protocol
 
-from jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
-from jepsen_like.plan import Shape
 from raftlog import Admin, NewTopic
 from raftlog.errors import RaftlogError, TopicExistsError, UnknownTopicError
+from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from raftlog.jepsen_like.plan import Shape
 
 TIMEOUT_MS: Final = 5_000
 SIDE_TOPIC: Final = "side-show"

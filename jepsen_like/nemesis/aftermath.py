@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from jepsen_like.control import files
-from jepsen_like.nemesis.base import Expectation
-from jepsen_like.plan import Shape
-from jepsen_like.status import ClusterStatus
 from raftlog.config.address import Address
 from raftlog.errors import BrokerUnavailableError
+from raftlog.jepsen_like.control import files
+from raftlog.jepsen_like.nemesis.base import Expectation
+from raftlog.jepsen_like.plan import Shape
+from raftlog.jepsen_like.status import ClusterStatus
 from raftlog.testing.probes import POLL_INTERVAL_S
 
 LINES_MAX: Final = 12  # of what a broker said: for the history

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal, Protocol, TypeAlias
 
-from jepsen_like.plan import Shape
+from raftlog.jepsen_like.plan import Shape
 
 Expectation: TypeAlias = Literal["available", "outage"]
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple, Protocol
 
-from jepsen_like.control import clocks
-from jepsen_like.control.clocks import FakeClock, Reading
-from jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
-from jepsen_like.plan import Shape
 from raftlog.clock import SystemClock
+from raftlog.jepsen_like.control import clocks
+from raftlog.jepsen_like.control.clocks import FakeClock, Reading
+from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from raftlog.jepsen_like.plan import Shape
 
 DAY_S: Final = 86_400.0
 OFFSETS_S: Final = (0.1, 0.5, 2.0, 10.0, 60.0, 600.0, 3_600.0, 10 * DAY_S)

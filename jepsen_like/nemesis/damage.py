@@ -19,9 +19,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from jepsen_like.control import files
-from jepsen_like.control.files import Change, Region
-from jepsen_like.nemesis.aftermath import (
+from raftlog.jepsen_like.control import files
+from raftlog.jepsen_like.control.files import Change, Region
+from raftlog.jepsen_like.nemesis.aftermath import (
     REFUSED_BY_PEERS,
     Cluster,
     Losses,
@@ -31,8 +31,8 @@ from jepsen_like.nemesis.aftermath import (
     replace_disk,
     try_start,
 )
-from jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
-from jepsen_like.plan import Shape
+from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from raftlog.jepsen_like.plan import Shape
 
 NOTICE_S: Final = 6.0  # for a broker that runs again to do something about it
 LOOK_S: Final = 0.2

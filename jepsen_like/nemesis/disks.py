@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Protocol
 
-from jepsen_like.control.disks import LoopDisk
-from jepsen_like.nemesis.base import Effect, FaultPlan
-from jepsen_like.nemesis.power import (
+from raftlog.jepsen_like.control.disks import LoopDisk
+from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan
+from raftlog.jepsen_like.nemesis.power import (
     NO_DISKS,
     Losses,
     Powered,
@@ -27,7 +27,7 @@ from jepsen_like.nemesis.power import (
     not_injected_but,
     start_again,
 )
-from jepsen_like.plan import Shape
+from raftlog.jepsen_like.plan import Shape
 
 HOLD_S: Final = (1.0, 10.0)
 WHO: Final = ("one", "one", "minority")

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from jepsen_like.history import Fault, Note, Recorder
-from jepsen_like.nemesis.base import Effect, Expectation, FaultPlan, Nemesis, not_injected
-from jepsen_like.schedule import Step
 from raftlog.errors import RaftlogError
+from raftlog.jepsen_like.history import Fault, Note, Recorder
+from raftlog.jepsen_like.nemesis.base import Effect, Expectation, FaultPlan, Nemesis, not_injected
+from raftlog.jepsen_like.schedule import Step
 
 PROCESS = "nemesis"
 

@@ -17,19 +17,19 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, Protocol
 
-from jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
-from jepsen_like.nemesis.power import (
+from raftlog.config import BrokerConfig
+from raftlog.failpoints import SITES, Hit
+from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from raftlog.jepsen_like.nemesis.power import (
     Losses,
     Powered,
     expectation,
     not_injected_but,
     start_again,
 )
-from jepsen_like.nemesis.process import draw_partition
-from jepsen_like.plan import Shape
-from jepsen_like.status import ClusterStatus
-from raftlog.config import BrokerConfig
-from raftlog.failpoints import SITES, Hit
+from raftlog.jepsen_like.nemesis.process import draw_partition
+from raftlog.jepsen_like.plan import Shape
+from raftlog.jepsen_like.status import ClusterStatus
 from raftlog.testing.failpoints import FailpointSwitch
 from raftlog.types import TopicPartition
 

@@ -12,8 +12,8 @@ from itertools import combinations, pairwise
 from random import Random
 from typing import Final, TypeAlias
 
-from jepsen_like.nemesis.base import Expectation
-from jepsen_like.plan import Shape
+from raftlog.jepsen_like.nemesis.base import Expectation
+from raftlog.jepsen_like.plan import Shape
 
 Pair: TypeAlias = tuple[int, int]
 Pairs: TypeAlias = frozenset[Pair]

@@ -25,9 +25,9 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple, Protocol
 
-from jepsen_like.nemesis.base import Expectation
-from jepsen_like.plan import Shape
-from jepsen_like.status import ClusterStatus, PartitionStatus
+from raftlog.jepsen_like.nemesis.base import Expectation
+from raftlog.jepsen_like.plan import Shape
+from raftlog.jepsen_like.status import ClusterStatus, PartitionStatus
 
 # Followers are a moment behind while records are coming; and it takes some seconds until another
 # leads after a leader was killed.

@@ -20,11 +20,11 @@ from dataclasses import asdict
 from random import Random
 from typing import Any, Final, Protocol, TypeAlias
 
-from jepsen_like.nemesis.base import Effect, Expectation, FaultPlan, not_injected
-from jepsen_like.net import Net
-from jepsen_like.plan import Shape
-from jepsen_like.relays import RelayLinks
-from jepsen_like.toxics import (
+from raftlog.jepsen_like.nemesis.base import Effect, Expectation, FaultPlan, not_injected
+from raftlog.jepsen_like.net import Net
+from raftlog.jepsen_like.plan import Shape
+from raftlog.jepsen_like.relays import RelayLinks
+from raftlog.jepsen_like.toxics import (
     DIRECTIONS,
     Bandwidth,
     Counts,

@@ -18,8 +18,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from jepsen_like.control import files
-from jepsen_like.nemesis.aftermath import (
+from raftlog import Admin
+from raftlog.errors import RaftlogError
+from raftlog.jepsen_like.control import files
+from raftlog.jepsen_like.nemesis.aftermath import (
     REFUSED_BY_PEERS,
     Cluster,
     Losses,
@@ -29,10 +31,8 @@ from jepsen_like.nemesis.aftermath import (
     replace_disk,
     try_start,
 )
-from jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
-from jepsen_like.plan import Shape
-from raftlog import Admin
-from raftlog.errors import RaftlogError
+from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from raftlog.jepsen_like.plan import Shape
 
 RECOVER_TIMEOUT_MS: Final = 10_000
 WHOLE_S: Final = 20.0  # for replicas to be in sync again, before settings are put back

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Mapping
 from random import Random
 from typing import Any, Final, Protocol
 
-from jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
-from jepsen_like.plan import Shape
+from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from raftlog.jepsen_like.plan import Shape
 
 KINDS: Final[Mapping[str, str]] = {
     "member-kill": "SIGKILL to one member of a consumer group, to several, or to all of a group; "

@@ -12,13 +12,13 @@ from functools import partial
 from random import Random
 from typing import Any, Final, Protocol
 
-from jepsen_like.nemesis import grudges
-from jepsen_like.nemesis.base import Effect, Expectation, FaultPlan, not_injected
-from jepsen_like.nemesis.grudges import LED, LED_ONE_WAY, ONE_WAY, SHAPES, Pair, Pairs
-from jepsen_like.nemesis.process import draw_partition
-from jepsen_like.net import NamespaceNet, Net
-from jepsen_like.plan import Shape
-from jepsen_like.status import ClusterStatus
+from raftlog.jepsen_like.nemesis import grudges
+from raftlog.jepsen_like.nemesis.base import Effect, Expectation, FaultPlan, not_injected
+from raftlog.jepsen_like.nemesis.grudges import LED, LED_ONE_WAY, ONE_WAY, SHAPES, Pair, Pairs
+from raftlog.jepsen_like.nemesis.process import draw_partition
+from raftlog.jepsen_like.net import NamespaceNet, Net
+from raftlog.jepsen_like.plan import Shape
+from raftlog.jepsen_like.status import ClusterStatus
 
 KINDS: Final[Mapping[str, str]] = {
     "partition": "A netsplit: some brokers, or clients, do not reach some others.",

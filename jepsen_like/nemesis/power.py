@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any, Final, Protocol
 
-from jepsen_like.control.disks import MARK_ROOM, LoopDisk
-from jepsen_like.nemesis.base import Effect, Expectation, FaultPlan, not_injected
-from jepsen_like.plan import Shape
 from raftlog.errors import RaftlogError
+from raftlog.jepsen_like.control.disks import MARK_ROOM, LoopDisk
+from raftlog.jepsen_like.nemesis.base import Effect, Expectation, FaultPlan, not_injected
+from raftlog.jepsen_like.plan import Shape
 
 HOLD_S: Final = (0.0, 5.0)
 KINDS: Final[Mapping[str, str]] = {

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 from typing import Any, Final, Protocol
 
-from jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
-from jepsen_like.nemesis.power import by_name, expectation
-from jepsen_like.plan import Shape
-from jepsen_like.status import ClusterStatus
 from raftlog.errors import RaftlogError
+from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from raftlog.jepsen_like.nemesis.power import by_name, expectation
+from raftlog.jepsen_like.plan import Shape
+from raftlog.jepsen_like.status import ClusterStatus
 from raftlog.types import OFFSETS_TOPIC, TopicPartition
 
 KINDS: Final[Mapping[str, str]] = {

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from jepsen_like.nemesis.administration import AdministrationNemesis
-from jepsen_like.nemesis.base import Nemesis
-from jepsen_like.nemesis.clocks import ClocksNemesis
-from jepsen_like.nemesis.damage import DamageNemesis
-from jepsen_like.nemesis.disks import DisksNemesis
-from jepsen_like.nemesis.failpoints import FailpointsNemesis
-from jepsen_like.nemesis.links import LinksNemesis
-from jepsen_like.nemesis.losses import LossesNemesis
-from jepsen_like.nemesis.members import MembersNemesis
-from jepsen_like.nemesis.network import NetworkNemesis
-from jepsen_like.nemesis.power import PowerNemesis
-from jepsen_like.nemesis.process import ProcessNemesis
-from jepsen_like.nemesis.resources import ResourcesNemesis
+from raftlog.jepsen_like.nemesis.administration import AdministrationNemesis
+from raftlog.jepsen_like.nemesis.base import Nemesis
+from raftlog.jepsen_like.nemesis.clocks import ClocksNemesis
+from raftlog.jepsen_like.nemesis.damage import DamageNemesis
+from raftlog.jepsen_like.nemesis.disks import DisksNemesis
+from raftlog.jepsen_like.nemesis.failpoints import FailpointsNemesis
+from raftlog.jepsen_like.nemesis.links import LinksNemesis
+from raftlog.jepsen_like.nemesis.losses import LossesNemesis
+from raftlog.jepsen_like.nemesis.members import MembersNemesis
+from raftlog.jepsen_like.nemesis.network import NetworkNemesis
+from raftlog.jepsen_like.nemesis.power import PowerNemesis
+from raftlog.jepsen_like.nemesis.process import ProcessNemesis
+from raftlog.jepsen_like.nemesis.resources import ResourcesNemesis
 
 
 class Home(NamedTuple):

@@ -16,12 +16,12 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, Protocol
 
-from jepsen_like.control import limits
-from jepsen_like.control.limits import Burners, Controller, Group
-from jepsen_like.nemesis.aftermath import Startable, Words, poll, try_start
-from jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
-from jepsen_like.plan import Shape
 from raftlog.config.address import Address
+from raftlog.jepsen_like.control import limits
+from raftlog.jepsen_like.control.limits import Burners, Controller, Group
+from raftlog.jepsen_like.nemesis.aftermath import Startable, Words, poll, try_start
+from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from raftlog.jepsen_like.plan import Shape
 from raftlog.protocol.api import PRODUCE
 from raftlog.protocol.frame import encode_request
 from raftlog.protocol.produce import ProducePartition, ProduceRequest

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 from xml.etree.ElementTree import Element
 
-from jepsen_like.report import markup
-from jepsen_like.report.digest import Digest, Second
-from jepsen_like.report.markup import add, node
+from raftlog.jepsen_like.report import markup
+from raftlog.jepsen_like.report.digest import Digest, Second
+from raftlog.jepsen_like.report.markup import add, node
 
 WIDTH: Final = 1000.0
 LEFT: Final = 118.0  # where time begins

@@ -9,9 +9,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from jepsen_like.cluster import ClusterUnderTest, Needs
-from jepsen_like.nemesis import registry
-from jepsen_like.plan import Shape, TopicShape
+from raftlog.jepsen_like.cluster import ClusterUnderTest, Needs
+from raftlog.jepsen_like.nemesis import registry
+from raftlog.jepsen_like.plan import Shape, TopicShape
 
 NEED_ROOT: Final = frozenset({"namespaces", "loop_disks", "time_namespaces"})
 WITHOUT_ROOT: Final = "it needs root on Linux"

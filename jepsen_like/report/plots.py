@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 from xml.etree.ElementTree import Element
 
-from jepsen_like.report import markup
-from jepsen_like.report.canvas import LEFT, RIGHT, Bin, Sheet, Window, bins, scale_of
-from jepsen_like.report.digest import Digest, quantile_s
-from jepsen_like.report.markup import node
+from raftlog.jepsen_like.report import markup
+from raftlog.jepsen_like.report.canvas import LEFT, RIGHT, Bin, Sheet, Window, bins, scale_of
+from raftlog.jepsen_like.report.digest import Digest, quantile_s
+from raftlog.jepsen_like.report.markup import node
 
 TOP: Final = 10.0
 BOTTOM: Final = 190.0

@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jepsen_like.report import markup
-from jepsen_like.report.digest import Digest
+from raftlog.jepsen_like.report import markup
+from raftlog.jepsen_like.report.digest import Digest
 
 Row = tuple[str, str]
 

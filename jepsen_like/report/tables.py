@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from xml.etree.ElementTree import Element
 
-from jepsen_like.report import markup
-from jepsen_like.report.canvas import Window
-from jepsen_like.report.digest import Digest, FaultSpan, quantile_s
-from jepsen_like.report.markup import node
+from raftlog.jepsen_like.report import markup
+from raftlog.jepsen_like.report.canvas import Window
+from raftlog.jepsen_like.report.digest import Digest, FaultSpan, quantile_s
+from raftlog.jepsen_like.report.markup import node
 
 FAULTS_LISTED_MAX: Final = 400
 REASONS_MAX: Final = 3  # why a kind was not injected, the most frequent ones

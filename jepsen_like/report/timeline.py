@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 from xml.etree.ElementTree import Element
 
-from jepsen_like.nemesis import registry
-from jepsen_like.report import markup
-from jepsen_like.report.canvas import (
+from raftlog.jepsen_like.nemesis import registry
+from raftlog.jepsen_like.report import markup
+from raftlog.jepsen_like.report.canvas import (
     COLOURS,
     LEFT,
     RIGHT,
@@ -19,8 +19,8 @@ from jepsen_like.report.canvas import (
     bins,
     scale_of,
 )
-from jepsen_like.report.digest import Digest, FaultSpan
-from jepsen_like.report.markup import node
+from raftlog.jepsen_like.report.digest import Digest, FaultSpan
+from raftlog.jepsen_like.report.markup import node
 
 ROW: Final = 20.0
 BAR: Final = 14.0

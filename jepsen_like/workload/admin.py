@@ -37,11 +37,13 @@ from functools import partial
 from random import Random
 from typing import Any, Final, TypeAlias
 
-from jepsen_like.client import Process, describe
-from jepsen_like.history import Delete
-from jepsen_like.plan import TopicShape, WorkloadName
-from jepsen_like.workload import append
-from jepsen_like.workload.base import (
+from raftlog.aio import AsyncAdmin, AsyncProducer
+from raftlog.errors import RaftlogError
+from raftlog.jepsen_like.client import Process, describe
+from raftlog.jepsen_like.history import Delete
+from raftlog.jepsen_like.plan import TopicShape, WorkloadName
+from raftlog.jepsen_like.workload import append
+from raftlog.jepsen_like.workload.base import (
     CLOSE_TIMEOUT_S,
     PATIENCE_S,
     REQUEST_TIMEOUT_MS,
@@ -53,8 +55,6 @@ from jepsen_like.workload.base import (
     existing_partitions,
     run_all,
 )
-from raftlog.aio import AsyncAdmin, AsyncProducer
-from raftlog.errors import RaftlogError
 from raftlog.types import TopicPartition
 
 SIDE_TOPICS: Final = ("side-1", "side-2", "side-3")

@@ -44,10 +44,16 @@ from __future__ import annotations
 
 from functools import partial
 
-from jepsen_like.plan import WorkloadName
-from jepsen_like.workload.base import Client, LoadOnly, WorkloadContext, create_topics, run_all
-from jepsen_like.workload.consuming import consume, observe_ends
-from jepsen_like.workload.producing import produce
+from raftlog.jepsen_like.plan import WorkloadName
+from raftlog.jepsen_like.workload.base import (
+    Client,
+    LoadOnly,
+    WorkloadContext,
+    create_topics,
+    run_all,
+)
+from raftlog.jepsen_like.workload.consuming import consume, observe_ends
+from raftlog.jepsen_like.workload.producing import produce
 
 
 class AppendWorkload(LoadOnly):

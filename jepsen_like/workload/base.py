@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Protocol, TypeAlias
 
-from jepsen_like.client import Clients, Source, describe
-from jepsen_like.history import Admin, Note, Recorder
-from jepsen_like.members import Members
-from jepsen_like.plan import RunPlan, TopicShape, WorkloadName
 from raftlog.aio import AsyncAdmin, AsyncConsumer
 from raftlog.errors import RaftlogError, TopicExistsError
+from raftlog.jepsen_like.client import Clients, Source, describe
+from raftlog.jepsen_like.history import Admin, Note, Recorder
+from raftlog.jepsen_like.members import Members
+from raftlog.jepsen_like.plan import RunPlan, TopicShape, WorkloadName
 from raftlog.types import NewTopic, TopicPartition
 
 PATIENCE_S: Final = 0.2  # after an error, before the next attempt

@@ -23,9 +23,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from jepsen_like.plan import WorkloadName
-from jepsen_like.workload import append
-from jepsen_like.workload.base import WorkloadContext, create_topics, run_all
+from raftlog.jepsen_like.plan import WorkloadName
+from raftlog.jepsen_like.workload import append
+from raftlog.jepsen_like.workload.base import WorkloadContext, create_topics, run_all
 
 # For the cleaner to come to rest: a reader who takes longer than tombstones are kept may miss one.
 REST_S: Final = 5.0

@@ -10,10 +10,10 @@ import asyncio
 from random import Random
 from typing import Final
 
-from jepsen_like.plan import ConsumerShape
-from jepsen_like.workload.base import PATIENCE_S, WorkloadContext, consumer_of
 from raftlog.aio import AsyncConsumer
 from raftlog.errors import RaftlogError
+from raftlog.jepsen_like.plan import ConsumerShape
+from raftlog.jepsen_like.workload.base import PATIENCE_S, WorkloadContext, consumer_of
 from raftlog.types import Offset, TopicPartition
 
 READ_RATE_MAX: Final = 30_000.0  # records per second of all consumers: they share one processor

@@ -49,20 +49,20 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from jepsen_like.client import Process
-from jepsen_like.members import Members
-from jepsen_like.plan import GroupShape, WorkloadName
-from jepsen_like.workload import append, offsets
-from jepsen_like.workload.admin import Operator, add_partitions
-from jepsen_like.workload.base import (
+from raftlog.aio import AsyncAdmin
+from raftlog.errors import RaftlogError
+from raftlog.jepsen_like.client import Process
+from raftlog.jepsen_like.members import Members
+from raftlog.jepsen_like.plan import GroupShape, WorkloadName
+from raftlog.jepsen_like.workload import append, offsets
+from raftlog.jepsen_like.workload.admin import Operator, add_partitions
+from raftlog.jepsen_like.workload.base import (
     REQUEST_TIMEOUT_MS,
     WorkloadContext,
     consumer_of,
     create_topics,
     run_all,
 )
-from raftlog.aio import AsyncAdmin
-from raftlog.errors import RaftlogError
 from raftlog.types import Offset, TopicPartition
 
 MIND_S: Final = 1.0  # until a member that ended by itself has a successor

@@ -34,11 +34,13 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from jepsen_like.client import Process
-from jepsen_like.committing import commit, committed
-from jepsen_like.plan import GroupShape, WorkloadName
-from jepsen_like.workload import append
-from jepsen_like.workload.base import (
+from raftlog.aio import AsyncConsumer
+from raftlog.errors import RaftlogError
+from raftlog.jepsen_like.client import Process
+from raftlog.jepsen_like.committing import commit, committed
+from raftlog.jepsen_like.plan import GroupShape, WorkloadName
+from raftlog.jepsen_like.workload import append
+from raftlog.jepsen_like.workload.base import (
     PATIENCE_S,
     Client,
     WorkloadContext,
@@ -46,8 +48,6 @@ from jepsen_like.workload.base import (
     group_consumer_of,
     run_all,
 )
-from raftlog.aio import AsyncConsumer
-from raftlog.errors import RaftlogError
 from raftlog.types import Offset, TopicPartition
 
 COMMITTERS: Final = 2  # of each group; they share its partitions

@@ -12,15 +12,15 @@ import math
 from random import Random
 from typing import Final
 
-from jepsen_like.client import GROUP_BYTES_MAX, RECORD_BYTES, Group, Process
-from jepsen_like.plan import ProducerShape
-from jepsen_like.workload.base import (
+from raftlog.aio import AsyncProducer
+from raftlog.jepsen_like.client import GROUP_BYTES_MAX, RECORD_BYTES, Group, Process
+from raftlog.jepsen_like.plan import ProducerShape
+from raftlog.jepsen_like.workload.base import (
     CLOSE_TIMEOUT_S,
     METADATA_MAX_AGE_MS,
     PATIENCE_S,
     WorkloadContext,
 )
-from raftlog.aio import AsyncProducer
 
 ONE_BY_ONE: Final = 0.2  # the share of groups that go out record by record
 ONE_BY_ONE_MAX: Final = 20  # records of such a group: it costs

@@ -27,10 +27,11 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from jepsen_like.client import Source
-from jepsen_like.plan import WorkloadName
-from jepsen_like.workload import append
-from jepsen_like.workload.base import (
+from raftlog.errors import RaftlogError
+from raftlog.jepsen_like.client import Source
+from raftlog.jepsen_like.plan import WorkloadName
+from raftlog.jepsen_like.workload import append
+from raftlog.jepsen_like.workload.base import (
     PATIENCE_S,
     LoadOnly,
     WorkloadContext,
@@ -38,7 +39,6 @@ from jepsen_like.workload.base import (
     create_topics,
     run_all,
 )
-from raftlog.errors import RaftlogError
 
 SOURCES: Final[tuple[Source, ...]] = ("leader", "replica")
 READERS: Final = 2

@@ -21,9 +21,9 @@ from pyspark.sql.datasource import (
 
 from raftlog import Admin, Consumer, TopicPartition
 from raftlog.record import decode_arrow, encode, seal
+from raftlog.spark_source.bench.values import values_of
+from raftlog.spark_source.schema import arrow_columns, arrow_schema, read_schema
 from raftlog.types import Offset
-from spark_source.bench.values import values_of
-from spark_source.schema import arrow_columns, arrow_schema, read_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from raftlog import Admin, NewTopic, Producer
-from raftlog.testing.bench.figures import Figure
-from raftlog.testing.bench.target import target
-from spark_source import register
-from spark_source.bench import sources
-from spark_source.bench.figures import PlanTime, Rate, WorkerMemory
-from spark_source.bench.session import (
+from raftlog.spark_source import register
+from raftlog.spark_source.bench import sources
+from raftlog.spark_source.bench.figures import PlanTime, Rate, WorkerMemory
+from raftlog.spark_source.bench.session import (
     forget_peaks,
     memory_mib,
     seconds,
@@ -24,7 +22,9 @@ from spark_source.bench.session import (
     task_workers,
     to_nowhere,
 )
-from spark_source.bench.values import values_of
+from raftlog.spark_source.bench.values import values_of
+from raftlog.testing.bench.figures import Figure
+from raftlog.testing.bench.target import target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,9 +121,9 @@ def filled(scene: Scene, records: int) -> Iterator[str]:
 
 def plan(scene: Scene, *, partitions: int) -> PlanTime:
     """How long it takes to plan a topic of so many partitions with a record in each."""
-    from spark_source.batch_reader import BatchReader
-    from spark_source.options import SourceOptions
-    from spark_source.schema import read_schema
+    from raftlog.spark_source.batch_reader import BatchReader
+    from raftlog.spark_source.options import SourceOptions
+    from raftlog.spark_source.schema import read_schema
 
     with new_topic(scene, partitions, _UNSYNCED) as topic:
         with Producer(scene.bootstrap) as producer:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cli.main import run
+from raftlog.cli.main import run
 from raftlog.testing import Cluster, cluster
 
 

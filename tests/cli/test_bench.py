@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli.bench import bench
+from raftlog.cli.bench import bench
 
 
 @pytest.mark.integration

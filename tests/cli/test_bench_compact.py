@@ -6,7 +6,7 @@ import json
 
 from click.testing import CliRunner
 
-from cli.bench import bench
+from raftlog.cli.bench import bench
 
 
 def test_a_figure_comes_out() -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from cli.bench import bench
+from raftlog.cli.bench import bench
 from raftlog.testing.bench import groups
 
 

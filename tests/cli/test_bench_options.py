@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from cli.bench_options import common, records, rounds, size
+from raftlog.cli.bench_options import common, records, rounds, size
 
 
 @click.command()

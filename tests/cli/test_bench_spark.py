@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli.bench import bench
-from spark_source.bench import suite
-from spark_source.bench.figures import PlanTime, Rate
+from raftlog.cli.bench import bench
+from raftlog.spark_source.bench import suite
+from raftlog.spark_source.bench.figures import PlanTime, Rate
 
 
 @pytest.fixture

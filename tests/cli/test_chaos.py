@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from cli.chaos_output import STATUSES
-from jepsen_like import runner
-from jepsen_like.checker import selftest, synthetic
-from jepsen_like.checker import verdict as checker
-from jepsen_like.checker.verdict import Anomaly, Valid, Verdict
-from jepsen_like.control import sandbox
-from jepsen_like.drawing import RunOptions, draw_plan
-from jepsen_like.history import Recorder
-from jepsen_like.runner import ChaosError, Outcome, Progress
+from raftlog.cli.chaos_output import STATUSES
+from raftlog.jepsen_like import runner
+from raftlog.jepsen_like.checker import selftest, synthetic
+from raftlog.jepsen_like.checker import verdict as checker
+from raftlog.jepsen_like.checker.verdict import Anomaly, Valid, Verdict
+from raftlog.jepsen_like.control import sandbox
+from raftlog.jepsen_like.drawing import RunOptions, draw_plan
+from raftlog.jepsen_like.history import Recorder
+from raftlog.jepsen_like.runner import ChaosError, Outcome, Progress
 from tests.cli.conftest import Raftlog
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jepsen_like import campaign as module
-from jepsen_like.campaign import CampaignOptions, Mix, Row
+from raftlog.jepsen_like import campaign as module
+from raftlog.jepsen_like.campaign import CampaignOptions, Mix, Row
 from tests.cli.conftest import Raftlog
 
 MIX = Mix(name="kill", nemeses=("kill",))

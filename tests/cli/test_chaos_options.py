@@ -9,9 +9,9 @@ from typing import Any
 import click
 import pytest
 
-from cli import chaos_options
-from jepsen_like.control import sandbox
-from jepsen_like.drawing import RunOptions
+from raftlog.cli import chaos_options
+from raftlog.jepsen_like.control import sandbox
+from raftlog.jepsen_like.drawing import RunOptions
 
 
 def checked(**changed: Any) -> RunOptions:

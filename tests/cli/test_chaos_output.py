@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 import pytest
 
-from cli import chaos_output
-from cli.chaos_output import NothingKnownError, Rate
-from jepsen_like.runner import Progress
+from raftlog.cli import chaos_output
+from raftlog.cli.chaos_output import NothingKnownError, Rate
 from raftlog.errors import UnknownTopicError
+from raftlog.jepsen_like.runner import Progress
 
 
 def test_the_rate_is_that_of_the_last_seconds() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cli import cluster_file
-from cli.cluster_file import choose_addresses, recorded_addresses
+from raftlog.cli import cluster_file
+from raftlog.cli.cluster_file import choose_addresses, recorded_addresses
 from raftlog.config import Address
 from raftlog.errors import DataDirectoryError, RefusedError
 from raftlog.testing.cluster import local_cluster

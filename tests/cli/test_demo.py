@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.ledger import Ledger, Verdict
+from raftlog.cli.ledger import Ledger, Verdict
 from raftlog.testing import Cluster
 from tests.cli.conftest import Raftlog
 

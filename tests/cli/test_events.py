@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from cli.events import page_views
+from raftlog.cli.events import page_views
 
 
 def test_a_seed_gives_the_same_events() -> None:

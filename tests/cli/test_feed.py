@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from cli.feed import Pacer
+from raftlog.cli.feed import Pacer
 
 LINES = [b"x"] * 100
 

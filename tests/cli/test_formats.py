@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from cli.formats import (
+from raftlog.cli.formats import (
     bytes_from_json,
     bytes_to_json,
     compile_format,
     format_json,
     format_values,
 )
-from cli.lines import parse_json_line
+from raftlog.cli.lines import parse_json_line
 from raftlog.types import ConsumerRecord
 
 RECORD = ConsumerRecord(

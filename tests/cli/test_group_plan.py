@@ -7,7 +7,8 @@ from typing import cast
 import click
 import pytest
 
-from cli.group_plan import (
+from raftlog import Admin
+from raftlog.cli.group_plan import (
     Selection,
     check_in_range,
     choose,
@@ -16,8 +17,7 @@ from cli.group_plan import (
     places,
     shifted,
 )
-from cli.offsets import EARLIEST, LATEST, Bound, Extent, From
-from raftlog import Admin
+from raftlog.cli.offsets import EARLIEST, LATEST, Bound, Extent, From
 from raftlog.errors import (
     InvalidRequestError,
     OffsetOutOfRangeError,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from cli.group_rows import (
+from raftlog.cli.group_rows import (
     MEMBER_COLUMNS,
     PARTITION_COLUMNS,
     as_json,

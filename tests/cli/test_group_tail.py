@@ -11,9 +11,9 @@ from typing import cast
 
 import pytest
 
-from cli import group_tail, output
-from cli.formats import format_values
 from raftlog import Consumer, Producer
+from raftlog.cli import group_tail, output
+from raftlog.cli.formats import format_values
 from raftlog.errors import BrokerUnavailableError
 from raftlog.testing.probes import wait_until
 from raftlog.types import ConsumerRecord, TopicPartition

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cli import health
+from raftlog.cli import health
 from raftlog.client.descriptions import (
     BrokerDescription,
     ClusterDescription,

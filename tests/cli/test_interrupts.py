@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cli.interrupts import TOLD_BY, HeldInterrupt, Terminated, raise_when_told, status_of
+from raftlog.cli.interrupts import TOLD_BY, HeldInterrupt, Terminated, raise_when_told, status_of
 
 
 @pytest.fixture(autouse=True)

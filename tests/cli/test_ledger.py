@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli.ledger import Ledger, Verdict
+from raftlog.cli.ledger import Ledger, Verdict
 
 SENT = [b"a", b"b", b"", b"a"]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.lines import InputRecord, parse_json_line, read_lines, split_keys
+from raftlog.cli.lines import InputRecord, parse_json_line, read_lines, split_keys
 
 
 class Dribble:

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from cli import load as module
-from cli.load import Load
+from raftlog.cli import load as module
+from raftlog.cli.load import Load
 from raftlog.errors import RaftlogError
 from raftlog.types import OffsetRange
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import click
 import pytest
 
-from cli import main
+from raftlog.cli import main
 from raftlog.errors import UnknownTopicError
 from tests.cli.conftest import Raftlog
 
@@ -29,7 +29,7 @@ def test_help_lists_every_command_with_its_line(raftlog: Raftlog) -> None:
 def test_help_loads_neither_numpy_nor_rich_nor_any_command() -> None:
     code = (
         "import sys; from cli.main import run; run(['--help']); "
-        "heavy = {'numpy', 'msgspec', 'rich', 'asyncio', 'cli.tail', 'cli.topic'}; "
+        "heavy = {'numpy', 'msgspec', 'rich', 'asyncio', 'raftlog.cli.tail', 'raftlog.cli.topic'}; "
         "sys.exit(' '.join(heavy & set(sys.modules)) or 0)"
     )
     path = os.pathsep.join(filter(None, sys.path))

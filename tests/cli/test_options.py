@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from cli.options import key_and_value, partition_and_offset, topic_partition
+from raftlog.cli.options import key_and_value, partition_and_offset, topic_partition
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cli.outages import Outages
+from raftlog.cli.outages import Outages
 from raftlog.errors import BrokerUnavailableError
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cli import output
+from raftlog.cli import output
 
 
 def test_json_is_one_line_of_readable_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from cli import reading
-from cli.formats import format_values
-from cli.reading import Span
+from raftlog.cli import reading
+from raftlog.cli.formats import format_values
+from raftlog.cli.reading import Span
 from raftlog.errors import BrokerUnavailableError
 from raftlog.types import ConsumerRecord, TopicPartition
 

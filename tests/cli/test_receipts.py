@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cli.receipts import FUTURES_MAX, Receipts
+from raftlog.cli.receipts import FUTURES_MAX, Receipts
 from raftlog.errors import RecordTooLargeError
 from raftlog.types import OffsetRange, RecordMetadata
 

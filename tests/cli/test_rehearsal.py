@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from cli.ledger import Verdict
-from cli.outages import Outage
-from cli.rehearsal import Result
-from cli.replicas import Comparison, Copy
+from raftlog.cli.ledger import Verdict
+from raftlog.cli.outages import Outage
+from raftlog.cli.rehearsal import Result
+from raftlog.cli.replicas import Comparison, Copy
 
 GOOD = Result(
     verdict=Verdict(10, 10, 0, 0, in_order=True, identical=True, sha256="ab"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import raftlog
-from cli.replicas import Comparison, compare
+from raftlog.cli.replicas import Comparison, compare
 from raftlog.disk import OsDisk
 
 RECORDS = 50

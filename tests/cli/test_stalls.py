@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cli import stalls
-from cli.stalls import AGAIN_SECONDS, STALL_SECONDS, Stall
+from raftlog.cli import stalls
+from raftlog.cli.stalls import AGAIN_SECONDS, STALL_SECONDS, Stall
 from raftlog.testing import Cluster
 from tests.cli.conftest import Raftlog
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from cli.cluster_file import choose_addresses, recorded_addresses
-from cli.supervisor import Supervisor, request_start
+from raftlog.cli.cluster_file import choose_addresses, recorded_addresses
+from raftlog.cli.supervisor import Supervisor, request_start
 from raftlog.errors import BrokerUnavailableError, DataDirectoryError, RefusedError
 from raftlog.testing import wait_until
 from raftlog.testing.probes import answers, members

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jepsen_like.control import sandbox
+from raftlog.jepsen_like.control import sandbox
 
 RUN_SECONDS_MAX = 240
 # Kinds, and other words of the command line. Together they take about two minutes.

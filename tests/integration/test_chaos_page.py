@@ -15,10 +15,10 @@ from xml.etree.ElementTree import parse
 import msgspec
 import pytest
 
-from jepsen_like.checker.judge import judge_file
-from jepsen_like.checker.verdict import KINDS
-from jepsen_like.history import AnyEntry
-from jepsen_like.nemesis import registry
+from raftlog.jepsen_like.checker.judge import judge_file
+from raftlog.jepsen_like.checker.verdict import KINDS
+from raftlog.jepsen_like.history import AnyEntry
+from raftlog.jepsen_like.nemesis import registry
 from raftlog.testing import cluster
 from raftlog.testing.cluster import wait_until
 

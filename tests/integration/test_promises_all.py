@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jepsen_like.control.disks import LoopDisk, why_not
 from raftlog import TopicPartition
+from raftlog.jepsen_like.control.disks import LoopDisk, why_not
 from raftlog.testing import Cluster, cluster
 from raftlog.testing.cluster import local_cluster
 from tests.integration.load import (

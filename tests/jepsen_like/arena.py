@@ -10,10 +10,10 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from jepsen_like import values
-from jepsen_like.checker.judge import judge
-from jepsen_like.final import dump_replicas, final_reads
-from jepsen_like.history import (
+from raftlog.jepsen_like import values
+from raftlog.jepsen_like.checker.judge import judge
+from raftlog.jepsen_like.final import dump_replicas, final_reads
+from raftlog.jepsen_like.history import (
     Admin,
     AnyEntry,
     Append,
@@ -28,9 +28,16 @@ from jepsen_like.history import (
     Start,
     read,
 )
-from jepsen_like.members import Members
-from jepsen_like.plan import ConsumerShape, ProducerShape, RunPlan, Shape, TopicShape, WorkloadShape
-from jepsen_like.workload.base import (
+from raftlog.jepsen_like.members import Members
+from raftlog.jepsen_like.plan import (
+    ConsumerShape,
+    ProducerShape,
+    RunPlan,
+    Shape,
+    TopicShape,
+    WorkloadShape,
+)
+from raftlog.jepsen_like.workload.base import (
     Workload,
     WorkloadContext,
     existing_partitions,

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jepsen_like.cluster import ClusterUnderTest, Needs
-from jepsen_like.host import state_of
-from jepsen_like.plan import Shape, TopicShape
 from raftlog import Admin, NewTopic
+from raftlog.jepsen_like.cluster import ClusterUnderTest, Needs
+from raftlog.jepsen_like.host import state_of
+from raftlog.jepsen_like.plan import Shape, TopicShape
 from raftlog.testing import wait_until
 
 PATIENCE_S = 40.0

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.control.namespaces import why_not
-from jepsen_like.control.sandbox import LET_GO
+from raftlog.jepsen_like.control.namespaces import why_not
+from raftlog.jepsen_like.control.sandbox import LET_GO
 
 CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000
 MS_REC, MS_PRIVATE = 0x4000, 1 << 18

@@ -11,13 +11,20 @@ from typing import Any, cast
 
 import pytest
 
-from jepsen_like import values
-from jepsen_like.client import OUTCOMES, Clients, Process, by_partition, describe, outcome_of
-from jepsen_like.history import AnyEntry, Append, Ends, Poll, Recorder, Type, read
 from raftlog import errors
 from raftlog.aio import AsyncConsumer, AsyncProducer
 from raftlog.client.delivery import Delivery, DeliveryFuture, RangesFuture
 from raftlog.errors import RaftlogError
+from raftlog.jepsen_like import values
+from raftlog.jepsen_like.client import (
+    OUTCOMES,
+    Clients,
+    Process,
+    by_partition,
+    describe,
+    outcome_of,
+)
+from raftlog.jepsen_like.history import AnyEntry, Append, Ends, Poll, Recorder, Type, read
 from raftlog.types import ConsumerRecord, TopicPartition
 
 PARTITION = TopicPartition("t", 1)

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.cluster import SETTINGS, ClusterUnderTest, Needs
-from jepsen_like.control import sandbox
-from jepsen_like.nemesis.ledger import Ledger
-from jepsen_like.plan import Shape, TopicShape
 from raftlog import Admin, NewTopic
 from raftlog.config import BrokerConfig
 from raftlog.errors import BrokerUnavailableError
+from raftlog.jepsen_like.cluster import SETTINGS, ClusterUnderTest, Needs
+from raftlog.jepsen_like.control import sandbox
+from raftlog.jepsen_like.nemesis.ledger import Ledger
+from raftlog.jepsen_like.plan import Shape, TopicShape
 from raftlog.testing import wait_until
 from raftlog.testing.probes import answers
 from raftlog.types import TopicPartition
@@ -222,7 +222,7 @@ def test_one_alone_on_the_loopback_device_with_nothing_special(tmp_path: Path) -
 def test_what_cannot_be_made_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from jepsen_like.control import disks
+    from raftlog.jepsen_like.control import disks
 
     closed: list[str] = []
 

@@ -10,11 +10,18 @@ from typing import Any, cast
 
 import pytest
 
-from jepsen_like.committing import MISMATCH, NOTHING, commit, committed, offset_of, outcome_of
-from jepsen_like.history import AnyEntry, Commit, Committed, Recorder, read
 from raftlog import errors
 from raftlog.aio import AsyncConsumer
 from raftlog.errors import RaftlogError
+from raftlog.jepsen_like.committing import (
+    MISMATCH,
+    NOTHING,
+    commit,
+    committed,
+    offset_of,
+    outcome_of,
+)
+from raftlog.jepsen_like.history import AnyEntry, Commit, Committed, Recorder, read
 from raftlog.types import OffsetAndMetadata, TopicPartition
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)

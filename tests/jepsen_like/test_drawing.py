@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.drawing import LOSSY, MEMBER_KINDS, RunOptions, draw_plan
-from jepsen_like.nemesis.registry import KINDS
-from jepsen_like.plan import WORKLOADS, WorkloadName
+from raftlog.jepsen_like.drawing import LOSSY, MEMBER_KINDS, RunOptions, draw_plan
+from raftlog.jepsen_like.nemesis.registry import KINDS
+from raftlog.jepsen_like.plan import WORKLOADS, WorkloadName
 
 
 def options(**others: Any) -> RunOptions:

@@ -11,14 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from jepsen_like import external
-from jepsen_like.external import CannotError, ExternalCluster, Script, ScriptError, ScriptNet
-from jepsen_like.nemesis.base import FaultPlan
-from jepsen_like.nemesis.process import ProcessNemesis
-from jepsen_like.plan import Shape, TopicShape
 from raftlog import Admin, NewTopic
 from raftlog.config import Address
 from raftlog.errors import BrokerUnavailableError
+from raftlog.jepsen_like import external
+from raftlog.jepsen_like.external import (
+    CannotError,
+    ExternalCluster,
+    Script,
+    ScriptError,
+    ScriptNet,
+)
+from raftlog.jepsen_like.nemesis.base import FaultPlan
+from raftlog.jepsen_like.nemesis.process import ProcessNemesis
+from raftlog.jepsen_like.plan import Shape, TopicShape
 from raftlog.testing import Cluster, cluster, wait_until
 from raftlog.testing.probes import free_port
 

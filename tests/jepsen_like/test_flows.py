@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
-from jepsen_like.flows import Channel, Connection, cancel, close, unread
-from jepsen_like.toxics import BACKWARD, DIRECTIONS, FORWARD, Latency, Slicer, SlowClose
+from raftlog.jepsen_like.flows import Channel, Connection, cancel, close, unread
+from raftlog.jepsen_like.toxics import BACKWARD, DIRECTIONS, FORWARD, Latency, Slicer, SlowClose
 
 SOON_S = 10.0
 

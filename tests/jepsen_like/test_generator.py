@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jepsen_like import generator
-from jepsen_like.checker.judge import RETENTION_MS_MIN
-from jepsen_like.generator import (
+from raftlog.aio import AsyncConsumer, AsyncProducer
+from raftlog.config.topic import TopicConfig
+from raftlog.jepsen_like import generator
+from raftlog.jepsen_like.checker.judge import RETENTION_MS_MIN
+from raftlog.jepsen_like.generator import (
     FEW_CLIENTS,
     MEMBERS_ALL_MAX,
     RATE_MODES,
@@ -21,11 +23,9 @@ from jepsen_like.generator import (
     draw_shape,
     draw_workload,
 )
-from jepsen_like.member import Settings, Work
-from jepsen_like.plan import WORKLOADS, WorkloadName
-from jepsen_like.values import PADDING_MAX
-from raftlog.aio import AsyncConsumer, AsyncProducer
-from raftlog.config.topic import TopicConfig
+from raftlog.jepsen_like.member import Settings, Work
+from raftlog.jepsen_like.plan import WORKLOADS, WorkloadName
+from raftlog.jepsen_like.values import PADDING_MAX
 
 SEEDS = st.integers(0, 2**32)
 MODES = st.sampled_from(RATE_MODES)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jepsen_like.history import (
+from raftlog.jepsen_like.history import (
     Admin,
     AnyEntry,
     Append,

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from jepsen_like import host as hosts
-from jepsen_like.host import Exit, Host, how_it_ended, state_of
 from raftlog.config import Address
 from raftlog.errors import BrokerUnavailableError
+from raftlog.jepsen_like import host as hosts
+from raftlog.jepsen_like.host import Exit, Host, how_it_ended, state_of
 from raftlog.testing import BrokerProcess, wait_until
 from raftlog.testing.probes import free_port
 

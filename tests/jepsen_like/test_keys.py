@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jepsen_like import keys, values
-from jepsen_like.history import STRANGE
+from raftlog.jepsen_like import keys, values
+from raftlog.jepsen_like.history import STRANGE
 
 VALUES = st.integers(1, 10**15)
 COUNTS = st.integers(1, 5_000)

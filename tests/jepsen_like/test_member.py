@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from jepsen_like import member, values
-from jepsen_like.member import Settings, Work
-from jepsen_like.members import SOURCE
 from raftlog import Admin, NewTopic, Producer
+from raftlog.jepsen_like import member, values
+from raftlog.jepsen_like.member import Settings, Work
+from raftlog.jepsen_like.members import SOURCE
 from raftlog.testing import cluster
 from raftlog.types import ConsumerRecord, TopicPartition
 
@@ -94,7 +94,13 @@ def test_a_process_reads_commits_and_leaves(style: str, tmp_path: Path) -> None:
             future.result(30)
         asked = settings(bootstrap=running.bootstrap, style=style, session_timeout_s=3.0)
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "jepsen_like.member", msgspec.json.encode(asked).decode()],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "raftlog.jepsen_like.member",
+                msgspec.json.encode(asked).decode(),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

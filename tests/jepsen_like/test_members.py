@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from jepsen_like import members as module
-from jepsen_like.history import AnyEntry, Commit, Member, Note, Poll, Recorder, read
-from jepsen_like.members import Members
-from jepsen_like.plan import GroupShape, MemberShape
+from raftlog.jepsen_like import members as module
+from raftlog.jepsen_like.history import AnyEntry, Commit, Member, Note, Poll, Recorder, read
+from raftlog.jepsen_like.members import Members
+from raftlog.jepsen_like.plan import GroupShape, MemberShape
 from raftlog.testing import wait_until
 
 # In place of a consumer: it says what a member would, and ends when it is told to.

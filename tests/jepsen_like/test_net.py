@@ -14,10 +14,10 @@ from functools import partial
 
 import pytest
 
-from jepsen_like.control.namespaces import CONTROL, Namespaces
-from jepsen_like.net import NamespaceNet, NoNet, RelayNet
-from jepsen_like.relays import BACKWARD, FORWARD, RelayLinks
 from raftlog.config.address import Address
+from raftlog.jepsen_like.control.namespaces import CONTROL, Namespaces
+from raftlog.jepsen_like.net import NamespaceNet, NoNet, RelayNet
+from raftlog.jepsen_like.relays import BACKWARD, FORWARD, RelayLinks
 from raftlog.testing.cluster import wait_until
 from raftlog.testing.probes import free_port
 from tests.jepsen_like.places import in_its_own_network

@@ -11,8 +11,9 @@ from functools import partial
 
 import pytest
 
-from jepsen_like.relays import BACKWARD, FORWARD, RelayLinks
-from jepsen_like.toxics import (
+from raftlog.config.address import Address
+from raftlog.jepsen_like.relays import BACKWARD, FORWARD, RelayLinks
+from raftlog.jepsen_like.toxics import (
     Bandwidth,
     Duplicate,
     Garble,
@@ -25,7 +26,6 @@ from jepsen_like.toxics import (
     Stall,
     Toxic,
 )
-from raftlog.config.address import Address
 from raftlog.testing.cluster import wait_until
 from raftlog.testing.probes import free_port
 

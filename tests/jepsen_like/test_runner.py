@@ -8,11 +8,20 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.checker.judge import judge_file
-from jepsen_like.drawing import RunOptions
-from jepsen_like.history import Append, Fault, Phase, Poll, Start, read
-from jepsen_like.nemesis.registry import KINDS, needs_of
-from jepsen_like.runner import HISTORY, SUMMARY, VERDICT, ChaosError, Progress, facts, needs, run
+from raftlog.jepsen_like.checker.judge import judge_file
+from raftlog.jepsen_like.drawing import RunOptions
+from raftlog.jepsen_like.history import Append, Fault, Phase, Poll, Start, read
+from raftlog.jepsen_like.nemesis.registry import KINDS, needs_of
+from raftlog.jepsen_like.runner import (
+    HISTORY,
+    SUMMARY,
+    VERDICT,
+    ChaosError,
+    Progress,
+    facts,
+    needs,
+    run,
+)
 
 
 def options(directory: Path, **others: Any) -> RunOptions:

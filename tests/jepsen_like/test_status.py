@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 
-from jepsen_like import status
-from jepsen_like.status import Answers, Asking, PartitionStatus, lacking, missing, until_nothing
 from raftlog.config import Address
+from raftlog.jepsen_like import status
+from raftlog.jepsen_like.status import (
+    Answers,
+    Asking,
+    PartitionStatus,
+    lacking,
+    missing,
+    until_nothing,
+)
 from raftlog.protocol.cluster import BrokerStatus, DescribeClusterResponse, ReplicaStatus
 from raftlog.protocol.cluster import PartitionStatus as WireStatus
 from raftlog.protocol.metadata import PartitionInfo

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from jepsen_like.checker.judge import judge
-from jepsen_like.history import AnyEntry, Append, Fault, Note, Phase
-from jepsen_like.report.digest import digest
-from jepsen_like.summary import KILLS, summarise
+from raftlog.jepsen_like.checker.judge import judge
+from raftlog.jepsen_like.history import AnyEntry, Append, Fault, Note, Phase
+from raftlog.jepsen_like.report.digest import digest
+from raftlog.jepsen_like.summary import KILLS, summarise
 
 S = 1_000_000_000
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jepsen_like.toxics import (
+from raftlog.jepsen_like.toxics import (
     BACKWARD,
     COPY_BYTES_MAX,
     FORWARD,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jepsen_like import values
-from jepsen_like.history import STRANGE
+from raftlog.jepsen_like import values
+from raftlog.jepsen_like.history import STRANGE
 from tests.jepsen_like.arena import unrun
 
 VALUES = st.integers(1, 10**15)

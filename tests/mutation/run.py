@@ -81,7 +81,7 @@ class Workspace:
         for name in copied:
             if (source / name).is_dir():
                 ignored = shutil.ignore_patterns("__pycache__", "_build")
-                shutil.copytree(source / name, path / name, ignore=ignored)
+                shutil.copytree(source / name, path / name, ignore=ignored, symlinks=True)
             elif (source / name).exists():
                 shutil.copy2(source / name, path / name)
 
@@ -115,10 +115,12 @@ class Workspace:
 
     def imports_its_own(self, module: str) -> bool:
         """Whether Python, started here, imports the copy's module and no other of that name."""
-        dotted = module.removesuffix(".py").replace("/", ".")
+        linked = f"raftlog/{module}"  # cli and its like are imported from there (ADR 1)
+        below = linked if (self.path / linked).exists() else module
+        dotted = below.removesuffix(".py").replace("/", ".")
         code = f"import importlib; print(importlib.import_module({dotted!r}).__file__)"
         found = self._python("-c", code).stdout.strip()
-        return found == str(self.path / module)
+        return os.path.realpath(found) == os.path.realpath(self.path / module)
 
     def _python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {

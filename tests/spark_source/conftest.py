@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import spark_source
-from raftlog import Admin, NewTopic
+from raftlog import Admin, NewTopic, spark_source
 from raftlog.testing import Cluster, cluster
 from tests.spark_source.fixtures import LoadFunction, NewTopicFunction
 

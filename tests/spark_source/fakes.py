@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from raftlog import Admin, OffsetAndTimestamp, TopicListing, TopicPartition
-from spark_source.catalog import Catalog
+from raftlog.spark_source.catalog import Catalog
 
 
 class FakeClock:

@@ -15,11 +15,11 @@ from raftlog.client.delivery import Delivery, DeliveryFuture
 from raftlog.errors import RaftlogError, UnknownTopicError
 from raftlog.record import BatchBody, decode_records, seal
 from raftlog.record.arrow import schema_of
-from spark_source.options import SinkOptions
-from spark_source.recall import COLUMNS
-from spark_source.source import RaftlogDataSource
-from spark_source.stream_writer import StreamWriter
-from spark_source.writer import BatchWriter, TaskReport
+from raftlog.spark_source.options import SinkOptions
+from raftlog.spark_source.recall import COLUMNS
+from raftlog.spark_source.source import RaftlogDataSource
+from raftlog.spark_source.stream_writer import StreamWriter
+from raftlog.spark_source.writer import BatchWriter, TaskReport
 
 Log = dict[TopicPartition, list[ConsumerRecord]]
 

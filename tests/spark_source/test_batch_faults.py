@@ -14,10 +14,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from raftlog import Admin, NewTopic, Producer
+from raftlog.spark_source.batch_reader import BatchReader
+from raftlog.spark_source.options import SourceOptions
+from raftlog.spark_source.source import RaftlogDataSource
 from raftlog.testing import cluster
-from spark_source.batch_reader import BatchReader
-from spark_source.options import SourceOptions
-from spark_source.source import RaftlogDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

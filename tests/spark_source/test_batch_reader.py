@@ -16,12 +16,12 @@ from pyspark.sql.types import StructType
 
 from raftlog import Admin, Producer, TopicPartition
 from raftlog.errors import InvalidRequestError
+from raftlog.spark_source.batch_reader import BatchReader, plan_ranges
+from raftlog.spark_source.options import SourceOptions
+from raftlog.spark_source.planning import DataLossError, LossKind, PartitionRange
+from raftlog.spark_source.schema import read_schema
+from raftlog.spark_source.source import RaftlogDataSource
 from raftlog.testing import Cluster
-from spark_source.batch_reader import BatchReader, plan_ranges
-from spark_source.options import SourceOptions
-from spark_source.planning import DataLossError, LossKind, PartitionRange
-from spark_source.schema import read_schema
-from spark_source.source import RaftlogDataSource
 from tests.spark_source.fakes import FakeAdmin, FakePartition, catalog_of
 from tests.spark_source.fixtures import LoadFunction, NewTopicFunction
 

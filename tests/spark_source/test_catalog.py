@@ -12,10 +12,10 @@ from raftlog.errors import (
     RequestTimedOutError,
     UnknownTopicError,
 )
+from raftlog.spark_source.catalog import Catalog
+from raftlog.spark_source.planning import NO_OFFSET, PartitionNow
 from raftlog.testing import Cluster
 from raftlog.testing.probes import free_port
-from spark_source.catalog import Catalog
-from spark_source.planning import NO_OFFSET, PartitionNow
 from tests.spark_source.fakes import FakeAdmin, FakeClock, FakePartition, catalog_of
 from tests.spark_source.fixtures import NewTopicFunction
 

@@ -9,8 +9,8 @@ import pytest
 from raftlog import Admin, Consumer, Producer
 from raftlog.client.range_reader import RangeReader
 from raftlog.errors import InvalidRequestError
-from spark_source import client_options
-from spark_source.client_options import (
+from raftlog.spark_source import client_options
+from raftlog.spark_source.client_options import (
     CONNECTION_SETTINGS,
     READ_SETTINGS,
     WRITE_SETTINGS,
@@ -19,7 +19,7 @@ from spark_source.client_options import (
     parse_address_list,
     parse_settings,
 )
-from spark_source.option_values import Texts
+from raftlog.spark_source.option_values import Texts
 
 
 def settings(writing: bool = False, **options: str) -> dict[str, Setting]:

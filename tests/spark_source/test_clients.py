@@ -11,9 +11,9 @@ from collections.abc import Generator, Iterator
 import pytest
 
 from raftlog.errors import RequestTimedOutError
-from spark_source import clients
-from spark_source.clients import Connection, Lender, connection_of
-from spark_source.options import SourceOptions
+from raftlog.spark_source import clients
+from raftlog.spark_source.clients import Connection, Lender, connection_of
+from raftlog.spark_source.options import SourceOptions
 
 HERE = Connection("127.0.0.1:1")
 THERE = Connection("127.0.0.1:2")
@@ -107,7 +107,7 @@ def test_a_forked_child_makes_clients_of_its_own(lender: Lender[FakeClient]) -> 
 def test_every_lender_hears_of_a_fork() -> None:
     script = """
         import os
-        from spark_source.clients import Connection, Lender
+        from raftlog.spark_source.clients import Connection, Lender
         class Client:
             def __init__(self, connection): pass
             def close(self): print("closed", flush=True)

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from raftlog import Admin, TopicPartition
 from raftlog.errors import CoordinatorLoadingError, RaftlogError
+from raftlog.spark_source.group_progress import NOTE, PAUSE_S, GroupProgress
+from raftlog.spark_source.offsets import StreamOffset
 from raftlog.types import Offset
-from spark_source.group_progress import NOTE, PAUSE_S, GroupProgress
-from spark_source.offsets import StreamOffset
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

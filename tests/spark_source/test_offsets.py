@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from raftlog import limits
 from raftlog.errors import InvalidRequestError, InvalidTopicError
-from raftlog.types import TopicPartition, check_topic_name
-from spark_source.offsets import (
+from raftlog.spark_source.offsets import (
     EARLIEST,
     LATEST,
     RESERVED_KEY,
@@ -26,6 +25,7 @@ from spark_source.offsets import (
     parse_partitions,
     parse_times,
 )
+from raftlog.types import TopicPartition, check_topic_name
 
 TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,12}", fullmatch=True).filter(
     lambda name: name not in {".", ".."}

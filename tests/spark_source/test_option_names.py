@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raftlog.errors import InvalidRequestError
-from spark_source.option_names import SINK_OPTIONS, SOURCE_OPTIONS, check_names, notices
-from spark_source.option_values import Texts
+from raftlog.spark_source.option_names import SINK_OPTIONS, SOURCE_OPTIONS, check_names, notices
+from raftlog.spark_source.option_values import Texts
 
 MODES = [(False, False), (False, True), (True, False), (True, True)]
 

@@ -6,7 +6,7 @@ import pytest
 
 from raftlog import limits
 from raftlog.errors import InvalidRequestError
-from spark_source.option_values import Texts, choice, flag, integer
+from raftlog.spark_source.option_values import Texts, choice, flag, integer
 
 NAME = "maxTriggerDelay"
 

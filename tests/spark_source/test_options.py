@@ -14,10 +14,10 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from raftlog import limits
 from raftlog.errors import InvalidRequestError
 from raftlog.record import Codec
-from spark_source import options as module
-from spark_source.offsets import Offsets, Time, Word
-from spark_source.option_names import SINK_OPTIONS, SOURCE_OPTIONS
-from spark_source.options import Assigned, Pattern, SinkOptions, SourceOptions, Topics
+from raftlog.spark_source import options as module
+from raftlog.spark_source.offsets import Offsets, Time, Word
+from raftlog.spark_source.option_names import SINK_OPTIONS, SOURCE_OPTIONS
+from raftlog.spark_source.options import Assigned, Pattern, SinkOptions, SourceOptions, Topics
 
 ADDRESS = {"bootstrap.servers": "a:1,b:2"}
 

@@ -12,8 +12,7 @@ from pyspark.cloudpickle import dumps
 from pyspark.serializers import CloudPickleSerializer
 
 from raftlog.errors import InvalidRequestError, RaftlogError
-from raftlog.types import Offset, TopicPartition
-from spark_source.planning import (
+from raftlog.spark_source.planning import (
     NO_OFFSET,
     TASKS_MAX,
     DataLossError,
@@ -30,6 +29,7 @@ from spark_source.planning import (
     limit_offsets,
     split,
 )
+from raftlog.types import Offset, TopicPartition
 
 TP = TopicPartition("clicks", 3)
 

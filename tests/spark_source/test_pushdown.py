@@ -25,12 +25,12 @@ from pyspark.sql.datasource import (
 )
 
 from raftlog import Producer, TopicPartition
+from raftlog.spark_source.batch_reader import BatchReader
+from raftlog.spark_source.planning import PartitionRange
+from raftlog.spark_source.pushdown import Pruning, PushdownReader, is_pushing_down, pruning_of
+from raftlog.spark_source.schema import read_schema
+from raftlog.spark_source.source import RaftlogDataSource
 from raftlog.testing import Cluster
-from spark_source.batch_reader import BatchReader
-from spark_source.planning import PartitionRange
-from spark_source.pushdown import Pruning, PushdownReader, is_pushing_down, pruning_of
-from spark_source.schema import read_schema
-from spark_source.source import RaftlogDataSource
 from tests.spark_source.fixtures import LoadFunction, NewTopicFunction
 
 if TYPE_CHECKING:

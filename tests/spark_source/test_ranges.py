@@ -10,9 +10,9 @@ import pytest
 
 from raftlog import Producer
 from raftlog.errors import InvalidRequestError
+from raftlog.spark_source import read_range
+from raftlog.spark_source.ranges import ms_at_or_after
 from raftlog.testing import Cluster
-from spark_source import read_range
-from spark_source.ranges import ms_at_or_after
 from tests.spark_source.fixtures import NewTopicFunction
 
 if TYPE_CHECKING:

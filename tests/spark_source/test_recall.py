@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog import ConsumerRecord
-from spark_source.recall import Multiset, Stored, digests_of
-from spark_source.routing import record_schema
+from raftlog.spark_source.recall import Multiset, Stored, digests_of
+from raftlog.spark_source.routing import record_schema
 from tests.spark_source.sinks import portion_of
 
 Row = dict[str, Any]

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import spark_source
 from pyspark_raftlog import DefaultSource
-from spark_source.batch_reader import BatchReader
-from spark_source.schema import read_schema
-from spark_source.source import RaftlogDataSource
+from raftlog import spark_source
+from raftlog.spark_source.batch_reader import BatchReader
+from raftlog.spark_source.schema import read_schema
+from raftlog.spark_source.source import RaftlogDataSource
 from tests.spark_source.fixtures import LoadFunction, NewTopicFunction
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def test_the_package_imports_neither_arrow_nor_the_client_before_it_has_to() -> 
     loaded = python(
         """
         import sys
-        import spark_source
+        from raftlog import spark_source
         spark_source.register, dir(spark_source)
         heavy = {"pyarrow", "msgpack", "numpy", "raftlog.client", "msgspec"}
         print(sorted(heavy & set(sys.modules)))
@@ -97,7 +97,7 @@ def test_public_names_are_found_and_others_are_not() -> None:
     for name in spark_source.__all__:
         assert getattr(spark_source, name).__name__ == name
     assert dir(spark_source) == sorted(spark_source.__all__)
-    with pytest.raises(AttributeError, match="'spark_source' has no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match=r"'raftlog.spark_source' has no attribute 'nothing'"):
         _ = spark_source.nothing
 
 

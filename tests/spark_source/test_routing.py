@@ -16,8 +16,8 @@ from raftlog import TopicPartition, limits
 from raftlog.errors import InvalidRequestError, UnknownPartitionError, UnknownTopicError
 from raftlog.record.arrow_encoder import encode_arrow
 from raftlog.record.key_hash import partition_of_key
-from spark_source import routing
-from spark_source.routing import (
+from raftlog.spark_source import routing
+from raftlog.spark_source.routing import (
     CHUNK_BYTES,
     HEADER_BYTES,
     PENDING_BYTES_MAX,
@@ -28,7 +28,7 @@ from spark_source.routing import (
     TopicShape,
     chunk_bytes,
 )
-from spark_source.sink_columns import SinkColumns
+from raftlog.spark_source.sink_columns import SinkColumns
 
 Row = dict[str, Any]
 

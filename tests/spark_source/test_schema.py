@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from raftlog.errors import InvalidRequestError, UnsupportedFeatureError
-from spark_source.schema import (
+from raftlog.spark_source.schema import (
     ALL_COLUMNS,
     arrow_columns,
     arrow_schema,

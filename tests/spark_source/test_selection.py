@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from raftlog.errors import InvalidRequestError
-from spark_source.offsets import Bound, Offsets, Time, Times, Word
-from spark_source.option_values import Texts
-from spark_source.selection import (
+from raftlog.spark_source.offsets import Bound, Offsets, Time, Times, Word
+from raftlog.spark_source.option_values import Texts
+from raftlog.spark_source.selection import (
     Assigned,
     Bounds,
     Pattern,

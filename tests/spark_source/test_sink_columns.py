@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 )
 
 from raftlog.errors import InvalidRequestError
-from spark_source.sink_columns import SinkColumns, sink_columns
+from raftlog.spark_source.sink_columns import SinkColumns, sink_columns
 
 HEADERS = StructType().add("key", StringType()).add("value", BinaryType())
 

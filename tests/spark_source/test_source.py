@@ -15,12 +15,12 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from raftlog import Consumer, Producer, TopicPartition
 from raftlog.errors import InvalidRequestError, UnsupportedFeatureError
+from raftlog.spark_source import source
+from raftlog.spark_source.batch_reader import BatchReader
+from raftlog.spark_source.schema import ALL_COLUMNS, read_schema
+from raftlog.spark_source.source import RaftlogDataSource
 from raftlog.testing import Cluster
 from raftlog.testing.probes import free_port
-from spark_source import source
-from spark_source.batch_reader import BatchReader
-from spark_source.schema import ALL_COLUMNS, read_schema
-from spark_source.source import RaftlogDataSource
 from tests.spark_source.fixtures import LoadFunction, NewTopicFunction
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.types import TopicPartition
-from spark_source.offsets import StreamOffset
-from spark_source.planning import DataLossError, LossKind
-from spark_source.stream_planner import (
+from raftlog.spark_source.offsets import StreamOffset
+from raftlog.spark_source.planning import DataLossError, LossKind
+from raftlog.spark_source.stream_planner import (
     LOSSES_NAMED_MAX,
     UNLIMITED,
     Rate,
@@ -21,6 +20,7 @@ from spark_source.stream_planner import (
     View,
     error_of,
 )
+from raftlog.types import TopicPartition
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 U0 = TopicPartition("u", 0)

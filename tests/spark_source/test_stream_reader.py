@@ -19,15 +19,15 @@ from pyspark.sql.streaming.datasource import (
 
 from raftlog import Admin, Consumer, NewTopic, Producer, TopicPartition
 from raftlog.errors import InvalidRequestError, UnknownGroupError, UnknownTopicError
+from raftlog.spark_source import stream_reader
+from raftlog.spark_source.catalog import Catalog
+from raftlog.spark_source.options import Selection, SourceOptions
+from raftlog.spark_source.planning import DataLossError, LossKind, PartitionRange
+from raftlog.spark_source.schema import read_schema
+from raftlog.spark_source.stream_planner import View
+from raftlog.spark_source.stream_reader import StreamReader
 from raftlog.testing import Cluster
 from raftlog.types import Offset
-from spark_source import stream_reader
-from spark_source.catalog import Catalog
-from spark_source.options import Selection, SourceOptions
-from spark_source.planning import DataLossError, LossKind, PartitionRange
-from spark_source.schema import read_schema
-from spark_source.stream_planner import View
-from spark_source.stream_reader import StreamReader
 
 pytestmark = pytest.mark.spark  # for the brokers, which the tests on Spark share
 
@@ -455,7 +455,8 @@ def test_a_group_that_refuses_does_not_stop_the_stream(
         with caplog.at_level(logging.WARNING):
             run = Run(reader_of(brokers.bootstrap, subscribe=topic, **options))
             assert spans(run.batch()) == [(0, 0, 1)]
-    (warning,) = [each for each in caplog.records if each.name == "spark_source.group_progress"]
+    name = "raftlog.spark_source.group_progress"
+    (warning,) = [each for each in caplog.records if each.name == name]
     assert group in warning.getMessage()
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from raftlog import Admin, PartitionDescription, TopicDescription, TopicListing, TopicPartition
 from raftlog.errors import InvalidRequestError, UnknownTopicError
+from raftlog.spark_source.catalog import Catalog
+from raftlog.spark_source.options import Assigned, Pattern, Selection, SourceOptions, Topics
+from raftlog.spark_source.planning import DataLossError
+from raftlog.spark_source.stream_planner import View
+from raftlog.spark_source.stream_view import look, record_sizes, selects, starting_offset
 from raftlog.types import Offset
-from spark_source.catalog import Catalog
-from spark_source.options import Assigned, Pattern, Selection, SourceOptions, Topics
-from spark_source.planning import DataLossError
-from spark_source.stream_planner import View
-from spark_source.stream_view import look, record_sizes, selects, starting_offset
 
 T0, T1, T2, U0 = (TopicPartition(*each) for each in (("t", 0), ("t", 1), ("t", 2), ("u", 0)))
 

@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql.types import BinaryType, StructType
 
 from raftlog.errors import InvalidRequestError, ProducerFencedError, UnsupportedFeatureError
+from raftlog.spark_source import stream_writer
+from raftlog.spark_source.options import SinkOptions
+from raftlog.spark_source.stream_writer import StreamWriter, producer_of
+from raftlog.spark_source.writer import TaskReport, plan_write, write_rows
 from raftlog.testing import Cluster
-from spark_source import stream_writer
-from spark_source.options import SinkOptions
-from spark_source.stream_writer import StreamWriter, producer_of
-from spark_source.writer import TaskReport, plan_write, write_rows
 from tests.spark_source.fixtures import NewTopicFunction
 from tests.spark_source.sinks import FailingSink, stored_values
 

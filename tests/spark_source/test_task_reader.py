@@ -20,13 +20,13 @@ from raftlog.errors import (
     RequestTimedOutError,
     UnknownTopicError,
 )
-from spark_source import clients
-from spark_source.catalog import Catalog
-from spark_source.clients import Connection, Lender
-from spark_source.options import SourceOptions
-from spark_source.planning import DataLossError, LossKind, PartitionRange
-from spark_source.schema import arrow_schema, read_schema
-from spark_source.task_reader import ReadSettings, read_partition, settings_of
+from raftlog.spark_source import clients
+from raftlog.spark_source.catalog import Catalog
+from raftlog.spark_source.clients import Connection, Lender
+from raftlog.spark_source.options import SourceOptions
+from raftlog.spark_source.planning import DataLossError, LossKind, PartitionRange
+from raftlog.spark_source.schema import arrow_schema, read_schema
+from raftlog.spark_source.task_reader import ReadSettings, read_partition, settings_of
 from tests.spark_source.fakes import FakeAdmin, FakePartition, catalog_of
 
 WANTED = PartitionRange("t", "t-id", 0, 0, 10)

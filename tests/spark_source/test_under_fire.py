@@ -17,10 +17,10 @@ from pyspark.sql.datasource import DataSourceWriter
 from pyspark.sql.types import StructType
 
 from raftlog import Admin, NewTopic
+from raftlog.spark_source.options import SinkOptions
+from raftlog.spark_source.source import RaftlogDataSource
+from raftlog.spark_source.writer import BatchWriter, TaskReport
 from raftlog.testing import Cluster, cluster, wait_until
-from spark_source.options import SinkOptions
-from spark_source.source import RaftlogDataSource
-from spark_source.writer import BatchWriter, TaskReport
 from tests.spark_source.sinks import stored_records
 
 if TYPE_CHECKING:

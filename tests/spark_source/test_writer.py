@@ -30,11 +30,10 @@ from raftlog.errors import (
 )
 from raftlog.record import Codec
 from raftlog.record.key_hash import partition_of_key
-from raftlog.testing import Cluster
-from spark_source import writer
-from spark_source.options import SinkOptions
-from spark_source.sink_columns import SinkColumns
-from spark_source.writer import (
+from raftlog.spark_source import writer
+from raftlog.spark_source.options import SinkOptions
+from raftlog.spark_source.sink_columns import SinkColumns
+from raftlog.spark_source.writer import (
     Attempt,
     BatchWriter,
     StoredRecordsGoneError,
@@ -45,6 +44,7 @@ from spark_source.writer import (
     plan_write,
     write_rows,
 )
+from raftlog.testing import Cluster
 from tests.spark_source.fixtures import NewTopicFunction
 from tests.spark_source.sinks import (
     BrokenError,

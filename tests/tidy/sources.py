@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("raftlog", "cli", "spark_source", "pyspark_raftlog", "jepsen_like")
+TOP_LEVEL = ("raftlog/", "pyspark_raftlog/", "tests/", "docs/")  # the others are in raftlog (ADR 1)
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Source:
     @property
     def module(self) -> str:
         """The dotted name, such as ``raftlog.record.batch``; a package's is the package's own."""
-        parts = self.path.removesuffix(".py").split("/")
+        path = self.path if self.path.startswith(TOP_LEVEL) else f"raftlog/{self.path}"
+        parts = path.removesuffix(".py").split("/")
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
     @property

@@ -7,8 +7,8 @@ import re
 import click
 import pytest
 
-from cli.main import COMMANDS, root
 from docs import generate
+from raftlog.cli.main import COMMANDS, root
 from tests.tidy import sources
 from tests.tidy.sources import ROOT
 

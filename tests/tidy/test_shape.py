@@ -106,7 +106,7 @@ def dotted_strings(source: Source) -> set[str]:
 
 
 def test_no_module_is_dead() -> None:
-    alive = {"cli.main"}  # the console script
+    alive = {"raftlog.cli.main"}  # the console script
     for source in sources.packages():
         alive |= {name for name in source.imported_modules if name != source.module}
         alive |= dotted_strings(source)

@@ -10,15 +10,15 @@ import pytest
 
 from raftlog.client.range_reader import RangeReader
 from raftlog.client.resumable import ResumableProducer
-from spark_source.client_options import (
+from raftlog.spark_source.client_options import (
     ADDRESS_NAMES,
     CONNECTION_SETTINGS,
     READ_SETTINGS,
     WRITE_SETTINGS,
     dotted,
 )
-from spark_source.option_names import SINK_OPTIONS, SOURCE_OPTIONS
-from spark_source.options import SinkOptions, SourceOptions
+from raftlog.spark_source.option_names import SINK_OPTIONS, SOURCE_OPTIONS
+from raftlog.spark_source.options import SinkOptions, SourceOptions
 from tests.tidy.sources import ROOT
 
 PAGE = (ROOT / "docs/reference/spark-options.md").read_text(encoding="utf-8")

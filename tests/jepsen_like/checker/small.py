@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
-from jepsen_like.checker.judge import DEFAULT, Limits, judge
-from jepsen_like.checker.verdict import Verdict
-from jepsen_like.history import (
+from raftlog.jepsen_like.checker.judge import DEFAULT, Limits, judge
+from raftlog.jepsen_like.checker.verdict import Verdict
+from raftlog.jepsen_like.history import (
     Admin,
     AnyEntry,
     Append,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jepsen_like.checker.judge import LOSSES
+from raftlog.jepsen_like.checker.judge import LOSSES
 from tests.jepsen_like.checker.small import Small, good
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from jepsen_like import keys
-from jepsen_like.checker.judge import NOT_COMPACTED
-from jepsen_like.history import Seen
+from raftlog.jepsen_like import keys
+from raftlog.jepsen_like.checker.judge import NOT_COMPACTED
+from raftlog.jepsen_like.history import Seen
 from tests.jepsen_like.checker.small import Small
 
 KEYS = 4

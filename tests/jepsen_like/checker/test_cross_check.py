@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
-from jepsen_like.checker.judge import judge
-from jepsen_like.history import (
+from raftlog.jepsen_like.checker.judge import judge
+from raftlog.jepsen_like.history import (
     AnyEntry,
     Append,
     Delete,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jepsen_like.checker.gather import FAIL, INFO, NEVER, OK, Gatherer
-from jepsen_like.history import Append, Ends, Fault, Poll, Start
+from raftlog.jepsen_like.checker.gather import FAIL, INFO, NEVER, OK, Gatherer
+from raftlog.jepsen_like.history import Append, Ends, Fault, Poll, Start
 from tests.jepsen_like.checker.small import SECOND, P, Small, good
 
 

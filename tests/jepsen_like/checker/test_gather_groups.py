@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jepsen_like.checker.gather import Gatherer
-from jepsen_like.checker.gather_groups import NEVER, Share
+from raftlog.jepsen_like.checker.gather import Gatherer
+from raftlog.jepsen_like.checker.gather_groups import NEVER, Share
 from tests.jepsen_like.checker.small import P, Small, good
 
 

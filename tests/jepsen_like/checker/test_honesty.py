@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jepsen_like.history import Phase, Read
+from raftlog.jepsen_like.history import Phase, Read
 from tests.jepsen_like.checker.small import Small, good
 
 

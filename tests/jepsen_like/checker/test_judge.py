@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jepsen_like.checker.judge import Limits, judge, judge_file
-from jepsen_like.checker.synthetic import Size, history
-from jepsen_like.checker.verdict import KINDS
-from jepsen_like.history import AnyEntry, Recorder
+from raftlog.jepsen_like.checker.judge import Limits, judge, judge_file
+from raftlog.jepsen_like.checker.synthetic import Size, history
+from raftlog.jepsen_like.checker.verdict import KINDS
+from raftlog.jepsen_like.history import AnyEntry, Recorder
 from tests.jepsen_like.checker.small import SECOND, Small, good
 
 
@@ -110,7 +110,7 @@ def test_a_cluster_that_does_not_come_to_rest(phase: str) -> None:
 MILLION = """
 import json, resource, sys, time
 from pathlib import Path
-from jepsen_like.checker.judge import judge_file
+from raftlog.jepsen_like.checker.judge import judge_file
 begun = time.process_time()
 verdict = judge_file(Path(sys.argv[1]))
 rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from jepsen_like.checker.gather import FAIL, INFO, NEVER, OK, Change, FaultSpan
-from jepsen_like.checker.lifetimes import UNCLEAR, Lifetimes
+from raftlog.jepsen_like.checker.gather import FAIL, INFO, NEVER, OK, Change, FaultSpan
+from raftlog.jepsen_like.checker.lifetimes import UNCLEAR, Lifetimes
 
 
 def change(what: str, invoked: int, completed: int, outcome: int = OK) -> Change:

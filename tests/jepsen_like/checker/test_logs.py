@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jepsen_like.history import Read
+from raftlog.jepsen_like.history import Read
 from tests.jepsen_like.checker.small import P, good
 
 

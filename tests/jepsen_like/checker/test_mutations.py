@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from jepsen_like.checker.mutations import MUTATIONS, UNKNOWN, Mutation
-from jepsen_like.checker.synthetic import history
-from jepsen_like.checker.tape import Tape
-from jepsen_like.checker.verdict import KINDS
+from raftlog.jepsen_like.checker.mutations import MUTATIONS, UNKNOWN, Mutation
+from raftlog.jepsen_like.checker.synthetic import history
+from raftlog.jepsen_like.checker.tape import Tape
+from raftlog.jepsen_like.checker.verdict import KINDS
 
 GOOD = tuple(history(7))
 

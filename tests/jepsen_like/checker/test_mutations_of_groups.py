@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from jepsen_like.checker.mutations import MUTATIONS, Mutation
-from jepsen_like.checker.synthetic import history
-from jepsen_like.checker.tape import Tape
-from jepsen_like.history import AnyEntry, Dump, Read
+from raftlog.jepsen_like.checker.mutations import MUTATIONS, Mutation
+from raftlog.jepsen_like.checker.synthetic import history
+from raftlog.jepsen_like.checker.tape import Tape
+from raftlog.jepsen_like.history import AnyEntry, Dump, Read
 
 GOOD = tuple(history(11))
 MINE = [m for m in MUTATIONS if m.kind.startswith(("GROUP-", "COMPACT-"))]

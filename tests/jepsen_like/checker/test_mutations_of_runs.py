@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from jepsen_like.checker import mutations_of_runs as runs
-from jepsen_like.checker.judge import judge
-from jepsen_like.checker.synthetic import history
-from jepsen_like.checker.tape import Tape
+from raftlog.jepsen_like.checker import mutations_of_runs as runs
+from raftlog.jepsen_like.checker.judge import judge
+from raftlog.jepsen_like.checker.synthetic import history
+from raftlog.jepsen_like.checker.tape import Tape
 
 GOOD = tuple(history(8))
 

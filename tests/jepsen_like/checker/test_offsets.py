@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jepsen_like.checker.gather_groups import GroupsGatherer, Share
-from jepsen_like.checker.offsets import Commits, Fetched
-from jepsen_like.history import Commit, Committed
+from raftlog.jepsen_like.checker.gather_groups import GroupsGatherer, Share
+from raftlog.jepsen_like.checker.offsets import Commits, Fetched
+from raftlog.jepsen_like.history import Commit, Committed
 from tests.jepsen_like.checker.small import Small, good
 
 

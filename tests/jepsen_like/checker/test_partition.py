@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from jepsen_like.checker.gather import Gatherer
-from jepsen_like.checker.lifetimes import Lifetimes
-from jepsen_like.checker.partition import Log, Partition, Polls
-from jepsen_like.checker.runs import Runs, Table
-from jepsen_like.history import Seen
+from raftlog.jepsen_like.checker.gather import Gatherer
+from raftlog.jepsen_like.checker.lifetimes import Lifetimes
+from raftlog.jepsen_like.checker.partition import Log, Partition, Polls
+from raftlog.jepsen_like.checker.runs import Runs, Table
+from raftlog.jepsen_like.history import Seen
 from tests.jepsen_like.checker.small import P, Small, good
 
 

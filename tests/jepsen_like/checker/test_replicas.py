@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jepsen_like.checker.judge import NO_DUMPS
+from raftlog.jepsen_like.checker.judge import NO_DUMPS
 from tests.jepsen_like.checker.small import Small, good
 
 LOG = [(0, 3, 1, 1), (3, 2, 4, 1), (5, 1, 6, 2)]

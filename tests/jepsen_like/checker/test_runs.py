@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from jepsen_like.checker.runs import (
+from raftlog.jepsen_like.checker.runs import (
     FAR,
     NO_RUNS,
     Cover,
@@ -20,7 +20,7 @@ from jepsen_like.checker.runs import (
     overlaps,
     running_max,
 )
-from jepsen_like.history import Seen
+from raftlog.jepsen_like.history import Seen
 
 
 def ints(*values: int) -> Ints:

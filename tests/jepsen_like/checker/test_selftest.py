@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from jepsen_like.checker import appends, honesty, judge, observed, polls, selftest
-from jepsen_like.checker.mutations import MUTATIONS
-from jepsen_like.checker.selftest import NONE, SEEDS, Result
+from raftlog.jepsen_like.checker import appends, honesty, judge, observed, polls, selftest
+from raftlog.jepsen_like.checker.mutations import MUTATIONS
+from raftlog.jepsen_like.checker.selftest import NONE, SEEDS, Result
 
 
 @pytest.mark.parametrize("seed", SEEDS)

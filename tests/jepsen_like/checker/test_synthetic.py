@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from jepsen_like.checker.judge import judge
-from jepsen_like.checker.synthetic import SHORT, SIDE, Size, history
-from jepsen_like.history import AnyEntry, Append, Dump, Poll, Read
+from raftlog.jepsen_like.checker.judge import judge
+from raftlog.jepsen_like.checker.synthetic import SHORT, SIDE, Size, history
+from raftlog.jepsen_like.history import AnyEntry, Append, Dump, Poll, Read
 
 
 @pytest.mark.parametrize("seed", range(50, 60))

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from jepsen_like import keys
-from jepsen_like.checker.synthetic_compaction import CLEAN, KEYS, TOMBSTONES_KEPT, Compacted
-from jepsen_like.history import Append
+from raftlog.jepsen_like import keys
+from raftlog.jepsen_like.checker.synthetic_compaction import CLEAN, KEYS, TOMBSTONES_KEPT, Compacted
+from raftlog.jepsen_like.history import Append
 
 
 def made(seed: int) -> Compacted:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from jepsen_like.checker.synthetic_groups import (
+from raftlog.jepsen_like.checker.synthetic_groups import (
     APPENDED,
     MEMBERLESS,
     PARTITIONS,
@@ -13,7 +13,7 @@ from jepsen_like.checker.synthetic_groups import (
     TICKS,
     Groups,
 )
-from jepsen_like.history import Commit, Committed, Member, Poll
+from raftlog.jepsen_like.history import Commit, Committed, Member, Poll
 
 
 def made(seed: int = 1) -> Groups:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from jepsen_like.checker.tape import Tape, renumbered, singles
-from jepsen_like.history import Append, Dump, Note, Poll, Read
+from raftlog.jepsen_like.checker.tape import Tape, renumbered, singles
+from raftlog.jepsen_like.history import Append, Dump, Note, Poll, Read
 from tests.jepsen_like.checker.small import P, Small, good
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from jepsen_like.checker.verdict import (
+from raftlog.jepsen_like.checker.verdict import (
     KINDS,
     Anomaly,
     Findings,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jepsen_like.history import Ends
+from raftlog.jepsen_like.history import Ends
 from tests.jepsen_like.checker.small import P, Small, good
 
 

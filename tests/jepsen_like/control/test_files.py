@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from jepsen_like.control import files
-from jepsen_like.control.files import MODES, REGIONS, Mode, Place, Region
+from raftlog.jepsen_like.control import files
+from raftlog.jepsen_like.control.files import MODES, REGIONS, Mode, Place, Region
 from raftlog.storage.segment import LOG_SUFFIX
 from tests.jepsen_like.nemesis.stores import BATCH_BYTES, make_data
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jepsen_like.control import limits
-from jepsen_like.control.limits import Burners, Controller, Group, Hierarchy
+from raftlog.jepsen_like.control import limits
+from raftlog.jepsen_like.control.limits import Burners, Controller, Group, Hierarchy
 from raftlog.testing import wait_until
 
 # Does what each line says, and answers with a line.

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from jepsen_like.control import sandbox
-from jepsen_like.control.disks import LoopDisk, why_not
+from raftlog.jepsen_like.control import sandbox
+from raftlog.jepsen_like.control.disks import LoopDisk, why_not
 from raftlog.testing import wait_until
 
 ENTER = "import sys; from jepsen_like.control import sandbox; sandbox.enter(sys.argv[1:])"
@@ -20,8 +20,8 @@ ENTER = "import sys; from jepsen_like.control import sandbox; sandbox.enter(sys.
 RUN = """
 import signal, subprocess, sys
 from pathlib import Path
-from jepsen_like.control.disks import LoopDisk
-from jepsen_like.control.namespaces import Namespaces
+from raftlog.jepsen_like.control.disks import LoopDisk
+from raftlog.jepsen_like.control.namespaces import Namespaces
 with Namespaces(2) as spaces, LoopDisk(Path(sys.argv[1]), "disk", 16 << 20) as disk:
     command = ["cat", str(disk.mount_point / "a"), "-"]
     (disk.mount_point / "a").touch()

@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jepsen_like.cluster import ClusterUnderTest, Needs
-from jepsen_like.nemesis.base import Expectation
-from jepsen_like.plan import Shape, TopicShape
-from jepsen_like.status import ClusterStatus, PartitionStatus
 from raftlog import Admin, NewTopic
 from raftlog.config.address import Address
 from raftlog.consensus.journal import Journal
 from raftlog.disk import OsDisk
 from raftlog.errors import BrokerUnavailableError, RaftlogError
+from raftlog.jepsen_like.cluster import ClusterUnderTest, Needs
+from raftlog.jepsen_like.nemesis.base import Expectation
+from raftlog.jepsen_like.plan import Shape, TopicShape
+from raftlog.jepsen_like.status import ClusterStatus, PartitionStatus
 from raftlog.storage import Store
 from raftlog.types import TopicPartition
 from tests.integration.load import PATIENCE_S, TOPIC, Load

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from jepsen_like.nemesis.administration import KINDS, SIDE_TOPIC, AdministrationNemesis
-from jepsen_like.nemesis.base import FaultPlan
-from jepsen_like.plan import Shape, TopicShape
 from raftlog import Admin, NewTopic
+from raftlog.jepsen_like.nemesis.administration import KINDS, SIDE_TOPIC, AdministrationNemesis
+from raftlog.jepsen_like.nemesis.base import FaultPlan
+from raftlog.jepsen_like.plan import Shape, TopicShape
 from raftlog.testing import Cluster
 from raftlog.testing.cluster import cluster
 

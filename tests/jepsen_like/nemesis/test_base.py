@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jepsen_like.nemesis.base import FaultPlan, not_injected
+from raftlog.jepsen_like.nemesis.base import FaultPlan, not_injected
 
 
 def test_what_was_not_injected_says_why() -> None:

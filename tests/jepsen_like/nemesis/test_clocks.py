@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.cluster import Needs
-from jepsen_like.control import clocks
-from jepsen_like.control.clocks import FakeClock
-from jepsen_like.nemesis.base import FaultPlan
-from jepsen_like.nemesis.clocks import KINDS, ClocksNemesis, logged_offset_s
+from raftlog.jepsen_like.cluster import Needs
+from raftlog.jepsen_like.control import clocks
+from raftlog.jepsen_like.control.clocks import FakeClock
+from raftlog.jepsen_like.nemesis.base import FaultPlan
+from raftlog.jepsen_like.nemesis.clocks import KINDS, ClocksNemesis, logged_offset_s
 from raftlog.testing import wait_until
 from tests.jepsen_like.nemesis.stores import FakeProcess, loaded, shape_of
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.control import files
-from jepsen_like.control.files import REGIONS
-from jepsen_like.nemesis.base import FaultPlan
-from jepsen_like.nemesis.damage import KINDS, OFTEN, REBUILT, DamageNemesis
+from raftlog.jepsen_like.control import files
+from raftlog.jepsen_like.control.files import REGIONS
+from raftlog.jepsen_like.nemesis.base import FaultPlan
+from raftlog.jepsen_like.nemesis.damage import KINDS, OFTEN, REBUILT, DamageNemesis
 from tests.jepsen_like.nemesis.stores import (
     FakeCluster,
     FakeLedger,

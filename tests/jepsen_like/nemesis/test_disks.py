@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from jepsen_like.nemesis.base import FaultPlan
-from jepsen_like.nemesis.disks import KINDS, DisksNemesis
-from jepsen_like.nemesis.power import NO_DISKS
+from raftlog.jepsen_like.nemesis.base import FaultPlan
+from raftlog.jepsen_like.nemesis.disks import KINDS, DisksNemesis
+from raftlog.jepsen_like.nemesis.power import NO_DISKS
 from raftlog.testing import wait_until
 from tests.integration.load import PATIENCE_S, TOPIC
 from tests.jepsen_like.nemesis.harmed import FakeCluster, FakeDisk, FakeLedger, loaded, shape_of

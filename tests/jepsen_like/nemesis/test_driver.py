@@ -11,12 +11,12 @@ from random import Random
 
 import pytest
 
-from jepsen_like.history import Fault, Note, Recorder, read
-from jepsen_like.nemesis.base import Effect, Expectation, FaultPlan, not_injected
-from jepsen_like.nemesis.driver import Driver
-from jepsen_like.plan import Shape
-from jepsen_like.schedule import Step
 from raftlog.errors import BrokerUnavailableError
+from raftlog.jepsen_like.history import Fault, Note, Recorder, read
+from raftlog.jepsen_like.nemesis.base import Effect, Expectation, FaultPlan, not_injected
+from raftlog.jepsen_like.nemesis.driver import Driver
+from raftlog.jepsen_like.plan import Shape
+from raftlog.jepsen_like.schedule import Step
 
 
 @dataclass

@@ -10,20 +10,20 @@ from random import Random
 
 import pytest
 
-from jepsen_like.cluster import ClusterUnderTest, Needs
-from jepsen_like.nemesis.base import FaultPlan
-from jepsen_like.nemesis.failpoints import (
+from raftlog import Admin, NewTopic
+from raftlog.errors import BrokerUnavailableError
+from raftlog.failpoints import SITES, hits_path
+from raftlog.failpoints.rules import parse
+from raftlog.jepsen_like.cluster import ClusterUnderTest, Needs
+from raftlog.jepsen_like.nemesis.base import FaultPlan
+from raftlog.jepsen_like.nemesis.failpoints import (
     KINDS,
     FailpointsNemesis,
     environment,
     failpoint_file,
 )
-from jepsen_like.nemesis.ledger import Ledger
-from jepsen_like.status import ClusterStatus
-from raftlog import Admin, NewTopic
-from raftlog.errors import BrokerUnavailableError
-from raftlog.failpoints import SITES, hits_path
-from raftlog.failpoints.rules import parse
+from raftlog.jepsen_like.nemesis.ledger import Ledger
+from raftlog.jepsen_like.status import ClusterStatus
 from raftlog.testing.failpoints import FailpointSwitch
 from tests.integration.load import PATIENCE_S, TOPIC, Load
 from tests.jepsen_like.nemesis.harmed import FakeLedger, shape_of

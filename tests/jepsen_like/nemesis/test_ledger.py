@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.nemesis.ledger import Ledger, availability, why_not_lose
-from jepsen_like.plan import Shape, TopicShape
-from jepsen_like.status import ClusterStatus, PartitionStatus
+from raftlog.jepsen_like.nemesis.ledger import Ledger, availability, why_not_lose
+from raftlog.jepsen_like.plan import Shape, TopicShape
+from raftlog.jepsen_like.status import ClusterStatus, PartitionStatus
 from raftlog.types import TopicPartition
 
 

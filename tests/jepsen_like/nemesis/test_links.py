@@ -11,13 +11,13 @@ from random import Random
 
 import pytest
 
-from jepsen_like.nemesis.base import FaultPlan
-from jepsen_like.nemesis.links import DRAWS, KINDS, LinksNemesis
-from jepsen_like.net import Net, NoNet, RelayNet
-from jepsen_like.plan import Shape, TopicShape
-from jepsen_like.relays import RelayLinks
-from jepsen_like.toxics import BACKWARD, Hold
 from raftlog.config.address import Address
+from raftlog.jepsen_like.nemesis.base import FaultPlan
+from raftlog.jepsen_like.nemesis.links import DRAWS, KINDS, LinksNemesis
+from raftlog.jepsen_like.net import Net, NoNet, RelayNet
+from raftlog.jepsen_like.plan import Shape, TopicShape
+from raftlog.jepsen_like.relays import RelayLinks
+from raftlog.jepsen_like.toxics import BACKWARD, Hold
 from raftlog.protocol.frame import FRAME, LENGTH_MIN, MAGIC
 from raftlog.testing.cluster import wait_until
 
@@ -145,7 +145,7 @@ def test_what_a_toxic_does_is_seen(
 def test_where_nothing_passes_nothing_is_harmed(
     nemesis: LinksNemesis, links: RelayLinks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jepsen_like.nemesis.links.EFFECT_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("raftlog.jepsen_like.nemesis.links.EFFECT_TIMEOUT_S", 0.0)
     with contextlib.closing(Traffic(links)):
         for plan in EACH:
             elsewhere = FaultPlan(kind=plan.kind, args={**plan.args, "pairs": [[1, 3], [0, 1]]})
@@ -184,7 +184,7 @@ def test_a_reset_of_what_is_open_is_over_at_once(nemesis: LinksNemesis, links: R
 def test_healing_takes_all_toxics_away_but_no_netsplit(
     nemesis: LinksNemesis, links: RelayLinks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jepsen_like.nemesis.links.EFFECT_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("raftlog.jepsen_like.nemesis.links.EFFECT_TIMEOUT_S", 0.0)
     links.set((2, 3), Hold())
     for plan in EACH:
         nemesis.begin(plan)
@@ -198,7 +198,7 @@ def test_healing_takes_all_toxics_away_but_no_netsplit(
 def test_what_is_drawn_can_be_done(
     nemesis: LinksNemesis, links: RelayLinks, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jepsen_like.nemesis.links.EFFECT_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("raftlog.jepsen_like.nemesis.links.EFFECT_TIMEOUT_S", 0.0)
     random, again = Random(3), Random(3)
     sizes = set()
     for _ in range(100):

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.control import files
-from jepsen_like.nemesis.base import FaultPlan
-from jepsen_like.nemesis.ledger import Ledger
-from jepsen_like.nemesis.losses import KINDS, LossesNemesis
 from raftlog import Admin
 from raftlog.disk import OsDisk
+from raftlog.jepsen_like.control import files
+from raftlog.jepsen_like.nemesis.base import FaultPlan
+from raftlog.jepsen_like.nemesis.ledger import Ledger
+from raftlog.jepsen_like.nemesis.losses import KINDS, LossesNemesis
 from raftlog.storage.checkpoint import CheckpointFile
 from tests.integration.load import TOPIC
 from tests.jepsen_like.nemesis.stores import (

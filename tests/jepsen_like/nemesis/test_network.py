@@ -8,15 +8,15 @@ from random import Random
 
 import pytest
 
-from jepsen_like.control.namespaces import CONTROL, Namespaces
-from jepsen_like.nemesis import grudges
-from jepsen_like.nemesis.base import FaultPlan
-from jepsen_like.nemesis.grudges import CLIENTS, Pair
-from jepsen_like.nemesis.network import KINDS, SWIZZLE, NetworkNemesis
-from jepsen_like.net import Backend, NamespaceNet, Net, NoNet
-from jepsen_like.plan import Shape, TopicShape
-from jepsen_like.relays import RelayLinks
-from jepsen_like.status import ClusterStatus, PartitionStatus
+from raftlog.jepsen_like.control.namespaces import CONTROL, Namespaces
+from raftlog.jepsen_like.nemesis import grudges
+from raftlog.jepsen_like.nemesis.base import FaultPlan
+from raftlog.jepsen_like.nemesis.grudges import CLIENTS, Pair
+from raftlog.jepsen_like.nemesis.network import KINDS, SWIZZLE, NetworkNemesis
+from raftlog.jepsen_like.net import Backend, NamespaceNet, Net, NoNet
+from raftlog.jepsen_like.plan import Shape, TopicShape
+from raftlog.jepsen_like.relays import RelayLinks
+from raftlog.jepsen_like.status import ClusterStatus, PartitionStatus
 from raftlog.types import LeaderEpoch, TopicPartition
 from tests.jepsen_like.places import in_its_own_network
 

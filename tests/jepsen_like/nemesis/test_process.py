@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.cluster import ClusterUnderTest, Needs
-from jepsen_like.nemesis.base import FaultPlan
-from jepsen_like.nemesis.process import KINDS, STORMS, ProcessNemesis
-from jepsen_like.plan import Shape, TopicShape
-from jepsen_like.status import ClusterStatus, PartitionStatus
 from raftlog import Admin, NewTopic
 from raftlog.errors import BrokerUnavailableError
+from raftlog.jepsen_like.cluster import ClusterUnderTest, Needs
+from raftlog.jepsen_like.nemesis.base import FaultPlan
+from raftlog.jepsen_like.nemesis.process import KINDS, STORMS, ProcessNemesis
+from raftlog.jepsen_like.plan import Shape, TopicShape
+from raftlog.jepsen_like.status import ClusterStatus, PartitionStatus
 from raftlog.testing import wait_until
 from raftlog.types import TopicPartition
 

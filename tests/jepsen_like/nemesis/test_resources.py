@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.cluster import ClusterUnderTest, Needs
-from jepsen_like.control import limits
-from jepsen_like.nemesis.base import FaultPlan
-from jepsen_like.nemesis.resources import KINDS, MIB, ResourcesNemesis
+from raftlog.jepsen_like.cluster import ClusterUnderTest, Needs
+from raftlog.jepsen_like.control import limits
+from raftlog.jepsen_like.nemesis.base import FaultPlan
+from raftlog.jepsen_like.nemesis.resources import KINDS, MIB, ResourcesNemesis
 from raftlog.testing.probes import answers
 from tests.jepsen_like.nemesis.stores import fake_cluster, shape_of
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from jepsen_like.history import (
+from raftlog.jepsen_like.history import (
     AnyEntry,
     Append,
     Fault,

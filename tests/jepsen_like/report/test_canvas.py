@@ -6,10 +6,10 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from jepsen_like.report import canvas, markup
-from jepsen_like.report.canvas import BINS_MAX, LEFT, RIGHT, Sheet, Window, bins
-from jepsen_like.report.digest import digest
-from jepsen_like.report.markup import node
+from raftlog.jepsen_like.report import canvas, markup
+from raftlog.jepsen_like.report.canvas import BINS_MAX, LEFT, RIGHT, Sheet, Window, bins
+from raftlog.jepsen_like.report.digest import digest
+from raftlog.jepsen_like.report.markup import node
 from tests.jepsen_like.report.histories import append, start
 
 

@@ -6,8 +6,8 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from jepsen_like.report import markup
-from jepsen_like.report.markup import add, node
+from raftlog.jepsen_like.report import markup
+from raftlog.jepsen_like.report.markup import add, node
 from tests.jepsen_like.report.histories import HOSTILE
 
 

@@ -11,17 +11,17 @@ from random import Random
 
 import pytest
 
-from jepsen_like.history import Admin, AnyEntry, Note, Recorder, read
-from jepsen_like.plan import WorkloadShape
-from jepsen_like.workload import base
-from jepsen_like.workload.base import (
+from raftlog.errors import NotLeaderError
+from raftlog.jepsen_like.history import Admin, AnyEntry, Note, Recorder, read
+from raftlog.jepsen_like.plan import WorkloadShape
+from raftlog.jepsen_like.workload import base
+from raftlog.jepsen_like.workload.base import (
     WorkloadContext,
     administrate,
     create_topics,
     existing_partitions,
     run_all,
 )
-from raftlog.errors import NotLeaderError
 from raftlog.testing import cluster
 from raftlog.testing.cluster import free_port
 from raftlog.types import TopicPartition

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from jepsen_like import keys
-from jepsen_like.history import STRANGE, Append, Read
-from jepsen_like.plan import WorkloadShape
-from jepsen_like.workload import compact
-from jepsen_like.workload.base import WorkloadContext
-from jepsen_like.workload.compact import CompactWorkload
+from raftlog.jepsen_like import keys
+from raftlog.jepsen_like.history import STRANGE, Append, Read
+from raftlog.jepsen_like.plan import WorkloadShape
+from raftlog.jepsen_like.workload import compact
+from raftlog.jepsen_like.workload.base import WorkloadContext
+from raftlog.jepsen_like.workload.compact import CompactWorkload
 from tests.jepsen_like.arena import CONSUMERS, PRODUCERS, TOPICS, Play, plan, until
 
 KEYS = 30

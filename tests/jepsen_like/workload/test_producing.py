@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from jepsen_like.plan import ProducerShape
-from jepsen_like.workload.producing import draw_padding, pause_s
+from raftlog.jepsen_like.plan import ProducerShape
+from raftlog.jepsen_like.workload.producing import draw_padding, pause_s
 
 STEADY = ProducerShape()
 BURSTS = ProducerShape(bursts=True)

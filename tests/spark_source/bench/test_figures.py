@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_source.bench.figures import PlanTime, Rate, WorkerMemory
+from raftlog.spark_source.bench.figures import PlanTime, Rate, WorkerMemory
 
 
 def test_a_rate_says_what_it_is_compared_with() -> None:

@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 
 from raftlog.errors import UnsupportedFeatureError
-from spark_source.bench import session
-from spark_source.bench.session import check_installed, forget_peaks, memory_mib, task_workers
+from raftlog.spark_source.bench import session
+from raftlog.spark_source.bench.session import (
+    check_installed,
+    forget_peaks,
+    memory_mib,
+    task_workers,
+)
 
 # Forks a worker, and tells when that is there, as Spark's daemon does.
 DAEMON = """

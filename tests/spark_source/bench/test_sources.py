@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_source.bench.sources import AsRows, Drain, DrainWriter, FromMemory
-from spark_source.schema import arrow_schema, read_schema
+from raftlog.spark_source.bench.sources import AsRows, Drain, DrainWriter, FromMemory
+from raftlog.spark_source.schema import arrow_schema, read_schema
 
 
 @pytest.mark.parametrize("records", [1, 10, 11, 40])

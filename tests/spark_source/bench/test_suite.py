@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from raftlog.spark_source.bench import suite
+from raftlog.spark_source.bench.figures import PlanTime, Rate, WorkerMemory
+from raftlog.spark_source.bench.suite import Contest, Scene, compare, measure
 from raftlog.testing import Cluster
-from spark_source.bench import suite
-from spark_source.bench.figures import PlanTime, Rate, WorkerMemory
-from spark_source.bench.suite import Contest, Scene, compare, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from spark_source.bench.values import values_of
+from raftlog.spark_source.bench.values import values_of
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 60, 100, 1_000])
