@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -238,15 +239,19 @@ def hear_any_directory(patch: pytest.MonkeyPatch) -> None:
         link = self._services.links.get(peer)
         return link is not None and link.is_up and peer in self.voters
 
-    named = hosted_group.HostedGroup._named
+    build = hosted_group.HostedGroup._build
 
-    def name_oneself(self: hosted_group.HostedGroup, voters: Any) -> dict[int, str]:
-        found = named(self, voters)
-        own = self._services.broker_id
-        return {**found, own: self._services.directory_id} if own in found else found
+    def build_as_voter(self: hosted_group.HostedGroup, now: float) -> None:
+        services = self._services
+        own = self.journal.voters.get(services.broker_id, services.directory_id)
+        self._services = replace(services, directory_id=own)
+        try:
+            build(self, now)
+        finally:
+            self._services = services
 
     patch.setattr(hosted_group.HostedGroup, "_is_voter", is_voter)
-    patch.setattr(hosted_group.HostedGroup, "_named", name_oneself)
+    patch.setattr(hosted_group.HostedGroup, "_build", build_as_voter)
 
 
 def admit_any_envelope(patch: pytest.MonkeyPatch) -> None:
