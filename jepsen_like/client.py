@@ -48,6 +48,7 @@ OUTCOMES: Final[Mapping[type[RaftlogError], Failed]] = {
     errors.BrokerUnavailableError: "fail",
     errors.ThrottledError: "fail",
     errors.DiskFullError: "fail",
+    errors.DiskHungError: "fail",
     errors.FencedLeaderEpochError: "fail",
     errors.UnknownLeaderEpochError: "fail",
     errors.NotEnoughReplicasError: "fail",

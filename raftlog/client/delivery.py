@@ -110,7 +110,8 @@ class Delivery:
         return stamps if isinstance(stamps, int) else int(stamps[index])
 
     def __del__(self) -> None:
-        if self.error is not None and not self.looked_at:
+        if self.error is not None and not self.looked_at and logger is not None:
+            # At the exit of the interpreter, the module's names may be None already.
             logger.error(
                 "records for topic %s were not delivered, and nobody asked their futures: %s: %s",
                 self.topic,

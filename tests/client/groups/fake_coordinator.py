@@ -127,7 +127,7 @@ class FakeCoordinator:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(0.05)
-            self._write(self.shard.tick(now=self._now(), now_ms=START_MS))
+            self._write(self.shard.tick(now=self._now(), now_ms=START_MS, expiry_ms=START_MS))
 
     def _answering(self, answer: Callable[[Request], Message]) -> Callable[[Peer, Request], None]:
         def behave(peer: Peer, request: Request) -> None:

@@ -439,7 +439,7 @@ class GroupModel(RuleBasedStateMachine):
         self.now += seconds
         for reader in self.readers:
             reader.membership.tick(now=self.now)
-        self.keep(self.shard.tick(now=self.now, now_ms=START_MS))
+        self.keep(self.shard.tick(now=self.now, now_ms=START_MS, expiry_ms=START_MS))
 
     @invariant()
     def nothing_is_read_twice(self) -> None:
