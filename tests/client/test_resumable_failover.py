@@ -14,9 +14,11 @@ from raftlog.client.delivery import DeliveryFuture
 from raftlog.client.leaders import describe_producer
 from raftlog.errors import InvalidRequestError, NotLeaderError, RaftlogError, UnknownTopicError
 from raftlog.protocol import api as apis
+from raftlog.protocol.produce import ProduceRequest
 from tests.client.named import ID, TP, body, describe
 from tests.client.sending import Rig, outcome
 from tests.client.world import (
+    Behaviour,
     FakeCluster,
     do_and_ignore,
     do_and_vanish,
@@ -49,7 +51,7 @@ class NamedRig(Rig):
         return DeliveryFuture(delivery, 0)
 
     async def append_each(self, *values: bytes, first: int = 0) -> list[DeliveryFuture]:
-        """Each in a batch and a request of its own, all in flight."""
+        """Each in a batch and a request of its own."""
         futures = []
         for number, value in enumerate(values, first):
             futures.append(self.append(number, value))
@@ -61,13 +63,19 @@ async def all_outcomes(futures: Sequence[DeliveryFuture]) -> list[object]:
     return [await outcome(future) for future in futures]
 
 
-@pytest.mark.parametrize("stored", range(6))
-def test_a_leader_that_stops_is_left_with_the_same_numbers(stored: int) -> None:
+@pytest.mark.parametrize("in_flight", [do_and_ignore, ignore], ids=["stored", "not stored"])
+@pytest.mark.parametrize("acknowledged", range(5))
+def test_a_leader_that_stops_is_left_with_the_same_numbers(
+    acknowledged: int, in_flight: Behaviour
+) -> None:
     async def test(fake: FakeCluster) -> None:
         topic = fake.create("t")
         async with NamedRig(fake) as rig:
-            fake.next(apis.PRODUCE, *[do_and_ignore] * stored, *[ignore] * (5 - stored))
-            futures = await rig.append_each(*FIVE)
+            futures = await rig.append_each(*FIVE[:acknowledged])
+            await all_outcomes(futures)
+            fake.next(apis.PRODUCE, in_flight)
+            futures += await rig.append_each(*FIVE[acknowledged:], first=acknowledged)
+            assert len(fake.asked(ProduceRequest)) == acknowledged + 1
             fake.pause(1)
             topic.leaders[0] = 2
             assert [(await future).offset for future in futures] == list(range(5))
