@@ -90,6 +90,7 @@ _BINARY_OUT: Final = (
 )
 _BINARY_IN: Final = "give key and value as string or binary columns, with to_json or to_avro"
 _FIXED: Final = "writes are always idempotent and wait for all in-sync replicas; leave it out"
+_NO_SECRET: Final = "reads and writes need no secret, only changes of the cluster do; leave it out"
 # What the source decides by itself, or calls otherwise; with what to do instead.
 _OWNED: Final[Mapping[str, str]] = {
     "auto_offset_reset": "set startingOffsets to earliest or latest",
@@ -130,6 +131,8 @@ _OWNED: Final[Mapping[str, str]] = {
     "partitioner_class": "give a column `partition`",
     "batch_size": "set raftlog.batch.bytes.max",
     "bootstrap": "set bootstrap.servers",
+    "cluster_secret": _NO_SECRET,
+    "cluster_secret_file": _NO_SECRET,
     "host": "it is for embedding",
 }
 _NO_SECURITY: Final = ("security_", "ssl_", "sasl_")
