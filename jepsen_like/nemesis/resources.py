@@ -22,8 +22,9 @@ from raftlog.jepsen_like.control.limits import Burners, Controller, Group
 from raftlog.jepsen_like.nemesis.aftermath import Startable, Words, poll, try_start
 from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
 from raftlog.jepsen_like.plan import Shape
-from raftlog.protocol.api import PRODUCE
+from raftlog.protocol.api import API_VERSIONS, PRODUCE
 from raftlog.protocol.frame import encode_request
+from raftlog.protocol.handshake import ApiVersionsRequest
 from raftlog.protocol.produce import ProducePartition, ProduceRequest
 from raftlog.testing.probes import answers
 
@@ -31,6 +32,7 @@ KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 REQUEST_BYTES: Final = 8 * MIB  # of each request that stays half sent
 NOBODYS_TOPIC: Final = "half-sent"  # which there is not
+CLIENT_ID: Final = "raftlog.jepsen_like"
 CONNECTIONS: Final = 64  # that are opened to take what descriptors there are
 CONNECT_TIMEOUT_S: Final = 0.5
 EFFECT_S: Final = 3.0  # for a limit to show
@@ -200,28 +202,37 @@ class ResourcesNemesis:
         group.limit_memory(squeeze.fault.args["bytes"])
         # In version 1 only what is taken from now on counts here.
         group.add(squeeze.pid)
-        for number in range(squeeze.fault.args["requests"]):
+        for _ in range(squeeze.fault.args["requests"]):
             with contextlib.suppress(OSError):  # it may be dead by now
-                self._send_half(squeeze, number)
+                self._send_half(squeeze)
         is_felt = poll(lambda: any(group.pressure().values()), EFFECT_S, interval_s=LOOK_S)
         seen = self._pressure(squeeze)
         # It may come yet: the end says so.
         return Effect(is_felt, seen if is_felt else {"why": "nothing more was asked for", **seen})
 
-    def _send_half(self, squeeze: _Squeeze, number: int) -> None:
-        """A large request but for its last byte: the broker keeps what has come in its memory."""
+    def _send_half(self, squeeze: _Squeeze) -> None:
+        """A large request but for its last byte: the broker keeps what has come in its memory.
+
+        A small request is before it: the first one of a connection has to be.
+        """
         address = self._cluster.hosts[squeeze.broker].address
         connection = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
         squeeze.undo.callback(connection.close)
+        hello = encode_request(
+            API_VERSIONS.number,
+            version=API_VERSIONS.version_max,
+            correlation_id=0,
+            message=ApiVersionsRequest(client_id=CLIENT_ID),
+        )
         part = ProducePartition(topic=NOBODYS_TOPIC, partition=0, length=REQUEST_BYTES)
         buffers = encode_request(
             PRODUCE.number,
             version=PRODUCE.version_max,
-            correlation_id=number,
+            correlation_id=1,
             message=ProduceRequest(acks=1, partitions=[part]),
             attachment=[bytes(REQUEST_BYTES)],
         )
-        connection.sendall(b"".join(buffers)[:-1])
+        connection.sendall(b"".join([*hello, *buffers])[:-1])
 
     # -- CPU
 

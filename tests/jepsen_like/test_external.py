@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import raftlog
 from raftlog import Admin, NewTopic
 from raftlog.config import Address
 from raftlog.errors import BrokerUnavailableError
@@ -155,7 +156,7 @@ class Theirs:
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theirs]:
     directory = tmp_path_factory.mktemp("theirs")
     text = CONTROL.replace("@PYTHON@", sys.executable)
-    script = script_of(directory, text.replace("@SOURCE@", str(Path(external.__file__).parents[1])))
+    script = script_of(directory, text.replace("@SOURCE@", str(Path(raftlog.__file__).parents[1])))
     with cluster(3, directory=directory, with_relays=False) as running:
         for broker in running.brokers:
             (directory / f"pid-{broker.id}").write_text(str(broker.pid))
