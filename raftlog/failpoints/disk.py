@@ -21,6 +21,7 @@ _STATE_FILES: Final = {
     "lock": "lock",
     "identity": "identity",
     "clean": "clean",
+    "clock": "clock",
     "catalog": "catalog",
     "copies": "copies",
     "consensus.journal": "journal",

@@ -18,6 +18,7 @@ _ON_DISK: Final = {
     "checkpoint": "create read write sync remove",
     "clean": "create read write truncate sync rename remove",
     "cleaned": "create write sync remove",
+    "clock": "create read write truncate sync rename remove",
     "compaction": "create read write truncate sync rename remove",
     "copies": "create read write truncate sync rename remove",
     "data-dir": "create sync",
@@ -38,11 +39,11 @@ _ANSWERS: Final = (
     "delete_records delete_topics describe_cluster describe_copies describe_groups describe_topics "
     "fetch find_coordinators group_heartbeat init_producer_id list_groups list_offsets metadata "
     "offset_commit offset_fetch peer_hello peer_ping peer_prove produce recover_cluster "
-    "replica_fetch transfer_leader"
+    "replica_fetch survey transfer_leader"
 )
 _REQUESTS: Final = (
     "api_versions describe_copies partition_states peer_hello peer_ping peer_prove raft "
-    "replica_fetch replica_progress"
+    "replica_fetch replica_progress survey"
 )
 
 READS: Final = frozenset(

@@ -29,6 +29,7 @@ IN_LOG = "topics/t/0123/0"
         ("identity.tmp", "identity"),
         ("catalog", "catalog"),
         ("clean", "clean"),
+        ("clock.tmp", "clock"),
         ("lock", "lock"),
         ("consensus.journal", "journal"),
         ("consensus.journal.tmp", "journal-draft"),

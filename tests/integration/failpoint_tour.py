@@ -59,13 +59,13 @@ class World:
     def is_down(self) -> bool:
         return not self.target.running
 
-    def led_by_target(self) -> int:
-        """A partition of the load's topic that the target leads, made so if need be."""
+    def led_by(self, broker: int) -> int:
+        """A partition of the load's topic that this broker leads, made so if need be."""
         for partition in range(PARTITIONS):
-            if self.cluster.leader(TOPIC, partition) == TARGET:
+            if self.cluster.leader(TOPIC, partition) == broker:
                 return partition
         with Admin(self.cluster.bootstrap) as admin:
-            admin.transfer_leader(TOPIC, 0, TARGET)
+            admin.transfer_leader(TOPIC, 0, broker)
         return 0
 
     def hit(self, site: str) -> bool:
@@ -302,27 +302,41 @@ def coordinate(world: World, group: str) -> None:
 
 
 def leadership(world: World) -> None:
-    partition = world.led_by_target()
+    partition = world.led_by(TARGET)
     ask(world, lambda admin: admin.transfer_leader(TOPIC, partition, TARGET % 3 + 1))
     ask(world, lambda admin: admin.transfer_leader(TOPIC, partition, TARGET))
     ask(world, lambda admin: admin.describe_cluster([TOPIC]))
-    with suppress(RaftlogError):  # refused: nobody is lost
-        ask(world, lambda admin: admin.recover_cluster(broker=str(world.target.address)))
+    for broker in (world.target, world.cluster.broker(TARGET % 3 + 1)):  # it asks, and is asked
+        with suppress(RaftlogError):  # refused: no broker is lost
+            ask(world, lambda admin, at=str(broker.address): admin.recover_cluster(broker=at))
 
 
 def isolation(world: World) -> None:
-    """The target takes records that nobody else has, is deposed, and cuts its log."""
-    partition = world.led_by_target()
-    world.cluster.isolate(TARGET)
+    """The target takes records that no other broker has, is deposed, and cuts its log."""
+    cut_off(world, TARGET)
+
+
+def succession(world: World) -> None:
+    """Each of the others is cut off: the target elects a leader, or reports what its copies hold
+    to the broker that does."""
+    for broker in world.cluster.brokers:
+        if broker.id != TARGET:
+            cut_off(world, broker.id)
+
+
+def cut_off(world: World, broker: int) -> None:
+    """A broker that leads is isolated until another one leads and has taken records."""
+    partition = world.led_by(broker)
+    world.cluster.isolate(broker)
     wait_until(
-        lambda: world.cluster.leader(TOPIC, partition) not in (None, TARGET),
+        lambda: world.cluster.leader(TOPIC, partition) not in (None, broker),
         timeout_s=HIT_S,
         what="another leader",
     )
     world.load.goes_on(count=50)
     world.cluster.heal()
-    for partition in range(PARTITIONS):
-        until_in_sync(world.cluster, TOPIC, partition)
+    for number in range(PARTITIONS):
+        until_in_sync(world.cluster, TOPIC, number)
 
 
 # -- what happens to a broker that is down ---------------------------------------------------------
@@ -389,6 +403,7 @@ def newest_segment(world: World) -> Path:
     return max(partition_dir(world).glob("*.log"))
 
 
+CROWDED_STATE: Final = tuple(f"{name}.write.before=fail(ENOSPC)x1" for name in ("copies", "clock"))
 STEPS: Final = (
     Step("traffic", act=traffic),
     Step("administration", act=administration),
@@ -396,6 +411,7 @@ STEPS: Final = (
     Step("groups", act=groups),
     Step("leadership", act=leadership),
     Step("isolation", act=isolation),
+    Step("succession", act=succession),
     Step("killed", down=nothing),
     Step("stopped", down=nothing, stops=True),
     Step("torn", down=torn),
@@ -405,7 +421,7 @@ STEPS: Final = (
     Step("padded", down=padded),
     Step("wiped", down=wiped),
     Step("crowded", act=administration, rules=("catalog.write.before=fail(ENOSPC)x1",)),
-    Step("crowded-copies", down=nothing, rules=("copies.write.before=fail(ENOSPC)x1",)),
+    Step("crowded-state", down=nothing, stops=True, rules=CROWDED_STATE),
     Step("crowded-journal", down=padded, rules=("journal-draft.write.before=fail(ENOSPC)x1",)),
     Step("crowded-identity", down=wiped, rules=("identity.write.before=fail(ENOSPC)x1",)),
 )

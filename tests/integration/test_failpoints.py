@@ -15,6 +15,7 @@ from raftlog.testing import wait_until
 from tests.integration.failpoint_tour import (
     HIT_S,
     STEPS,
+    TARGET,
     Step,
     World,
     traffic,
@@ -123,7 +124,7 @@ def test_a_full_disk_refuses_writes_until_there_is_room(tmp_path: Path) -> None:
     """S31: the broker goes on, and so do writes once there is room."""
     with world(tmp_path) as made:
         pid = made.target.pid
-        made.led_by_target()
+        made.led_by(TARGET)
         for moment in ("before", "after"):
             made.switch.forget_hits()
             made.switch.arm(
