@@ -264,6 +264,7 @@ class Log(LogCutting):
             active.append(buffers, *stored, index_interval_bytes=self.config.index_interval_bytes)
         except OSError as error:
             self._undo(active, error)
+            self.epochs.cut(self.log_end_offset)  # noted before a batch that was not written
             raise self._write_failed(error) from error
         self.log_end_offset = stored[-1].next_offset
         for header in stored:

@@ -8,6 +8,19 @@ from tests.mutation.guard import Guard
 
 OPENING: Final = [
     Guard(
+        name="epochs of batches that were not written are forgotten",
+        why="a follower whose disk was full cannot begin the next epoch: it starts before this one",
+        module="raftlog/storage/log.py",
+        old="            self.epochs.cut(self.log_end_offset)  # noted before a batch that",
+        new="            # noted before a batch that",
+        tests=(
+            (
+                "tests/storage/test_replicated_append.py"
+                "::test_epochs_of_batches_that_were_not_written_are_forgotten"
+            ),
+        ),
+    ),
+    Guard(
         name="what lies below an empty log goes",
         why="a torn segment that nobody will read waits for a later start",
         module="raftlog/storage/opening.py",

@@ -48,6 +48,21 @@ from tests.storage.replicas import (
 # -- what is taken ---------------------------------------------------------------------------------
 
 
+def test_epochs_of_batches_that_were_not_written_are_forgotten() -> None:
+    """Else the next epoch, which begins at the log's end, would begin before an older one."""
+    leader = leader_of((0, 2), (1, 2))
+    disk = sim_disk()
+    log = open_log(disk, ONE_SEGMENT)
+    follow(log, leader_of((0, 1)))
+    disk.faults.append(Fault({"write"}, errno.ENOSPC, path="*.log"))
+    with pytest.raises(DiskFullError):
+        log.append_replicated(b"".join(leader.batches[1:]))
+    assert (log.log_end_offset, list(log.epochs)) == (1, [(0, 0)])
+    other = leader_of((0, 1), (2, 1))
+    log.append_replicated(other.batches[1])
+    assert list(log.epochs) == [(0, 0), (2, 1)]
+
+
 @pytest.mark.parametrize("at_once", [1, 2, 5, 100])
 @pytest.mark.parametrize("config", [SEGMENTED, ONE_SEGMENT], ids=["segments", "one segment"])
 def test_a_follower_holds_the_leaders_bytes(config: TopicConfig, at_once: int) -> None:

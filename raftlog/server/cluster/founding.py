@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 
 from raftlog.config import BrokerConfig
 from raftlog.consensus.journal import Journal
+from raftlog.errors import DiskFullError
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.cluster_state import ClusterMachine
@@ -180,5 +181,9 @@ class Founder:
         """Write the id down once the journal has durably what makes this broker a part of it."""
         known = self._machine.cluster_id
         if self._store.identity.cluster_id != known and not self._journal.is_dirty:
-            self._store.adopt_cluster_id(known)
+            try:
+                self._store.adopt_cluster_id(known)
+            except DiskFullError as error:  # tried again at the next check
+                self._topics.waits_for = str(error)
+                return
             self._topics.waits_for = ""
