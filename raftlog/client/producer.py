@@ -214,7 +214,7 @@ class ProducerThread(ThreadedClient):
         core = self._core
 
         async def flush_and_close() -> None:
-            await core.flush()
+            await core.delivered(core.accumulator.hurry())
             await core.close()
             _unclosed.discard(core)
 
@@ -223,14 +223,13 @@ class ProducerThread(ThreadedClient):
 
 def _flush_unclosed() -> None:
     """At exit, before ``loop_thread`` stops its threads: send what producers still hold."""
-    if not _unclosed:
-        return
-    deliveries = [delivery for core in _unclosed for delivery in core.accumulator.hurry()]
-    for core in _unclosed:
+    cores = list(_unclosed)  # a producer that was garbage may be closed on its thread just now
+    deliveries = [delivery for core in cores for delivery in core.accumulator.hurry()]
+    for core in cores:
         with suppress(ClosedError):  # its thread belonged to an embedded log that was closed
             core.wake()
     wait_for(pending_of(deliveries), EXIT_FLUSH_SECONDS_MAX)
-    count = sum(core.accumulator.undelivered() for core in _unclosed)
+    count = sum(core.accumulator.undelivered() for core in cores)
     if count:
         with warnings.catch_warnings():
             warnings.simplefilter("always", ResourceWarning)  # Python hides them by default

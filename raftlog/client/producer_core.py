@@ -86,11 +86,11 @@ class ProducerCore:
             self.accumulator.wake_needed = True
             raise
 
-    async def flush(self) -> None:
-        """Send what is pending without lingering, and wait until all of it is decided."""
-        deliveries = self.accumulator.hurry()
-        self.wake()
-        await until_done(pending_of(deliveries))
+    async def delivered(self, deliveries: list[Delivery]) -> None:
+        """Send ``deliveries``, which ``Accumulator.hurry`` gave, and wait until all are decided."""
+        if deliveries:
+            self.wake()
+            await until_done(pending_of(deliveries))
 
     # -- records
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from raftlog.client.aio.loop_bound import LoopBound
 from raftlog.client.batch import TopicQueues
-from raftlog.client.delivery import Delivery, DeliveryFuture, RangesFuture, pending_of, until_done
+from raftlog.client.delivery import Delivery, DeliveryFuture, RangesFuture
 from raftlog.client.producer import CLOSE_AFTER_INTERRUPT_S, ProducerBase
 from raftlog.client.producer_core import check_partition
 from raftlog.errors import (
@@ -153,12 +153,9 @@ class AsyncProducer(LoopBound, ProducerBase):
 
     async def _flush(self, timeout_s: float | None) -> None:
         deliveries = self._accumulator.hurry()
-        if not deliveries:
-            return
-        self._core.wake()
         try:
             async with asyncio.timeout(timeout_s):
-                await until_done(pending_of(deliveries))
+                await self._core.delivered(deliveries)
         except TimeoutError:
             raise TimeoutError(
                 f"batches not acknowledged within {timeout_s} s: {len(deliveries)}; they are still "
