@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest
 # Hundreds of brokers start: none should compile everything anew, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test check seeds nightly mutation chaos bench docs clean
+.PHONY: help demo quick test check seeds nightly mutation chaos bench docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -20,8 +20,11 @@ help: ## list the targets
 demo: $(VENV)/.core ## the main job, end to end: produce, kill -9, restart, read back, compare
 	$(BIN)/raftlog demo $(ARGS)
 
-test: check ## make check, then every test that takes minutes at most
-	$(PYTEST) -n 3 --ignore=tests/tidy --durations=10 $(ARGS)
+quick: $(VENV)/.dev ## style, types, layers, and the unit tests of what changed since main (below a minute)
+	$(BIN)/python -m tests.quick $(ARGS)
+
+test: $(if $(PKG),$(VENV)/.dev,check) ## make check, then every test that takes minutes at most; PKG=storage: one package's tests
+	$(PYTEST) -n 3 --ignore=tests/tidy --durations=10 $(if $(PKG),tests/$(PKG)) $(ARGS)
 
 check: $(VENV)/.dev ## ruff, mypy, import-linter, the tidy tests
 	$(BIN)/ruff check .

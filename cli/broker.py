@@ -15,24 +15,6 @@ from raftlog.config import BrokerConfig, parse_address, parse_voters
 from raftlog.server.main import run
 
 
-def _address(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
-    if text is not None:
-        try:
-            parse_address(text)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from error
-    return text
-
-
-def _voters(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
-    if text is not None:
-        try:
-            parse_voters(text)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from error
-    return text
-
-
 def _no_join(_context: click.Context, _parameter: click.Parameter, text: str | None) -> None:
     if text is not None:
         raise click.UsageError(
@@ -47,34 +29,41 @@ def _no_join(_context: click.Context, _parameter: click.Parameter, text: str | N
     envvar="RAFTLOG_CONFIG",
     show_envvar=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A TOML file of settings; the options below go before it.",
+    help="TOML file of settings; the options below override it.",
 )
-@click.option("--id", "broker_id", type=click.IntRange(min=0), help="The broker's number.")
-@click.option("--listen", metavar="HOST:PORT", callback=_address, help="Where to listen.")
-@click.option("--data-dir", metavar="DIR", help="Where everything is stored.")
+@click.option(
+    "--id", "broker_id", type=click.IntRange(min=0), help="ID of the broker, unique in the cluster."
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    callback=options.checked(parse_address),
+    help="Address to listen on.",
+)
+@click.option("--data-dir", metavar="DIR", help="Data directory.")
 @click.option(
     "--voters",
     metavar="ID@HOST:PORT,...",
-    callback=_voters,
-    help="The brokers that decide for the cluster, this one among them; the same on each.",
+    callback=options.checked(parse_voters),
+    help="Voters of the cluster, including this broker; the same list on each.",
 )
 @click.option(
     "--bootstrap-without",
     metavar="ID,...",
-    help="Voters that a new cluster's first start does not wait for; they must be gone for good.",
+    help="Voters to exclude from the first start: new, or lost permanently.",
 )
 @click.option(
     "--cluster-secret-file",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
-    help="What brokers prove to each other that they know; the same text on each.",
+    help="File with the secret of the cluster; the same on each broker.",
 )
 @click.option(
     "--join",
     metavar="HOST:PORT",
     callback=_no_join,
     expose_value=False,
-    help="Comes with a later release: join a cluster that runs.",
+    help="Not available yet: join a running cluster.",
 )
 @click.option(
     "--set",
@@ -104,9 +93,8 @@ def broker(
 ) -> None:
     """Run one broker.
 
-    What it has to say goes to stderr: "ready" with its address once it answers requests. It stops
-    on SIGTERM or Ctrl-C, when the requests in flight are answered. Without --voters it is a cluster
-    of its own.
+    It logs to stderr: "ready" with its address when it can serve requests. SIGTERM or Ctrl-C stops
+    it after the requests in flight are completed. Without --voters it is a separate cluster.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""``raftlog cluster``: how the cluster is, by its brokers and by its partitions."""
+"""``raftlog cluster``: how the cluster is, its brokers and partitions, and what changes it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import click
 
-from raftlog import Admin
+from raftlog import Admin, TopicPartition
 from raftlog.cli import health, options, output
-from raftlog.cli.cluster_changes import recover, transfer_leader
-from raftlog.client.descriptions import ClusterDescription, PartitionOverview
+from raftlog.cli.main import STATUS_FAILED, Failed
+from raftlog.client.descriptions import ClusterDescription, PartitionOverview, RecoveryDescription
 from raftlog.errors import RaftlogError
 
 WATCH_INTERVAL_S: Final = 1.0
@@ -20,7 +20,7 @@ STATUS_DEGRADED: Final = 3  # the exit status of `status` when something is wron
 
 @click.group()
 def cluster() -> None:
-    """Look at the cluster, move leaders, recover from a loss.
+    """Show the cluster, transfer leaders, recover from a lost majority.
 
     \b
     Example:
@@ -29,12 +29,12 @@ def cluster() -> None:
 
 
 @cluster.command()
-@click.option("--watch", is_flag=True, help="Look again every second, until interrupted.")
+@click.option("--watch", is_flag=True, help="Repeat every second until interrupted.")
 @options.as_json
 @options.bootstrap
 @click.pass_context
 def status(context: click.Context, watch: bool, as_json: bool, bootstrap: str) -> None:
-    """Show how many brokers and partitions are well, and what is not.
+    """Show the number of healthy brokers and partitions, and all problems.
 
     \b
     under-replicated  a replica is not in sync
@@ -89,6 +89,8 @@ def _print_status(described: ClusterDescription, *, as_json: bool) -> None:
         if not health.is_up(broker):
             state = ": ".join(filter(None, (health.broker_state(broker), broker.problem)))
             click.echo(f"broker {broker.id} is {state}")
+        elif broker.clock_error_ms:
+            click.echo(health.clock_problem(broker))
     for found in counts["damage"]:
         place = f"{found['topic']}:{found['partition']} on broker {found['broker']}"
         click.echo(f"damage: {place}: {found['damage']}")
@@ -104,7 +106,7 @@ def _print_status(described: ClusterDescription, *, as_json: bool) -> None:
 @options.as_json
 @options.bootstrap
 def brokers(as_json: bool, bootstrap: str) -> None:
-    """List the brokers: where they are, whether they answer, what they hold.
+    """List the brokers: address, state, number of leaderships and replicas.
 
     \b
     Example:
@@ -147,17 +149,21 @@ def _broker_row(described: ClusterDescription, number: int) -> dict[str, Any]:
 
 
 @cluster.command()
-@click.option("--under-replicated", is_flag=True, help="Only those with a replica out of sync.")
-@click.option("--unavailable", is_flag=True, help="Only those whose leader does not answer.")
-@click.option("--at-min-isr", is_flag=True, help="Only those with no in-sync replica to spare.")
+@click.option(
+    "--under-replicated", is_flag=True, help="List only partitions with a replica out of sync."
+)
+@click.option(
+    "--unavailable", is_flag=True, help="List only partitions whose leader does not respond."
+)
+@click.option("--at-min-isr", is_flag=True, help="List only partitions at min.insync.replicas.")
 @options.as_json
 @options.bootstrap
 def partitions(
     under_replicated: bool, unavailable: bool, at_min_isr: bool, as_json: bool, bootstrap: str
 ) -> None:
-    """List the partitions of all topics; with several filters, those that any of them finds.
+    """List the partitions of all topics; several filters are combined with OR.
 
-    Lag is in records: "2:120" says that broker 2 lacks 120 of them.
+    Lag is in records: "2:120" means that broker 2 lags by 120 records.
 
     \b
     Example:
@@ -195,5 +201,141 @@ def _partition_cells(partition: PartitionOverview) -> tuple[Any, ...]:
     )
 
 
-for command in (transfer_leader, recover):
-    cluster.add_command(command)
+# -- what changes it -------------------------------------------------------------------------------
+
+
+@cluster.command()
+@click.argument(
+    "partition",
+    metavar="TOPIC:P",
+    callback=lambda _context, _parameter, text: options.topic_partition(text),
+)
+@click.option("--to", type=click.IntRange(min=0), help="Broker that becomes the leader.")
+@options.as_json
+@options.cluster_secret_file
+@options.bootstrap
+def transfer_leader(
+    partition: TopicPartition,
+    to: int | None,
+    as_json: bool,
+    cluster_secret_file: str | None,
+    bootstrap: str,
+) -> None:
+    """Transfer the leadership of a partition to another in-sync replica. No record is lost.
+
+    Without --to, to the first live replica in the preferred order.
+
+    \b
+    Example:
+      raftlog cluster transfer-leader clicks:0 --to 2
+    """
+    with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
+        leads = admin.transfer_leader(partition.topic, partition.partition, to)
+    output.report(
+        {**partition._asdict(), **asdict(leads)},
+        f"broker {leads.leader} leads {partition}, in epoch {leads.leader_epoch}",
+        as_json=as_json,
+    )
+
+
+@cluster.command()
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Continue even if acknowledged records are or may be lost.",
+)
+@click.option("--topic", "topics", multiple=True, help="Recover only this topic; may be repeated.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and its losses, and change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@options.as_json
+@options.cluster_secret_file
+@options.bootstrap
+@click.pass_context
+def recover(
+    context: click.Context,
+    accept_loss: bool,
+    topics: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    cluster_secret_file: str | None,
+    bootstrap: str,
+) -> None:
+    """Recover the cluster after the permanent loss of a majority of brokers.
+
+    All brokers that answer say what they have; the one that knows most decides alone from then on,
+    in place of those that do not answer. A partition goes on by itself if one of its in-sync
+    replicas is left, and the brokers that are gone were seen to end: then every acknowledged record
+    is there, at its offset. Else it is said what is, or may be, lost, and nothing is done without
+    --accept-loss: the replica with the longest log leads, or an empty one where none is left.
+
+    Do this only if the others do not come back. If they live and are merely cut off, they may go on
+    as well: two clusters, and what one of them accepts is discarded in the end.
+
+    Exit status 1 if a partition stays without a leader, or nothing was done.
+
+    \b
+    Example:
+      raftlog cluster recover --bootstrap 10.0.0.3:9100
+    """
+    with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
+        if not (yes or dry_run):
+            _confirm(admin, accept_loss=accept_loss, topics=topics or None)
+        done = admin.recover_cluster(
+            accept_loss=accept_loss, topics=topics or None, dry_run=dry_run
+        )
+    if as_json:
+        output.print_json(asdict(done))
+    else:
+        _print_recovery(done, dry_run=dry_run)
+    left = any(part.problem or part.leader is None for part in done.partitions)
+    if not dry_run and (left or (done.needs_loss and not accept_loss)):
+        context.exit(STATUS_FAILED)
+
+
+def _confirm(admin: Admin, *, accept_loss: bool, topics: tuple[str, ...] | None) -> None:
+    """Say what there is, and what is lost by it; raise unless that is wanted."""
+    described = admin.describe_cluster()
+    down = [broker.id for broker in described.brokers if not broker.live]
+    unavailable = sum(not partition.is_available for partition in described.partitions)
+    total = len(described.partitions)
+    answering = f"{len(described.brokers) - len(down)} of {len(described.brokers)} brokers answer"
+    output.note(f"{answering}; {unavailable} of {total} partitions have no leader.")
+    if down:
+        output.note(
+            f"Brokers {health.ids(down)} will be removed. "
+            "Continue only if they are lost permanently."
+        )
+    planned = admin.recover_cluster(accept_loss=accept_loss, topics=topics, dry_run=True)
+    if planned.cluster_note:
+        output.note(f"cluster: {planned.cluster_note}.")
+    for part in planned.partitions:
+        what = "LOST: " if part.may_lose else ""
+        output.note(f"{part.topic}:{part.partition}: {what}{part.problem or part.note}.")
+    try:
+        agreed = click.confirm("Go on with what is left?", err=True)
+    except click.Abort:
+        agreed = False  # no terminal to ask
+    if not agreed:
+        raise Failed("nothing was done; --yes does it without asking")
+
+
+def _print_recovery(done: RecoveryDescription, *, dry_run: bool) -> None:
+    click.echo(f"cluster: {done.cluster_note or 'a majority is there, nothing to do'}")
+    if done.needs_loss:
+        click.echo("Without --accept-loss nothing is done.")
+    if not done.partitions:
+        click.echo("partitions: nothing to do")
+        return
+    rows = [
+        (
+            f"{part.topic}:{part.partition}",
+            "none" if part.leader is None else part.leader,
+            part.log_end_offset,
+            "yes" if part.may_lose else "no",
+            part.problem or part.note,
+        )
+        for part in done.partitions
+    ]
+    what = "what would be done" if dry_run else "what was done"
+    output.print_table(("partition", "leader", "log end", "may lose", what), rows)

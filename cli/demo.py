@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import click
 
 from raftlog import limits
-from raftlog.cli import cluster_file, options, output
-from raftlog.cli.cluster_file import BROKERS_DEFAULT
-from raftlog.cli.events import page_views
-from raftlog.cli.lines import read_lines
-from raftlog.cli.load import Lines
+from raftlog.cli import options, output
+from raftlog.cli.formats import read_lines
 from raftlog.cli.main import STATUS_FAILED
-from raftlog.cli.outages import Outage
-from raftlog.cli.rehearsal import Rehearsal, Result
-from raftlog.cli.replicas import Comparison
+from raftlog.cli.rehearsal import Comparison, Lines, Outage, Rehearsal, Result
+from raftlog.cli.supervisor import BROKERS_DEFAULT, write_cluster_file
 from raftlog.testing import cluster
 
 RECORDS_DEFAULT: Final = 200_000
@@ -37,26 +36,28 @@ def _not_two(_context: click.Context, _parameter: click.Parameter, count: int) -
     default=BROKERS_DEFAULT,
     show_default=True,
     callback=_not_two,
-    help="How many: 3 or more, or 1 to see one broker come back alone.",
+    help="Number of brokers: 3 or more, or 1 to restart a single broker.",
 )
 @click.option(
     "--input",
     "source",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Send this file's lines instead of generated page views.",
+    help="Send the lines of this file instead of generated page views.",
 )
 @click.option(
     "--records",
     type=click.IntRange(min=1),
     default=RECORDS_DEFAULT,
     show_default=True,
-    help="How many page views to generate.",
+    help="Number of page views to generate.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the page views.")
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Seed of the generated page views."
+)
 @click.option(
     "--keep",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Put the cluster into this new or empty directory, and leave it there.",
+    help="Store the cluster in this new or empty directory, and keep it.",
 )
 @options.as_json
 @click.pass_context
@@ -69,7 +70,7 @@ def demo(
     keep: Path | None,
     as_json: bool,
 ) -> None:
-    """Produce, kill -9 the leader, read back, compare: the whole promise.
+    """Write records, kill two leaders, read all records back and compare them.
 
     Page-view events go into a topic of a throw-away cluster, with three replicas. In mid-stream the
     broker that leads is killed with SIGKILL, its disk is wiped, and it comes back empty; then the
@@ -93,8 +94,8 @@ def demo(
     with ExitStack() as stack:
         directory = keep or Path(stack.enter_context(tempfile.TemporaryDirectory("-raftlog-demo")))
         running = stack.enter_context(cluster(brokers, directory=directory, with_relays=False))
-        cluster_file.write(directory, running)
-        stack.callback(cluster_file.write, directory, running)  # second: that none runs any more
+        write_cluster_file(directory, running)
+        stack.callback(write_cluster_file, directory, running)  # second: that none runs any more
         stack.callback(running.kill)
         note = (lambda _text: None) if as_json else output.note
         result = Rehearsal(running, total=total, note=note).run(lines())
@@ -164,3 +165,42 @@ def _replica_rows(comparison: Comparison) -> list[tuple[str, str]]:
         for copy in copies
     )
     return [("replicas", "DIFFERENT"), *(("", text) for text in texts)]
+
+
+# -- page views ------------------------------------------------------------------------------------
+
+
+FIRST_EVENT_MS: Final = 1_767_225_600_000  # 2026-01-01T00:00Z: the demo's own calendar
+GAP_MS_MAX: Final = 40
+USERS: Final = 5_000
+
+_PAGES: Final = (
+    "/",
+    "/search",
+    "/cart",
+    "/checkout",
+    "/login",
+    "/help",
+    "/item/{}",
+    "/item/{}/reviews",
+)
+_REFERRERS: Final = (None, None, "https://www.example.com/", "https://news.example.org/today")
+_COUNTRIES: Final = ("BR", "DE", "IN", "JP", "KE", "US", "日本")  # the last: text need not be ASCII
+
+
+def page_views(count: int, *, seed: int) -> Iterator[bytes]:
+    """``count`` events, one JSON object each, without newlines."""
+    random = Random(seed)
+    time_ms = FIRST_EVENT_MS
+    for number in range(count):
+        time_ms += random.randrange(GAP_MS_MAX)
+        event = {
+            "event": number,
+            "time_ms": time_ms,
+            "user": f"user-{random.randrange(USERS)}",
+            "page": random.choice(_PAGES).format(random.randrange(10_000)),
+            "referrer": random.choice(_REFERRERS),
+            "country": random.choice(_COUNTRIES),
+            "load_ms": int(random.lognormvariate(5, 0.6)),
+        }
+        yield json.dumps(event, ensure_ascii=False).encode()

@@ -1,23 +1,15 @@
-r"""How ``raftlog tail`` writes a record: the FMT grammar, and JSON for ``produce --jsonl``. Pure.
-
-    %t topic    %p partition        %o offset   %e leader epoch
-    %k key      %v value            %h headers  %T timestamp (ms)
-    %% percent  \n newline          \t tab      \r carriage return
-    \0 zero     \\ backslash        \xHH a byte
-
-A newline follows each record unless FMT ends in one, or in ``\c``. Keys and values are written as
-they are, byte for byte; what is null is written as nothing.
-"""
+"""How records are written as text and read from it, in bounded memory. Pure."""
 
 from __future__ import annotations
 
 import base64
 import json
 import re
-from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from raftlog.types import ConsumerRecord, Headers
+from raftlog import limits
+from raftlog.types import ConsumerRecord, Header, Headers
 
 Formatter: TypeAlias = Callable[[ConsumerRecord], bytes]
 
@@ -83,8 +75,7 @@ def format_values(record: ConsumerRecord) -> bytes:
     return (record.value or b"") + b"\n"
 
 
-# -- JSON
-# -----------------------------------------------------------------------------------------------
+# -- JSON ------------------------------------------------------------------------------------------
 
 
 def bytes_to_json(data: bytes | None) -> Any:
@@ -121,3 +112,101 @@ def format_json(record: ConsumerRecord) -> bytes:
         "leader_epoch": record.leader_epoch,
     }
     return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+
+
+# -- lines to records ------------------------------------------------------------------------------
+
+
+CHUNK_BYTES: Final = limits.MIB
+# What `tail --json` writes and a producer cannot set: allowed, so that one feeds the other.
+_IGNORED: Final = {"topic", "offset", "leader_epoch"}
+_INPUT_FIELDS: Final = {"key", "value", "headers", "partition", "timestamp_ms"}
+
+
+class ReadableStream(Protocol):
+    """A binary stream that gives what it has: a terminal's lines are sent as they are typed."""
+
+    def read1(self, size: int, /) -> bytes: ...
+
+
+class InputRecord(NamedTuple):
+    """One record to send; None leaves the choice to the producer."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+def read_lines(
+    stream: ReadableStream, *, line_bytes_max: int = limits.BATCH_BYTES_MAX
+) -> Iterator[list[bytes]]:
+    """The lines of each chunk; ``ValueError`` on a line of more than ``line_bytes_max``.
+
+    A line's bytes are kept exactly, without its newline; the last line may lack one.
+    """
+    pending: list[bytes] = []  # the pieces of a line whose end has not come
+    pending_bytes = 0
+    while chunk := stream.read1(CHUNK_BYTES):
+        head, *lines = chunk.split(b"\n")
+        pending_bytes += len(head)
+        if pending_bytes > line_bytes_max:
+            raise ValueError(f"a line is longer than {line_bytes_max} bytes")
+        pending.append(head)
+        if lines:
+            tail = lines.pop()
+            yield [b"".join(pending), *lines]
+            pending, pending_bytes = [tail], len(tail)
+    if pending_bytes:
+        yield [b"".join(pending)]
+
+
+def split_keys(lines: list[bytes], separator: bytes) -> tuple[list[bytes], list[bytes | None]]:
+    """Values and keys: a line without the separator is a value without a key."""
+    values: list[bytes] = []
+    keys: list[bytes | None] = []
+    for line in lines:
+        key, found, value = line.partition(separator)
+        values.append(value if found else line)
+        keys.append(key if found else None)
+    return values, keys
+
+
+def parse_json_line(line: bytes) -> InputRecord:
+    """One line of ``--jsonl``; raises ``ValueError`` with the reason."""
+    fields = json.loads(line)
+    if not isinstance(fields, dict):
+        raise ValueError('not an object such as {"key": "k", "value": "v"}')
+    unknown = fields.keys() - _INPUT_FIELDS - _IGNORED
+    if unknown:
+        known = ", ".join(sorted(_INPUT_FIELDS))
+        raise ValueError(f"unknown field {min(unknown)!r}; there are {known}")
+    return InputRecord(
+        value=bytes_from_json(fields.get("value")),
+        key=bytes_from_json(fields.get("key")),
+        headers=_input_headers(fields.get("headers")),
+        partition=_whole_number(fields, "partition"),
+        timestamp_ms=_whole_number(fields, "timestamp_ms"),
+    )
+
+
+def _whole_number(fields: dict[str, Any], name: str) -> int | None:
+    value = fields.get(name)
+    if value is None or (type(value) is int and value >= 0):
+        return value
+    raise ValueError(f"{name} is {value!r}, not a whole number from 0")
+
+
+def _input_headers(value: Any) -> Headers:
+    """An object, or pairs where a name comes twice or their order matters."""
+    pairs = list(value.items()) if isinstance(value, dict) else value or []
+    if not isinstance(pairs, list):
+        raise ValueError("headers are an object, or a list of [name, value] pairs")
+    return tuple(_header(pair) for pair in pairs)
+
+
+def _header(pair: Any) -> Header:
+    if not (isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+        raise ValueError(f"{pair!r} is no [name, value] pair")
+    return pair[0], bytes_from_json(pair[1])

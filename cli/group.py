@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from itertools import groupby
+from typing import Any, Final, NamedTuple
 
 import click
 
 from raftlog import Admin
-from raftlog.cli import group_rows, options, output
-from raftlog.cli.group_reset import reset
-from raftlog.client.group_descriptions import GroupDescription
-from raftlog.errors import RaftlogError, UnknownTopicError
-from raftlog.types import check_group_id
+from raftlog.cli import options, output
+from raftlog.cli.offsets import GRAMMAR, Bound, Extent, parse_offsets, resolve_all
+from raftlog.client.group_descriptions import (
+    GroupDescription,
+    GroupListing,
+    MemberDescription,
+    PartitionLag,
+)
+from raftlog.clock import SystemClock
+from raftlog.errors import (
+    GroupNotEmptyError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    RaftlogError,
+    UnknownGroupError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from raftlog.types import Offset, TopicPartition, check_group_id
 
 WATCH_INTERVAL_S: Final = 2.0
 STATES: Final = ("empty", "reconciling", "stable")
@@ -22,7 +37,7 @@ STATES: Final = ("empty", "reconciling", "stable")
 
 @click.group()
 def group() -> None:
-    """Look at consumer groups and their lag, move their offsets, delete them.
+    """List, describe, reset and delete consumer groups.
 
     \b
     Example:
@@ -32,17 +47,21 @@ def group() -> None:
 
 @group.command(name="list")
 @click.option(
-    "--state", "states", multiple=True, type=click.Choice(STATES), help="Only these; repeatable."
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(STATES),
+    help="List only groups in this state; repeatable.",
 )
 @options.as_json
 @options.bootstrap
 def list_groups(states: Sequence[str], as_json: bool, bootstrap: str) -> None:
-    """List all consumer groups: their state, and how many members they have.
+    """List all consumer groups with their state and number of members.
 
     \b
-    empty        no members; the offsets are kept for a while
-    reconciling  some members still give partitions up, or wait for them
-    stable       every member has what it is to have
+    empty        no members; the offsets expire later
+    reconciling  some members release partitions, or wait for them
+    stable       every member has its target assignment
 
     \b
     Example:
@@ -53,27 +72,29 @@ def list_groups(states: Sequence[str], as_json: bool, bootstrap: str) -> None:
     if as_json:
         output.print_json([asdict(row) for row in found])
         return
-    output.print_table(group_rows.GROUP_COLUMNS, [group_rows.group_row(row) for row in found])
+    output.print_table(GROUP_COLUMNS, [group_row(row) for row in found])
 
 
 @group.command()
 @click.argument("name")
-@click.option("--members", is_flag=True, help="Only the members, and what each of them reads.")
-@click.option("--offsets", is_flag=True, help="Only the offsets and the lag of each partition.")
-@click.option("--watch", is_flag=True, help="Look again every 2 seconds, until interrupted.")
+@click.option("--members", is_flag=True, help="Print only the members and their partitions.")
+@click.option(
+    "--offsets", is_flag=True, help="Print only the offsets and the lag of each partition."
+)
+@click.option("--watch", is_flag=True, help="Repeat every 2 seconds until interrupted.")
 @options.as_json
 @options.bootstrap
 def describe(
     name: str, members: bool, offsets: bool, watch: bool, as_json: bool, bootstrap: str
 ) -> None:
-    """Show a group's members, what they read, and how far behind each partition is.
+    """Show the members of a group, their partitions, and the lag of each partition.
 
     \b
-    committed  where the group goes on; - where it has committed nothing
-    lag        how many offsets are left from there to the end
-    lag (s)    the age of the first record that is left, in seconds; - if unknown
-    member     who reads the partition; - for nobody
-    changes    what a member is still to get (+) and to give up (-)
+    committed  offset of the next record; - if there is no committed offset
+    lag        number of offsets from there to the end
+    lag (s)    age of the first uncommitted record in seconds; - if unknown
+    member     the member that reads the partition; - for none
+    changes    partitions that a member receives (+) and releases (-)
 
     \b
     Example:
@@ -98,29 +119,33 @@ def _print_group(
     described: GroupDescription, *, members: bool, partitions: bool, as_json: bool
 ) -> None:
     if as_json:
-        output.print_json(group_rows.as_json(described, members=members, partitions=partitions))
+        output.print_json(group_to_json(described, members=members, partitions=partitions))
         return
-    click.echo(group_rows.summary(described))
+    click.echo(summary(described))
     if members and described.members:
-        rows = [group_rows.member_row(member) for member in described.members]
-        output.print_table(group_rows.MEMBER_COLUMNS, rows)
+        rows = [member_row(member) for member in described.members]
+        output.print_table(MEMBER_COLUMNS, rows)
     if partitions and described.partitions:
-        rows = [group_rows.partition_row(part) for part in described.partitions]
-        output.print_table(group_rows.PARTITION_COLUMNS, rows)
+        rows = [partition_row(part) for part in described.partitions]
+        output.print_table(PARTITION_COLUMNS, rows)
 
 
 @group.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option(
-    "--topic", "topics", multiple=True, metavar="TOPIC", help="Only its offsets of this topic."
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC",
+    help="Delete only the committed offsets of this topic.",
 )
 @options.as_json
 @options.bootstrap
 def delete(names: Sequence[str], topics: Sequence[str], as_json: bool, bootstrap: str) -> None:
-    """Delete groups without members, with their offsets; nothing is asked.
+    """Delete groups without members, and their offsets, without confirmation.
 
-    A group that is still in use is refused: stop its consumers first. With --topic, the groups
-    stay, and forget only what they have committed for that topic.
+    A group with members is rejected: stop its consumers first. With --topic, only the committed
+    offsets of that topic are deleted.
 
     \b
     Example:
@@ -166,4 +191,345 @@ def _what(deleted: dict[str, Any]) -> str:
     return f"{len(deleted['partitions'])} offsets of {deleted['group']}"
 
 
-group.add_command(reset)
+# -- what a description comes to, as JSON and as rows ----------------------------------------------
+
+
+NOTHING: Final = "-"
+
+GROUP_COLUMNS: Final = ("group", "state", "members", "coordinator")
+MEMBER_COLUMNS: Final = (
+    *("member", "instance", "client", "host", "epoch", "partitions", "changes"),
+)
+PARTITION_COLUMNS: Final = (
+    *("topic", "partition", "committed", "start", "end", "lag", "lag (s)", "member"),
+    *("metadata", "problem"),
+)
+
+
+def summary(group: GroupDescription) -> str:
+    """The group in one line."""
+    members = f"{len(group.members)} member{'' if len(group.members) == 1 else 's'}"
+    parts = [group.group, group.state, members, f"lag {group.lag}"]
+    if group.lag_seconds is not None:
+        parts[-1] += f" ({seconds(group.lag_seconds)} s)"
+    if group.unknown_lags:
+        parts[-1] += f", unknown of {group.unknown_lags}"
+    parts += [f"epoch {group.group_epoch}", f"coordinator {group.coordinator}"]
+    return "  ".join([*parts, f"assignor {group.assignor}"] if group.assignor else parts)
+
+
+def group_to_json(
+    group: GroupDescription, *, members: bool = True, partitions: bool = True
+) -> dict[str, Any]:
+    """The group for JSON; ``members`` and ``partitions``: whether those are in it."""
+    value: dict[str, Any] = {
+        "group": group.group,
+        "state": group.state,
+        "group_epoch": group.group_epoch,
+        "assignor": group.assignor,
+        "coordinator": group.coordinator,
+        "lag": group.lag,
+        "lag_seconds": group.lag_seconds,
+        "unknown_lags": group.unknown_lags,
+    }
+    if members:
+        value["members"] = [
+            {
+                **asdict(member),
+                "assigned": [tp._asdict() for tp in member.assigned],
+                "target": [tp._asdict() for tp in member.target],
+            }
+            for member in group.members
+        ]
+    if partitions:
+        value["partitions"] = [asdict(partition) for partition in group.partitions]
+    return value
+
+
+def group_row(group: GroupListing) -> tuple[Any, ...]:
+    return group.group, group.state, group.members, group.coordinator
+
+
+def member_row(member: MemberDescription) -> tuple[Any, ...]:
+    return (
+        member.member_id,
+        f"{member.instance_id or NOTHING}{' (away)' if member.is_away else ''}",
+        member.client_id or NOTHING,
+        member.host or NOTHING,
+        member.member_epoch,
+        partition_ranges(member.assigned) or NOTHING,
+        changes(member) or NOTHING,
+    )
+
+
+def changes(member: MemberDescription) -> str:
+    """Partitions that the member receives (+) and releases (-)."""
+    coming = partition_ranges(sorted({*member.target} - {*member.assigned}))
+    going = partition_ranges(sorted({*member.assigned} - {*member.target}))
+    return " ".join([*(f"+{part}" for part in coming.split()), *(f"-{p}" for p in going.split())])
+
+
+def partition_ranges(found: Iterable[TopicPartition]) -> str:
+    """Sorted partitions in short, such as ``clicks:0-3,7 views:0``."""
+    return " ".join(
+        f"{topic}:{_ranges([tp.partition for tp in of_topic])}"
+        for topic, of_topic in groupby(found, key=lambda tp: tp.topic)
+    )
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """``0-3,7``: consecutive numbers are joined."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def partition_row(part: PartitionLag) -> tuple[Any, ...]:
+    return (
+        part.topic,
+        part.partition,
+        _or_nothing(part.offset),
+        _or_nothing(part.log_start_offset),
+        _or_nothing(part.log_end_offset),
+        _or_nothing(part.lag),
+        NOTHING if part.lag_seconds is None else seconds(part.lag_seconds),
+        part.member_id or NOTHING,
+        part.metadata,
+        part.problem,
+    )
+
+
+def _or_nothing(number: int | None) -> Any:
+    return NOTHING if number is None or number < 0 else number
+
+
+def seconds(number: float) -> str:
+    """To the tenth below a minute, whole from there on."""
+    return f"{number:.1f}" if 0 < number < 60 else f"{number:.0f}"
+
+
+# -- which partitions are reset, and where to ------------------------------------------------------
+
+
+NAMED_MAX: Final = 5  # partitions in one line of an error
+
+
+class Selection(NamedTuple):
+    """Partitions of a topic; None: all of them."""
+
+    topic: str
+    partitions: tuple[int, ...] | None = None
+
+
+def parse_to(text: str) -> Bound:
+    """One place of the OFFSETS grammar; a range is none."""
+    try:
+        offsets = parse_offsets(text, now_ms=SystemClock().wall_ms())
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    if offsets.stop is not None:
+        raise click.BadParameter(
+            f"{text!r} is a range, and a group goes on from one place: give its first half"
+        )
+    return offsets.start
+
+
+def parse_selection(text: str) -> Selection:
+    """``TOPIC``, ``TOPIC:P`` or ``TOPIC:P,P``."""
+    topic, colon, rest = text.partition(":")
+    numbers = rest.split(",")
+    if not topic or (colon and not all(n.isascii() and n.isdecimal() for n in numbers)):
+        raise click.BadParameter(f"{text!r} is not TOPIC or TOPIC:P[,P], as in clicks:0,3")
+    return Selection(topic, tuple(sorted({*map(int, numbers)})) if colon else None)
+
+
+def choose(
+    admin: Admin,
+    name: str,
+    old: Mapping[TopicPartition, Offset],
+    selections: Sequence[Selection],
+    *,
+    only_committed: bool,
+) -> dict[TopicPartition, Extent]:
+    """The partitions to reset, with what they hold now."""
+    selections = selections or [Selection(topic) for topic in sorted({tp.topic for tp in old})]
+    if not selections:
+        raise InvalidRequestError(f"group {name!r} has committed nothing: say which --topic")
+    chosen: dict[TopicPartition, Extent] = {}
+    for topic, wanted in selections:
+        begins, ends = admin.offsets(topic, "earliest"), admin.offsets(topic, "latest")
+        for number in sorted(begins) if wanted is None else wanted:
+            tp, begin, end = TopicPartition(topic, number), begins.get(number), ends.get(number)
+            if begin is None or end is None:
+                raise UnknownPartitionError(
+                    f"{topic} has no partition {number}: it has 0 to {len(begins) - 1}"
+                )
+            if tp in old or not only_committed or wanted is not None:
+                chosen[tp] = Extent(begin, end)
+    uncommitted = [tp for tp in chosen if tp not in old]
+    if only_committed and (uncommitted or not chosen):
+        where = uncommitted[0] if uncommitted else ", ".join(topic for topic, _ in selections)
+        raise InvalidRequestError(
+            f"group {name!r} has committed nothing for {where}, so there is nothing to shift: "
+            "use --to"
+        )
+    return chosen
+
+
+def places(
+    admin: Admin, chosen: Mapping[TopicPartition, Extent], to: Bound | None
+) -> dict[TopicPartition, Offset]:
+    assert to is not None, "--to or --shift is given"
+    return resolve_all(to, chosen, admin.list_offsets)
+
+
+def shifted(
+    old: Mapping[TopicPartition, Offset], chosen: Mapping[TopicPartition, Extent], shift: int
+) -> dict[TopicPartition, Offset]:
+    return {tp: old[tp] + shift for tp in chosen}
+
+
+def check_in_range(
+    new: Mapping[TopicPartition, Offset], chosen: Mapping[TopicPartition, Extent]
+) -> None:
+    bad = [tp for tp, at in chosen.items() if not at.beginning <= new[tp] <= at.end]
+    if bad:
+        named = ", ".join(
+            f"{tp} has {chosen[tp].beginning} to {chosen[tp].end}, not {new[tp]}"
+            for tp in bad[:NAMED_MAX]
+        )
+        more = f", and {len(bad) - NAMED_MAX} more" if len(bad) > NAMED_MAX else ""
+        raise OffsetOutOfRangeError(f"out of range: {named}{more}; nothing was changed")
+
+
+# -- reset -----------------------------------------------------------------------------------------
+
+
+@group.command()
+@click.argument("name")
+@click.option(
+    "--to",
+    metavar="OFFSETS",
+    callback=lambda _context, _parameter, text: None if text is None else parse_to(text),
+    help="New committed offset; see above.",
+)
+@click.option(
+    "--shift", type=int, metavar="N", help="Add N to each committed offset. N can be negative."
+)
+@click.option(
+    "--topic",
+    "selections",
+    multiple=True,
+    metavar="TOPIC[:P,...]",
+    callback=lambda _context, _parameter, texts: tuple(map(parse_selection, texts)),
+    help="Reset only these partitions; repeatable.  [default: all with committed offsets]",
+)
+@click.option(
+    "--all-topics", is_flag=True, help="Reset all topics with committed offsets: the default."
+)
+@click.option(
+    "--create", is_flag=True, help="Create the group if it does not exist; needs --topic."
+)
+@click.option("--dry-run", is_flag=True, help="Print the changes, and change nothing.")
+@options.as_json
+@options.bootstrap
+def reset(
+    name: str,
+    to: Bound | None,
+    shift: int | None,
+    selections: Sequence[Selection],
+    all_topics: bool,
+    create: bool,
+    dry_run: bool,
+    as_json: bool,
+    bootstrap: str,
+) -> None:
+    """Set the committed offsets of a group without members. Stop its consumers first.
+
+    \b
+    OFFSETS:  earliest   the beginning of each partition
+              latest     its end: only new records
+              N          offset N
+              -N  +N     N before the end, N after the beginning (as in `raftlog tail`)
+              @TIME      the first record at or after TIME, else the end
+    TIME:     ISO 8601 (UTC unless it says), milliseconds since 1970, or relative: -2h, -1h30m
+
+    If a partition does not have an offset, the command fails and changes nothing.
+
+    \b
+    Example:
+      raftlog group reset billing --to @-2h --topic clicks --dry-run
+    """
+    check_group_id(name)
+    if (to is None) == (shift is None):
+        raise click.UsageError(f"give one of --to OFFSETS ({GRAMMAR}) and --shift N")
+    if all_topics and selections:
+        raise click.UsageError("--all-topics does not go with --topic")
+    if create and not selections:
+        raise click.UsageError("--create needs --topic: a new group has read none")
+    with Admin(bootstrap) as admin:
+        known = _describe(admin, name, create=create)
+        if known is not None and known.members and not dry_run:
+            raise GroupNotEmptyError(_in_use(known))
+        old = {} if known is None else _committed(known)
+        chosen = choose(admin, name, old, selections, only_committed=shift is not None)
+        new = shifted(old, chosen, shift) if shift is not None else places(admin, chosen, to)
+        check_in_range(new, chosen)
+        if not dry_run:
+            admin.alter_group_offsets(name, new)
+    _print(name, old, new, dry_run=dry_run, as_json=as_json)
+    if dry_run and known is not None and known.members:
+        output.note(_in_use(known))
+
+
+def _describe(admin: Admin, name: str, *, create: bool) -> GroupDescription | None:
+    try:
+        return admin.describe_groups([name])[0]
+    except UnknownGroupError as error:
+        if create:
+            return None
+        raise UnknownGroupError(f"{error}; --create makes it") from error
+
+
+def _in_use(group: GroupDescription) -> str:
+    return (
+        f"group {group.group!r} has members ({len(group.members)}): stop its consumers "
+        f"before it is reset (`raftlog group describe {group.group} --members` shows them)"
+    )
+
+
+def _committed(group: GroupDescription) -> dict[TopicPartition, Offset]:
+    return {
+        TopicPartition(part.topic, part.partition): part.offset
+        for part in group.partitions
+        if part.offset is not None
+    }
+
+
+def _print(
+    name: str,
+    old: Mapping[TopicPartition, Offset],
+    new: Mapping[TopicPartition, Offset],
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    if as_json:
+        rows: list[dict[str, Any]] = [
+            {**tp._asdict(), "old": old.get(tp), "new": offset} for tp, offset in new.items()
+        ]
+        output.print_json({"group": name, "dry_run": dry_run, "offsets": rows})
+        return
+    output.print_table(
+        ("topic", "partition", "old", "new", "change"),
+        [
+            (*tp, old.get(tp, "-"), offset, f"{offset - old[tp]:+d}" if tp in old else "-")
+            for tp, offset in new.items()
+        ],
+    )
+    if dry_run:
+        click.echo("dry run: nothing was changed")

@@ -68,6 +68,8 @@ def problems(cluster: ClusterDescription) -> list[dict[str, Any]]:
             state = ": ".join(filter(None, (broker_state(broker), broker.problem)))
             message = f"broker {broker.id} is {state}"
             found.append({"kind": "broker", "broker": broker.id, "message": message})
+        elif broker.clock_error_ms:
+            found.append({"kind": "clock", "broker": broker.id, "message": clock_problem(broker)})
     for partition in cluster.partitions:
         name = f"{partition.topic}:{partition.partition}"
         place: dict[str, Any] = {"topic": partition.topic, "partition": partition.partition}
@@ -86,6 +88,17 @@ def problems(cluster: ClusterDescription) -> list[dict[str, Any]]:
 def is_up(broker: BrokerDescription) -> bool:
     """It answers, and the cluster counts on it."""
     return broker.live and not broker.fenced
+
+
+def clock_problem(broker: BrokerDescription) -> str:
+    """What is wrong with its wall clock, and what to do."""
+    seconds = abs(broker.clock_error_ms) // 1_000
+    side = "ahead of" if broker.clock_error_ms > 0 else "behind"
+    return (
+        f"broker {broker.id}: the wall clock is {seconds} s {side} the time by which records "
+        "expire. Correct the clock (is NTP running?); if it is right, correct the other brokers' "
+        "clocks, or restart the broker if there are no others"
+    )
 
 
 def broker_state(broker: BrokerDescription) -> str:

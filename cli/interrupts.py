@@ -2,7 +2,7 @@
 
 All of them become a ``KeyboardInterrupt`` where the command is, so that it ends as it would by
 Ctrl-C: places are committed, processes that it started are ended. ``broker`` and ``up`` have
-handlers of their own.
+their own handlers.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _HEADINGS: Final = (
 
 @click.group()
 def log() -> None:
-    """Look into a partition's files, offline.
+    """Inspect and verify the files of partitions, offline.
 
     \b
     Example:
@@ -42,13 +42,13 @@ def log() -> None:
 
 @log.command()
 @click.argument("path", type=click.Path(exists=True))
-@click.option("--records", is_flag=True, help="Show the records of each batch too.")
+@click.option("--records", is_flag=True, help="Print the records of each batch, too.")
 @options.as_json
 @click.pass_context
 def dump(context: click.Context, path: str, records: bool, as_json: bool) -> None:
     """Print the batches of a segment file, or of every segment below a directory.
 
-    Ends with exit status 1 where a batch is bad.
+    Exits with status 1 if a batch is invalid.
 
     \b
     Example:
@@ -112,11 +112,11 @@ def _record_lines(row: BatchRow) -> Iterator[str]:
 @click.argument("directory", type=click.Path(exists=True, file_okay=False))
 @options.as_json
 def verify(directory: str, as_json: bool) -> None:
-    """Check every batch, chain and index below a directory.
+    """Check every batch, hash chain and index below a directory.
 
-    Exit status 1 if durable records are damaged or missing. An unfinished write at the end of a
-    log, or an index that does not fit, is reported and is no damage: the next start of the broker
-    mends it.
+    Exit status 1 if durable records are corrupt or missing. A torn write at the end of a log, or an
+    index that does not match, is reported as well and does not change the exit status: the next
+    start of the broker repairs it.
 
     \b
     Example:

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple, NoReturn
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, get_completion_class
 
 from raftlog.cli import interrupts
 
@@ -30,33 +30,33 @@ class Entry(NamedTuple):
 COMMANDS: Final[dict[str, Entry]] = {
     "demo": Entry(
         "raftlog.cli.demo:demo",
-        "Produce, kill -9 the leader, read back, compare: the whole promise.",
+        "Write records, kill two leaders, read all records back and compare them.",
     ),
     "up": Entry("raftlog.cli.up:up", "Run a local cluster in the foreground."),
     "broker": Entry("raftlog.cli.broker:broker", "Run one broker."),
     "topic": Entry("raftlog.cli.topic:topic", "Create, list, describe, alter and delete topics."),
     "group": Entry(
         "raftlog.cli.group:group",
-        "Look at consumer groups and their lag, move their offsets, delete them.",
+        "List, describe, reset and delete consumer groups.",
     ),
     "cluster": Entry(
-        "raftlog.cli.cluster:cluster", "Look at the cluster, move leaders, recover from a loss."
+        "raftlog.cli.cluster:cluster",
+        "Show the cluster, transfer leaders, recover from a lost majority.",
     ),
     "produce": Entry(
-        "raftlog.cli.produce:produce", "Send records, a line each, from a file or standard input."
+        "raftlog.cli.produce:produce", "Send records, one per line, from a file or standard input."
     ),
     "tail": Entry("raftlog.cli.tail:tail", "Print records."),
-    "log": Entry("raftlog.cli.log:log", "Look into a partition's files, offline."),
+    "log": Entry("raftlog.cli.log:log", "Inspect and verify the files of partitions, offline."),
     "bench": Entry(
         "raftlog.cli.bench:bench",
-        "Measure this machine's raftlog, next to the floor: the least that the machine could do.",
+        "Measure raftlog on this machine, compared with a baseline (the floor).",
     ),
     "chaos": Entry(
-        "raftlog.cli.chaos:chaos", "Break a cluster on purpose, and judge what its clients saw."
+        "raftlog.cli.chaos:chaos",
+        "Inject faults into a cluster, and check what its clients observed.",
     ),
-    "completion": Entry(
-        "raftlog.cli.completion:completion", "Print the shell's completion script."
-    ),
+    "completion": Entry("raftlog.cli.main:completion", "Print the completion script of a shell."),
 }
 
 
@@ -100,7 +100,7 @@ class Root(click.Group):
         except KeyboardInterrupt as interrupt:
             ctx.exit(interrupts.status_of(interrupt))
         except BrokenPipeError:
-            discard_standard_output()  # whoever read our output has had enough, as in `| head`
+            discard_standard_output()  # the reader has closed the pipe, as in `| head`
         except OSError as error:
             raise Failed(describe_os_error(error)) from error
         except Exception as error:
@@ -155,6 +155,22 @@ def root() -> None:
     RAFTLOG_BOOTSTRAP stands in for --bootstrap, RAFTLOG_CONFIG for --config. Exit status: 0
     success, 1 the operation failed, 2 wrong usage, 130 interrupted (143: by SIGTERM).
     """
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    Example:
+      bash:  eval "$(raftlog completion bash)"                        in ~/.bashrc
+      zsh:   eval "$(raftlog completion zsh)"                         in ~/.zshrc
+      fish:  raftlog completion fish > ~/.config/fish/completions/raftlog.fish
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None, "click knows all the shells that the argument allows"
+    click.echo(kind(root, {}, "raftlog", "_RAFTLOG_COMPLETE").source())
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -10,11 +10,12 @@ milliseconds since 1970, or relative to now: -2h, -1h30m (units: ms s m h d w).
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Final, NamedTuple
 
-from raftlog.types import Offset, TimestampMs
+from raftlog.types import Offset, OffsetAndTimestamp, TimestampMs, TopicPartition
 
 _UNIT_MS: Final = {
     "ms": 1,
@@ -143,6 +144,19 @@ def resolve(bound: Bound, extent: Extent, *, at_time: Offset | None) -> Offset:
     if bound.kind is From.TIME:
         return extent.end if at_time is None else at_time
     return bound.number
+
+
+def resolve_all(
+    bound: Bound,
+    extents: Mapping[TopicPartition, Extent],
+    find: Callable[
+        [dict[TopicPartition, TimestampMs]], Mapping[TopicPartition, OffsetAndTimestamp | None]
+    ],
+) -> dict[TopicPartition, Offset]:
+    """``resolve`` in each partition; ``find`` looks a TIME up, and is called for nothing else."""
+    found = find(dict.fromkeys(extents, bound.number)) if bound.kind is From.TIME else {}
+    at_times = {tp: hit.offset for tp, hit in found.items() if hit is not None}
+    return {tp: resolve(bound, extent, at_time=at_times.get(tp)) for tp, extent in extents.items()}
 
 
 def confine(offset: Offset, extent: Extent) -> Offset:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from raftlog.config.address import BOOTSTRAP_DEFAULT
+from raftlog.config.broker import read_toml
+from raftlog.errors import InvalidConfigError
 from raftlog.types import TopicPartition
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -22,19 +26,44 @@ def bootstrap(command: Command) -> Command:
         show_default=True,
         show_envvar=True,
         metavar="HOST:PORT[,...]",
-        help="Brokers to ask first.",
+        help="Addresses of brokers; one reachable address is enough.",
     )(command)
 
 
 def cluster_secret_file(command: Command) -> Command:
-    """``--cluster-secret-file``, or RAFTLOG_CLUSTER_SECRET_FILE, or what the broker's file says."""
+    """``--cluster-secret-file``, or RAFTLOG_CLUSTER_SECRET_FILE, or what ``--config`` names."""
+    from_config = click.option(
+        "--config",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        expose_value=False,
+        is_eager=True,
+        callback=_take_secret_file,
+        help="The configuration file of a broker (TOML): its cluster.secret.file is used.",
+    )
     return click.option(
         "--cluster-secret-file",
         envvar="RAFTLOG_CLUSTER_SECRET_FILE",
         show_envvar=True,
         type=click.Path(exists=True, dir_okay=False),
-        help="The secret of the cluster's brokers, which it asks for.",
-    )(command)
+        help="File with the secret of the cluster, which the command requires.",
+    )(from_config(command))
+
+
+def _take_secret_file(
+    context: click.Context, _parameter: click.Parameter, path: Path | None
+) -> None:
+    if path is None:
+        return
+    try:
+        secret_file = read_toml(path.read_text(encoding="utf-8")).get("cluster.secret.file")
+    except (OSError, InvalidConfigError) as error:
+        raise click.BadParameter(f"{path}: {error}") from error
+    if secret_file is None:
+        raise click.BadParameter(
+            f"{path} does not set cluster.secret.file. Pass --cluster-secret-file with a file that "
+            "contains the secret"
+        )
+    context.default_map = {"cluster_secret_file": secret_file, **(context.default_map or {})}
 
 
 def as_json(command: Command) -> Command:
@@ -52,6 +81,28 @@ def topic_config(command: Command) -> Command:
         callback=lambda _context, _parameter, pairs: dict(map(key_and_value, pairs)),
         help="A setting, such as retention.ms=86400000; may be repeated.",
     )(command)
+
+
+def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """An option's callback: the value of its text, whose ``ValueError`` is wrong usage."""
+
+    def callback(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Any:
+        try:
+            return None if text is None else parse(text)
+        except (ValueError, re.error) as error:
+            raise click.BadParameter(str(error)) from error
+
+    return callback
+
+
+def checked(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """An option's callback: its text as it was given, if it can be parsed."""
+
+    def unchanged(text: str) -> str:
+        parse(text)
+        return text
+
+    return parsed(unchanged)
 
 
 def key_and_value(text: str) -> tuple[str, str]:

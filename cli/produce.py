@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from io import BufferedReader
-from typing import Any
+from itertools import count
+from typing import Any, Final, Protocol
 
 import click
 
-from raftlog import Producer
-from raftlog.cli import options, output, stalls
-from raftlog.cli.feed import Feed
+from raftlog import Admin, Producer
+from raftlog.cli import health, options, output
+from raftlog.cli.formats import ReadableStream, parse_json_line, read_lines, split_keys
 from raftlog.cli.main import Failed
-from raftlog.errors import RaftlogError
+from raftlog.cli.output import Advance
+from raftlog.errors import InvalidRequestError, RaftlogError
+from raftlog.types import Headers, Offset, OffsetRange, RecordMetadata
 
 
 @click.command()
@@ -27,10 +35,12 @@ from raftlog.errors import RaftlogError
 @click.option(
     "--key-separator",
     metavar="S",
-    help="What stands before the first S of a line is the key; a line without it has none.",
+    help="Text before the first S of a line is the key; a line without S has no key.",
 )
-@click.option("--jsonl", is_flag=True, help="Each line is a record as JSON; see above.")
-@click.option("-p", "--partition", type=click.IntRange(min=0), help="Send all to this partition.")
+@click.option("--jsonl", is_flag=True, help="Each line is a record in JSON; see above.")
+@click.option(
+    "-p", "--partition", type=click.IntRange(min=0), help="Send all records to this partition."
+)
 @click.option(
     "--header",
     "headers",
@@ -40,16 +50,16 @@ from raftlog.errors import RaftlogError
     help="A header for every record; may be repeated.",
 )
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True,
-              help="Whose disk to wait for.")  # fmt: skip
+              help="Acknowledgement by all in-sync replicas, 1 (leader) or 0 (none).")  # fmt: skip
 @click.option(
     "--compression",
     type=click.Choice(["none", "lz4", "zstd", "gzip"]),
     default="none",
     show_default=True,
-    help="How batches are compressed.",
+    help="Compression of the batches.",
 )
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N",
-              help="At most N records a second.")  # fmt: skip
+              help="Maximum records per second.")  # fmt: skip
 @options.as_json
 @options.bootstrap
 def produce(
@@ -65,10 +75,10 @@ def produce(
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Send records, a line each, from a file or standard input.
+    """Send records, one per line, from a file or standard input.
 
-    A line's bytes are kept exactly, without its newline. Lines without a key are spread over the
-    partitions, in runs. Prints how many records were acknowledged, and their offsets.
+    The bytes of a line are sent unchanged, without the newline. Lines without a key go to each
+    partition in turn, one batch at a time. Prints the number of acknowledged records and offsets.
 
     With --jsonl a line is {"key", "value", "headers", "partition", "timestamp_ms"}, all of them
     optional: text as a string, other bytes as {"base64": "..."}, headers as an object or as pairs.
@@ -88,8 +98,8 @@ def produce(
     ):
         feed = Feed(producer, topic, partition=partition, headers=pairs, rate=rate, advance=advance)
         try:
-            with stalls.noted(
-                lambda: feed.sent, producer.undelivered, lambda: stalls.reason(bootstrap, topic)
+            with noting_stalls(
+                lambda: feed.sent, producer.undelivered, lambda: stall_reason(bootstrap, topic)
             ):
                 if jsonl:
                     feed.send_json(source)
@@ -113,3 +123,252 @@ def _print(summary: dict[str, Any]) -> None:
             f"partition {row['partition']}: {row['records']} records, "
             f"offsets {row['first_offset']} to {row['last_offset']}"
         )
+
+
+# -- sending what a stream holds -------------------------------------------------------------------
+
+
+SLICES_PER_S: Final = 20  # how finely a rate is kept
+RUNS_PER_SLICE: Final = 8  # into which lines without keys are cut: each goes to another partition
+
+
+class Pacer:
+    """Keeps to so many records a second: short pauses between slices, and no catching up."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+        self._due = time.monotonic()
+
+    def slices(self, lines: list[bytes]) -> Iterator[list[bytes]]:
+        """``lines`` in order, each slice when its time has come."""
+        if self._rate is None:
+            yield lines
+            return
+        size = max(1, int(self._rate / SLICES_PER_S))
+        for start in range(0, len(lines), size):
+            part = lines[start : start + size]
+            now = time.monotonic()
+            time.sleep(max(0.0, self._due - now))
+            self._due = max(self._due, now) + len(part) / self._rate
+            yield part
+
+
+class Feed:
+    """Sends what a stream holds to a topic, and collects the receipts."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        topic: str,
+        *,
+        partition: int | None = None,
+        headers: Headers = (),
+        rate: float | None = None,
+        advance: Advance = lambda _count: None,
+    ) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._partition = partition
+        self._headers = headers
+        self._pacer = Pacer(rate)
+        self._advance = advance
+        self.receipts = Receipts()
+        self.sent = 0
+        self.bytes_sent = 0
+
+    def send_lines(self, stream: ReadableStream, key_separator: bytes | None) -> None:
+        """A record a line. Lines without keys are spread over the partitions."""
+        for lines in self._slices(stream):
+            if key_separator:
+                self._send_many(*split_keys(lines, key_separator))
+            elif self._partition is not None:
+                self._send_many(lines, None)
+            else:
+                size = -(-len(lines) // RUNS_PER_SLICE)
+                for first in range(0, len(lines), size):
+                    self._send_many(lines[first : first + size], None)
+
+    def _send_many(self, values: list[bytes], keys: list[bytes | None] | None) -> None:
+        future = self._producer.send_many(
+            self._topic,
+            values,
+            keys=keys,
+            headers=[self._headers] * len(values) if self._headers else None,
+            partition=self._partition,
+        )
+        self.receipts.expect(future)
+
+    def send_json(self, stream: ReadableStream) -> None:
+        """A record a line of JSON. ``--partition`` and ``--header`` add to what a line says."""
+        numbers = count(1)
+        for lines in self._slices(stream):
+            for number, line in zip(numbers, lines, strict=False):
+                try:
+                    record = parse_json_line(line)
+                except ValueError as error:
+                    raise InvalidRequestError(f"line {number}: {error}") from error
+                future = self._producer.send(
+                    self._topic,
+                    value=record.value,
+                    key=record.key,
+                    headers=self._headers + record.headers,
+                    timestamp_ms=record.timestamp_ms,
+                    partition=record.partition if self._partition is None else self._partition,
+                )
+                self.receipts.expect(future)
+
+    def _slices(self, stream: ReadableStream) -> Iterator[list[bytes]]:
+        for lines in read_lines(stream):
+            for part in self._pacer.slices(lines):
+                yield part
+                self.sent += len(part)
+                self.bytes_sent += sum(map(len, part))
+                self._advance(len(part))
+
+    def summary(self, *, seconds: float) -> dict[str, Any]:
+        return {
+            "topic": self._topic,
+            "records": self.sent,
+            "acknowledged": self.receipts.acknowledged,
+            "bytes": self.bytes_sent,
+            "seconds": round(seconds, 3),
+            "partitions": self.receipts.rows(),
+        }
+
+
+# -- what became of it -----------------------------------------------------------------------------
+
+
+FUTURES_MAX: Final = 1_000  # outcomes not looked at yet; a future holds on to little
+
+
+class Future(Protocol):
+    """What ``send`` and ``send_many`` return."""
+
+    def done(self) -> bool: ...
+
+    def result(self, timeout: float | None = None) -> RecordMetadata | Sequence[OffsetRange]: ...
+
+
+@dataclass
+class PartitionReceipt:
+    """Acknowledged records of one partition, and the offsets that they lie within."""
+
+    partition: int
+    records: int
+    first_offset: Offset
+    last_offset: Offset
+
+
+class Receipts:
+    """Collects outcomes in the order of sending; the first failure is raised."""
+
+    def __init__(self) -> None:
+        self._awaited: deque[Future] = deque()
+        self._partitions: dict[int, PartitionReceipt] = {}
+
+    @property
+    def acknowledged(self) -> int:
+        """Records that brokers have said to hold. With ``acks=0`` they never say."""
+        return sum(receipt.records for receipt in self._partitions.values())
+
+    def expect(self, future: Future) -> None:
+        """Add an outcome; take in those that are there, and wait if there are too many."""
+        self._awaited.append(future)
+        while self._awaited and (len(self._awaited) > FUTURES_MAX or self._awaited[0].done()):
+            self._settle()
+
+    def settle_all(self) -> None:
+        """Wait for every outcome."""
+        while self._awaited:
+            self._settle()
+
+    def _settle(self) -> None:
+        outcome = self._awaited.popleft().result()
+        if isinstance(outcome, RecordMetadata):
+            self._count(outcome.partition, outcome.offset, outcome.offset)
+            return
+        for part in outcome:
+            self._count(part.partition, part.first, part.last)
+
+    def _count(self, partition: int, first: Offset, last: Offset) -> None:
+        if first < 0:
+            return  # acks=0: no offset was returned
+        receipt = self._partitions.get(partition)
+        if receipt is None:
+            receipt = self._partitions[partition] = PartitionReceipt(partition, 0, first, last)
+        receipt.records += last - first + 1
+        receipt.first_offset = min(receipt.first_offset, first)
+        receipt.last_offset = max(receipt.last_offset, last)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The receipts by partition, as plain values."""
+        return [asdict(receipt) for _, receipt in sorted(self._partitions.items())]
+
+
+# -- the notice that a producer waits --------------------------------------------------------------
+
+
+STALL_SECONDS: Final = 3.0  # without an acknowledgement, while records wait for one
+AGAIN_SECONDS: Final = 15.0  # between two notices of one stall
+CHECK_SECONDS: Final = 0.5
+
+
+class Stall:
+    """Decides when a notice is due. Time is an argument: monotonic seconds."""
+
+    def __init__(self, now: float) -> None:
+        self._delivered: int | None = None
+        self._since = now
+        self._due_after = STALL_SECONDS
+
+    def is_due(self, now: float, *, delivered: int, waiting: int) -> bool:
+        """Whether to print a notice now, at most once per ``AGAIN_SECONDS`` of a stall."""
+        if delivered != self._delivered or not waiting:
+            self._delivered, self._since, self._due_after = delivered, now, STALL_SECONDS
+            return False
+        if now - self._since < self._due_after:
+            return False
+        self._since, self._due_after = now, AGAIN_SECONDS
+        return True
+
+
+@contextmanager
+def noting_stalls(
+    sent: Callable[[], int], waiting: Callable[[], int], explain: Callable[[], str]
+) -> Iterator[None]:
+    """Print a notice while the block runs and nothing of what was sent is acknowledged."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        stall = Stall(time.monotonic())
+        while not ended.wait(CHECK_SECONDS):
+            count = waiting()
+            if stall.is_due(time.monotonic(), delivered=sent() - count, waiting=count):
+                reason = explain()
+                if not ended.is_set():
+                    output.note(f"raftlog: {count:,} records wait to be acknowledged: {reason}")
+
+    threading.Thread(target=watch, name="raftlog-stalls", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def stall_reason(bootstrap: str, topic: str) -> str:
+    """Why nothing is acknowledged, as the cluster describes the topic's partitions."""
+    try:
+        with Admin(bootstrap) as admin:
+            partitions = admin.describe_cluster([topic]).partitions
+    except RaftlogError as error:
+        return f"{error} (still trying)"
+    stuck = [
+        f"{part.topic}:{part.partition} has no leader that answers"
+        f" (replicas {health.ids(part.replicas)}, in sync {health.ids(part.isr)})"
+        for part in partitions
+        if not part.is_available
+    ]
+    if not stuck:
+        return "the brokers answer slowly (still trying)"
+    return f"{'; '.join(stuck[:3])} (still trying; see `raftlog cluster status`)"

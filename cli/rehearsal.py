@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
+import threading
 import time
-from collections.abc import Callable
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, TypeAlias
+
+from xxhash import xxh3_64_intdigest
 
 from raftlog import Admin, Consumer, NewTopic, Producer, TopicPartition
-from raftlog.cli import output, replicas
-from raftlog.cli.ledger import Verdict
-from raftlog.cli.load import Lines, Load
-from raftlog.cli.outages import TIMEOUT_S, Outage, Outages
-from raftlog.cli.replicas import Comparison
-from raftlog.disk import OsDisk
-from raftlog.testing import Cluster, wait_until
+from raftlog.cli import output
+from raftlog.client.delivery import RangesFuture
+from raftlog.disk import Disk, OsDisk
+from raftlog.errors import BrokerUnavailableError, DataDirectoryError
+from raftlog.storage import inspect
+from raftlog.testing import BrokerProcess, Cluster, wait_until
 from raftlog.types import Offset
 
 TOPIC: Final = "page-views"
@@ -136,4 +144,330 @@ class Rehearsal:
         holders = next(iter(views.values())).info.replicas
         self._cluster.stop()
         directories = {number: str(self._cluster.broker(number).data_dir) for number in holders}
-        return replicas.compare(OsDisk(), directories, end)
+        return compare(OsDisk(), directories, end)
+
+
+# -- sending ---------------------------------------------------------------------------------------
+
+
+Lines: TypeAlias = Iterator[list[bytes]]
+
+TICK_S: Final = 0.02
+FADING_TICKS: Final = 100  # of what is left of a stage's part, one in so many is sent each tick
+STEADY_TICKS: Final = 75  # of the first and the last stage, which have no reason to be slow
+
+
+@dataclass(slots=True)
+class _Portion:
+    values: list[bytes]
+    future: RangesFuture
+    sent_at: float
+
+
+class Load:
+    """Sends ``total`` records in ``stages``; another thread moves ``stage`` on, from 0.
+
+    Each stage may send its part of the records, fast at first and then ever slower, so that there
+    is load however long the stage takes.
+    """
+
+    def __init__(self, producer: Producer, topic: str, *, total: int, stages: int) -> None:
+        self.stage = 0
+        self.sent = 0
+        self.acknowledged = 0
+        self.bytes_sent = 0
+        self.longest_wait = 0.0  # seconds without an acknowledgement while some were due
+        self._producer = producer
+        self._topic = topic
+        self._total = total
+        self._stages = stages
+        self.ledger = Ledger()
+        self._in_flight: deque[_Portion] = deque()
+        self._times: list[tuple[float, float]] = []  # of each portion: sent, acknowledged
+
+    def _limit(self) -> int:
+        """How many may be sent until the stage ends."""
+        return self._total * (self.stage + 1) // self._stages
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing to send in this stage, and nothing to wait for."""
+        return self.sent >= self._limit() and self.acknowledged == self.sent
+
+    def acknowledged_since(self, moment: float) -> float | None:
+        """When the first record sent after ``moment`` was acknowledged; None if none is yet.
+
+        Seconds of the monotonic clock.
+        """
+        after = bisect_right(self._times, (moment, math.inf))
+        return self._times[after][1] if after < len(self._times) else None
+
+    def run(self, lines: Lines, *, check: Callable[[], None], advance: output.Advance) -> None:
+        """Send everything; return when it is acknowledged. ``check`` raises to end it early."""
+        records = (line for part in lines for line in part)
+        while self.sent < self._total or self._in_flight:
+            check()
+            values = list(islice(records, self._portion_size()))
+            if values:
+                future = self._producer.send_many(self._topic, values, partition=0)
+                self._in_flight.append(_Portion(values, future, time.monotonic()))
+                self.sent += len(values)
+                self.bytes_sent += sum(map(len, values))
+                advance(len(values))
+            self._settle()
+            time.sleep(TICK_S)
+
+    def _portion_size(self) -> int:
+        left = self._limit() - self.sent
+        share = self._total // self._stages
+        is_steady = self.stage in {0, self._stages - 1}
+        size = share // STEADY_TICKS if is_steady else left // FADING_TICKS
+        return min(max(size, 1), left)
+
+    def _settle(self) -> None:
+        """Enter the acknowledgements that are there, in the order of sending."""
+        while self._in_flight and self._in_flight[0].future.done():
+            portion, now = self._in_flight.popleft(), time.monotonic()
+            ranges = portion.future.result()
+            offsets = [at for part in ranges for at in range(part.first, part.last + 1)]
+            self.ledger.acknowledge(portion.values, offsets)
+            due_since = max(portion.sent_at, self._times[-1][1] if self._times else 0.0)
+            self.longest_wait = max(self.longest_wait, now - due_since)
+            self._times.append((portion.sent_at, now))
+            self.acknowledged += len(portion.values)
+
+
+# -- killing leaders -------------------------------------------------------------------------------
+
+
+TIMEOUT_S: Final = 60.0
+KILLS: Final = 2
+
+
+@dataclass(frozen=True)
+class Outage:
+    """A SIGKILL of a leader. ``acknowledged``: how many records were, at that moment.
+
+    ``seconds``: until the first acknowledgement of a record sent after it. ``leader``: who leads
+    since.
+    """
+
+    broker_id: int
+    pid: int
+    acknowledged: int
+    seconds: float
+    leader: int
+    wiped: bool
+
+
+class Outages:
+    """Runs once, in a thread, during the load. ``stages``: how many the load has to have."""
+
+    def __init__(
+        self, cluster: Cluster, topic: str, *, total: int, note: Callable[[str], None]
+    ) -> None:
+        alone = len(cluster.brokers) == 1
+        self.kills = 1 if alone else KILLS
+        self.stages = self.kills + 2
+        self._cluster = cluster
+        self._topic = topic
+        self._first_at = total // self.stages // 2  # acknowledgements before the first kill
+        self._note = note
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Have ``run`` raise soon, if it still runs."""
+        self._stopping.set()
+
+    def run(self, load: Load) -> list[Outage]:
+        """Kill leaders, one after the other, and bring them back; the first without its disk."""
+        self._until(lambda: load.acknowledged >= self._first_at, "acknowledgements to begin")
+        outages = []
+        for number in range(self.kills):
+            wiped = number == 0 and len(self._cluster.brokers) > 1
+            outages.append(self._outage(load, wiped=wiped))
+        load.stage += 1
+        return outages
+
+    def _outage(self, load: Load, *, wiped: bool) -> Outage:
+        self._until(self._leader_is_known, "a leader")
+        leader = self._cluster.leader(self._topic, 0)
+        assert leader is not None, "there was one a moment ago, and nothing has happened since"
+        broker = self._cluster.broker(leader)
+        pid, acknowledged = broker.pid, load.acknowledged
+        assert pid is not None, "it has just answered"
+        load.stage += 1
+        self._note(f"kill -9 {pid} (broker {leader}, which leads {self._topic}:0)")
+        broker.kill()
+        killed_at = time.monotonic()
+        if len(self._cluster.brokers) == 1:
+            broker.start()
+        self._until(self._leader_is_known, "a new leader")
+        self._until(
+            lambda: load.acknowledged_since(killed_at) is not None or load.is_idle,
+            "an acknowledgement by the new leader",
+        )
+        now_leading = self._cluster.leader(self._topic, 0) or 0
+        seconds = (load.acknowledged_since(killed_at) or time.monotonic()) - killed_at
+        self._note(f"broker {now_leading} leads; acknowledgements again after {seconds:.2f} s")
+        if not broker.running:
+            self._bring_back(broker, wiped=wiped)
+        return Outage(leader, pid, acknowledged, seconds, now_leading, wiped)
+
+    def _bring_back(self, broker: BrokerProcess, *, wiped: bool) -> None:
+        if wiped:
+            self._cluster.wipe(broker.id)
+        began = time.monotonic()
+        broker.start()
+        self._until(lambda: self._cluster.is_in_sync(self._topic, 0), "every replica in sync")
+        disk = "with an empty disk" if wiped else "as it was"
+        took = time.monotonic() - began
+        self._note(f"broker {broker.id} is back, {disk}, and in sync after {took:.2f} s")
+
+    def _leader_is_known(self) -> bool:
+        return self._cluster.leader(self._topic, 0) is not None
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        def is_so() -> bool:
+            if self._stopping.is_set():
+                raise BrokerUnavailableError("the run ended early")
+            return condition()
+
+        wait_until(is_so, timeout_s=TIMEOUT_S, what=what)
+
+
+# -- what was acknowledged against what is found ---------------------------------------------------
+
+
+_NOTHING: Final = 0  # no value is acknowledged at this offset
+
+
+def _mark(value: bytes) -> int:
+    return xxh3_64_intdigest(value) or 1
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The comparison. ``duplicated``: found at an offset that no acknowledgement named."""
+
+    acknowledged: int
+    found: int
+    lost: int
+    duplicated: int
+    in_order: bool
+    identical: bool
+    sha256: str
+
+    @property
+    def holds(self) -> bool:
+        """Everything acknowledged is there, once, in order and as it was sent."""
+        return not self.lost and not self.duplicated and self.in_order and self.identical
+
+
+class Ledger:
+    """One partition's account: acknowledgements in the order of sending, then what is found. Pure.
+
+    A value found at an offset has to be the value that was acknowledged there, byte for byte.
+    Memory is 8 bytes a record, so values are kept as 64-bit hashes; the SHA-256 of all values in
+    order, sent and found, decides whether they are identical.
+    """
+
+    def __init__(self) -> None:
+        self._acknowledged = array("Q")  # by offset: the mark of the value that should be there
+        self._count = 0
+        self._last_offset = -1
+        self._in_order = True
+        self._found = self._intact = self._extra = 0
+        self._sent_digest = hashlib.sha256()
+        self._found_digest = hashlib.sha256()
+
+    def acknowledge(self, values: Sequence[bytes], offsets: Sequence[Offset]) -> None:
+        """``values`` were acknowledged at ``offsets``, one each."""
+        for value, offset in zip(values, offsets, strict=True):
+            self._in_order = self._in_order and offset > self._last_offset
+            self._last_offset = offset
+            missing = offset + 1 - len(self._acknowledged)
+            if missing > 0:
+                self._acknowledged.extend([_NOTHING] * missing)
+            self._acknowledged[offset] = _mark(value)
+            self._sent_digest.update(value + b"\n")
+        self._count += len(values)
+
+    def find(self, offset: Offset, value: bytes | None) -> None:
+        """``value`` was read at ``offset``. Call once per record, in the order of reading."""
+        self._found += 1
+        self._found_digest.update((value or b"") + b"\n")
+        known = offset < len(self._acknowledged) and self._acknowledged[offset] != _NOTHING
+        if not known:
+            self._extra += 1
+        elif value is not None and self._acknowledged[offset] == _mark(value):
+            self._intact += 1
+            self._acknowledged[offset] = _NOTHING  # found again, it counts as a duplicate
+
+    def verdict(self) -> Verdict:
+        found_digest = self._found_digest.hexdigest()
+        return Verdict(
+            acknowledged=self._count,
+            found=self._found,
+            lost=self._count - self._intact,
+            duplicated=self._extra,
+            in_order=self._in_order,
+            identical=found_digest == self._sent_digest.hexdigest(),
+            sha256=found_digest,
+        )
+
+
+# -- the replicas' files ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Copy:
+    """The batches of one replica up to an offset. ``chain``: the last one's chain value.
+
+    ``problem``: why it does not go so far, or is not sound; empty if it does and is.
+    """
+
+    broker: int
+    end: Offset
+    bytes: int
+    sha256: str
+    chain: str
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    copies: tuple[Copy, ...]
+
+    @property
+    def identical(self) -> bool:
+        """Every copy is sound and holds the same bytes, up to the same offset."""
+        contents = {(copy.end, copy.bytes, copy.sha256, copy.chain) for copy in self.copies}
+        return len(contents) == 1 and not any(copy.problem for copy in self.copies)
+
+
+def compare(disk: Disk, data_dirs: Mapping[int, str], end: Offset) -> Comparison:
+    """Compare the one partition below each directory, by broker id, in the offsets below ``end``.
+
+    Every byte is read: headers, values, CRCs and the chain that each batch has to continue.
+    """
+    return Comparison(tuple(_read(disk, broker, path, end) for broker, path in data_dirs.items()))
+
+
+def _read(disk: Disk, broker: int, data_dir: str, end: Offset) -> Copy:
+    digest = hashlib.sha256()
+    reached, size, chain, problem = 0, 0, "", ""
+    try:
+        (report,) = inspect.verify(disk, data_dir)
+        problem = "".join(found.message for found in report.problems[:1] if report.is_damaged)
+        for row in inspect.dump(disk, report.directory):
+            if row.header is None or row.error or row.header.base_offset >= end:
+                break
+            digest.update(row.data)
+            size += len(row.data)
+            reached, chain = row.header.next_offset, f"{row.header.chain:016x}"
+    except (DataDirectoryError, OSError) as error:
+        problem = str(error)
+    if reached < end and not problem:
+        problem = f"it ends at offset {reached}, not at {end}"
+    return Copy(broker, reached, size, digest.hexdigest(), chain, problem)

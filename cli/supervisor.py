@@ -7,19 +7,92 @@ signals it.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from raftlog.cli import cluster_file
-from raftlog.config import Address
+from raftlog.config import Address, parse_address
 from raftlog.disk import Lock, OsDisk
 from raftlog.errors import BrokerUnavailableError, DataDirectoryError, RefusedError
 from raftlog.testing import BrokerProcess, Cluster, wait_until
 from raftlog.testing.cluster import local_cluster
-from raftlog.testing.probes import answers, check_free
+from raftlog.testing.probes import HOST, answers, check_free, free_ports
+
+# -- cluster.json ----------------------------------------------------------------------------------
+
+
+CLUSTER_FILE: Final = "cluster.json"
+BROKERS_DEFAULT: Final = 3
+PORT_DEFAULT: Final = 9100
+PORT_MAX: Final = 65_535
+
+
+def describe_cluster(cluster: Cluster) -> dict[str, Any]:
+    """What the file holds. The pid of a broker that is down is null."""
+    return {
+        "bootstrap": cluster.bootstrap,
+        "brokers": [
+            {
+                "id": broker.id,
+                "pid": broker.pid,
+                "address": str(broker.address),
+                "data_dir": str(broker.data_dir),
+            }
+            for broker in cluster.brokers
+        ],
+    }
+
+
+def write_cluster_file(directory: Path, cluster: Cluster) -> None:
+    """Say in ``directory`` what runs now. The file is whole at any time."""
+    text = json.dumps(describe_cluster(cluster), indent=2) + "\n"
+    OsDisk().write_atomic(str(directory / CLUSTER_FILE), text.encode())
+
+
+def recorded_addresses(directory: Path) -> dict[int, Address]:
+    """Broker id -> address, as the last run in ``directory`` left them."""
+    path = directory / CLUSTER_FILE
+    if not path.exists():
+        return {}
+    try:
+        brokers = json.loads(path.read_bytes())["brokers"]
+        return {int(entry["id"]): parse_address(entry["address"]) for entry in brokers}
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataDirectoryError(f"{path} cannot be read ({error!r}): remove it") from error
+
+
+def choose_addresses(
+    directory: Path, *, brokers: int | None, port: int | None
+) -> dict[int, Address]:
+    """Broker id -> address for the next run in ``directory``.
+
+    ``brokers`` of None: as many as ``directory`` has, or 3. ``port`` of None: the ports of the last
+    run, or those from 9100 on; 0: free ones; else those from ``port`` on.
+
+    Raises ``RefusedError`` if the directory has another number of brokers, or ports run out.
+    """
+    last = recorded_addresses(directory)
+    held = len(last) or len(list(directory.glob("broker-*/")))
+    count = brokers or held or BROKERS_DEFAULT
+    if held and count != held:
+        raise RefusedError(
+            f"{directory} holds a cluster of {held} broker{'s' * (held > 1)}, not of {count}: "
+            "leave --brokers out to resume it, or give another --data-dir"
+        )
+    if port is None and last:
+        return last
+    first = PORT_DEFAULT if port is None else port
+    if first + count - 1 > PORT_MAX:
+        raise RefusedError(f"{count} brokers need ports {first} to {first + count - 1}")
+    ports = free_ports(count) if first == 0 else range(first, first + count)
+    return {number: Address(HOST, port) for number, port in enumerate(ports, start=1)}
+
+
+# -- the brokers -----------------------------------------------------------------------------------
+
 
 LOCK_FILE: Final = "up.lock"
 POLL_INTERVAL_S: Final = 0.05
@@ -66,7 +139,7 @@ class Supervisor:
         try:
             for broker in self.cluster.brokers:
                 check_free(broker.address)
-            self._record()  # whatever happens from here on, the directory says what it is
+            self._record()  # before anything can fail: the directory identifies the cluster
             for broker in self.cluster.brokers:
                 broker.spawn()
             self._await_ready()
@@ -120,21 +193,23 @@ class Supervisor:
     def _spawn(self, broker: BrokerProcess) -> None:
         try:
             broker.spawn()
-        except BrokerUnavailableError as error:  # its port was taken meanwhile: the others go on
+        except (
+            BrokerUnavailableError
+        ) as error:  # another process took its port: the others continue
             self._note(f"broker {broker.id} cannot start: {error}")
         else:
             self._note(f"broker {broker.id} starts again as process {broker.pid}")
 
     def _record(self) -> None:
         up = {broker.id: broker.pid for broker in self.cluster.brokers if broker.pid is not None}
-        if up != self._up or not (self._directory / cluster_file.CLUSTER_FILE).exists():
+        if up != self._up or not (self._directory / CLUSTER_FILE).exists():
             self._up = up
-            cluster_file.write(self._directory, self.cluster)
+            write_cluster_file(self._directory, self.cluster)
 
 
 def request_start(directory: Path, broker_id: int) -> Address:
     """Ask the supervisor of ``directory`` to start a broker; its address once it answers there."""
-    addresses = cluster_file.recorded_addresses(directory)
+    addresses = recorded_addresses(directory)
     if broker_id not in addresses:
         known = ", ".join(map(str, addresses)) or "none"
         raise RefusedError(f"{directory} has no broker {broker_id}; it has: {known}")

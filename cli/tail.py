@@ -3,68 +3,73 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import click
 
 from raftlog import Consumer
-from raftlog.cli import group_tail, options, reading
+from raftlog.cli import options, output
 from raftlog.cli.formats import Formatter, compile_format, format_json, format_values
-from raftlog.cli.offsets import EARLIEST, LATEST, Bound, From, Offsets, parse_offsets
+from raftlog.cli.interrupts import HeldInterrupt
+from raftlog.cli.offsets import (
+    EARLIEST,
+    LATEST,
+    Bound,
+    Extent,
+    From,
+    Offsets,
+    confine,
+    parse_offsets,
+    resolve_all,
+)
 from raftlog.clock import SystemClock
-from raftlog.types import check_group_id
+from raftlog.errors import BrokerUnavailableError, OffsetOutOfRangeError, UnknownPartitionError
+from raftlog.types import ConsumerRecord, Offset, TopicPartition, check_group_id
 
 COUNT_DEFAULT: Final = 10  # as `tail` has it
 
 
-def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """An option's callback that turns ``ValueError`` into wrong usage."""
-
-    def callback(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Any:
-        try:
-            return None if text is None else parse(text)
-        except (ValueError, re.error) as error:
-            raise click.BadParameter(str(error)) from error
-
-    return callback
-
-
 @click.command()
 @click.argument("topic")
-@click.option("-p", "--partition", type=click.IntRange(min=0), help="Only this partition.")
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="Print only this partition.")
 @click.option(
     "-o",
     "--offsets",
     metavar="OFFSETS",
-    callback=_parsed(lambda text: parse_offsets(text, now_ms=SystemClock().wall_ms())),
-    help="Where to start, and maybe to stop; see above.",
+    callback=options.parsed(lambda text: parse_offsets(text, now_ms=SystemClock().wall_ms())),
+    help="Start offset, and optionally end offset; see above.",
 )
-@click.option("-n", "--count", type=click.IntRange(min=0), help="Stop after so many records.")
+@click.option(
+    "-n", "--count", type=click.IntRange(min=0), help="Stop after this number of records."
+)
 @click.option("-f", "--follow", is_flag=True, help="Wait for new records until interrupted.")
 @click.option(
     "--group",
     metavar="G",
-    help="Read as a member of this consumer group, which goes on where it stopped.",
+    help="Read as a member of this consumer group, from its committed offsets.",
 )
 @click.option(
     "--format",
     "formatter",
     metavar="FMT",
-    callback=_parsed(compile_format),
-    help="How to print a record; see above.  [default: %v]",
+    callback=options.parsed(compile_format),
+    help="Output format of a record; see above.  [default: %v]",
 )
 @click.option(
     "--grep",
     "pattern",
     metavar="RE",
-    callback=_parsed(lambda text: re.compile(text.encode())),
-    help="Only records whose value has this regular expression in it.",
+    callback=options.parsed(lambda text: re.compile(text.encode())),
+    help="Print only records whose value matches this regular expression.",
 )
 @click.option(
     "--any-replica",
     is_flag=True,
-    help="Ask replicas that do not lead, too: when the leader is gone, or to spare it.",
+    help="Read from any replica: if the leader is unavailable, or to reduce its load.",
 )
 @options.as_json
 @options.bootstrap
@@ -83,13 +88,13 @@ def tail(
 ) -> None:
     """Print records.
 
-    Without -f it ends at the records that are there when it starts. Without -o it prints the last
-    10 (or COUNT) records of each partition; with -f, new ones. When a partition's leader is gone
-    for good, --any-replica prints what a replica that is left knows to be committed.
+    Without -f it ends at the end of the partitions at its start. Without -o it prints the last 10
+    (or COUNT) records of each partition; with -f, new records. If the leader of a partition is
+    lost, --any-replica prints the records that another replica knows to be committed.
 
-    With --group it prints what the group has not read yet, shares the partitions with the group's
-    other members (not with -p: then it reads that one), and commits what it has printed. Then -o
-    is only for where nothing is committed yet: earliest, which is the default, or latest.
+    With --group it prints the records that the group has not read, shares the partitions with the
+    other members (with -p: reads only that one), and commits the printed records. -o then applies
+    only to partitions without a committed offset: earliest (the default) or latest.
 
     \b
     OFFSETS:  earliest  latest  N  -N (N before the end)  +N (N after the beginning)
@@ -122,16 +127,16 @@ def tail(
         auto_offset_reset=reset,
         read_from="replica" if any_replica else "leader",
     ) as consumer:
-        partitions = reading.partitions_of(consumer, topic, partition)
+        partitions = partitions_of(consumer, topic, partition)
         printing: dict[str, Any] = {"write": write, "pattern": pattern, "count": count}
         if group is not None:
             printing |= {"is_member": partition is None, "follow": follow}
-            interrupt = group_tail.copy(consumer, topic, partitions, **printing)
+            interrupt = copy_as_member(consumer, topic, partitions, **printing)
         else:
             assert offsets is not None, "it has a default"
-            spans = reading.plan(consumer, partitions, offsets, follow=follow)
-            spans = reading.with_last(consumer, spans, last)
-            reading.copy(consumer, spans, **printing)
+            spans = plan(consumer, partitions, offsets, follow=follow)
+            spans = with_last(consumer, spans, last)
+            copy_spans(consumer, spans, **printing)
     if interrupt is not None:
         raise interrupt
 
@@ -145,3 +150,241 @@ def _group_reset(group: str, offsets: Offsets | None) -> str:
             f"`raftlog group reset {group} --to OFFSETS` sets where the group goes on"
         )
     return "latest" if offsets == Offsets(LATEST) else "earliest"
+
+
+# -- which records, and reading them ---------------------------------------------------------------
+
+
+POLL_MS: Final = 500
+POLL_RECORDS_MAX: Final = 10_000
+SOUGHT_MAX: Final = 10_000  # records that are looked for by reading them
+SOUGHT_STEP: Final = 10  # so many times further back each time
+SILENCE_S_MAX: Final = 60.0  # without -f every record asked for exists: no news is a fault
+
+
+@dataclass(frozen=True)
+class Span:
+    """What to read of one partition: from ``start`` to before ``stop``; None is without end."""
+
+    start: Offset
+    stop: Offset | None
+
+
+def partitions_of(consumer: Consumer, topic: str, partition: int | None) -> list[TopicPartition]:
+    numbers = sorted(consumer.partitions_for(topic))
+    if partition is None:
+        return [TopicPartition(topic, number) for number in numbers]
+    if partition not in numbers:
+        raise UnknownPartitionError(
+            f"{topic} has no partition {partition}: it has 0 to {numbers[-1]}"
+        )
+    return [TopicPartition(topic, partition)]
+
+
+def plan(
+    consumer: Consumer, partitions: Sequence[TopicPartition], offsets: Offsets, *, follow: bool
+) -> dict[TopicPartition, Span]:
+    """Where to begin and end in each partition, by what it holds now."""
+    begin, end = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+    extents = {tp: Extent(begin[tp], end[tp]) for tp in partitions}
+    starts = resolve_all(offsets.start, extents, consumer.offsets_for_times)
+    _check_in_range(offsets.start, extents)
+    stops = resolve_all(offsets.stop, extents, consumer.offsets_for_times) if offsets.stop else end
+    return {
+        tp: Span(
+            start=confine(starts[tp], extent),
+            stop=None if follow else confine(stops[tp], extent),
+        )
+        for tp, extent in extents.items()
+    }
+
+
+def with_last(
+    consumer: Consumer, spans: dict[TopicPartition, Span], count: int
+) -> dict[TopicPartition, Span]:
+    """``spans``, longer where they hold less than ``count`` records and there are more before them.
+
+    So it is with the last offsets of a compacted topic. Records are looked for further and further
+    back; of more than ``SOUGHT_MAX``, the offsets are good enough.
+    """
+    if not 0 < count <= SOUGHT_MAX:
+        return spans
+    begin = consumer.beginning_offsets(list(spans))
+    left, back = {tp for tp, span in spans.items() if span.start > begin[tp]}, count
+    found = dict(spans)
+    while left:
+        offsets = _offsets(consumer, {tp: found[tp] for tp in left}, count)
+        back *= SOUGHT_STEP
+        for tp in list(left):
+            if len(offsets[tp]) == count:
+                found[tp] = Span(offsets[tp][0], found[tp].stop)
+            if len(offsets[tp]) == count or found[tp].start <= begin[tp]:
+                left.remove(tp)
+            else:
+                found[tp] = Span(max(begin[tp], (found[tp].stop or 0) - back), found[tp].stop)
+    return found
+
+
+def _offsets(
+    consumer: Consumer, spans: dict[TopicPartition, Span], count: int
+) -> dict[TopicPartition, deque[Offset]]:
+    """The offsets of the last ``count`` records in each of the spans, which have an end."""
+    offsets: dict[TopicPartition, deque[Offset]] = {tp: deque(maxlen=count) for tp in spans}
+    consumer.assign(sorted(spans))
+    for tp, span in spans.items():
+        consumer.seek(tp, span.start)
+    heard = time.monotonic()
+    while not all(_is_done(consumer, tp, span) for tp, span in spans.items()):
+        records = consumer.poll(timeout_ms=POLL_MS, max_records=POLL_RECORDS_MAX)
+        for record in records:
+            if _wanted(record, spans, None):
+                offsets[TopicPartition(record.topic, record.partition)].append(record.offset)
+        now = time.monotonic()
+        heard = now if records else heard
+        if now - heard > SILENCE_S_MAX:
+            break  # reading them reports it
+    return offsets
+
+
+def _check_in_range(start: Bound, extents: dict[TopicPartition, Extent]) -> None:
+    """An offset that is in no partition is a mistake; one that is in some begins at those."""
+    if start.kind is From.OFFSET and not any(
+        extent.beginning <= start.number <= extent.end for extent in extents.values()
+    ):
+        ranges = ", ".join(f"{tp}: {at.beginning} to {at.end}" for tp, at in extents.items())
+        raise OffsetOutOfRangeError(f"offset {start.number} is out of range ({ranges})")
+
+
+def copy_spans(
+    consumer: Consumer,
+    spans: dict[TopicPartition, Span],
+    *,
+    write: Formatter,
+    pattern: re.Pattern[bytes] | None,
+    count: int | None,
+) -> None:
+    """Print the records of ``spans``, at most ``count``."""
+    left = {tp for tp, span in spans.items() if span.stop is None or span.start < span.stop}
+    consumer.assign(sorted(left))
+    for tp in left:
+        consumer.seek(tp, spans[tp].start)
+    heard = time.monotonic()
+    while left and count != 0:
+        records = consumer.poll(timeout_ms=POLL_MS, max_records=POLL_RECORDS_MAX)
+        chosen = [record for record in records if _wanted(record, spans, pattern)][:count]
+        if chosen:
+            output.write_bytes(b"".join(map(write, chosen)))
+        if count is not None:
+            count -= len(chosen)
+        for tp in [tp for tp in left if _is_done(consumer, tp, spans[tp])]:
+            left.remove(tp)
+            consumer.pause([tp])
+        now = time.monotonic()
+        heard = now if records else heard
+        if now - heard > SILENCE_S_MAX and all(spans[tp].stop is not None for tp in left):
+            raise BrokerUnavailableError(
+                f"{min(left)} gave no record for {SILENCE_S_MAX:g} s, though it has more: "
+                "is its broker up?"
+            )
+
+
+def _is_done(consumer: Consumer, tp: TopicPartition, span: Span) -> bool:
+    return span.stop is not None and consumer.position(tp) >= span.stop
+
+
+def _wanted(
+    record: ConsumerRecord,
+    spans: dict[TopicPartition, Span],
+    pattern: re.Pattern[bytes] | None,
+) -> bool:
+    stop = spans[TopicPartition(record.topic, record.partition)].stop
+    return (stop is None or record.offset < stop) and (
+        pattern is None or pattern.search(record.value or b"") is not None
+    )
+
+
+# -- as a member of a group ------------------------------------------------------------------------
+
+
+UNASSIGNED_S_MAX: Final = 15.0  # without -f: so long a member waits for a partition
+
+
+def copy_as_member(
+    consumer: Consumer,
+    topic: str,
+    partitions: Sequence[TopicPartition],
+    *,
+    is_member: bool,
+    write: Formatter,
+    pattern: re.Pattern[bytes] | None,
+    count: int | None,
+    follow: bool,
+) -> KeyboardInterrupt | None:
+    """Print what the group has not read yet, at most ``count`` records: at least once.
+
+    What was printed is committed: after the next poll, and when the group is left, also by Ctrl-C
+    and SIGTERM. What was fetched and not printed is not, so its next reader prints it.
+
+    What interrupted it, if all that was taken had been printed: then ``consumer`` is to be left as
+    ever, which commits it. Else the interrupt is raised, and the rest is not committed.
+
+    ``is_member``: share the topic's partitions with the group's other members; else read
+    ``partitions`` and commit for the group. Without ``follow``, up to the ends that there are now.
+    """
+    ends = {} if follow else consumer.end_offsets(partitions)
+    if is_member:
+        consumer.subscribe([topic])
+    else:
+        consumer.assign(partitions)
+    heard = time.monotonic()
+    is_printed = True
+    try:
+        while count != 0:
+            # No more than is printed: what is handed out counts as read.
+            records_max = POLL_RECORDS_MAX if count is None else min(count, POLL_RECORDS_MAX)
+            is_printed = False
+            records = consumer.poll(timeout_ms=POLL_MS, max_records=records_max)
+            chosen = [rec for rec in records if pattern is None or pattern.search(rec.value or b"")]
+            # Who waits for the output, and interrupts at once, is faster than the write returns.
+            with HeldInterrupt() as held:
+                if chosen:
+                    output.write_bytes(b"".join(map(write, chosen)))
+                is_printed = True
+            if held.has_come is not None:
+                return held.has_come
+            if count is not None:
+                count -= len(chosen)
+            now = time.monotonic()
+            heard = now if records else heard
+            if not follow and _is_over(consumer, ends, silent_s=now - heard):
+                break
+    except KeyboardInterrupt as interrupt:
+        if not is_printed:
+            raise
+        return interrupt
+    return None
+
+
+def _is_over(consumer: Consumer, ends: Mapping[TopicPartition, Offset], *, silent_s: float) -> bool:
+    """Whether all that there was is read; raises when the brokers have nothing more to say."""
+    assigned = consumer.assignment()
+    if not assigned:
+        if silent_s > UNASSIGNED_S_MAX:
+            output.note("raftlog: the group's other members read all partitions of the topic")
+        return silent_s > UNASSIGNED_S_MAX
+    left = unread(consumer, assigned, ends)
+    if left and silent_s > SILENCE_S_MAX:
+        raise BrokerUnavailableError(
+            f"{left[0]} gave no record for {SILENCE_S_MAX:g} s, though it has more: "
+            "is its broker up?"
+        )
+    return not left
+
+
+def unread(
+    consumer: Consumer,
+    assigned: Collection[TopicPartition],
+    ends: Mapping[TopicPartition, Offset],
+) -> list[TopicPartition]:
+    """The partitions that are not read to their ends; later partitions have none."""
+    return [tp for tp in sorted(assigned) if consumer.position(tp) < ends.get(tp, 0)]

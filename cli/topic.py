@@ -8,11 +8,13 @@ from typing import Any
 
 import click
 
-from raftlog import Admin, NewTopic, limits
+from raftlog import Admin, NewTopic, TopicPartition, limits
 from raftlog.cli import health, options, output
-from raftlog.cli.topic_partitions import add_partitions, delete_records, offsets
+from raftlog.cli.offsets import TIME_GRAMMAR, parse_time
 from raftlog.client.descriptions import PartitionOverview
+from raftlog.clock import SystemClock
 from raftlog.errors import TopicExistsError
+from raftlog.types import Offset, TimestampMs
 
 
 @click.group()
@@ -28,17 +30,21 @@ def topic() -> None:
 @topic.command()
 @click.argument("name")
 @click.option(
-    "--partitions", type=click.IntRange(min=1), default=1, show_default=True, help="How many."
+    "--partitions",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of partitions.",
 )
 @click.option(
     "--replication-factor",
     type=click.IntRange(0, limits.REPLICATION_FACTOR_MAX),
     default=0,
-    help="Replicas of each partition, each on a broker of its own.  "
-    "[default: the cluster's, which is 3, or all brokers where there are fewer]",
+    help="Number of replicas of each partition, on different brokers.  "
+    "[default: that of the cluster, which is 3, or the number of brokers if lower]",
 )
 @options.topic_config
-@click.option("--if-not-exists", is_flag=True, help="It is no failure if the topic exists.")
+@click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists.")
 @options.as_json
 @options.bootstrap
 def create(
@@ -73,7 +79,7 @@ def create(
 
 
 @topic.command(name="list")
-@click.option("--internal", is_flag=True, help="Also topics that only the brokers write.")
+@click.option("--internal", is_flag=True, help="Include topics that only brokers write.")
 @options.as_json
 @options.bootstrap
 def list_names(internal: bool, as_json: bool, bootstrap: str) -> None:
@@ -99,7 +105,7 @@ def list_names(internal: bool, as_json: bool, bootstrap: str) -> None:
 def describe(name: str | None, as_json: bool, bootstrap: str) -> None:
     """Show the settings and partitions of one topic, or of all.
 
-    Lag is in records: "2:120" says that broker 2 lacks 120 of them. Witnesses vote, and hold no
+    Lag is in records: "2:120" means that broker 2 lags by 120 records. Witnesses vote and store no
     records.
 
     \b
@@ -160,7 +166,7 @@ def _print_topic(entry: dict[str, Any]) -> None:
 @topic.command()
 @click.argument("name")
 @options.topic_config
-@click.option("--reset", multiple=True, metavar="KEY", help="Put a setting back to its default.")
+@click.option("--reset", multiple=True, metavar="KEY", help="Reset a setting to its default.")
 @options.as_json
 @options.bootstrap
 def alter(
@@ -196,5 +202,95 @@ def delete(name: str, as_json: bool, bootstrap: str) -> None:
     output.report({"name": name, "deleted": True}, f"deleted {name}", as_json=as_json)
 
 
-for command in (add_partitions, delete_records, offsets):
-    topic.add_command(command)
+# -- partitions ------------------------------------------------------------------------------------
+
+
+@topic.command()
+@click.argument("name")
+@click.argument("total", metavar="N", type=click.IntRange(min=1))
+@options.as_json
+@options.bootstrap
+def add_partitions(name: str, total: int, as_json: bool, bootstrap: str) -> None:
+    """Extend a topic to N partitions. This changes the partition of future keys.
+
+    \b
+    Example:
+      raftlog topic add-partitions clicks 12
+    """
+    with Admin(bootstrap) as admin:
+        admin.add_partitions(name, total)
+    output.report(
+        {"name": name, "partitions": total}, f"{name} has {total} partitions", as_json=as_json
+    )
+
+
+@topic.command()
+@click.argument("name")
+@click.option(
+    "--before",
+    multiple=True,
+    required=True,
+    metavar="P:OFFSET",
+    callback=lambda _context, _parameter, texts: list(map(options.partition_and_offset, texts)),
+    help="Partition P keeps its records from OFFSET on; may be repeated.",
+)
+@options.as_json
+@options.bootstrap
+def delete_records(
+    name: str, before: list[tuple[int, Offset]], as_json: bool, bootstrap: str
+) -> None:
+    """Delete the records of partitions below an offset.
+
+    \b
+    Example:
+      raftlog topic delete-records clicks --before 0:1500 --before 1:1200
+    """
+    wanted = {TopicPartition(name, partition): offset for partition, offset in before}
+    with Admin(bootstrap) as admin:
+        starts = admin.delete_records(wanted)
+    rows = [(tp.partition, offset) for tp, offset in sorted(starts.items())]
+    _print_offsets(name, "log_start_offset", rows, as_json=as_json)
+
+
+def _time(_context: click.Context, _parameter: click.Parameter, text: str) -> str | TimestampMs:
+    if text in {"earliest", "latest"}:
+        return text
+    moment = parse_time(text, now_ms=SystemClock().wall_ms())
+    if moment is None:
+        raise click.BadParameter(f"{text!r}: earliest, latest, or a time: {TIME_GRAMMAR}")
+    return moment
+
+
+@topic.command()
+@click.argument("name")
+@click.option(
+    "--time",
+    "at",
+    default="latest",
+    show_default=True,
+    metavar="TIME",
+    callback=_time,
+    help=f"earliest, latest (the end), or the first record at or after a time: {TIME_GRAMMAR}.",
+)
+@options.as_json
+@options.bootstrap
+def offsets(name: str, at: Any, as_json: bool, bootstrap: str) -> None:
+    """Show an offset of each partition.
+
+    \b
+    Example:
+      raftlog topic offsets clicks --time -2h
+    """
+    with Admin(bootstrap) as admin:
+        found = admin.offsets(name, at)
+    _print_offsets(name, "offset", sorted(found.items()), as_json=as_json)
+
+
+def _print_offsets(
+    name: str, column: str, rows: list[tuple[int, Offset]] | list[Any], *, as_json: bool
+) -> None:
+    if as_json:
+        parts = [{"partition": partition, column: offset} for partition, offset in rows]
+        output.print_json({"name": name, "partitions": parts})
+    else:
+        output.print_table(("partition", column.replace("_", " ")), rows)

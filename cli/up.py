@@ -9,17 +9,24 @@ from pathlib import Path
 import click
 
 from raftlog import limits
-from raftlog.cli import cluster_file, options, output
-from raftlog.cli.cluster_file import BROKERS_DEFAULT, PORT_DEFAULT
+from raftlog.cli import options, output
 from raftlog.cli.main import STATUS_INTERRUPTED
-from raftlog.cli.supervisor import Supervisor, request_start
+from raftlog.cli.supervisor import (
+    BROKERS_DEFAULT,
+    PORT_DEFAULT,
+    PORT_MAX,
+    Supervisor,
+    choose_addresses,
+    describe_cluster,
+    request_start,
+)
 
 
 @click.command()
 @click.option(
     "--brokers",
     type=click.IntRange(1, limits.VOTERS_PER_CLUSTER_MAX),
-    help="How many, best an odd number; a directory keeps the number it was made with.  "
+    help="Number of brokers; use an odd number. It cannot change for a directory.  "
     f"[default: the last run's, or {BROKERS_DEFAULT}]",
 )
 @click.option(
@@ -27,20 +34,20 @@ from raftlog.cli.supervisor import Supervisor, request_start
     type=click.Path(file_okay=False, path_type=Path),
     default="raftlog-data",
     show_default=True,
-    help="Where everything is stored; the same directory resumes the cluster.",
+    help="Data directory; the same directory resumes the cluster.",
 )
 @click.option(
     "--port",
-    type=click.IntRange(0, cluster_file.PORT_MAX),
-    help="The first broker's port, the others' follow; 0 takes free ones.  "
+    type=click.IntRange(0, PORT_MAX),
+    help="Port of the first broker, the next ports for the others; 0: free ports.  "
     f"[default: the last run's, or {PORT_DEFAULT}]",
 )
-@click.option("--restart", is_flag=True, help="Start a broker again when it ends by itself.")
+@click.option("--restart", is_flag=True, help="Restart a broker that exits.")
 @click.option(
     "--start",
     "start_id",
     type=click.IntRange(min=1),
-    help="Bring back this broker of the cluster that runs in the same --data-dir, and return.",
+    help="Start this broker of the running cluster in the same --data-dir, and return.",
 )
 @options.as_json
 @click.pass_context
@@ -55,9 +62,9 @@ def up(
 ) -> None:
     """Run a local cluster in the foreground.
 
-    Ctrl-C stops it; the same --data-dir resumes it, with all its records. A broker that is killed
-    stays down unless --restart; `raftlog up --start ID` in another shell brings it back, even if
-    its disk (DIR/broker-ID) is gone. DIR/cluster.json says at any time what runs where.
+    Ctrl-C stops it; the same --data-dir resumes it with all records. A broker that is killed stays
+    down unless --restart is set; `raftlog up --start ID` in another shell starts it, even if its
+    directory (DIR/broker-ID) was deleted. DIR/cluster.json lists the processes and addresses.
 
     \b
     Example:
@@ -70,7 +77,7 @@ def up(
         else:
             click.echo(f"broker {start_id} ready at {address}")
         return
-    addresses = cluster_file.choose_addresses(data_dir, brokers=brokers, port=port)
+    addresses = choose_addresses(data_dir, brokers=brokers, port=port)
     supervisor = Supervisor(data_dir, addresses=addresses, restart=restart, note=output.note)
     context.exit(_run(supervisor, as_json=as_json))
 
@@ -96,7 +103,7 @@ def _run(supervisor: Supervisor, *, as_json: bool) -> int:
 
 
 def _announce(supervisor: Supervisor, *, as_json: bool) -> None:
-    state = cluster_file.describe(supervisor.cluster)
+    state = describe_cluster(supervisor.cluster)
     if as_json:
         output.print_json({**state, "ready": True})
         return

@@ -62,6 +62,7 @@ MIXES: Final[tuple[Mix, ...]] = (
     Mix(name="power and pause", nemeses=("power", "pause"), pairs=True),
     Mix(name="disks", nemeses=("disk-full", "read-only", "disk-error", "slow-disk")),
     Mix(name="damage", nemeses=("corrupt", "truncate", "rollback", "kill")),
+    Mix(name="vanishing files", nemeses=("vanish", "kill")),
     Mix(name="old disks", nemeses=("swap-disks", "old-backup", "kill")),
     Mix(name="clocks", nemeses=("clock-jump", "clock-strobe", "clock-bases", "kill")),
     Mix(name="resources", nemeses=("fds", "memory", "cpu")),

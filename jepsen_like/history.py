@@ -4,7 +4,7 @@ The vocabulary is Jepsen's. A *process* invokes an operation and later completes
 (acknowledged), ``fail`` (certainly without effect) or ``info`` (nobody knows); an operation that is
 never completed is ``info``. Times are nanoseconds of one monotonic clock, that of the process which
 runs the harness. A file that follows this format can be judged wherever it came from
-(``raftlog chaos check``); docs/operating/chaos.md describes it for others who write one.
+(``raftlog chaos check``); docs/reference/fault-injection.md describes it for others who write one.
 
 Values are integers that no two sends of a run share. What is contiguous is written as a run: a
 hundred records that follow each other in offset and value are one tuple.

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from raftlog.config.address import Address
 from raftlog.jepsen_like.control.namespaces import CONTROL
-from raftlog.jepsen_like.flows import Channel, Connection, cancel, close
+from raftlog.jepsen_like.proxy_connection import Channel, ProxyConnection, cancel, close
 from raftlog.jepsen_like.toxics import (
     BACKWARD,
     DIRECTIONS,
@@ -173,7 +173,7 @@ class _Link:
         self.address = Address(HOST, 0)
         self.channels = {way: Channel(way, random) for way in DIRECTIONS}
         self.joined = asyncio.Event()  # not held either way: connections can be made
-        self.connections: set[Connection] = set()
+        self.connections: set[ProxyConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._waited: dict[Any, asyncio.Future[bool]] = {}  # by who dialled: is it through?
         self._listener: socket.socket | None = None
@@ -274,7 +274,7 @@ class _Link:
         if target is None:
             return
         try:
-            connection = Connection(self.channels, dialler, target)
+            connection = ProxyConnection(self.channels, dialler, target)
         except OSError:  # one of the ends is gone already
             for end in (dialler, target):
                 close(end, is_reset=True)

@@ -29,17 +29,17 @@ from raftlog.jepsen_like.checker.judge import judge_file
 from raftlog.jepsen_like.checker.verdict import Verdict
 from raftlog.jepsen_like.cluster import ClusterUnderTest, Needs
 from raftlog.jepsen_like.control import sandbox
-from raftlog.jepsen_like.drawing import RunOptions, draw_plan
 from raftlog.jepsen_like.external import ExternalCluster
 from raftlog.jepsen_like.final import dump_replicas, final_reads
 from raftlog.jepsen_like.history import Note, Phase, Recorder, Start, read
 from raftlog.jepsen_like.members import Members
 from raftlog.jepsen_like.nemesis.driver import Driver
-from raftlog.jepsen_like.nemesis.ledger import Ledger
+from raftlog.jepsen_like.nemesis.fault_budget import FaultBudget
 from raftlog.jepsen_like.nemesis.registry import make, needs_of
 from raftlog.jepsen_like.plan import RunPlan, WorkloadName
 from raftlog.jepsen_like.report.digest import digest
 from raftlog.jepsen_like.report.html import write_report
+from raftlog.jepsen_like.run_options import RunOptions, draw_plan
 from raftlog.jepsen_like.summary import KILLS, summarise
 from raftlog.jepsen_like.workload.admin import AdminWorkload
 from raftlog.jepsen_like.workload.append import AppendWorkload
@@ -54,6 +54,7 @@ VERDICT: Final = "verdict.json"
 SUMMARY: Final = "summary.json"
 QUIESCE_S: Final = 60.0
 LOOK_S: Final = 0.5  # between two looks at how far the run is
+CLOSE_SECONDS: Final = 30.0  # for what remains of them once the run is over
 CLIENTS_END_S: Final = 90.0  # for clients to flush and close after the load
 PROCESS: Final = "runner"
 OF_ROOT: Final = frozenset(("namespaces", "loop_disks", "time_namespaces", "member_places"))
@@ -159,7 +160,7 @@ class _Run:
             stack.callback(self.clients.close)
             members = self._members(cluster, stack)
             context, workload = self._workload(cluster, members)
-            ledger = Ledger(cluster)
+            ledger = FaultBudget(cluster)
             nemeses = make(self.plan.nemeses, cluster, ledger)
             driver = Driver(nemeses, ledger, self.recorder, self._elapsed_s)
             self._load(context, workload, driver)
@@ -391,7 +392,8 @@ class _LoopThread:
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            if tasks:  # a client that closes may wait for a task of its own, which is cancelled too
+                await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
 
         self.wait(end())
         self.call(self._loop.stop)

@@ -26,14 +26,21 @@ from raftlog.types import Buffer
 # back. The last two are of opening a file: the process, or the system, has no descriptor left.
 NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT}) | NO_DESCRIPTOR
+# Errors that say that a file, or a directory on its path, is not there.
+MISSING: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 
-# Nobody but the broker's own user reads or writes what it stores.
+# Only the broker's user can read or write its files.
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 
 FALLOC_FL_KEEP_SIZE: Final = 1  # of linux/falloc.h
+
+
+def missing(path: str) -> FileNotFoundError:
+    """The error for a file that is not where it was."""
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
 class File(Protocol):
@@ -43,6 +50,13 @@ class File(Protocol):
     def path(self) -> str: ...
 
     def size(self) -> int: ...
+
+    def is_in_place(self) -> bool:
+        """Whether its path leads to it: it was neither removed nor moved away, nor its directory.
+
+        True where that cannot be told. Quick; any thread may call.
+        """
+        ...
 
     def append(self, buffers: Sequence[Buffer]) -> None:
         """Write all of ``buffers`` at the end. On ``OSError`` some may have been written."""
@@ -109,7 +123,7 @@ class Disk(Protocol):
     def free_bytes(self, path: str) -> int: ...
 
     def make_private(self, path: str) -> None:
-        """Let nobody but its owner into a directory that may have been made by others."""
+        """Restrict a directory to its owner; another program may have created it."""
         ...
 
     def real_path(self, path: str) -> str:
@@ -139,6 +153,12 @@ class OsFile:
 
     def size(self) -> int:
         return self._size
+
+    def is_in_place(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
+        except OSError as error:
+            return error.errno not in MISSING
 
     def append(self, buffers: Sequence[Buffer]) -> None:
         total = sum(len(buffer) for buffer in buffers)
@@ -197,7 +217,7 @@ class SpareDescriptor:
     """One that is kept for the moment when there is no other.
 
     What was renamed has to be made durable, or its fate is unknown: syncing a directory must not
-    fail for want of a descriptor, though creating a file may.
+    fail for lack of a descriptor, though creating a file may.
     """
 
     def __init__(self) -> None:
@@ -226,7 +246,7 @@ class SpareDescriptor:
             fd, self._fd = self._fd, -1
             if fd >= 0:
                 os.close(fd)
-            # It stays open as the next spare: to close it is to let somebody else take it.
+            # It stays open as the next spare: if it were closed, another thread could take it.
             self._fd = os.open(path, flags)
             yield self._fd
 

@@ -19,7 +19,7 @@ from raftlog import limits
 from raftlog.client.admin import Admin
 from raftlog.client.connection import Connection
 from raftlog.client.consumer import Consumer
-from raftlog.client.host import Host
+from raftlog.client.environment import ClientEnvironment
 from raftlog.client.loop_thread import LoopThread
 from raftlog.client.producer import Producer
 from raftlog.clock import SystemClock
@@ -70,7 +70,7 @@ class EmbeddedLog:
         except BaseException:
             self._thread.stop()
             raise
-        self._host = Host(connector=self._connect, loop_thread=self._thread)
+        self._host = ClientEnvironment(connector=self._connect, loop_thread=self._thread)
         self._closed = False
 
     def __repr__(self) -> str:
@@ -146,7 +146,7 @@ class EmbeddedLog:
 
     # -- inside
 
-    def _open_host(self) -> Host:
+    def _open_host(self) -> ClientEnvironment:
         if self._closed:
             raise ClosedError(f"the log in {self.path} was closed")
         return self._host

@@ -95,7 +95,7 @@ PRODUCE_UNCOMPRESSED_BYTES_MAX: Final = 128 * MIB  # of all batches of a produce
 assert BATCH_BYTES_MAX < FRAME_BYTES_MAX, "the largest batch must fit a frame"
 assert BATCH_BYTES_MAX <= BATCH_UNCOMPRESSED_BYTES_MAX, "storage.admission goes by the smaller"
 assert FETCH_BYTES_MAX <= FRAME_BYTES_MAX, "the largest fetch answer must fit a frame"
-assert LOBBY_CONNECTIONS_MAX >= 2 * BROKERS_PER_CLUSTER_MAX, "all may connect anew at a time"
+assert LOBBY_CONNECTIONS_MAX >= 2 * BROKERS_PER_CLUSTER_MAX, "all may reconnect at a time"
 assert FRAME_SMALL_BYTES_MAX <= RECEIVE_BYTES, "a small frame must fit the scratch"
 
 # -- storage ---------------------------------------------------------------------------------------
@@ -104,6 +104,7 @@ SEGMENT_BYTES_MAX: Final = 2 * GIB - 1  # positions in an index are 32 bits
 STATE_FILE_BYTES_MAX: Final = 64 * MIB
 RESYNC_BYTES_MAX: Final = 256 * MIB  # of a file, searched for valid batches behind a bad one
 RESYNC_CANDIDATES_MAX: Final = 100_000  # places there that look like the start of a batch
+COPIES_SAVE_MS: Final = 1_000  # between two records of how far logs are durable
 OPEN_SEALED_SEGMENTS_MAX: Final = 4  # per partition; the rest are opened when they are read
 PRODUCERS_PER_PARTITION_MAX: Final = 100_000
 PRODUCER_BATCHES_REMEMBERED: Final = (
@@ -122,7 +123,7 @@ CLOCK_SAVE_S: Final = 15.0  # between two times that are saved for the next star
 PRODUCER_BATCH_BYTES_MAX: Final = 12 * MIB  # the highest batch_bytes_max that a producer may have
 CLIENT_WRITE_BYTES_MAX: Final = 4 * MIB  # written to a connection and not yet taken by the system
 PRODUCE_REQUEST_BYTES_MAX: Final = 32 * MIB  # batches of several partitions that travel together
-FETCHES_IN_FLIGHT_MAX: Final = 4  # per broker, each for partitions of its own
+FETCHES_IN_FLIGHT_MAX: Final = 4  # per broker, each for other partitions
 FETCHES_OUTSTANDING_MAX: Final = 32  # the same, with those that a seek has made useless
 PREFETCH_BYTES_MAX: Final = 64 * MIB  # fetched and not yet read by the application, per consumer
 PREFETCH_FETCHES_MAX: Final = 8  # the same for one partition, in max_partition_fetch_bytes

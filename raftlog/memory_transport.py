@@ -95,7 +95,7 @@ class MemoryTransport(asyncio.Transport):
         return self._closing
 
     def close(self) -> None:
-        """Deliver what was written, then end; what arrives meanwhile is lost."""
+        """Deliver what was written, then end; what arrives until then is lost."""
         if self._closing:
             return
         self._closing = True

@@ -168,7 +168,7 @@ def check_instance_id(name: str) -> str:
 
 
 def _check_name(name: str, whose: str, chars_max: int) -> str:
-    """Any text of a sane length that prints; no spaces at its ends, which nobody sees."""
+    """Any text of a sane length that prints; no spaces at its ends, which are invisible."""
     if not (0 < len(name) <= chars_max and name.isprintable() and name.strip() == name):
         shown = repr(name) if len(name) <= chars_max else f"{name[:60]!r}... ({len(name)})"
         raise InvalidGroupError(

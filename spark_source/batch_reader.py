@@ -14,10 +14,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from raftlog.errors import InvalidRequestError
-from raftlog.spark_source import clients
+from raftlog.spark_source import client_pool
 from raftlog.spark_source.bounds import Extent, extent, resolve_end, resolve_start, select
 from raftlog.spark_source.catalog import Catalog
-from raftlog.spark_source.clients import connection_of
+from raftlog.spark_source.client_pool import connection_of
 from raftlog.spark_source.options import SourceOptions
 from raftlog.spark_source.planning import (
     Loss,
@@ -47,7 +47,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """One for each task. Spark asks once for each ``load()``."""
         options = self.options
-        with clients.catalogs.lend(connection_of(options)) as catalog:
+        with client_pool.catalogs.lend(connection_of(options)) as catalog:
             ranges = self._ranges(catalog)
         pieces = split(
             ranges,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from raftlog import Admin, TopicListing, TopicPartition
-from raftlog.client.leaders import At
+from raftlog.client.partition_requests import At
 from raftlog.clock import Clock, SystemClock
 from raftlog.errors import (
     BrokerUnavailableError,

@@ -172,10 +172,6 @@ class SourceOptions:
         """Keyword arguments for any of the SDK's clients, also for ``Admin``."""
         return dict(self.connection)
 
-    def reader_settings(self) -> dict[str, Setting]:
-        """Keyword arguments for a client that reads records."""
-        return dict(self.connection + self.reading)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:

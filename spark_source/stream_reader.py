@@ -32,9 +32,9 @@ from pyspark.sql.types import StructType
 
 from raftlog import limits
 from raftlog.errors import UnknownPartitionError, UnknownTopicError
-from raftlog.spark_source import clients
+from raftlog.spark_source import client_pool
 from raftlog.spark_source.catalog import Catalog
-from raftlog.spark_source.clients import connection_of
+from raftlog.spark_source.client_pool import connection_of
 from raftlog.spark_source.group_progress import GroupProgress
 from raftlog.spark_source.offsets import StreamOffset
 from raftlog.spark_source.options import SourceOptions
@@ -261,12 +261,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """The query has ended. Spark may not come to say so."""
-        clients.catalogs.close()
+        client_pool.catalogs.close()
 
     def _ask(self, question: Callable[[Catalog], T]) -> T:
         if not self._has_told_notices:
             self._has_told_notices = True
             for notice in self._options.notices:
                 logger.warning("%s", notice)
-        with clients.catalogs.lend(connection_of(self._options)) as catalog:
+        with client_pool.catalogs.lend(connection_of(self._options)) as catalog:
             return question(catalog)

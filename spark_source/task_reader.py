@@ -21,8 +21,8 @@ from raftlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from raftlog.spark_source import clients
-from raftlog.spark_source.clients import Connection, connection_of
+from raftlog.spark_source import client_pool
+from raftlog.spark_source.client_pool import Connection, connection_of
 from raftlog.spark_source.options import SourceOptions
 from raftlog.spark_source.planning import Loss, PartitionRange, damaged, judge
 from raftlog.spark_source.schema import arrow_columns, arrow_schema
@@ -107,7 +107,7 @@ def _read(wanted: PartitionRange, settings: ReadSettings) -> Iterator[pa.RecordB
 def _batches(
     wanted: PartitionRange, columns: list[str], settings: ReadSettings
 ) -> Iterator[pa.RecordBatch]:
-    with clients.range_readers.lend(settings.connection) as reader:
+    with client_pool.range_readers.lend(settings.connection) as reader:
         yield from reader.read(
             wanted.topic_partition,
             wanted.start,
@@ -130,7 +130,7 @@ def _what_is_left(
     """What of the range can be read still, and why the rest is gone; no loss: all of it can be."""
     if isinstance(error, _DAMAGED):
         return replace(wanted, start=wanted.end), damaged(wanted, str(error))
-    with clients.catalogs.lend(settings.connection) as catalog:
+    with client_pool.catalogs.lend(settings.connection) as catalog:
         now = catalog.now([wanted.topic_partition])[wanted.topic_partition]
     verdict = judge(wanted, now)
     return verdict.range, verdict.loss

@@ -61,9 +61,9 @@ from raftlog.errors import (
 )
 from raftlog.record import BatchBody, Codec
 from raftlog.record.arrow_encoder import encode_arrow
-from raftlog.spark_source import clients
+from raftlog.spark_source import client_pool
 from raftlog.spark_source.client_options import CONNECTION_SETTINGS
-from raftlog.spark_source.clients import Connection
+from raftlog.spark_source.client_pool import Connection
 from raftlog.spark_source.recall import COLUMNS, STORED_RECORDS_MAX, Stored
 from raftlog.spark_source.routing import (
     Chunk,
@@ -118,7 +118,7 @@ def plan_write(options: SinkOptions, schema: StructType) -> WritePlan:
     columns = sink_columns(schema, topic=options.topic)
     if options.topic is None:
         return WritePlan(options, columns)
-    with clients.catalogs.lend(_connection(options)) as catalog:
+    with client_pool.catalogs.lend(_connection(options)) as catalog:
         topic = catalog.topics([options.topic])[options.topic]
     return WritePlan(options, columns, topic.id, topic.partition_count)
 
@@ -361,10 +361,10 @@ def _stored_records(
     extent = producer.extent(tp)
     assert extent is not None, "it has records there"
     connection, (start, end) = _connection(plan.options), extent
-    with clients.catalogs.lend(connection) as catalog:
+    with client_pool.catalogs.lend(connection) as catalog:
         start = max(start, catalog.earliest([tp])[tp])
     if start < end:
-        with clients.range_readers.lend(connection) as reader:
+        with client_pool.range_readers.lend(connection) as reader:
             yield from reader.read(
                 tp,
                 start,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import secrets
 from collections.abc import Generator
 from typing import Any
@@ -75,6 +76,32 @@ def pytest_collection_finish() -> None:
 
 def pytest_report_header() -> str:
     return f"raftlog: HYPOTHESIS_PROFILE={PROFILE} RAFTLOG_SEED={os.environ['RAFTLOG_SEED']}"
+
+
+# Programs that some tests need, as the reasons of skipped tests name them, and Debian's packages.
+PACKAGES = {
+    "libfaketimeMT": "faketime",
+    "mkfs.ext4": "e2fsprogs",
+    "e2fsck": "e2fsprogs",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "ip": "iproute2",
+    "bridge": "iproute2",
+    "tc": "iproute2",
+}
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What to install for the tests that were skipped for want of a program."""
+    reasons = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())]
+    missing = [(reason, program) for reason in reasons for program in PACKAGES
+               if re.search(rf"\bno (.*, )?{re.escape(program)}\b", reason)]  # fmt: skip
+    if missing:
+        packages = " ".join(sorted({PACKAGES[program] for _reason, program in missing}))
+        count = len({reason for reason, _program in missing})
+        terminalreporter.section("optional programs")
+        terminalreporter.line(f"skipped for want of a program: {count} places in the tests")
+        terminalreporter.line(f"to run them, too (Debian): apt install {packages}")
 
 
 @pytest.fixture

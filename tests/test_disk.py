@@ -50,6 +50,27 @@ def test_a_file_is_what_was_appended_to_it(place: Place) -> None:
     file.close()
 
 
+@pytest.mark.parametrize("what", ["file", "directory", "replaced"])
+def test_a_file_knows_whether_its_path_leads_to_it(place: Place, what: str) -> None:
+    disk, directory = place
+    disk.make_dirs(f"{directory}/d")
+    file = disk.open(f"{directory}/d/a", create=True)
+    other = disk.open(f"{directory}/d/b", create=True)
+    assert file.is_in_place()
+    if what == "replaced":
+        disk.rename(f"{directory}/d/b", f"{directory}/d/a")
+        assert not other.is_in_place()
+    elif what == "file":
+        disk.remove(f"{directory}/d/a")
+    else:
+        disk.remove_tree(f"{directory}/d")
+    assert not file.is_in_place()
+    file.append([b"goes on without its name"])
+    assert file.pread(4, 0) == b"goes"
+    file.close()
+    other.close()
+
+
 def test_a_read_is_short_only_at_the_end(place: Place) -> None:
     disk, directory = place
     file = disk.open(f"{directory}/a", create=True)

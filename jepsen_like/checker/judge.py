@@ -1,7 +1,7 @@
 """The judge: a history in, a verdict out. One pass over the entries, then each check in turn.
 
-The checks are pure and know nothing of each other; docs/operating/chaos.md has the conditions, as
-``verdict.KINDS`` does.
+The checks are pure and independent of each other. docs/reference/fault-injection.md and
+``verdict.KINDS`` describe the conditions.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from raftlog.jepsen_like.checker import (
     availability,
     compaction,
     groups,
-    honesty,
     logs,
     observed,
     offsets,
     polls,
     replicas,
+    run_validity,
     values,
     watermarks,
 )
@@ -137,7 +137,7 @@ def _judge(run: Gatherer, limits: Limits) -> Verdict:
         findings,
         outage_max_ns=limits.outage_max_ns,
     )
-    troubles = tuple(honesty.troubles(run, partitions))
+    troubles = tuple(run_validity.troubles(run, partitions))
     return Verdict(
         valid=judged(findings.counts, troubles),
         counts=findings.counts,
@@ -145,7 +145,7 @@ def _judge(run: Gatherer, limits: Limits) -> Verdict:
         stats=_stats(run, partitions) | late | unavailability | _set_aside(findings),
         outages=outages,
         troubles=troubles,
-        not_injected=honesty.not_injected(run.faults),
+        not_injected=run_validity.not_injected(run.faults),
         not_applicable=findings.not_applicable,
     )
 

@@ -1,74 +1,88 @@
-"""The judge's own test: good histories are valid, and each anomaly put into one is found.
+"""The checker's self-test: stored histories of which the verdict is known, judged again.
 
-A checker that has never found anything is untested. It goes with the checker, so that whoever
-relies on a verdict can see what the judge would have seen.
+``golden_histories.zst`` holds one valid history, and for each anomaly the edits that put it into
+that history. Users of a verdict can see with it what the checker would have found. The tests make
+the file and try the same anomalies in histories of many seeds (``tests/golden/make_histories.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from random import Random
-from typing import Any, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+import zstandard
 
 from raftlog.jepsen_like.checker.judge import judge
-from raftlog.jepsen_like.checker.mutations import MUTATIONS, UNKNOWN, Mutation
-from raftlog.jepsen_like.checker.synthetic import history
-from raftlog.jepsen_like.checker.tape import Tape
+from raftlog.jepsen_like.checker.verdict import Verdict
 from raftlog.jepsen_like.history import AnyEntry
 
-SEEDS: Final = range(1, 21)
-NONE: Final = "none"  # the mutation that changes nothing
+GOLDEN: Final = Path(__file__).with_name("golden_histories.zst")
+FILE_BYTES_MAX: Final = 16 << 20  # decompressed
+VALID: Final = "valid"
+UNKNOWN: Final = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One mutation, put into a history of each seed. ``kind``: what had to be found, or what the
-    verdict had to be. ``missed``: the seeds of which it was not."""
+class Edit(msgspec.Struct, frozen=True):
+    """Entries ``start`` to before ``end`` of the valid history are replaced by ``entries``."""
 
-    mutation: str
-    kind: str
-    seeds: int
-    missed: tuple[int, ...] = ()
-
-    @property
-    def found(self) -> int:
-        """In how many histories it was found."""
-        return self.seeds - len(self.missed)
-
-    @property
-    def passed(self) -> bool:
-        return not self.missed
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self) | {"found": self.found, "passed": self.passed}
+    start: int
+    end: int
+    entries: list[AnyEntry]
 
 
-def run(
-    seeds: Iterable[int] = SEEDS, mutations: Sequence[Mutation] = MUTATIONS
-) -> tuple[Result, ...]:
-    """Try every mutation with every seed; first of all, none. All should have ``passed``."""
-    seeds = list(seeds)
-    missed: dict[tuple[str, str], list[int]] = {(NONE, "valid"): []}
-    missed |= {(mutation.name, mutation.kind): [] for mutation in mutations}
-    for seed in seeds:
-        good = list(history(seed))
-        if judge(good).valid != "valid":
-            missed[NONE, "valid"].append(seed)
-        for mutation in mutations:
-            if not finds(mutation, good, seed):
-                missed[mutation.name, mutation.kind].append(seed)
+class Case(msgspec.Struct, frozen=True):
+    """One anomaly. ``expected``: its kind; or the verdict, ``valid`` or ``unknown``."""
+
+    name: str
+    expected: str
+    edits: list[Edit]
+
+
+class GoldenHistories(msgspec.Struct, frozen=True):
+    """The valid history, and the anomalies that are put into it."""
+
+    valid: list[AnyEntry]
+    cases: list[Case]
+
+    def entries_of(self, case: Case) -> Iterator[AnyEntry]:
+        """The history with the anomaly."""
+        at = 0
+        for edit in case.edits:
+            yield from self.valid[at : edit.start]
+            yield from edit.entries
+            at = edit.end
+        yield from self.valid[at:]
+
+
+class Result(NamedTuple):
+    """What the checker found in one stored history."""
+
+    name: str
+    expected: str
+    passed: bool
+
+
+def load(path: Path = GOLDEN) -> GoldenHistories:
+    """Raises ``OSError``, ``zstandard.ZstdError`` or ``msgspec.MsgspecError`` if it is damaged."""
+    data = zstandard.ZstdDecompressor().decompress(
+        path.read_bytes(), max_output_size=FILE_BYTES_MAX
+    )
+    return msgspec.json.decode(data, type=GoldenHistories)
+
+
+def run() -> tuple[Result, ...]:
+    """Judge every stored history. All results should have ``passed``."""
+    golden = load()
     return tuple(
-        Result(name, kind, len(seeds), tuple(some)) for (name, kind), some in missed.items()
+        Result(case.name, case.expected, is_expected(case.expected, judge(golden.entries_of(case))))
+        for case in golden.cases
     )
 
 
-def finds(mutation: Mutation, good: Sequence[AnyEntry], seed: int) -> bool:
-    """Whether the judge sees what the mutation does to a good history."""
-    tape = Tape(good, Random(seed))
-    mutation.apply(tape)
-    verdict = judge(tape.entries)
-    if mutation.kind == UNKNOWN:
-        return verdict.valid == "unknown"
-    return verdict.valid == "invalid" and mutation.kind in verdict.kinds
+def is_expected(expected: str, verdict: Verdict) -> bool:
+    """Whether a verdict is the one, or names the kind of anomaly, that was expected."""
+    if expected in (VALID, UNKNOWN):
+        return verdict.valid == expected
+    return verdict.valid == "invalid" and expected in verdict.kinds

@@ -30,11 +30,11 @@ SIZE_BYTES: Final = 2 << 30  # sparse: what was not written takes no room
 WRITEBACK: Final = Path("/proc/sys/vm/dirty_writeback_centisecs")
 WRITEBACK_DEFAULT: Final = "500"  # of the kernel
 WRITEBACK_LOCK: Final = Path("/run/raftlog-writeback")
-COMMANDS: Final = ("mkfs.ext4", "e2fsck", "mount", "umount")
+COMMANDS: Final = ("mkfs.ext4", "e2fsck", "mount", "umount", "nsenter")
 FORMAT: Final = ("-F", "-b", "4096", "-m", "0", "-E", "lazy_itable_init=1")  # -m: none for root
 # Nothing is committed by time, nor hurried because a file replaces another: what may be lost, is.
 MOUNT_OPTIONS: Final = "loop,commit=3600,noauto_da_alloc,noinit_itable,errors=remount-ro"
-RELEASE_TIMEOUT_S: Final = 10.0
+RELEASE_TIMEOUT_S: Final = 60.0  # of a machine with much else to do
 GOING_DOWN: Final = 0x8004587D  # FS_IOC_GOINGDOWN, <linux/fs.h>
 LOG_FLUSH: Final = 1
 NO_LOG_FLUSH: Final = 2
@@ -197,7 +197,7 @@ class LoopDisk:
             self._backing = Path(f"/sys/block/{_device_at(self.mount_point)}/loop/backing_file")
 
     def unmount(self) -> None:
-        """Nothing if it is not mounted. Waits for files to be closed, up to 10 s."""
+        """Nothing if it is not mounted. Waits for files to be closed, up to a minute."""
         if self._backing is None:
             return
         deadline = time.monotonic() + RELEASE_TIMEOUT_S
@@ -209,11 +209,11 @@ class LoopDisk:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(POLL_INTERVAL_S)  # a process that was killed is about to go
-        # Another mount name space that was made meanwhile has a mount of its own: to mount the
-        # file again would bring back the same file system, with all that it has in memory.
+        # To mount the file again while anything has it mounted would bring back the same file
+        # system, with all that it has in memory.
         backing, self._backing = self._backing, None
         wait_until(
-            lambda: not self._is_made_of(backing),
+            lambda: not self._is_made_of(backing) or self._unmount_copies(),
             timeout_s=RELEASE_TIMEOUT_S,
             what=f"nothing else on this machine has {self.image} mounted",
         )
@@ -348,6 +348,19 @@ class LoopDisk:
             return backing.read_text().strip() == str(self.image)
         except OSError:  # the device has no file any more
             return False
+
+    def _unmount_copies(self) -> bool:
+        """Mount namespaces that were made meanwhile (of other runs) have a mount of their own.
+
+        False: whether the device is free now is to be seen.
+        """
+        target = str(self.mount_point).replace(" ", r"\040")  # as the kernel writes it
+        for mounts in Path("/proc").glob("[0-9]*/task/[0-9]*/mounts"):
+            with contextlib.suppress(OSError):  # the thread has ended
+                if f" {target} " in mounts.read_text():
+                    enter = ("nsenter", "--mount", "--target", mounts.parent.name)
+                    _run(*enter, "umount", "-l", self.mount_point)
+        return False
 
     def _go_down(self, how: int) -> None:
         self._on_root(lambda root: fcntl.ioctl(root, GOING_DOWN, struct.pack("I", how)))

@@ -291,6 +291,13 @@ def _write(path: Path, position: int, data: bytes) -> None:
 # -- whole directories
 
 
+def remove(path: Path) -> None:
+    """Remove a file, or a directory with all that is in it, also while a broker writes there."""
+    while path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    path.unlink(missing_ok=True)
+
+
 def empty(directory: Path) -> int:
     """Remove all that is in a directory, and not itself: it may be a mount. How many files."""
     count = 0

@@ -16,18 +16,11 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 MARK: Final = "RAFTLOG_CHAOS_SANDBOX"  # in the environment: the network namespace of the inside
-COMMANDS: Final = ("unshare", "sh", "ip", "mount", "umount", "mkdir", "readlink", "sort")
+COMMANDS: Final = ("unshare", "sh", "ip", "mount", "mkdir", "readlink")
 TRIAL_TIMEOUT_S: Final = 20.0
-# A new table of mounts begins as a copy of the old one. Disks of others (``disks.LoopDisk``, each
-# mounted beside a file of its name) would stay mounted for as long as it lives.
-LET_GO: Final = (
-    "sort /proc/self/mounts | while read -r source target rest; do case $source in /dev/loop*)"
-    ' read -r image < "/sys/block/${source#/dev/}/loop/backing_file";'
-    ' if [ "$image" = "$target.img" ]; then umount -l "$target"; fi;; esac; done'
-)
 # What `ip netns` makes, it also mounts: in a file system that nobody else sees.
 _SETUP: Final = (
-    f"{{ {LET_GO}; }} 2> /dev/null; ip link set lo up && mkdir -p /run/netns"
+    "ip link set lo up && mkdir -p /run/netns"
     " && mount -t tmpfs -o mode=755 raftlog-netns /run/netns"
     f' && {MARK}=$(readlink "/proc/$$/ns/net") && export {MARK}'
 )

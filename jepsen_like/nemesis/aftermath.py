@@ -31,6 +31,7 @@ TELLING: Final = (
     "rebuilt",
     "does not fit",
     "missing",
+    "may lack",
     "belongs to",
     REFUSED_BY_PEERS,
 )

@@ -18,6 +18,7 @@ from raftlog.jepsen_like.nemesis.network import NetworkNemesis
 from raftlog.jepsen_like.nemesis.power import PowerNemesis
 from raftlog.jepsen_like.nemesis.process import ProcessNemesis
 from raftlog.jepsen_like.nemesis.resources import ResourcesNemesis
+from raftlog.jepsen_like.nemesis.vanishing import VanishNemesis
 
 
 class Home(NamedTuple):
@@ -49,6 +50,7 @@ HOMES: Final[tuple[Home, ...]] = (
     ),
     Home(DamageNemesis, ("corrupt", "truncate", "rollback")),
     Home(LossesNemesis, ("wipe", "swap-disks", "old-backup")),
+    Home(VanishNemesis, ("vanish",)),
     Home(ClocksNemesis, ("clock-jump", "clock-strobe"), ("fake_time",)),
     Home(ClocksNemesis, ("clock-bases",), ("time_namespaces",)),
     Home(ResourcesNemesis, ("fds", "memory", "cpu")),
@@ -66,7 +68,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "links": ("link-delay", "link-stall", "link-reset", "link-garble", "link-late"),
     "disk": ("disk-full", "read-only", "disk-error", "slow-disk", "hung-disk", "disk-error-at"),
     "damage": ("corrupt", "truncate", "rollback"),
-    "losses": ("wipe", "swap-disks", "old-backup"),
+    "losses": ("wipe", "swap-disks", "old-backup", "vanish"),
     "clocks": ("clock-jump", "clock-strobe", "clock-bases"),
     "resources": ("fds", "memory", "cpu"),
     "admin": ("transfer", "topics", "settings"),

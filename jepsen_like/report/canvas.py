@@ -221,10 +221,3 @@ def scale_of(largest: float) -> tuple[float, float]:
     power = 10 ** math.floor(math.log10(largest))
     step = next(s * power / 10 for s in (2.5, 5, 10, 20, 25, 50) if s * power / 10 * 4 >= largest)
     return max(step * math.ceil(largest / step), step), step
-
-
-def standalone(picture: Element) -> str:
-    """A picture as a file of its own, with its style."""
-    copy = Element(picture.tag, picture.attrib)
-    add(copy, node("style", style()), *picture)
-    return markup.serialise(copy)

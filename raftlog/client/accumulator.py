@@ -236,8 +236,9 @@ class Accumulator:
         """Note that somebody waits. Raises if there will never be room."""
         if size > self._settings.buffer_memory:
             raise RecordTooLargeError(
-                f"a record of {size} bytes is over the producer's whole "
-                f"buffer_memory={self._settings.buffer_memory}: raise that"
+                f"record of {size} bytes does not fit into "
+                f"buffer_memory={self._settings.buffer_memory} bytes. Increase buffer_memory or "
+                "send a smaller record"
             )
         self._room_needed = max(self._room_needed, size)
         self.pressed = True

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from raftlog.client.aio.admin import AdminBase, AsyncAdmin
-from raftlog.client.descriptions import (
-    ClusterDescription,
-    LeaderDescription,
-    RecoveryDescription,
-    TopicDescription,
-    TopicListing,
-)
-from raftlog.client.group_admin import GroupAdmin
-from raftlog.client.leaders import At
 from raftlog.client.threaded import PlainClient
 from raftlog.errors import ClosedError
-from raftlog.types import NewTopic, Offset, OffsetAndTimestamp, TopicPartition
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Admin(GroupAdmin, AdminBase, PlainClient):
+def _waiting(
+    method: Callable[Concatenate[AsyncAdmin, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Admin, P], T]:
+    """The same call, with the same arguments and documentation, for a thread that waits for it."""
+
+    @wraps(method)
+    def call(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._call(lambda: method(self._admin, *args, **kwargs))
+
+    call.__qualname__ = f"Admin.{method.__name__}"
+    return call
+
+
+class Admin(AdminBase, PlainClient):
     """Creates, changes and describes topics and consumer groups; looks offsets up.
 
     Safe to share between threads. Calls that name several topics try all of them, and then raise
@@ -44,117 +49,26 @@ class Admin(GroupAdmin, AdminBase, PlainClient):
         )
         self._closed = False
 
-    def create_topics(
-        self, topics: Iterable[NewTopic], *, validate_only: bool = False
-    ) -> dict[str, str]:
-        """Create topics; their ids, by name. With ``validate_only``, only see whether it could be.
-
-        A replication factor of 0, or None, is the cluster's default.
-        Raises ``TopicExistsError``, ``InvalidTopicError``, ``InvalidPartitionsError``,
-        ``InvalidConfigError``.
-        """
-        return self._call(lambda: self._admin.create_topics(topics, validate_only=validate_only))
-
-    def delete_topics(self, topics: Iterable[str]) -> None:
-        """Delete topics with all their records. Raises ``UnknownTopicError``."""
-        self._call(lambda: self._admin.delete_topics(topics))
-
-    def alter_topic(self, name: str, config: Mapping[str, str | None]) -> None:
-        """Set the topic's settings named in ``config``; None puts one back to its default.
-
-        Raises ``UnknownTopicError``, ``InvalidConfigError``.
-        """
-        self._call(lambda: self._admin.alter_topic(name, config))
-
-    def add_partitions(self, name: str, total: int) -> None:
-        """Extend the topic to ``total`` partitions, more than it has.
-
-        Keys that hash to a partition will hash to another one from then on, as in Kafka.
-        Raises ``UnknownTopicError``, ``InvalidPartitionsError``.
-        """
-        self._call(lambda: self._admin.add_partitions(name, total))
-
-    def list_topics(self, *, internal: bool = False) -> list[str]:
-        """The names of all topics, sorted. ``internal``: also those that only brokers write."""
-        return self._call(lambda: self._admin.list_topics(internal=internal))
-
-    def find_topics(self, topics: Iterable[str] | None = None) -> dict[str, TopicListing]:
-        """Those of these topics that there are, by name; default: all.
-
-        Quick: it asks one broker, and others only if that seems to be behind.
-        """
-        return self._call(lambda: self._admin.find_topics(topics))
-
-    def describe_topics(self, topics: Iterable[str] | None = None) -> list[TopicDescription]:
-        """What there is to know of these topics; default: of all. Raises ``UnknownTopicError``."""
-        return self._call(lambda: self._admin.describe_topics(topics))
-
-    def delete_records(
-        self, before: Mapping[TopicPartition, Offset]
-    ) -> dict[TopicPartition, Offset]:
-        """Delete each partition's records below an offset (-1: all of them); where it starts now.
-
-        Raises ``UnknownTopicError``, ``UnknownPartitionError``, ``OffsetOutOfRangeError``.
-        """
-        return self._call(lambda: self._admin.delete_records(before))
-
-    def list_offsets(
-        self, queries: Mapping[TopicPartition, At]
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Look offsets up: "earliest", "latest" (the end), or the first at or after a time in ms.
-
-        None where no record is at or after the time. The timestamp is -1 but for times. Raises
-        ``UnknownTopicError``, ``UnknownPartitionError``.
-        """
-        return self._call(lambda: self._admin.list_offsets(queries))
-
-    def offsets(self, topic: str, at: At = "latest") -> dict[int, Offset | None]:
-        """``list_offsets`` of all partitions of one topic: the offset, by partition number."""
-        return self._call(lambda: self._admin.offsets(topic, at))
-
-    def describe_cluster(
-        self, topics: Iterable[str] | None = None, *, partitions: bool = True
-    ) -> ClusterDescription:
-        """The cluster's brokers, and the partitions of these topics (default: of all).
-
-        Every broker is asked, and what they answer is put together; those that do not answer within
-        two seconds are told of as not live. With ``partitions`` false, there are only brokers.
-        Raises ``UnknownTopicError``.
-        """
-        return self._call(lambda: self._admin.describe_cluster(topics, partitions=partitions))
-
-    def transfer_leader(
-        self, topic: str, partition: int, to: int | None = None
-    ) -> LeaderDescription:
-        """Have another in-sync replica lead: broker ``to``, or the first in the preferred order.
-
-        Nothing is lost; clients follow by themselves. Raises ``InvalidRequestError`` when that
-        broker cannot lead, ``UnknownTopicError``, ``UnknownPartitionError``.
-        """
-        return self._call(lambda: self._admin.transfer_leader(topic, partition, to))
-
-    def recover_cluster(
-        self,
-        *,
-        accept_loss: bool = False,
-        topics: Iterable[str] | None = None,
-        broker: str | None = None,
-        dry_run: bool = False,
-    ) -> RecoveryDescription:
-        """Go on with what is left when a majority of the voters is lost for good.
-
-        For an operator who knows that the others do not come back. The broker asked, ``broker``
-        ("host:port"; default: any that answers), finds out what all that are there have, and the
-        one that knows most decides alone from then on. ``topics``: which ones go on (default: all).
-        ``accept_loss``: also those that lose acknowledged records by it, or may. ``dry_run``: only
-        say what would be done. May take minutes. Raises an ``OutcomeUnknownError`` when the answer
-        does not come.
-        """
-        return self._call(
-            lambda: self._admin.recover_cluster(
-                accept_loss=accept_loss, topics=topics, broker=broker, dry_run=dry_run
-            )
-        )
+    create_topics = _waiting(AsyncAdmin.create_topics)
+    delete_topics = _waiting(AsyncAdmin.delete_topics)
+    alter_topic = _waiting(AsyncAdmin.alter_topic)
+    add_partitions = _waiting(AsyncAdmin.add_partitions)
+    list_topics = _waiting(AsyncAdmin.list_topics)
+    find_topics = _waiting(AsyncAdmin.find_topics)
+    describe_topics = _waiting(AsyncAdmin.describe_topics)
+    delete_records = _waiting(AsyncAdmin.delete_records)
+    list_offsets = _waiting(AsyncAdmin.list_offsets)
+    offsets = _waiting(AsyncAdmin.offsets)
+    describe_cluster = _waiting(AsyncAdmin.describe_cluster)
+    transfer_leader = _waiting(AsyncAdmin.transfer_leader)
+    recover_cluster = _waiting(AsyncAdmin.recover_cluster)
+    list_groups = _waiting(AsyncAdmin.list_groups)
+    describe_groups = _waiting(AsyncAdmin.describe_groups)
+    delete_groups = _waiting(AsyncAdmin.delete_groups)
+    delete_group_offsets = _waiting(AsyncAdmin.delete_group_offsets)
+    group_offsets = _waiting(AsyncAdmin.group_offsets)
+    alter_group_offsets = _waiting(AsyncAdmin.alter_group_offsets)
+    commit_offsets = _waiting(AsyncAdmin.commit_offsets)
 
     def _call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         if self._closed:

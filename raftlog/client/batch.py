@@ -34,7 +34,7 @@ assert limits.PRODUCER_BATCH_BYTES_MAX // PLAIN_RECORD_BYTES <= limits.RECORDS_P
 assert limits.PRODUCER_BATCH_BYTES_MAX // _HEADER_ENTRY_BYTES <= limits.HEADERS_PER_BATCH_MAX
 
 
-class Identity(NamedTuple):
+class ProducerIdAndEpoch(NamedTuple):
     """Who an idempotent producer is to a partition: an id, and its epoch there.
 
     The id comes from the broker, or from the producer's name (``raftlog.client.resumable``).
@@ -143,7 +143,8 @@ class PendingBatch:
         self.base_sequence: int | None = None  # of a producer with a name, which counts itself
         # The sender's:
         self.order = -1  # among the batches of its partition; -1 before it was ever sent
-        self.identity: Identity | None = None  # under which ``header`` gives it a sequence
+        # Under which ``header`` gives it a sequence:
+        self.identity: ProducerIdAndEpoch | None = None
         self.header = b""  # sealed; empty before it was sent
         self.outcome_unknown = False  # an attempt got no answer: it may be in the log
         self.leader_epoch = NO_EPOCH  # in which the last attempt was made

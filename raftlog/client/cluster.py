@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 from raftlog import limits
 from raftlog.client.connection import SILENCE_S, Connection, Connector
 from raftlog.client.connections import CONNECT_PATIENCE_S, Connections, join
-from raftlog.client.hedge import Attempt, NoAnswerError, first_answer
+from raftlog.client.hedged_request import Attempt, NoAnswerError, first_answer
 from raftlog.client.metadata import ClusterView, TopicView, unreachable
 from raftlog.client.retry import Backoff, Chance, may_retry
 from raftlog.client.settings import ConnectionSettings
@@ -88,11 +88,11 @@ class Cluster:
             connection = await self._connections.to(address)
         except BrokerUnavailableError as error:
             raise BrokerUnavailableError(
-                f"broker {broker_id}, which is to be reached at {address}, cannot be ({error})"
+                f"cannot connect to broker {broker_id} at {address}: {error}"
             ) from error
         if connection.broker_id != broker_id:
             raise BrokerUnavailableError(
-                f"broker {broker_id} is not at {address} any more: broker {connection.broker_id} is"
+                f"broker {broker_id} is no longer at {address}: broker {connection.broker_id} is"
             )
         return connection
 
@@ -355,7 +355,7 @@ class Cluster:
             except TimeoutError:
                 self.doubt(broker_id)
                 return BrokerUnavailableError(
-                    f"broker {broker_id} at {address} did not answer within {patience_s:g} s"
+                    f"broker {broker_id} at {address} did not respond within {patience_s:g} s"
                 )
             except RaftlogError as error:
                 return error

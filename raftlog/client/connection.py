@@ -177,8 +177,9 @@ class Connection(asyncio.BufferedProtocol):
         assert late is not None, "an answered request cancels its timer"
         self.abort(
             RequestTimedOutError(
-                f"the broker at {self.address} did not answer {late.api.name} within "
-                f"{timeout_ms} ms (request_timeout_ms): is it running, is it overloaded?"
+                f"the broker at {self.address} did not respond to {late.api.name} within "
+                f"{timeout_ms} ms (request_timeout_ms). Check whether it is running or "
+                "overloaded"
             )
         )
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from raftlog.client.connection import Connection, Connector, SocketConnector
-from raftlog.client.hedge import Attempt, NoAnswerError, first_answer
+from raftlog.client.hedged_request import Attempt, NoAnswerError, first_answer
 from raftlog.client.metadata import unreachable
 from raftlog.client.settings import ConnectionSettings
 from raftlog.config import Address
@@ -95,7 +95,8 @@ class Connections:
         except (ConnectionLostError, RequestTimedOutError) as error:
             connection.abort(error)
             raise BrokerUnavailableError(
-                f"it took the connection and then fell silent: {error}"
+                f"connected, but received no handshake response: {error}. Check whether the "
+                "broker is overloaded"
             ) from error
         except BaseException as error:
             connection.abort(ClosedError(f"the handshake failed: {error}"))
@@ -114,7 +115,7 @@ class Connections:
             return connection
         await connection.close()
         if older.closed:
-            raise BrokerUnavailableError("the connection was closed meanwhile")
+            raise BrokerUnavailableError("the connection was closed by another task")
         return older
 
     def _check_cluster(self, address: Address, cluster_id: str) -> None:

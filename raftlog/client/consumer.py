@@ -28,9 +28,9 @@ from raftlog.client.consumer_base import (
     chosen,
 )
 from raftlog.client.consumer_core import check_times
-from raftlog.client.groups.member import Reading
-from raftlog.client.groups.offsets import check_offsets
-from raftlog.client.groups.rebalancing import CommitCallback, run_now
+from raftlog.client.consumer_groups.member import Reading
+from raftlog.client.consumer_groups.offsets import check_offsets
+from raftlog.client.consumer_groups.rebalancing import CommitCallback, run_now
 from raftlog.client.settings import DAY_MS, OffsetReset, integer
 from raftlog.client.subscription import check_partitions
 from raftlog.client.threaded import ThreadedClient
@@ -270,8 +270,8 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         self._check_open()
         if not self._in_use.acquire(blocking=False):
             raise InvalidRequestError(
-                "two threads use this consumer at once: give each its own, or poll in one thread "
-                "only and hand the records on"
+                "two threads use this consumer at the same time. Create one consumer per "
+                "thread, or poll in one thread and pass the records to the others"
             )
         try:
             yield

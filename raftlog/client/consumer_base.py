@@ -8,9 +8,9 @@ from typing import Any, Generic
 
 from raftlog import limits
 from raftlog.client.consumer_core import ConsumerCore
-from raftlog.client.groups.member import Member
-from raftlog.client.groups.rebalancing import Listeners, Rebalancer, check_listener
-from raftlog.client.host import Host
+from raftlog.client.consumer_groups.member import Member
+from raftlog.client.consumer_groups.rebalancing import Listeners, Rebalancer, check_listener
+from raftlog.client.environment import ClientEnvironment
 from raftlog.client.settings import (
     CLIENT_ID_DEFAULT,
     Arguments,
@@ -68,7 +68,7 @@ class ConsumerBase(Generic[K, V]):
         client_id: str = CLIENT_ID_DEFAULT,
         bootstrap_timeout_ms: int = 3_000,
         metadata_max_age_ms: int = 30_000,
-        host: Host | None = None,
+        host: ClientEnvironment | None = None,
     ) -> None:
         """Nothing is connected before the first partition or topic is named.
 
@@ -115,7 +115,7 @@ class ConsumerBase(Generic[K, V]):
 
     def _wire(self, arguments: Arguments) -> None:
         names = "key_deserializer", "value_deserializer"
-        self._host = arguments["host"] or Host()
+        self._host = arguments["host"] or ClientEnvironment()
         self._core = ConsumerCore(
             connection_settings(arguments),
             consumer_settings(arguments),
@@ -145,8 +145,8 @@ class ConsumerBase(Generic[K, V]):
     def _grouped(self, what: str) -> Member:
         if self._member is None:
             raise InvalidRequestError(
-                f"{what}() needs a consumer group: give the consumer one, group=..., or keep "
-                "position() yourself, and seek() to it after a restart"
+                f"{what}() needs a consumer group. Set group=..., or store position() in the "
+                "application and seek() to it after a restart"
             )
         return self._member
 
@@ -165,8 +165,7 @@ class ConsumerBase(Generic[K, V]):
             self._rebalancer.listeners = Listeners(on_assign, on_revoke, on_lost)
         elif any(listener is not None for listener in given.values()):
             raise InvalidRequestError(
-                "on_assign, on_revoke and on_lost are told of rebalances: give the consumer a "
-                "group, group=..."
+                "on_assign, on_revoke and on_lost need a consumer group. Set group=..."
             )
 
     def _these(self, partitions: Iterable[TopicPartition] | None) -> list[TopicPartition]:

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from raftlog import limits
 from raftlog.client.cluster import Cluster
+from raftlog.client.consumer_groups.member import Member, Reading
+from raftlog.client.environment import ClientEnvironment
+from raftlog.client.fetch_state import Batch, Chunk, PartitionFetchState, Wanted
 from raftlog.client.fetcher import Fetcher
-from raftlog.client.groups.member import Member, Reading
-from raftlog.client.host import Host
-from raftlog.client.interest import Interest
-from raftlog.client.leaders import At, list_offsets
 from raftlog.client.metadata import TopicView
-from raftlog.client.parts import Batch, Chunk, Part, Wanted
+from raftlog.client.partition_requests import At, list_offsets
 from raftlog.client.positions import Positions
 from raftlog.client.retry import Chance
 from raftlog.client.settings import (
@@ -33,6 +32,7 @@ from raftlog.client.settings import (
     OffsetReset,
 )
 from raftlog.client.subscription import Subscription
+from raftlog.client.topic_filter import TopicFilter
 from raftlog.errors import (
     CorruptBatchError,
     DeserializationError,
@@ -65,7 +65,7 @@ Checked: TypeAlias = tuple[BatchHeader, memoryview]  # a batch whose sums are ri
 class Run(NamedTuple):
     """Decoded records of one partition, to iterate over; ``part.position`` is to be kept true."""
 
-    part: Part
+    part: PartitionFetchState
     records: Iterator[ConsumerRecord[Any, Any]]
 
 
@@ -76,7 +76,7 @@ class ConsumerCore:
         self,
         connection: ConnectionSettings,
         settings: ConsumerSettings,
-        host: Host,
+        host: ClientEnvironment,
         *,
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
@@ -102,7 +102,7 @@ class ConsumerCore:
                     )
                 ),
             )
-        self._interest = Interest(self.cluster, self.subscription, self.member)
+        self._interest = TopicFilter(self.cluster, self.subscription, self.member)
         self._positions = Positions(
             self.cluster, self.subscription, self.member.look_up if self.member else None
         )
@@ -301,7 +301,7 @@ class ConsumerCore:
             self.subscription.finish_batch(chunk)
         return bool(chunk.records)
 
-    def _to_arrow(self, part: Part, batches: list[Batch]) -> pa.RecordBatch:
+    def _to_arrow(self, part: PartitionFetchState, batches: list[Batch]) -> pa.RecordBatch:
         return decode_arrow(
             [batch.data for batch in batches],
             topic=part.tp.topic,

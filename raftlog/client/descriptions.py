@@ -62,6 +62,8 @@ class BrokerDescription:
 
     ``directory_id``: of its data directory; empty while it is not known. ``fenced``: the cluster
     group counts it as gone. ``live``: it answered; ``problem`` says what happened when it did not.
+    ``clock_error_ms``: by how much its wall clock is ahead of the time by which it lets records
+    expire (negative: behind); 0 while they differ by a minute or less.
     """
 
     id: int
@@ -73,6 +75,7 @@ class BrokerDescription:
     fenced: bool = False
     live: bool = True
     problem: str = ""
+    clock_error_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

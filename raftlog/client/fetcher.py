@@ -19,15 +19,15 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from raftlog import limits
+from raftlog.client.broker_connections import BrokerConnection, BrokerConnections, InFlightRequest
 from raftlog.client.cluster import Cluster
 from raftlog.client.connection import Answer, Connection
-from raftlog.client.links import Errand, Link, Links
+from raftlog.client.fetch_state import Batch, Wanted
 from raftlog.client.metadata import NO_EPOCH, ClusterView
-from raftlog.client.parts import Batch, Wanted
 from raftlog.client.positions import Positions
+from raftlog.client.replica_selector import ReplicaSelector, Source, replica_offsets
 from raftlog.client.retry import is_behind, is_old_news, may_pass, may_retry
 from raftlog.client.settings import ConsumerSettings
-from raftlog.client.stand_ins import Source, Sources, replica_offsets
 from raftlog.client.subscription import Subscription
 from raftlog.errors import (
     CorruptBatchError,
@@ -56,11 +56,11 @@ _EARLY_PART: Final = 2  # an empty answer before this part of its wait asks for 
 class _Load:
     """A fetch, without what was given up of it."""
 
-    link: Link
+    link: BrokerConnection
     connection: Connection
     replica_ok: bool
     wants: list[tuple[Wanted, Source]] = field(default_factory=list)
-    errand: Errand | None = None  # once it is sent
+    request: InFlightRequest | None = None  # once it is sent
     asked_at: float = 0.0
 
 
@@ -85,13 +85,13 @@ class Fetcher:
         self._cluster = cluster
         self._subscription = subscription
         self._now = now
-        self._links = Links(
+        self._links = BrokerConnections(
             cluster,
             now=now,
             on_change=self._on_links,
             in_flight_max=limits.FETCHES_OUTSTANDING_MAX,
         )
-        self._sources = Sources(settings, cluster, self._links, turn=turn)
+        self._sources = ReplicaSelector(settings, cluster, self._links, turn=turn)
         self._outstanding: dict[int, list[_Load]] = {}  # by broker
         self._waits: dict[int, int] = {}  # by broker: times fetch_max_wait_ms, while nothing comes
         self._epochs: dict[TopicPartition, LeaderEpoch] = {}  # as far as they were acted on
@@ -205,7 +205,7 @@ class Fetcher:
             self._all_failed(load, error)
             return
         load.asked_at = now
-        load.errand = self._links.sent(load.link, wait_s=wait_ms / 1_000)
+        load.request = self._links.sent(load.link, wait_s=wait_ms / 1_000)
         self._outstanding.setdefault(load.link.broker_id, []).append(load)
         future.add_done_callback(partial(self._answered, load))
 
@@ -217,8 +217,8 @@ class Fetcher:
     # -- answers
 
     def _answered(self, load: _Load, future: asyncio.Future[Answer]) -> None:
-        assert load.errand is not None
-        self._links.answered(load.errand)
+        assert load.request is not None
+        self._links.answered(load.request)
         self._outstanding[load.link.broker_id].remove(load)
         error = future.exception()
         if self._closed:

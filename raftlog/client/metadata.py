@@ -193,7 +193,12 @@ class ClusterView:
         )
 
     def partition(self, topic: str, partition: int) -> PartitionView:
-        """The partition, or raise why it is not here."""
+        """The partition, or raise why it is not here.
+
+        Without a leader, where the last broker that was asked had yet to learn of topics.
+        """
+        if topic not in self.topics and isinstance(self.failures.get(topic), RetriableError):
+            return PartitionView(None)
         view = self.topic(topic)
         return view.partitions[view.check_partition(partition)]
 

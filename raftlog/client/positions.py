@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from raftlog.client.cluster import Cluster
-from raftlog.client.leaders import At, list_offsets
-from raftlog.client.parts import Wanted
+from raftlog.client.fetch_state import Wanted
+from raftlog.client.partition_requests import At, list_offsets
 from raftlog.client.subscription import Subscription
 from raftlog.errors import OffsetOutOfRangeError, RaftlogError
 from raftlog.types import Offset, TopicPartition
@@ -76,10 +76,9 @@ class Positions:
         tp = want.part.tp
         if self._committed is not None:
             return OffsetOutOfRangeError(
-                f"{tp}: the group has committed no offset of it: seek() to one, or set "
-                "auto_offset_reset to 'earliest' or 'latest'"
+                f"{tp}: the group has no committed offset. Call seek() or set auto_offset_reset "
+                "to 'earliest' or 'latest'"
             )
         return OffsetOutOfRangeError(
-            f"{tp}: where to begin is not known: seek() to an offset, or set auto_offset_reset to "
-            "'earliest' or 'latest'"
+            f"{tp}: no start offset. Call seek() or set auto_offset_reset to 'earliest' or 'latest'"
         )

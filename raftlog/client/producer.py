@@ -17,7 +17,7 @@ from typing import Any, Final
 from raftlog import limits
 from raftlog.client.batch import TopicQueues
 from raftlog.client.delivery import Delivery, DeliveryFuture, RangesFuture, pending_of
-from raftlog.client.host import Host
+from raftlog.client.environment import ClientEnvironment
 from raftlog.client.partitioner import Partitioner
 from raftlog.client.producer_core import ProducerCore, check_partition
 from raftlog.client.settings import (
@@ -72,7 +72,7 @@ class ProducerBase:
         client_id: str = CLIENT_ID_DEFAULT,
         bootstrap_timeout_ms: int = 3_000,
         metadata_max_age_ms: int = 30_000,
-        host: Host | None = None,
+        host: ClientEnvironment | None = None,
     ) -> None:
         """Nothing is connected before the first record is sent.
 
@@ -101,7 +101,7 @@ class ProducerBase:
         Raises ``InvalidRequestError`` or ``TypeError`` naming the argument that is wrong.
         """
         arguments = locals()
-        self._host = host or Host()
+        self._host = host or ClientEnvironment()
         self._core = ProducerCore(
             connection_settings(arguments),
             producer_settings(arguments),
@@ -121,7 +121,7 @@ class ProducerThread(ThreadedClient):
 
     _core: ProducerCore
 
-    def _begin(self, host: Host) -> None:
+    def _begin(self, host: ClientEnvironment) -> None:
         """Set up. ``_core`` is there by now."""
         self._accumulator = self._core.accumulator
         self._take_thread(host, "raftlog-producer")

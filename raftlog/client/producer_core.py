@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, cast
 
 from raftlog.client.accumulator import Accumulator
-from raftlog.client.batch import Identity, Run, TopicQueues
+from raftlog.client.batch import ProducerIdAndEpoch, Run, TopicQueues
 from raftlog.client.cluster import Cluster
 from raftlog.client.delivery import (
     Delivery,
@@ -20,7 +20,7 @@ from raftlog.client.delivery import (
     pending_of,
     until_done,
 )
-from raftlog.client.host import Host
+from raftlog.client.environment import ClientEnvironment
 from raftlog.client.partitioner import checked, groups, partitions_of_keys
 from raftlog.client.records import checked_headers, checked_timestamp, columns_of, cut, octets
 from raftlog.client.sender import Sender
@@ -47,11 +47,11 @@ class ProducerCore:
         self,
         connection: ConnectionSettings,
         settings: ProducerSettings,
-        host: Host,
+        host: ClientEnvironment,
         *,
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
-        identity: Identity | None = None,
+        identity: ProducerIdAndEpoch | None = None,
     ) -> None:
         """``identity``: of a producer with a name; else brokers are asked for one."""
         chance = host.chance
@@ -195,9 +195,9 @@ class ProducerCore:
 
     def no_room(self) -> ThrottledError:
         return ThrottledError(
-            f"no room for the record within max_block_ms={self.settings.max_block_ms}: all "
-            f"buffer_memory={self.settings.buffer_memory} bytes hold records that are not "
-            "acknowledged yet. Is the broker keeping up? Raise buffer_memory, or send more slowly"
+            f"no buffer space within max_block_ms={self.settings.max_block_ms}: "
+            f"buffer_memory={self.settings.buffer_memory} bytes are full of unacknowledged "
+            "records. Check the broker, increase buffer_memory, or send more slowly"
         )
 
     # -- on the loop

@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from raftlog import limits
-from raftlog.client.batch import Identity
+from raftlog.client.batch import ProducerIdAndEpoch
 from raftlog.client.consumer_core import Checked, ConsumerCore
-from raftlog.client.host import Host
+from raftlog.client.environment import ClientEnvironment
 from raftlog.client.ranges import Lookout, Range
 from raftlog.client.settings import (
     CLIENT_ID_DEFAULT,
@@ -69,7 +69,7 @@ class RangeReader(PlainClient):
         client_id: str = CLIENT_ID_DEFAULT,
         bootstrap_timeout_ms: int = 3_000,
         metadata_max_age_ms: int = 30_000,
-        host: Host | None = None,
+        host: ClientEnvironment | None = None,
     ) -> None:
         """Nothing is connected before the first read.
 
@@ -79,7 +79,7 @@ class RangeReader(PlainClient):
         The others are as for ``Consumer``, and so are the errors raised.
         """
         arguments = {**locals(), "auto_offset_reset": "error", "fetch_min_bytes": 1}
-        host = host or Host()
+        host = host or ClientEnvironment()
         self._core = ConsumerCore(
             connection_settings(arguments), consumer_settings(arguments), host
         )
@@ -110,7 +110,7 @@ class RangeReader(PlainClient):
         rows_max: int = ROWS_DEFAULT,
         bytes_max: int = BYTES_DEFAULT,
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
-        producer: Identity | None = None,
+        producer: ProducerIdAndEpoch | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The records of ``tp`` from offset ``start`` to before ``end``, ascending, each once.
 

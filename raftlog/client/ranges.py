@@ -23,12 +23,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from raftlog.client.batch import Identity
+from raftlog.client.batch import ProducerIdAndEpoch
 from raftlog.client.cluster import Cluster
 from raftlog.client.connection import SILENCE_S
 from raftlog.client.consumer_core import Checked, ConsumerCore
-from raftlog.client.leaders import try_offsets
 from raftlog.client.metadata import TopicView
+from raftlog.client.partition_requests import try_offsets
 from raftlog.errors import (
     CorruptBatchError,
     OffsetOutOfRangeError,
@@ -58,7 +58,7 @@ class Range:
     bytes_max: int
     timeout_ms: int
     fetched: Offset  # the next one that has to come
-    producer: Identity | None = None  # only its batches are wanted; None: all
+    producer: ProducerIdAndEpoch | None = None  # only its batches are wanted; None: all
     batches: deque[Checked] = field(default_factory=deque)  # that came, and are not given yet
     rows: int = 0  # in them
     size_bytes: int = 0  # of them, when they are not compressed
@@ -219,8 +219,8 @@ class Lookout:
 def _check_id(wanted: Range, topic_id: str) -> None:
     if wanted.topic_id and topic_id != wanted.topic_id:
         raise UnknownTopicError(
-            f"topic {wanted.tp.topic!r} is another one now: its id is {topic_id}, not "
-            f"{wanted.topic_id}. It was deleted and made anew"
+            f"topic {wanted.tp.topic!r} was deleted and created again: its id is {topic_id}, "
+            f"not {wanted.topic_id}"
         )
 
 

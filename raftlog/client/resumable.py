@@ -18,11 +18,11 @@ from typing import Any, Final
 from xxhash import xxh3_64_intdigest
 
 from raftlog import limits
-from raftlog.client.batch import Identity, TopicQueues
+from raftlog.client.batch import ProducerIdAndEpoch, TopicQueues
 from raftlog.client.delivery import Delivery, DeliveryFuture
-from raftlog.client.flight import EPOCH_MAX
-from raftlog.client.host import Host
-from raftlog.client.leaders import describe_producer
+from raftlog.client.environment import ClientEnvironment
+from raftlog.client.in_flight import EPOCH_MAX
+from raftlog.client.partition_requests import describe_producer
 from raftlog.client.producer import ProducerThread
 from raftlog.client.producer_core import ProducerCore, check_partition
 from raftlog.client.settings import (
@@ -113,7 +113,7 @@ class ResumableProducer(ProducerThread):
         client_id: str = CLIENT_ID_DEFAULT,
         bootstrap_timeout_ms: int = 3_000,
         metadata_max_age_ms: int = 30_000,
-        host: Host | None = None,
+        host: ClientEnvironment | None = None,
     ) -> None:
         """Nothing is connected before something is asked. Every batch waits for acks="all".
 
@@ -127,7 +127,7 @@ class ResumableProducer(ProducerThread):
         self.name = name
         self.epoch = integer("epoch", epoch, 0, EPOCH_MAX)
         self._producer_id = producer_id_of(name)
-        host = host or Host()
+        host = host or ClientEnvironment()
         self._core = ProducerCore(
             connection_settings(arguments),
             producer_settings(arguments),
@@ -197,9 +197,9 @@ class ResumableProducer(ProducerThread):
         return self._extents.get(tp)
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> ProducerIdAndEpoch:
         """The producer id and the epoch that are in the header of each batch of this run."""
-        return Identity(self._producer_id, self.epoch)
+        return ProducerIdAndEpoch(self._producer_id, self.epoch)
 
     def _count(self, tp: TopicPartition, written: DescribedProducer) -> int:
         if written.producer_epoch > self.epoch:

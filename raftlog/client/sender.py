@@ -17,12 +17,18 @@ from typing import Final
 
 from raftlog import limits
 from raftlog.client.accumulator import NEVER, Accumulator
-from raftlog.client.batch import Identity, PartitionQueue, PendingBatch
+from raftlog.client.batch import PartitionQueue, PendingBatch, ProducerIdAndEpoch
+from raftlog.client.broker_connections import BrokerConnection, BrokerConnections, InFlightRequest
 from raftlog.client.cluster import Cluster
 from raftlog.client.connection import Answer, Connection
 from raftlog.client.delivery import NO_OFFSET
-from raftlog.client.flight import Flight, ResumableFlight, expired, refused, stranded
-from raftlog.client.links import Errand, Link, Links
+from raftlog.client.in_flight import (
+    InFlightBatches,
+    ResumableInFlightBatches,
+    expired,
+    refused,
+    stranded,
+)
 from raftlog.client.metadata import ClusterView, PartitionView
 from raftlog.client.retry import is_behind, is_old_news, may_retry
 from raftlog.client.settings import ProducerSettings
@@ -58,7 +64,7 @@ _IDENTITY_TIMEOUT_MS: Final = 1_000  # after which the reason is known, and it i
 class _Load:
     """A produce request being put together: at most one batch of each partition."""
 
-    link: Link
+    link: BrokerConnection
     connection: Connection
     batches: list[tuple[PendingBatch, BatchBody]] = field(default_factory=list)
     size_bytes: int = 0
@@ -73,7 +79,7 @@ class _Load:
 class _Request:
     """A produce request that is not answered, without the batches that were taken back."""
 
-    errand: Errand
+    in_flight: InFlightRequest
     batches: list[PendingBatch]
 
 
@@ -87,14 +93,14 @@ class Sender:
         accumulator: Accumulator,
         *,
         clock: Clock,
-        identity: Identity | None = None,
+        identity: ProducerIdAndEpoch | None = None,
     ) -> None:
         """``identity``: of a producer with a name, to be kept; else brokers are asked for one."""
         self._settings = settings
         self._cluster = cluster
         self._accumulator = accumulator
         self._now = clock.monotonic
-        self._links = Links(
+        self._links = BrokerConnections(
             cluster,
             now=self._now,
             on_change=self._on_links,
@@ -102,7 +108,7 @@ class Sender:
             in_flight_max=limits.PRODUCER_BATCHES_REMEMBERED,
         )
         self._requests: dict[_Request, None] = {}  # in the order they were sent
-        self._flights: dict[PartitionQueue, Flight] = {}
+        self._flights: dict[PartitionQueue, InFlightBatches] = {}
         self._given = identity
         self._producer = identity
         self._asking_identity = False
@@ -184,7 +190,9 @@ class Sender:
         connection = self._links.connection(link, now)
         return None if connection is None else _Load(link, connection)
 
-    def _load(self, load: _Load, queue: PartitionQueue, flight: Flight, now: float) -> bool:
+    def _load(
+        self, load: _Load, queue: PartitionQueue, flight: InFlightBatches, now: float
+    ) -> bool:
         batch = self._accumulator.take(queue, now)
         if batch is None:
             return False
@@ -260,9 +268,9 @@ class Sender:
     # -- answers
 
     def _answered(self, request: _Request, future: asyncio.Future[Answer]) -> None:
-        self._links.answered(request.errand)
+        self._links.answered(request.in_flight)
         del self._requests[request]
-        link, batches = request.errand.link, request.batches
+        link, batches = request.in_flight.link, request.batches
         error = future.exception()
         if self._closed:
             return  # close() has told of these batches
@@ -279,7 +287,9 @@ class Sender:
         self._settle(batches)
         self.pump()
 
-    def _take_answer(self, link: Link, batch: PendingBatch, part: ProducedPartition | None) -> None:
+    def _take_answer(
+        self, link: BrokerConnection, batch: PendingBatch, part: ProducedPartition | None
+    ) -> None:
         if part is None:
             lost = ConnectionLostError("the broker's answer says nothing of this partition")
             self._set_back(link, batch, lost)
@@ -293,7 +303,9 @@ class Sender:
         batch.delivery.succeed(base_offset, append_timestamp_ms)
         self._accumulator.release(batch)
 
-    def _all_set_back(self, link: Link, batches: list[PendingBatch], error: RaftlogError) -> None:
+    def _all_set_back(
+        self, link: BrokerConnection, batches: list[PendingBatch], error: RaftlogError
+    ) -> None:
         """A whole request failed, and with it most likely the connection."""
         for batch in batches:
             self._set_back(link, batch, error)
@@ -302,7 +314,7 @@ class Sender:
         self._settle(batches)
         asyncio.get_running_loop().call_soon(self.pump)
 
-    def _set_back(self, link: Link, batch: PendingBatch, error: RaftlogError) -> None:
+    def _set_back(self, link: BrokerConnection, batch: PendingBatch, error: RaftlogError) -> None:
         self._flight(batch.queue).setback(batch, error)
         if is_behind(error):
             self._links.doubt(link)
@@ -317,7 +329,7 @@ class Sender:
         """
         now = self._now()
         for request in list(self._requests):
-            link = request.errand.link
+            link = request.in_flight.link
             if not link.is_overdue(now):
                 continue
             taken = [batch for batch in request.batches if self._is_led_anew(batch)]
@@ -325,7 +337,7 @@ class Sender:
             for batch in taken:
                 where = f"{batch.queue.topic}:{batch.queue.partition}"
                 error = CommitUnknownError(
-                    f"broker {link.broker_id} did not answer, and {where} has another leader now"
+                    f"broker {link.broker_id} did not respond, and {where} has another leader now"
                 )
                 self._set_back(link, batch, error)
             self._settle(taken)
@@ -358,7 +370,7 @@ class Sender:
     # -- batches that are not delivered
 
     def _gives_up(
-        self, queue: PartitionQueue, flight: Flight, head: PendingBatch, now: float
+        self, queue: PartitionQueue, flight: InFlightBatches, head: PendingBatch, now: float
     ) -> bool:
         """Whether ``head`` was not to be sent any more, and so has failed."""
         broken = flight.why_broken(head)
@@ -370,7 +382,7 @@ class Sender:
             return True
         return False
 
-    def _expire(self, queue: PartitionQueue, flight: Flight, now: float) -> None:
+    def _expire(self, queue: PartitionQueue, flight: InFlightBatches, now: float) -> None:
         for batch in self._accumulator.take_expired(queue, now):
             if batch.error is None:
                 batch.error = self._why_unsent(queue)
@@ -384,16 +396,18 @@ class Sender:
         link_error = self._links.link(leader).error if leader is not None else None
         return link_error or self._links.error or self._identity_error
 
-    def _drop(self, queue: PartitionQueue, flight: Flight, error: RaftlogError) -> None:
+    def _drop(self, queue: PartitionQueue, flight: InFlightBatches, error: RaftlogError) -> None:
         """The partition is gone: fail everything that waits for it."""
         self._accumulator.forget(queue.topic)
         self._fail_all(queue, flight, error)
 
-    def _fail_all(self, queue: PartitionQueue, flight: Flight, error: RaftlogError) -> None:
+    def _fail_all(
+        self, queue: PartitionQueue, flight: InFlightBatches, error: RaftlogError
+    ) -> None:
         for batch in self._accumulator.drop(queue):
             self._fail(batch, flight, refused(batch, type(error)(*error.args)))
 
-    def _fail(self, batch: PendingBatch, flight: Flight, error: RaftlogError) -> None:
+    def _fail(self, batch: PendingBatch, flight: InFlightBatches, error: RaftlogError) -> None:
         flight.lose(batch, error)
         self._resolve(batch, error)
 
@@ -407,7 +421,7 @@ class Sender:
         """Who leads it. Raises ``RefusedError`` when there is no such partition."""
         return self._cluster.view.partition(queue.topic, queue.partition)
 
-    def _flight(self, queue: PartitionQueue) -> Flight:
+    def _flight(self, queue: PartitionQueue) -> InFlightBatches:
         flight = self._flights.get(queue)
         if flight is None:
             flight = self._flights[queue] = self._new_flight()
@@ -416,10 +430,10 @@ class Sender:
             flight.begin_anew()
         return flight
 
-    def _new_flight(self) -> Flight:
+    def _new_flight(self) -> InFlightBatches:
         if self._given is None:
-            return Flight(self._settings.idempotent)
-        return ResumableFlight(idempotent=True, identity=self._given)
+            return InFlightBatches(self._settings.idempotent)
+        return ResumableInFlightBatches(idempotent=True, identity=self._given)
 
     def _on_links(self) -> None:
         """A road is open or closed, metadata came, or a broker is overdue."""
@@ -466,7 +480,7 @@ class Sender:
                     tries += 1
                 else:
                     assert isinstance(answer, InitProducerIdResponse)
-                    self._producer = Identity(answer.producer_id, answer.producer_epoch)
+                    self._producer = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
                     self._identity_error = None
         finally:
             self._asking_identity = False

@@ -319,7 +319,7 @@ def operator_secret(secret: str | None, path: str | None) -> bytes:
     Raises ``InvalidRequestError`` for both, or for a file that cannot be read or is empty.
     """
     if secret is not None and path is not None:
-        raise InvalidRequestError("give cluster_secret or cluster_secret_file, not both")
+        raise InvalidRequestError("set cluster_secret or cluster_secret_file, not both")
     if secret is not None:
         return secret.encode()
     path = path or os.environ.get(SECRET_FILE_VARIABLE)

@@ -25,7 +25,7 @@ from operator import attrgetter
 from typing import Final
 
 from raftlog import limits
-from raftlog.client.parts import Batch, Chunk, Part, Wanted
+from raftlog.client.fetch_state import Batch, Chunk, PartitionFetchState, Wanted
 from raftlog.client.settings import ConsumerSettings, OffsetReset, Start
 from raftlog.errors import InvalidRequestError, RaftlogError
 from raftlog.types import ConsumerRecord, Offset, TopicPartition
@@ -39,7 +39,7 @@ class Subscription:
     def __init__(self, settings: ConsumerSettings, *, start: Start | None = None) -> None:
         """``start``: where partitions begin that are assigned; default: by the reset policy."""
         self.lock = allocate_lock()
-        self.parts: OrderedDict[TopicPartition, Part] = OrderedDict()
+        self.parts: OrderedDict[TopicPartition, PartitionFetchState] = OrderedDict()
         self.topics: tuple[str, ...] = ()  # subscribed to; () when partitions are assigned
         self.is_open = False  # partitions may come by themselves
         self.interrupted = False  # the application is to do something before it gets more records
@@ -48,7 +48,7 @@ class Subscription:
         self._chunks: deque[Chunk] = deque()  # in the order they came
         self._buffered_bytes = 0
         self._waiters: list[Callable[[], object]] = []
-        self._handed: list[Part] = []  # of which some records may be unprocessed
+        self._handed: list[PartitionFetchState] = []  # of which some records may be unprocessed
         self._settings = settings
         self._start: Start = start or settings.auto_offset_reset
         fetch_bytes = settings.max_partition_fetch_bytes
@@ -67,7 +67,8 @@ class Subscription:
                     self._drop(part)
             policy = self._settings.auto_offset_reset
             self.parts = OrderedDict(
-                (tp, part or Part(tp, None, self._start, policy)) for tp, part in kept.items()
+                (tp, part or PartitionFetchState(tp, None, self._start, policy))
+                for tp, part in kept.items()
             )
             self.topics = tuple(topics)
 
@@ -76,7 +77,9 @@ class Subscription:
     ) -> None:
         """Read exactly ``tp``, from ``start`` to before ``until``."""
         self.assign(())
-        part = Part(tp, start, "error", fetch_offset=start, until=until, served_by=served_by)
+        part = PartitionFetchState(
+            tp, start, "error", fetch_offset=start, until=until, served_by=served_by
+        )
         with self.lock:
             self.parts = OrderedDict({tp: part})
 
@@ -87,13 +90,13 @@ class Subscription:
         """
         with self.lock:
             for tp in partitions:
-                self.parts.setdefault(tp, Part(tp, None, start, "earliest"))
+                self.parts.setdefault(tp, PartitionFetchState(tp, None, start, "earliest"))
 
     def add_known(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these, too: from where the group has come to, else by the reset policy."""
         with self.lock:
             for tp in partitions:
-                part = Part(tp, None, "committed", self._settings.auto_offset_reset)
+                part = PartitionFetchState(tp, None, "committed", self._settings.auto_offset_reset)
                 self.parts.setdefault(tp, part)
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
@@ -104,7 +107,7 @@ class Subscription:
                 if part is not None:
                     self._drop(part)
 
-    def part(self, tp: TopicPartition) -> Part:
+    def part(self, tp: TopicPartition) -> PartitionFetchState:
         """The partition, or raise ``InvalidRequestError``."""
         found = self.parts.get(tp)
         if found is None:
@@ -148,7 +151,7 @@ class Subscription:
             if wanted.generation == part.generation:
                 part.reset = part.policy
 
-    def came_damaged(self, part: Part) -> bool:
+    def came_damaged(self, part: PartitionFetchState) -> bool:
         """Drop what is fetched and not read, and fetch it again: its first batch is damaged.
 
         Whether it is so for the second time. It may have happened on the way, or be on one
@@ -158,12 +161,12 @@ class Subscription:
             self._drop(part)
             return not self._is_first_doubt(part)
 
-    def _is_first_doubt(self, part: Part) -> bool:
+    def _is_first_doubt(self, part: PartitionFetchState) -> bool:
         is_first = part.doubted != part.fetch_offset
         part.doubted = part.fetch_offset
         return is_first
 
-    def _drop(self, part: Part) -> None:
+    def _drop(self, part: PartitionFetchState) -> None:
         part.generation += 1
         part.in_flight = part.halted = False
         part.not_before = 0.0
@@ -295,7 +298,7 @@ class Subscription:
             if wanted.generation == part.generation:
                 part.in_flight = False
 
-    def hasten(self, part: Part) -> None:
+    def hasten(self, part: PartitionFetchState) -> None:
         """The reason for a pause is gone."""
         with self.lock:
             part.not_before = 0.0
@@ -371,7 +374,7 @@ class Subscription:
 
     # -- what is handed out, and what is done
 
-    def hand_out(self, part: Part) -> None:
+    def hand_out(self, part: PartitionFetchState) -> None:
         """The application is about to be given records of ``part``."""
         if part.unprocessed is None:
             part.unprocessed, part.is_iterated = part.position, False

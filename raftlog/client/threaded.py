@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self
 
-from raftlog.client.host import Host
+from raftlog.client.environment import ClientEnvironment
 from raftlog.client.loop_thread import LoopThread
 
 
@@ -24,7 +24,7 @@ class ThreadedClient:
     _closed = True  # until it is set up: there is nothing to close
     _used = False
 
-    def _take_thread(self, host: Host, name: str) -> None:
+    def _take_thread(self, host: ClientEnvironment, name: str) -> None:
         """``name``: of the thread, if the host has none to lend."""
         self._owns_thread = host.loop_thread is None
         self._thread = host.loop_thread or LoopThread(name)

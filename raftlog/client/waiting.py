@@ -67,6 +67,6 @@ def refuse_io_thread() -> None:
     """Raise if this thread drives I/O: waiting here for I/O would wait for itself."""
     if get_ident() in IO_THREADS:
         raise InvalidRequestError(
-            "a blocking call was made from a raftlog I/O thread, for example in a done callback: "
-            "it would wait for itself for ever. Hand it to another thread, or use raftlog.aio"
+            "a blocking call was made in a raftlog I/O thread, for example in a done callback: "
+            "it would wait for itself. Use another thread, or raftlog.aio"
         )

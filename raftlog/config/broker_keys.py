@@ -117,7 +117,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         _broker_ids,
         "broker ids, such as 2,3, or nothing",
         "Voters that the first start of a new cluster does not wait for, because they do not exist "
-        "yet or are lost for good. A cluster is founded once all the other voters reach each other "
+        "yet or are lost permanently. A cluster is created when all other voters reach each other "
         "and none of them has been in one. To be removed afterwards: with it, a second cluster is "
         "founded if those that it names are merely down.",
         show=lambda ids: ",".join(map(str, ids)),
@@ -128,7 +128,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         _secret,
         f"text, {limits.CLUSTER_SECRET_CHARS_MIN} to {limits.CLUSTER_SECRET_CHARS_MAX} characters",
         "What brokers prove to each other that they know; the same on each. Long and random: "
-        "whoever knows it may act as a broker.",
+        "a process that knows it can act as a broker.",
         show=hidden,
     ),
     ConfigKey(
@@ -205,7 +205,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         1_024,
         limits.FETCH_BYTES_MAX,
         "bytes",
-        "The largest fetch answer, whatever the consumer asks for (one batch is always sent).",
+        "The largest fetch response, independent of the consumer's request (at least one batch).",
     ),
     ConfigKey(
         "group.assignors",
@@ -422,7 +422,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         0,
         INT64_MAX,
         "ms",
-        "Copy a replica to a witness when its broker was gone for so long.",
+        "Copy a replica to a witness when its broker was gone, or its disk full or hung while it "
+        "is needed, for so long.",
     ),
     number(
         "request.receive.timeout.ms",

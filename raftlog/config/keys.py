@@ -26,7 +26,7 @@ class ConfigKey(Generic[T]):
     parse: Callable[[str], T]
     accepts: str  # for people: the range or the choices, with the unit
     help: str
-    show: Callable[[T], str] = str  # the opposite of ``parse``, but for what must not be shown
+    show: Callable[[T], str] = str  # the opposite of ``parse``, except for secrets
 
     @property
     def is_secret(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from raftlog import limits
 from raftlog.config.keys import DAY_MS, INT64_MAX, ConfigKey, number, parse, word
+from raftlog.errors import InvalidConfigError
 
 _POLICIES: Final = ("delete", "compact", "compact,delete")
 
@@ -61,8 +62,8 @@ TOPIC_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         ("fsync", "os"),
         "`fsync`: an acknowledgement waits for fdatasync. `os`: it waits for the page cache only. "
         "Then a power cut of all in-sync replicas at once loses the acknowledged records that no "
-        "operating system had written yet; with replication factor 1, a power cut of one broker "
-        "does.",
+        "operating system had written yet. `os` is refused for replication factor 1, which every "
+        "topic of a broker without `voters` has.",
     ),
     number(
         "index.interval.bytes",
@@ -209,6 +210,20 @@ class TopicConfig:
     def effective_min_isr(self, replication_factor: int) -> int:
         """``min.insync.replicas`` as a number from 1 on: what 0 means depends on the replicas."""
         return self.min_insync_replicas or (2 if replication_factor >= 3 else 1)
+
+    def check_replication(self, replication_factor: int) -> None:
+        """Raise ``InvalidConfigError`` if so many replicas cannot keep what the settings ask."""
+        if self.min_insync_replicas > replication_factor:
+            raise InvalidConfigError(
+                f"min.insync.replicas={self.min_insync_replicas} is more than the replication "
+                f"factor, {replication_factor}: nothing could ever be committed"
+            )
+        if self.flush_policy == "os" and replication_factor == 1:
+            raise InvalidConfigError(
+                "flush.policy=os is refused for replication factor 1: a power cut would lose "
+                "acknowledged records of which there is no other copy. Use flush.policy=fsync (the "
+                "default), or a replication factor of 2 or more"
+            )
 
     def to_text(self) -> dict[str, str]:
         """Every key with its value, as text."""

@@ -25,7 +25,7 @@ def parse_voters(text: str) -> tuple[Voter, ...]:
     """The voters in order of their ids; none for an empty text.
 
     Raises ``ValueError`` with the reason: no ``ID@HOST:PORT``, an id or an address that stands
-    there twice, port 0 (nobody else could know which one that becomes), too many of them.
+    there twice, port 0 (other brokers cannot know the chosen port), too many of them.
     """
     voters = sorted(map(_voter, text.split(","))) if text.strip() else []
     if len(voters) > limits.VOTERS_PER_CLUSTER_MAX:

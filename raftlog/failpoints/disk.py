@@ -76,6 +76,9 @@ class FailpointFile:
     def size(self) -> int:
         return self._file.size()
 
+    def is_in_place(self) -> bool:
+        return self._file.is_in_place()
+
     def append(self, buffers: Sequence[Buffer]) -> None:
         self._hit(f"{self._what}.write.before")
         self._file.append(buffers)

@@ -143,7 +143,7 @@ class Failpoints:
             raise OSError(rule.error, f"{os.strerror(rule.error)} (failpoint {site})")
 
     def _tell(self, rule: Rule, site: str) -> None:
-        """Before it acts: afterwards there may be nobody to tell."""
+        """Log before the action: a crash would leave no log."""
         logger.warning("failpoint %s acts: %s", site, rule.text)
         self._note(site, rule.action, rule.text)
 

@@ -3,11 +3,11 @@
     SITE=ACTION[@SKIP][xTIMES][%CHANCE]          several, with ; or a new line between them
 
 - SITE: one of ``sites.SITES``, or a pattern with ``*`` or ``?`` that some of them match.
-- ACTION: ``crash`` (SIGKILL to itself); ``stall(SECONDS)``, or ``stall(MIN..MAX)`` for a time drawn
-  anew for each hit; ``fail(ERRNO)``, such as ``fail(EIO)``; ``note``, which only tells of each
-  site's first hit.
-- ``@3`` passes over the first 3 hits; ``x2`` acts twice (default: ``crash`` once, the others for
-  ever); ``%5`` acts at 5 of 100 hits, the same ones each time, for they follow from the text.
+- ACTION: ``crash`` (SIGKILL to itself); ``stall(SECONDS)``, or ``stall(MIN..MAX)`` for a random
+  time per hit; ``fail(ERRNO)``, such as ``fail(EIO)``; ``note``, which only logs the first hit of
+  each site.
+- ``@3`` skips the first 3 hits; ``x2`` acts twice (default: ``crash`` once, the others without
+  limit); ``%5`` acts at 5 of 100 hits, always the same ones, because they follow from the text.
 """
 
 from __future__ import annotations

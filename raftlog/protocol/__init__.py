@@ -1,1 +1,1 @@
-"""The wire protocol, without I/O: bytes in, events and bytes out. docs/internals/protocol.md."""
+"""The wire protocol, without I/O: bytes in, events and bytes out. docs/reference/protocol.md."""

@@ -37,7 +37,11 @@ class DescribeClusterRequest(Message):
 
 
 class BrokerStatus(Message):
-    """``live``: as the broker asked sees it. ``fenced``: as the cluster group has it."""
+    """``live``: as the broker asked sees it. ``fenced``: as the cluster group has it.
+
+    ``clock_error_ms``: of the broker asked; by how much its wall clock is ahead of the trusted time
+    (negative: behind) if that is a step, else 0.
+    """
 
     id: NodeId
     host: Host
@@ -47,6 +51,7 @@ class BrokerStatus(Message):
     fenced: bool
     live: bool
     rack: Rack | None = None
+    clock_error_ms: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
 
 
 class ReplicaStatus(Message):

@@ -18,7 +18,7 @@ they may outlive the buffers that they came through.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple, TypeAlias
 
@@ -359,11 +359,6 @@ class ClientConnectionState(_Connection):
         self._outstanding: dict[int, _Sent] = {}
         self._next_correlation_id = 0
         self._versions: dict[int, int] | None = None  # API number → version; None: not yet agreed
-
-    @property
-    def outstanding(self) -> Mapping[int, Api]:
-        """The requests that await an answer, oldest first, by correlation id."""
-        return {correlation_id: sent.api for correlation_id, sent in self._outstanding.items()}
 
     def agree(self, ranges: Sequence[ApiVersionRange]) -> None:
         """Take what the broker speaks: from now on the highest version that both do is sent."""

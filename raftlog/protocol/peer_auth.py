@@ -143,11 +143,6 @@ class Answering:
         return _proof(self._secret, role, hello, self.me, self._nonce)
 
 
-def agreed_version(one: PeerIdentity, other: PeerIdentity) -> int:
-    """The version of the peer protocol that two proved peers speak with each other."""
-    return min(one.protocol_version, other.protocol_version)
-
-
 def check_boot(
     peer: PeerIdentity, *, seen_directory_id: str, seen_boot: int, seen_run: str = ""
 ) -> None:

@@ -1,4 +1,4 @@
-"""Arrow arrays to a batch's body, buffer by buffer: the inverse of ``arrow``, beside ``encoder``.
+"""Arrow arrays to a batch's body, buffer by buffer: the inverse of ``arrow``.
 
 The bytes are those that ``encode`` makes of the same records, and so are the errors. Needs the
 extra, ``pip install raftlog[arrow]``, as ``arrow`` does.

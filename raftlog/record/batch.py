@@ -7,7 +7,7 @@ A batch is the unit of compression, replication, checksum and I/O. Its header, l
     16 | chain u64                                                                                 |
     24 | append_timestamp i64, ms, or -1                                                           |
     32 | leader_epoch i32, or -1                | leader_crc u32 = crc32c(bytes 0 to 36)           |
-       +----- above: the leader's section, written anew at append; below: the producer's, sealed --+
+       +----- above: the leader header, rewritten at append; below: the producer's part, sealed ---+
     40 | crc32c u32 = crc32c(bytes 44 to length)| attributes u16     | producer_epoch i16, or -1   |
     48 | record_count u32                       | last_offset_delta u32                            |
     56 | first_timestamp i64, ms, of the first record                                              |
@@ -26,7 +26,7 @@ A batch is the unit of compression, replication, checksum and I/O. Its header, l
 
 A producer sends base_offset 0, chain 0, append_timestamp -1, leader_epoch -1, leader_flags 0. A bit
 that is not named is 0: a batch with another bit set, another magic or another layout is refused.
-What the producer sealed is never changed: a broker writes the first 40 bytes anew and passes the
+What the producer sealed is never changed: a broker rewrites the first 40 bytes and passes the
 rest on. Sequences count records modulo 2^31, as in Kafka: the one after 2147483647 is 0.
 
 A compacted batch is sealed by the broker that made it (``raftlog.record.compaction``). It covers
@@ -305,7 +305,7 @@ def check_batches(data: Buffer) -> list[BatchHeader]:
 
 
 def split(data: Buffer) -> Iterator[memoryview]:
-    """The batches that lie back to back in ``data``, unchecked but for their headers.
+    """The batches that lie back to back in ``data``, unchecked except for their headers.
 
     A batch that is cut short at the end raises ``CorruptBatchError``, after those before it came.
     """

@@ -9,7 +9,7 @@ gives the ones to store in their place, which cover the same offsets without a g
 
 - Batches of one leader epoch are joined while there is room; a batch never spans two epochs.
 - A batch that loses nothing, and is not small, is passed on as it is.
-- The batch that tells what a producer wrote last stays a batch of its own, maybe without records:
+- The batch that tells what a producer wrote last stays a separate batch, maybe without records:
   its header is what a replica without a snapshot learns its sequence from.
 - Transactional and control batches are passed on whole.
 
@@ -237,7 +237,7 @@ class Rewriter:
     ) -> list[Rewritten]:
         """Take the next batch, of which the records that ``kept`` marks stay.
 
-        ``keeps_producer``: it stays a batch of its own, which tells its producer's sequence.
+        ``keeps_producer``: it stays a separate batch, which has its producer's sequence.
         """
         header = original.header
         count = int(np.count_nonzero(kept))
@@ -393,7 +393,7 @@ def _header_rows(parts: Sequence[_Part]) -> HeaderRows | None:
 
 
 def tail_of(data: Buffer, from_offset: int) -> bytes:
-    """What a compacted batch has from ``from_offset`` on, inside of it, as a batch of its own.
+    """What a compacted batch has from ``from_offset`` on, inside of it, as a separate batch.
 
     For a replica whose log ends there, by batches that it has compacted itself or that were never
     joined: it holds the same history, and with the same chain value at the end. Raises

@@ -99,7 +99,7 @@ def _decompress_lz4(data: Buffer, length: int) -> bytes:
 
 # -- zstd ------------------------------------------------------------------------------------------
 
-_compressors: Final[dict[int, Pool[zstandard.ZstdCompressor]]] = {}  # by level: 1 to 22, no more
+_compressors: Final[dict[int, Pool[zstandard.ZstdCompressor]]] = {}  # by level: 1 to 22
 _decompressors: Final = Pool(
     lambda: zstandard.ZstdDecompressor(max_window_size=limits.BATCH_UNCOMPRESSED_BYTES_MAX)
 )
@@ -190,7 +190,7 @@ def compress(payload: bytes, codec: Codec, *, level: int | None = None) -> tuple
 def decompress(data: Buffer, codec: Codec, *, uncompressed_length: int) -> Buffer:
     """The payload, of exactly ``uncompressed_length`` bytes, or ``CorruptBatchError``.
 
-    Takes memory for at most that length and, whatever the bytes say, for at most
+    Takes memory for at most that length and, independent of the bytes, for at most
     ``limits.BATCH_UNCOMPRESSED_BYTES_MAX``. Without a codec the same buffer comes back.
     """
     if not 0 < uncompressed_length <= limits.BATCH_UNCOMPRESSED_BYTES_MAX:

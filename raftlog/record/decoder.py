@@ -2,7 +2,7 @@
 
 Every function takes any bytes at all and answers, or raises ``CorruptBatchError``. No Python code
 runs per record: columns are split and zipped by the interpreter's own iterators. The bytes must not
-be written to by another thread meanwhile.
+be written to by another thread during the call.
 """
 
 from __future__ import annotations

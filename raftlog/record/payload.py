@@ -22,7 +22,7 @@ Compressed as a whole by the batch's codec, and little-endian inside:
     name_lens    bin, h × u32; name_blob is UTF-8, each name for itself
     value_*      a column of h entries, as above
 
-What ``read`` returns adds up: whoever holds it may split the blobs with no further check. Lengths
+What ``read`` returns adds up: callers can split the blobs without further checks. Lengths
 are unsigned on purpose (reading -1 bytes of a Python stream means all the rest). The views that it
 holds share the memory of the payload. Values become Python's in ``decoder``, Arrow's in ``arrow``.
 """

@@ -13,7 +13,7 @@ T = TypeVar("T")
 class Pool(Generic[T]):
     """Spare objects that are costly to make and that no two threads may use at once.
 
-    An object in use is out of the pool, so nobody else can hold it. That needs no lock and no
+    An object in use is out of the pool, so no other thread can hold it. That needs no lock and no
     thread-local state: ``list.pop`` and ``list.append`` are atomic, and an empty pool only means
     that a new object is made.
     """

@@ -38,7 +38,7 @@ class BrokerRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Era:
+class PlacementRange:
     """Partitions of a topic that were made together: from ``first_partition`` to the next era's."""
 
     first_partition: int
@@ -46,7 +46,7 @@ class Era:
     directories: Mapping[BrokerId, DirectoryId]  # of their voters, at that time
 
 
-def joined(eras: tuple[Era, ...], era: Era) -> tuple[Era, ...]:
+def joined(eras: tuple[PlacementRange, ...], era: PlacementRange) -> tuple[PlacementRange, ...]:
     """``eras`` and one more, which becomes part of the last one if it says nothing else."""
     last = eras[-1] if eras else None
     if (
@@ -59,7 +59,7 @@ def joined(eras: tuple[Era, ...], era: Era) -> tuple[Era, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Birth:
+class InitialState:
     """What a partition's group starts from: the same for ever, on every broker.
 
     Who comes late, with nothing in its journal, has to begin where the others began, and not with
@@ -82,15 +82,15 @@ class TopicRecord:
     partitions: tuple[Assignment, ...]
     overrides: Mapping[str, str]
     config: TopicConfig
-    eras: tuple[Era, ...] = field(repr=False)
+    eras: tuple[PlacementRange, ...] = field(repr=False)
 
-    def birth(self, partition: int) -> Birth:
+    def birth(self, partition: int) -> InitialState:
         """What generation 0 of the partition's group has as voters and as state."""
         assignment = self.partitions[partition]
         era = next(era for era in reversed(self.eras) if era.first_partition <= partition)
         replicas, witnesses = assignment.first or (assignment.replicas, assignment.witnesses)
         directories = {voter: era.directories[voter] for voter in (*replicas, *witnesses)}
-        return Birth(replicas, witnesses, directories, era.min_isr)
+        return InitialState(replicas, witnesses, directories, era.min_isr)
 
 
 @dataclass(slots=True)
@@ -210,7 +210,7 @@ def _to_row(topic: TopicRecord, place_of: Mapping[DirectoryId, int]) -> _TopicRo
 def _from_row(row: _TopicRow, directories: list[DirectoryId]) -> TopicRecord:
     """Raises ``LookupError`` for a row that contradicts itself."""
     eras = tuple(
-        Era(
+        PlacementRange(
             first_partition=era.first_partition,
             min_isr=era.min_isr,
             directories={broker: directories[place] for broker, place in era.directories},

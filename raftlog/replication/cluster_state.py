@@ -18,7 +18,6 @@ from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.errors import (
     BrokerIdInUseError,
-    InvalidConfigError,
     InvalidPartitionsError,
     RaftlogError,
     RefusedError,
@@ -41,10 +40,10 @@ from raftlog.replication.cluster_commands import (
     decode_command,
 )
 from raftlog.replication.cluster_records import (
-    Birth,
     BrokerRecord,
     ClusterRecords,
-    Era,
+    InitialState,
+    PlacementRange,
     TopicRecord,
     decode_records,
     encode_records,
@@ -56,11 +55,11 @@ from raftlog.types import check_topic_name
 
 __all__ = [
     "Assignment",
-    "Birth",
     "BrokerRecord",
     "ClusterChange",
     "ClusterMachine",
     "Done",
+    "InitialState",
     "Refused",
     "TopicRecord",
 ]
@@ -389,7 +388,7 @@ class ClusterMachine:
             reserves=[broker for broker, record in self.brokers.items() if record.fenced],
         )
         voters = sorted({voter for assignment in placed for voter in assignment.voters})
-        era = Era(
+        era = PlacementRange(
             first_partition=len(topic.partitions),
             min_isr=topic.config.effective_min_isr(topic.replication_factor),
             directories={voter: self.brokers[voter].directory_id for voter in voters},
@@ -440,11 +439,7 @@ def _check_registration(held: BrokerRecord, wanted: BrokerRecord) -> None:
 
 def _config(overrides: Mapping[str, str], replication_factor: int) -> TopicConfig:
     config = TopicConfig.from_text(overrides)
-    if config.min_insync_replicas > replication_factor:
-        raise InvalidConfigError(
-            f"min.insync.replicas={config.min_insync_replicas} is more than the replication "
-            f"factor, {replication_factor}: nothing could ever be committed"
-        )
+    config.check_replication(replication_factor)
     return config
 
 

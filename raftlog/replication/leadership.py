@@ -24,6 +24,7 @@ UNKNOWN: Final[Offset] = -1  # how far a follower is that has not fetched in thi
 
 IsLive = Callable[[BrokerId], bool]
 DirectoryOf = Callable[[BrokerId], DirectoryId | None]
+BootOf = Callable[[BrokerId], int | None]
 
 
 class FollowerProgress(NamedTuple):
@@ -50,6 +51,7 @@ class _Follower:
     told_end: Offset = UNKNOWN  # by its last fetch
     told_at: float = -math.inf  # when that was
     log_start: Offset = UNKNOWN  # durably
+    left_at: Offset = UNKNOWN  # where the leader's log ended when it last left the ISR
 
 
 class Leadership:
@@ -187,11 +189,14 @@ class Leadership:
             return
         assert state.leader_epoch == self.leader_epoch and state.leader == self.broker_id
         joined = state.isr.keys() - self.state.isr.keys()
+        left = self.state.isr.keys() - state.isr.keys()
         self.state = state
         self._settle()  # made for an older version: applied by now, or never
         self._track_replicas(now)
         for broker_id in joined & self._followers.keys():
             self._followers[broker_id].caught_up_at = now
+        for broker_id in left & self._followers.keys():
+            self._followers[broker_id].left_at = self.log_end
         self._advance()
 
     def on_local(self, *, log_end: Offset, durable_end: Offset) -> bool:
@@ -312,6 +317,7 @@ class Leadership:
         directory_of: DirectoryOf,
         min_isr: int,
         may_propose: Callable[[], bool],
+        boot_of: BootOf = lambda _broker: None,
     ) -> ChangeIsr | None:
         """What to propose now, which is in flight from then on; None: nothing, or one is already.
 
@@ -323,7 +329,8 @@ class Leadership:
         A member that has lost what it had acknowledged leaves at once, and the epoch grows.
         ``may_propose``: asked only when there is something to propose. A leader to which nothing
         comes, but whose words go out, must not say that nobody follows: it would be believed, and
-        be the only one that may lead from then on.
+        be the only one that may lead from then on. ``boot_of``: the run that a broker is in, None
+        if that is not known: one that begins a run says anew what it has before it joins.
         """
         if self._pending is not None:
             if not self._may_try_again or not may_propose():
@@ -348,7 +355,8 @@ class Leadership:
             directory = directory_of(broker)
             if state.isr.get(broker) == directory or not is_live(broker):
                 continue
-            if directory is not None and self._may_join(follower, directory):
+            is_its_word = boot_of(broker) in {None, follower.boot}
+            if directory is not None and is_its_word and self._may_join(follower, directory):
                 isr[broker] = directory
         # They must not become eligible: what they held is not there any more.
         lost = tuple(broker for broker in sorted(state.isr) if self.has_lost(broker))
@@ -392,10 +400,14 @@ class Leadership:
         The start of the epoch counts because the watermark that a new leader begins with may be
         older than one that its predecessor has committed up to (S06). For the same reason it has to
         start no lower than the leader's log did then: a predecessor may have told that start.
+
+        One that has left joins again when it has what the leader had then. Of two members that hold
+        the watermark back, each would else let the other in again as soon as it had left.
         """
         return (
             follower.directory_id == directory_id
             and follower.durable_end >= max(self.high_watermark, self.epoch_start)
+            and follower.durable_end >= follower.left_at
             and follower.log_start >= max(self.committed_start, self._start_at_first)
         )
 

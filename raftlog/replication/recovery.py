@@ -9,7 +9,9 @@ word (``accept_loss``) a partition goes on only where nothing acknowledged can b
 - and only if no newer state can exist. The voters that are gone were a majority: they may have
   agreed on another ISR without those that are left. They cannot have, where a survivor was in
   touch with the group in this run and saw them end: all but so few that these are no majority. A
-  link that fell silent is no end: the others may be at work behind a cut.
+  link that fell silent is no end: the others may be at work behind a cut. A survivor that was
+  restarted cannot know, but of a partition of which it stores the only replica: another broker
+  enters the ISR only if that survivor, as the leader, proposes it.
 
 With the operator's word, the longest log leads: (epoch, end), as in Kafka's unclean recovery.
 """
@@ -165,7 +167,7 @@ def plan(reports: Sequence[Report], birth: PartitionState) -> Plan:
     if members and loss.has_majority:
         return Nothing()
     generation = max([r.standing.generation for r in reports if r.standing is not None], default=0)
-    if members and loss.is_certain:
+    if members and (loss.is_certain or state.replicas == (loss.newest.broker,)):
         leader = max(members, key=_order(state))
         note = f"broker {leader.broker} was in sync: nothing that was acknowledged is lost"
         return GoOn(leader.broker, generation, state, None, may_lose=False, note=note)
@@ -215,7 +217,8 @@ def _price(state: PartitionState, loss: GroupLoss, leader: Report, lost: int) ->
     if is_member:
         return (
             f"broker {leader.broker} has {has}, and was in sync when it last heard of brokers "
-            f"{loss.lost_names}: what these acknowledged after that is lost"
+            f"{loss.lost_names}. It was restarted or isolated after that, so it cannot know "
+            "whether they went on without it: what they then acknowledged, if anything, is lost"
         )
     others = ", ".join(str(b) for b in sorted({*state.isr, *state.elr}))
     at = "" if has != "nothing" else ", so it begins again at offset 0: reset what reads it"

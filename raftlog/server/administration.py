@@ -24,10 +24,10 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.protocol.schema import Message
-from raftlog.server.replica_host import HostServices, PartitionHost
+from raftlog.server.offset_waiters import Acknowledge
+from raftlog.server.partition import HostServices, Partition
 from raftlog.server.reply import Reply
 from raftlog.server.topic_table import HostedTopic, TopicTable
-from raftlog.server.waiters import Acknowledge
 from raftlog.server.workers import Workers
 from raftlog.storage import Store, Topic
 from raftlog.types import TopicPartition
@@ -128,7 +128,7 @@ class Administration:
                 failure = error
             except Exception as error:
                 logger.exception("a change to topics failed by a mistake of the broker's")
-                failure = OutcomeUnknownError(f"the broker made a mistake ({type(error).__name__})")
+                failure = OutcomeUnknownError(f"internal broker error ({type(error).__name__})")
         done(failure)
 
     async def _answer(self, operation: Operation, reply: Reply) -> None:
@@ -225,7 +225,7 @@ class LocalTopics:
         hosts = self._hosts(topic, first=0)
         return HostedTopic(topic.name, topic.id, topic.config, topic.overrides, list(hosts))
 
-    def _hosts(self, topic: Topic, *, first: int) -> list[PartitionHost]:
+    def _hosts(self, topic: Topic, *, first: int) -> list[Partition]:
         hosts = []
         for partition in range(first, topic.partitions):
             log = self._store.log(topic.name, partition)
@@ -233,7 +233,7 @@ class LocalTopics:
                 logger.warning("%s:%d: %s", topic.name, partition, note)
             if log.damage:
                 logger.error("%s:%d is damaged: %s", topic.name, partition, log.damage)
-            host = PartitionHost(TopicPartition(topic.name, partition), log, self._services)
+            host = Partition(TopicPartition(topic.name, partition), log, self._services)
             host.lead_alone(self._store.identity.broker_id, self._store.identity.directory_id)
             hosts.append(host)
         return hosts
@@ -242,12 +242,12 @@ class LocalTopics:
 def _check_replication(replication_factor: int) -> None:
     if replication_factor > 1:
         raise InvalidPartitionsError(
-            f"replication factor {replication_factor} cannot be met: this broker stands alone, so "
-            "it has to be 1. Replication needs brokers with `voters` (raftlog up --brokers 3)"
+            f"replication factor {replication_factor} is not possible: this broker runs in "
+            "single-broker mode. Use 1, or start brokers with `voters` (raftlog up --brokers 3)"
         )
 
 
-async def quiet(hosts: list[PartitionHost]) -> None:
+async def quiet(hosts: list[Partition]) -> None:
     """Return once no thread works on the files of ``hosts``, which are closed."""
     done = asyncio.get_running_loop().create_future()
     missing = len(hosts)

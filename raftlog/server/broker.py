@@ -12,6 +12,7 @@ import random
 import socket
 import stat
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol, TypeAlias
@@ -33,23 +34,23 @@ from raftlog.server.broker_clock import UPDATE_SECONDS, BrokerClock
 from raftlog.server.budgets import ResponseBudget
 from raftlog.server.cluster.node import ClusterNode, ClusterServices
 from raftlog.server.cluster.operations import ClusterOperations
-from raftlog.server.compacting import Compactor
 from raftlog.server.connection import Connection, ConnectionServices
+from raftlog.server.consumer_groups.assignors import load_assignors
+from raftlog.server.consumer_groups.wiring import begin_to_coordinate
 from raftlog.server.context import BrokerContext
 from raftlog.server.disk_watch import DiskWatch
 from raftlog.server.dispatch import dispatch
-from raftlog.server.groups.assignors import load_assignors
-from raftlog.server.groups.wiring import begin_to_coordinate
 from raftlog.server.housekeeping import Housekeeping
 from raftlog.server.listener import Connections, address_of
+from raftlog.server.log_cleaner import LogCleaner
 from raftlog.server.metrics import Counters
 from raftlog.server.operations import AloneOperations
+from raftlog.server.partition import HostServices, Partition
 from raftlog.server.peers.channel import PeerConnector, SocketPeerConnector
 from raftlog.server.purgatory import Purgatory
-from raftlog.server.replica_host import HostServices, PartitionHost
+from raftlog.server.scrubber import LogVerifier
 from raftlog.server.topic_table import TopicTable
 from raftlog.server.turns import Turns
-from raftlog.server.verifying import Verifier
 from raftlog.server.workers import Workers
 from raftlog.storage import Store
 
@@ -154,17 +155,19 @@ class Broker:
         self._on_fatal = on_fatal
         self._servers: list[asyncio.Server] = []
         self._disk_watch = _watch(config, loop, workers)
+        counters = Counters()
+        verifier = LogVerifier(counters, on_damage=self._damage_found)
         services = HostServices(
             clock=clock,
             loop=loop,
             sync_workers=workers.sync,
             disk=self._disk_watch,
             on_failed=self._fail,
+            on_damage=verifier.tell,
         )
         topics = TopicTable()
         local = LocalTopics(store, topics, services, workers.admin)
         self._administration = Administration(loop)
-        counters = Counters()
         self.context = BrokerContext(
             config=config,
             clock=clock,
@@ -173,11 +176,11 @@ class Broker:
             topics=topics,
             administration=self._administration,
             authority=local,
-            operations=AloneOperations(store, topics, loop.time),
+            operations=AloneOperations(store, topics, clock, loop.time),
             purgatory=Purgatory(loop, config.queued_max_request_bytes // WAITING_FETCHES_PART),
             responses=ResponseBudget(config.queued_max_response_bytes),
             counters=counters,
-            verifier=Verifier(counters, on_damage=self._damage_found),
+            verifier=verifier,
             operator_secret=read_secret(config) if config.operations_require_secret else b"",
             entropy=surroundings.entropy,
         )
@@ -204,7 +207,7 @@ class Broker:
     def _keep_house(self, surroundings: Surroundings) -> Housekeeping:
         context = self.context
         hosts = context.topics.hosts
-        compactor = Compactor(
+        compactor = LogCleaner(
             context.config,
             hosts,
             self._workers.compaction,
@@ -218,13 +221,14 @@ class Broker:
         )
 
     async def _keep_time(self) -> None:
-        """Compare the clocks again and again; save the trusted time now and then."""
+        """Compare the clocks again and again; save the trusted time now and then, and while it is
+        in doubt that the disk ends any sync."""
         loop, clock = self.context.loop, self.context.clock
         save_at = loop.time()
         while True:
             await asyncio.sleep(UPDATE_SECONDS)
             clock.update()
-            if loop.time() >= save_at:
+            if loop.time() >= save_at or self._disk_watch.is_in_doubt:
                 save_at = loop.time() + limits.CLOCK_SAVE_S
                 await self._save_time()
 
@@ -233,7 +237,7 @@ class Broker:
         if deletion_ms is None:
             return
         try:
-            await self._workers.admin.run(partial(self._store.save_time, deletion_ms))
+            await self._workers.sync.run(partial(self._store.save_time, deletion_ms))
         except StorageFailedError as error:
             self._fail(error)
 
@@ -262,9 +266,9 @@ class Broker:
         )
         context.cluster = cluster
         context.authority = cluster.topics
-        context.operations = ClusterOperations(cluster, context.topics)
+        context.operations = ClusterOperations(cluster, context.topics, context.clock)
 
-    def _damage_found(self, host: PartitionHost) -> None:
+    def _damage_found(self, host: Partition) -> None:
         if self.context.cluster is not None:
             self.context.cluster.partitions.look_soon(host)
 
@@ -386,14 +390,12 @@ class Broker:
             self._disk_watch.stop()
             self._workers.stop()
 
-    def _save_copies(self) -> None:
-        def saved(_result: None, error: Exception | None) -> None:
-            if isinstance(error, StorageFailedError):
-                self._fail(error)  # a full disk: older records are still true
-            elif error is not None and not isinstance(error, DiskFullError):
-                logger.error("copies not recorded: error=%r", error)
-
-        self._workers.sync.submit(self._store.save_copies, saved)
+    async def _save_copies(self) -> None:
+        try:
+            with suppress(DiskFullError):  # older records are still true
+                await self._workers.sync.run(self._store.save_copies)
+        except StorageFailedError as error:
+            self._fail(error)
 
     def _logs_hang(self) -> None:
         """Nobody is to wait for the disk; who leads instead is for ``cluster.roles`` to propose."""
@@ -469,6 +471,7 @@ def _watch(
         loop,
         sync=workers.sync,
         journal=workers.journal,
+        others=(workers.admin, workers.compaction),
         timeout_s=config.disk_stall_timeout_ms / 1_000,
     )
 

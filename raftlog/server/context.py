@@ -17,14 +17,14 @@ from raftlog.server.broker_clock import BrokerClock
 from raftlog.server.budgets import ResponseBudget
 from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.connection import Connection
-from raftlog.server.groups.coordinator import Coordinator
-from raftlog.server.groups.lookup import Lookup
+from raftlog.server.consumer_groups.coordinator import Coordinator
+from raftlog.server.consumer_groups.lookup import Lookup
 from raftlog.server.metrics import Counters
 from raftlog.server.operations import Operations
 from raftlog.server.peers.peering import Peering
 from raftlog.server.purgatory import Purgatory
+from raftlog.server.scrubber import LogVerifier
 from raftlog.server.topic_table import TopicTable
-from raftlog.server.verifying import Verifier
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class BrokerContext:
     purgatory: Purgatory
     responses: ResponseBudget
     counters: Counters
-    verifier: Verifier
+    verifier: LogVerifier
     coordinator: Coordinator = field(init=False)  # the broker sets both before it serves
     lookup: Lookup = field(init=False)
     operator_secret: bytes = b""  # who changes the cluster has to know it; b"": nobody is asked
@@ -56,8 +56,8 @@ class BrokerContext:
         """What a broker among others has. Raises ``UnsupportedFeatureError`` on one that is not."""
         if self.cluster is None:
             raise UnsupportedFeatureError(
-                "this broker stands alone: start brokers with `voters` to have a cluster "
-                "(raftlog up --brokers 3)"
+                "this broker runs in single-broker mode. Start brokers with `voters` to create "
+                "a cluster (raftlog up --brokers 3)"
             )
         return self.cluster
 
@@ -82,9 +82,8 @@ class BrokerContext:
         is_proved = connection.is_operator or connection.peer_identity is not None
         if self.operator_secret and not is_proved:
             raise AccessDeniedError(
-                f"{what} changes the cluster, and is for who knows the cluster's secret: give it "
-                "with --cluster-secret-file or RAFTLOG_CLUSTER_SECRET_FILE (Admin: "
-                "cluster_secret_file)"
+                f"{what} requires the cluster secret. Set --cluster-secret-file or "
+                "RAFTLOG_CLUSTER_SECRET_FILE (Admin: cluster_secret_file)"
             )
 
     def next_turn(self) -> int:

@@ -1,15 +1,17 @@
 """Notices a disk that hangs: a sync that was asked for and does not come back.
 
 A disk that fails says so; one that hangs says nothing, and whoever waits for it waits for ever. Two
-things can hang, on one disk or on two: the syncs of logs, and those of the consensus journal. What
-follows from it is decided by others: ``hindrance`` for logs, the broker for the journal.
+things can hang, on one disk or on two: the syncs of logs, and those of the consensus journal. Other
+work on the disk (creating topics, compaction) may take long on a disk that works. So while it does,
+the broker has something small synced, which is watched as logs' syncs are. What follows is decided
+by others: ``hindrance`` for logs, the broker for the journal.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from raftlog.server.workers import Workers
@@ -17,6 +19,8 @@ from raftlog.server.workers import Workers
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 0.25
+# Other work that takes longer is reason to try whether the disk still ends a sync.
+DOUBT_SECONDS: Final = 1.0
 # Where logs hang already, a journal that has waited for so long is on the same disk.
 JOURNAL_SECONDS: Final = 1.0
 
@@ -50,6 +54,7 @@ class DiskWatch:
         *,
         sync: Workers,
         journal: Workers,
+        others: Sequence[Workers] = (),
         timeout_s: float,
     ) -> None:
         self.timeout_s = timeout_s
@@ -57,8 +62,14 @@ class DiskWatch:
         self._loop = loop
         self._logs = _Oldest(sync)
         self._journal = _Oldest(journal)
+        self._others = [_Oldest(workers) for workers in others]
         self._timer: asyncio.TimerHandle | None = None
         self._looked_at = 0.0
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether other work on the disk takes so long that the disk may hang."""
+        return any(oldest.seconds >= DOUBT_SECONDS for oldest in self._others)
 
     @property
     def is_journal_hung(self) -> bool:
@@ -75,8 +86,8 @@ class DiskWatch:
             self._timer = self._loop.call_later(LOOK_SECONDS, look)
             now = self._loop.time()
             passed_s, self._looked_at = min(now - self._looked_at, 2 * LOOK_SECONDS), now
-            self._logs.look(passed_s)
-            self._journal.look(passed_s)
+            for oldest in (self._logs, self._journal, *self._others):
+                oldest.look(passed_s)
             was_hung, self.is_hung = self.is_hung, self._logs.seconds >= self.timeout_s
             if self.is_hung and not was_hung:
                 logger.error(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from raftlog.errors import StorageFailedError
 from raftlog.server.workers import Workers
-from raftlog.storage import Log, SyncTicket
+from raftlog.storage import Log, SyncTask
 
 
 class GroupCommit:
@@ -46,7 +46,7 @@ class GroupCommit:
         self._on_failed = on_failed
         self._scheduled = False
         self._snapshot_due = False
-        self._ticket: SyncTicket | None = None
+        self._ticket: SyncTask | None = None
         self._jobs: list[Callable[[], None]] = []
         self._stopped = False
 
@@ -94,7 +94,9 @@ class GroupCommit:
         self._stopped = True
         if not isinstance(error, OSError):  # ours or the disk's, the outcome of the sync is unknown
             error = OSError(errno.EIO, repr(error))
-        self._on_failed(self._log.failed_sync(ticket, error))
+        failure = self._log.failed_sync(ticket, error)
+        if isinstance(failure, StorageFailedError):  # else the log is damaged, and has told that
+            self._on_failed(failure)
         jobs, self._jobs = self._jobs, []
         for job in jobs:
             job()

@@ -23,11 +23,12 @@ _SLOWER_TIMES_MAX: Final = 3  # by then it is the longest wait
 class Hindrance:
     """Of one log. ``now`` is monotonic seconds."""
 
-    __slots__ = ("_in_vain", "_now", "_since", "is_held_up", "is_short")
+    __slots__ = ("_began", "_in_vain", "_now", "_since", "is_held_up", "is_short")
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._since: float | None = None  # the first sign of it since all was well, in this role
+        self._began: float | None = None  # the same, in any role
         self._in_vain = [0, 0]  # times that it gave way, as a follower and as the leader
         self.is_short = False  # something was refused for want of room, and nothing appended since
         self.is_held_up = False  # the disk ends no sync, or too few of them
@@ -54,12 +55,18 @@ class Hindrance:
             self._end()
 
     def _begin(self) -> None:
-        if self._since is None:
-            self._since = self._now()
+        now = self._now()
+        self._since = now if self._since is None else self._since
+        self._began = now if self._began is None else self._began
 
     def _end(self) -> None:
         if not (self.is_short or self.is_held_up):
-            self._since, self._in_vain = None, [0, 0]
+            self._since, self._began, self._in_vain = None, None, [0, 0]
+
+    @property
+    def seconds(self) -> float:
+        """For how long it has lasted, in whatever roles; 0 while all is well."""
+        return 0.0 if self._began is None else self._now() - self._began
 
     def begin_role(self) -> None:
         """What happened in an older role says nothing of this one."""

@@ -1,5 +1,5 @@
 """What a broker does now and then: retention, rolling by age, compaction, snapshots for a quick
-next start, and a look at what lies on its disk.
+next start, the record of what is durable, and a look at what lies on its disk.
 
 Each look at a log is short, and in between the loop goes on; what blocks is in the log's tickets.
 """
@@ -10,11 +10,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from raftlog import limits
 from raftlog.config import BrokerConfig
-from raftlog.server.compacting import Compactor
-from raftlog.server.replica_host import PartitionHost
-from raftlog.server.verifying import STEP_SECONDS, Scrub, Verifier
+from raftlog.server.log_cleaner import LogCleaner
+from raftlog.server.partition import Partition
+from raftlog.server.scrubber import STEP_SECONDS, LogVerifier, Scrubber
 
+PLACE_INTERVAL_MS: Final = 1_000
 HOSTS_PER_TURN: Final = 50  # looked at before the loop serves others
 
 
@@ -25,20 +27,21 @@ class Housekeeping:
         self,
         config: BrokerConfig,
         loop: asyncio.AbstractEventLoop,
-        hosts: Callable[[], Sequence[PartitionHost]],
-        verifier: Verifier,
-        compactor: Compactor,
-        save_copies: Callable[[], None],
+        hosts: Callable[[], Sequence[Partition]],
+        verifier: LogVerifier,
+        compactor: LogCleaner,
+        save_copies: Callable[[], Awaitable[None]],
     ) -> None:
-        """``save_copies``: ask for the record of all copies to be saved (``storage.copies``)."""
+        """``save_copies``: save the record of all copies (``storage.copies``)."""
         self._hosts = hosts
-        self._save_copies = save_copies
         self.compactor = compactor
-        self.scrub = Scrub(hosts, verifier, interval_ms=config.log_scrub_interval_ms)
+        self.scrub = Scrubber(hosts, verifier, interval_ms=config.log_scrub_interval_ms)
         self._tasks = [
             loop.create_task(self._repeat(config.log_retention_check_interval_ms, self.retire)),
             loop.create_task(self._repeat(config.log_checkpoint_interval_ms, self.save)),
+            loop.create_task(self._repeat(limits.COPIES_SAVE_MS, save_copies)),
             loop.create_task(self._repeat(config.log_cleaner_interval_ms, compactor.step)),
+            loop.create_task(self._repeat(PLACE_INTERVAL_MS, self.check_places)),
         ]
         if config.log_scrub_interval_ms:
             scrubbing = self._repeat(int(STEP_SECONDS * 1_000), self.scrub.step)
@@ -46,14 +49,15 @@ class Housekeeping:
 
     async def retire(self) -> None:
         """Apply every topic's retention and segment age."""
-        await self._visit(PartitionHost.apply_retention)
+        await self._visit(Partition.apply_retention)
 
     async def save(self) -> None:
-        """Save every log's indexes and producers, as far as they have changed. What is known of all
-        copies is as of the round before.
-        """
-        self._save_copies()
-        await self._visit(PartitionHost.save_snapshot)
+        """Save every log's indexes and producers, as far as they have changed."""
+        await self._visit(Partition.save_snapshot)
+
+    async def check_places(self) -> None:
+        """Notice logs whose files vanished, also where nothing is read or written."""
+        await self._visit(lambda host: host.log.check_place())
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -65,7 +69,7 @@ class Housekeeping:
             await asyncio.sleep(interval_ms / 1_000)
             await work()
 
-    async def _visit(self, look: Callable[[PartitionHost], None]) -> None:
+    async def _visit(self, look: Callable[[Partition], None]) -> None:
         for number, host in enumerate(tuple(self._hosts()), start=1):
             if host.closed is None:
                 look(host)

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Generator
+from typing import Any, Final, Protocol, TypeAlias
 
 from raftlog.errors import UnsupportedFeatureError
 from raftlog.protocol.cluster import (
@@ -21,10 +21,15 @@ from raftlog.protocol.cluster import (
     TransferLeaderResponse,
 )
 from raftlog.protocol.metadata import BrokerInfo
-from raftlog.server.replica_host import PartitionHost
+from raftlog.server.broker_clock import BrokerClock
+from raftlog.server.partition import Partition
 from raftlog.server.topic_table import HostedTopic, TopicTable
 from raftlog.storage import Store
 from raftlog.types import LeaderEpoch, Offset
+
+DESCRIBED_PER_STEP: Final = 20  # partitions
+# Yields where others may go first (``turns``).
+Describing: TypeAlias = Generator[None, Any, DescribeClusterResponse]
 
 
 class Operations(Protocol):
@@ -37,7 +42,7 @@ class Operations(Protocol):
 
     def controller(self) -> int | None: ...
     def other_brokers(self) -> list[BrokerInfo]: ...
-    def describe(self, request: DescribeClusterRequest) -> DescribeClusterResponse: ...
+    def describe(self, request: DescribeClusterRequest) -> Describing: ...
     async def transfer_leader(self, request: TransferLeaderRequest) -> TransferLeaderResponse: ...
     async def recover(self, request: RecoverClusterRequest) -> RecoverClusterResponse: ...
 
@@ -45,9 +50,12 @@ class Operations(Protocol):
 class AloneOperations:
     """Of a broker that has no others: it leads everything, and there is nothing to recover."""
 
-    def __init__(self, store: Store, topics: TopicTable, now: Callable[[], float]) -> None:
+    def __init__(
+        self, store: Store, topics: TopicTable, clock: BrokerClock, now: Callable[[], float]
+    ) -> None:
         self._store = store
         self._topics = topics
+        self._clock = clock
         self._now = now
 
     @property
@@ -60,7 +68,7 @@ class AloneOperations:
     def other_brokers(self) -> list[BrokerInfo]:
         return []
 
-    def describe(self, request: DescribeClusterRequest) -> DescribeClusterResponse:
+    def describe(self, request: DescribeClusterRequest) -> Describing:
         identity = self._store.identity
         me = BrokerStatus(
             id=identity.broker_id,
@@ -70,16 +78,22 @@ class AloneOperations:
             broker_epoch=0,
             fenced=False,
             live=True,
+            clock_error_ms=self._clock.error_ms(),
+        )
+        partitions = yield from describe_partitions(
+            self._topics, request, identity.broker_id, self._now()
         )
         return DescribeClusterResponse(
             cluster_id=identity.cluster_id,
             controller=identity.broker_id,
             brokers=[me],
-            partitions=describe_partitions(self._topics, request, identity.broker_id, self._now()),
+            partitions=partitions,
         )
 
     async def transfer_leader(self, _request: TransferLeaderRequest) -> TransferLeaderResponse:
-        raise UnsupportedFeatureError("this broker stands alone: nobody else could lead")
+        raise UnsupportedFeatureError(
+            "this broker runs in single-broker mode: no other broker can become the leader"
+        )
 
     async def recover(self, _request: RecoverClusterRequest) -> RecoverClusterResponse:
         return RecoverClusterResponse(
@@ -89,15 +103,16 @@ class AloneOperations:
 
 def describe_partitions(
     topics: TopicTable, request: DescribeClusterRequest, broker_id: int, now: float
-) -> list[PartitionStatus]:
-    """The partitions that were asked for, as this broker knows them."""
+) -> Generator[None, Any, list[PartitionStatus]]:
+    """The partitions that were asked for, as this broker knows them; a few in each step."""
+    found: list[PartitionStatus] = []
     if not request.include_partitions:
-        return []
-    found = []
-    for topic in topics:
-        if request.topics is not None and topic.name not in request.topics:
-            continue
-        for partition, host in enumerate(topic.hosts):
+        return found
+    names = None if request.topics is None else set(request.topics)
+    for topic in [topic for topic in topics if names is None or topic.name in names]:
+        for partition, host in enumerate(tuple(topic.hosts)):
+            if partition % DESCRIBED_PER_STEP == 0:
+                yield None
             found.append(_partition(topics, topic, partition, host, broker_id, now))
     return found
 
@@ -106,7 +121,7 @@ def _partition(
     topics: TopicTable,
     topic: HostedTopic,
     partition: int,
-    host: PartitionHost | None,
+    host: Partition | None,
     broker_id: int,
     now: float,
 ) -> PartitionStatus:
@@ -143,7 +158,7 @@ def _partition(
     )
 
 
-def _begin_of(host: PartitionHost, epoch: LeaderEpoch) -> Offset:
+def _begin_of(host: Partition, epoch: LeaderEpoch) -> Offset:
     """The first offset of ``epoch`` or a later one in a leader's log; -1 for no epoch, and on a
     broker that does not lead."""
     if epoch < 0 or host.leadership is None:
@@ -152,7 +167,7 @@ def _begin_of(host: PartitionHost, epoch: LeaderEpoch) -> Offset:
     return min(starts, default=host.log.log_end_offset)
 
 
-def _replicas(host: PartitionHost, broker_id: int, now: float) -> list[ReplicaStatus]:
+def _replicas(host: Partition, broker_id: int, now: float) -> list[ReplicaStatus]:
     """This broker's own copy, and those of its followers where it leads."""
     log, leadership = host.log, host.leadership
     mine = ReplicaStatus(

@@ -9,8 +9,8 @@ from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Hashable, Sequence
 from typing import Final, Protocol
 
-from raftlog.server.replica_host import PartitionHost
-from raftlog.server.slack import end_of_wait
+from raftlog.server.partition import Partition
+from raftlog.server.timer_coalescing import coalesced_deadline
 
 # A fetch of so many partitions is looked at whenever one of them moves; a wider one once in a turn
 # of the loop, as the look costs time for each.
@@ -47,7 +47,7 @@ class Parked:
         self,
         purgatory: Purgatory,
         owner: Hashable,
-        hosts: Sequence[PartitionHost],
+        hosts: Sequence[Partition],
         fetch: Waiting,
         timer_seconds: float,
         size_bytes: int,
@@ -59,7 +59,7 @@ class Parked:
         self._fetch = fetch
         self._look_due = False
         self._is_over = False
-        end = end_of_wait(purgatory.loop.time(), timer_seconds)
+        end = coalesced_deadline(purgatory.loop.time(), timer_seconds)
         self._timer: TimerHandle = purgatory.loop.call_at(end, self.expire)
 
     def wake(self) -> None:
@@ -112,7 +112,7 @@ class Purgatory:
     def park(
         self,
         owner: Hashable,
-        hosts: Sequence[PartitionHost],
+        hosts: Sequence[Partition],
         fetch: Waiting,
         *,
         timer_seconds: float,

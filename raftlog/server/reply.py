@@ -63,8 +63,8 @@ class Reply:
         )
         self.fail(
             OutcomeUnknownError(
-                f"the broker made a mistake ({type(error).__name__}); its log has the details. "
-                "Please report it"
+                f"internal broker error ({type(error).__name__}). The outcome is unknown. See "
+                "the broker log, and report this error"
             )
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from raftlog.errors import RaftlogError
-from raftlog.server.waiters import Acknowledge
+from raftlog.server.offset_waiters import Acknowledge
 
 
 class Rounds:

@@ -19,7 +19,7 @@ from raftlog.errors import (
 )
 from raftlog.protocol.metadata import PartitionInfo
 from raftlog.replication.partition_state import PartitionState
-from raftlog.server.replica_host import PartitionHost
+from raftlog.server.partition import Partition
 from raftlog.types import check_topic_name
 
 # What is known of a partition, by its topic's id and its number; None when nothing is yet.
@@ -34,9 +34,9 @@ class HostedTopic:
     id: str
     config: TopicConfig
     overrides: Mapping[str, str]
-    hosts: list[PartitionHost | None] = field(default_factory=list)
+    hosts: list[Partition | None] = field(default_factory=list)
 
-    def local_hosts(self) -> list[PartitionHost]:
+    def local_hosts(self) -> list[Partition]:
         return [host for host in self.hosts if host is not None]
 
 
@@ -70,7 +70,7 @@ class TopicTable:
         self._changed()
         return removed
 
-    def extend(self, topic: HostedTopic, hosts: Sequence[PartitionHost | None]) -> None:
+    def extend(self, topic: HostedTopic, hosts: Sequence[Partition | None]) -> None:
         """Give the topic more partitions."""
         if hosts:
             topic.hosts += hosts
@@ -108,11 +108,11 @@ class TopicTable:
         """Raise ``ClusterNotReadyError`` while what is not here may be somewhere else."""
         if not self.is_complete:
             raise ClusterNotReadyError(
-                "this broker has not heard yet what topics the cluster has: "
+                "this broker has not received the topics of the cluster yet: "
                 + (self.waits_for or "it has just started")
             )
 
-    def host(self, name: str, partition: int) -> PartitionHost:
+    def host(self, name: str, partition: int) -> Partition:
         """This broker's copy of a partition.
 
         Raises what ``topic`` raises, ``UnknownPartitionError``, or ``NotLeaderError`` when it is
@@ -129,7 +129,7 @@ class TopicTable:
             f"(0 to {len(topic.hosts) - 1})"
         )
 
-    def hosts(self) -> list[PartitionHost]:
+    def hosts(self) -> list[Partition]:
         """Every partition's, as of now."""
         return [host for topic in self._topics.values() for host in topic.local_hosts()]
 

@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 from raftlog.storage.catalog import Topic
+from raftlog.storage.disk_tasks import DeleteTask, SyncTask
 from raftlog.storage.identity import Identity
 from raftlog.storage.log import Appended, Log, ReplicatedAppend
 from raftlog.storage.log_compacting import CompactionStatus
 from raftlog.storage.store import Store
-from raftlog.storage.tickets import DropTicket, SyncTicket
 
 if TYPE_CHECKING:  # numpy is loaded by the first compaction
     from raftlog.storage.cleaner import CompactionTicket as CompactionTicket
@@ -15,11 +15,11 @@ if TYPE_CHECKING:  # numpy is loaded by the first compaction
 __all__ = [
     "Appended",
     "CompactionStatus",
-    "DropTicket",
+    "DeleteTask",
     "Identity",
     "Log",
     "ReplicatedAppend",
     "Store",
-    "SyncTicket",
+    "SyncTask",
     "Topic",
 ]

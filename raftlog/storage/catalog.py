@@ -121,7 +121,7 @@ class Catalog:
         if name in self.topics:
             raise TopicExistsError(f"topic {name!r} exists already")
         self._check_room(partitions)
-        config = TopicConfig.from_text(overrides)
+        config = _config(overrides)
         return Topic(name, self._new_id(), partitions, dict(overrides), config)
 
     def create(self, topic: Topic) -> None:
@@ -150,7 +150,7 @@ class Catalog:
         )
         merged = {**topic.overrides, **changes}
         overrides = {key: value for key, value in merged.items() if value is not None}
-        altered = replace(topic, overrides=overrides, config=TopicConfig.from_text(overrides))
+        altered = replace(topic, overrides=overrides, config=_config(overrides))
         self._save(topics={**self.by_id, altered.id: altered})
         return altered
 
@@ -224,6 +224,13 @@ class Catalog:
     def dropped(self, drop: Dropping) -> None:
         """Note that a dropped partition's files are gone."""
         self._save(dropping=tuple(other for other in self.dropping if other != drop))
+
+
+def _config(overrides: Mapping[str, str]) -> TopicConfig:
+    """The settings of a topic of which there is one copy. Raises ``InvalidConfigError``."""
+    config = TopicConfig.from_text(overrides)
+    config.check_replication(1)
+    return config
 
 
 def _check_partitions(partitions: int) -> None:

@@ -8,7 +8,8 @@
 In place, because deleting old records must work on a full disk, where a new file cannot be made,
 and because it is written after every group commit: that write is *not* synced, so it costs
 microseconds. After a killed process it is exact; after a power cut it may be old, but never ahead
-of the truth. Two slots, so that a torn or rotten one leaves the write before it.
+of the truth; the durable end is then that of the data directory's record (``copies``), if it is
+newer. Two slots, so that a torn or rotten one leaves the write before it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import struct
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from raftlog.disk import Disk, File
+from raftlog.disk import Disk, File, missing
 from raftlog.record.checksum import CHAIN_START, crc32c
 from raftlog.storage.copies import UNIDENTIFIED, Copy, CopyRecord
 from raftlog.types import LeaderEpoch, Offset
@@ -135,7 +136,8 @@ class CheckpointFile:
         """Why this is not the copy that the data directory has on record; "" if it is.
 
         To be called once, after ``load``. A checkpoint that does not fit keeps no id from then on,
-        so that it does not fit at the next start either.
+        so that it does not fit at the next start either. One that fits takes over the durable end
+        on record if that is newer.
         """
         known = None if self._copy is None else self._copy.known
         if known is None:
@@ -147,20 +149,28 @@ class CheckpointFile:
         elif self._sequence < known.sequence:
             what = "what is stored there now is older than that"
         else:
+            if known.end_sequence > self._sequence:
+                # A lower durable end is synced before it counts: had the log been cut since, the
+                # checkpoint would be the newer one.
+                self._sequence = known.end_sequence
+                self.latest = replace(self.latest, durable_end_offset=known.durable_end_offset)
             return ""
         self._copy = None
         self.latest = replace(self.latest, copy_id=UNIDENTIFIED)
         return f"held records up to offset {known.durable_end_offset}, and {what}"
 
-    def rebuild(self) -> Offset:
-        """Continue from the data directory's record, where no slot is good. Returns the durable
-        end that is on record, 0 without one."""
+    def rebuild(self) -> None:
+        """Continue from the data directory's record, if there is one, where no slot is good."""
         known = None if self._copy is None else self._copy.known
-        if known is None:
-            return 0
-        self._sequence = known.sequence
-        self.latest = replace(self.latest, copy_id=known.copy_id)
-        return known.durable_end_offset
+        if known is not None:
+            self._sequence = known.end_sequence
+            end = known.durable_end_offset
+            self.latest = replace(self.latest, copy_id=known.copy_id, durable_end_offset=end)
+
+    @property
+    def advice(self) -> str:
+        """See ``Copy.advice``; "" for a log without a record."""
+        return "" if self._copy is None else self._copy.advice
 
     @property
     def is_written(self) -> bool:
@@ -231,8 +241,15 @@ class CheckpointFile:
             if self._is_unsynced:
                 self._write(self.latest, sync=True)
 
+    @property
+    def is_in_place(self) -> bool:
+        """See ``File.is_in_place``; True while the file is not open."""
+        return self._file is None or self._file.is_in_place()
+
     def _write(self, checkpoint: Checkpoint, *, sync: bool) -> None:
         file = self._file or self._open()
+        if not self.is_in_place:
+            raise missing(self.path)
         if checkpoint.copy_id == UNIDENTIFIED and self._copy is not None:
             checkpoint = replace(checkpoint, copy_id=self._copy.new_id())
         sync = sync or self._is_unrecorded
@@ -247,6 +264,8 @@ class CheckpointFile:
         if sync:
             self._is_unsynced = False
             self._record()
+        elif self._copy is not None:
+            self._copy.note_end(checkpoint.durable_end_offset, self._sequence)
 
     @property
     def _is_unrecorded(self) -> bool:
@@ -257,8 +276,9 @@ class CheckpointFile:
     def _record(self) -> None:
         """Record what is synced now. One of the slots may rot: the older one has to count."""
         if self._copy is not None:
-            latest, sequence = self.latest, self._sequence - SLOTS + 1
-            self._copy.record(CopyRecord(latest.copy_id, sequence, latest.durable_end_offset))
+            latest, last = self.latest, self._sequence
+            end = latest.durable_end_offset
+            self._copy.record(CopyRecord(latest.copy_id, last - SLOTS + 1, end, last))
 
     def close(self) -> None:
         with self._lock:

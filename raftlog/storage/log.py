@@ -121,22 +121,6 @@ class Log(LogCutting):
         self._write(active, (section, body), stored)
         return Appended(base_offset, self.log_end_offset - 1, now_ms)
 
-    def begin_leader_epoch(self, leader_epoch: LeaderEpoch) -> None:
-        """Note, durably before this returns, that ``leader_epoch`` starts at the log's end.
-
-        For a new leader, before it appends: so that the epoch is remembered even when no record
-        follows (KAFKA-15608), and followers' questions about it are answered. Followers learn it
-        with its first batch, or never; then they know an older one, which KIP-279's answer allows
-        for. It has to be newer than any epoch of the log; the newest one itself changes nothing.
-        Raises ``DiskFullError`` (the first append will try again), ``DamagedLogError`` and
-        ``StorageFailedError``.
-        """
-        self._check_writable()
-        try:
-            self._begin_epoch(leader_epoch)
-        except OSError as error:
-            raise self._write_failed(error) from error
-
     def _begin_epoch(self, leader_epoch: LeaderEpoch) -> None:
         """Note a new epoch, durably, before the first batch that carries it is written."""
         if leader_epoch <= self.epochs.latest:

@@ -22,10 +22,10 @@ from raftlog.disk import NO_ROOM, Disk
 from raftlog.errors import DamagedLogError
 from raftlog.storage import compaction
 from raftlog.storage.compaction import LastPass, SegmentInfo
+from raftlog.storage.disk_tasks import DeleteTask
 from raftlog.storage.log_syncing import LogSyncing
 from raftlog.storage.opening import Opened
 from raftlog.storage.segment import Segment
-from raftlog.storage.tickets import DropTicket
 from raftlog.types import Offset, TimestampMs
 
 if TYPE_CHECKING:  # numpy is loaded by the first compaction
@@ -57,7 +57,7 @@ class LogCompacting(LogSyncing):
         self._has_swaps = False  # the file has some that this process has carried out
         self._compaction: CompactionTicket | None = None
         self._pass: Pass | None = None  # begun, and not yet through the log
-        self._drops: list[DropTicket] = []  # handed out, perhaps not done yet
+        self._drops: list[DeleteTask] = []  # handed out, perhaps not done yet
 
     @property
     def tombstones_removed_below(self) -> Offset:
@@ -287,7 +287,7 @@ class LogCompacting(LogSyncing):
         """Take back a ticket that is of no use, whether it has run or failed: the log is as it was.
 
         What it has found to be damaged is noted (``note_damage``). A disk that has failed to write
-        is not written to again (``is_failed``). Not while its ``run`` is under way.
+        is not written to again. Not while its ``run`` is under way.
         """
         assert ticket is self._compaction
         self._take_back(ticket)

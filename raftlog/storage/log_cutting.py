@@ -1,6 +1,6 @@
 """Taking records away from a log: deleting old ones, cutting a tail, beginning anew.
 
-The upper middle part of ``Log``, above ``log_compacting``. Old records go by ``DropTicket``, while
+The upper middle part of ``Log``, above ``log_compacting``. Old records go by ``DeleteTask``, while
 the log goes on. A tail goes, or everything, only where a replica's leader has other records: that
 is done at once, and durable on return. Which records may go is decided above.
 """
@@ -11,13 +11,13 @@ from raftlog.disk import NO_ROOM
 from raftlog.errors import DamagedLogError
 from raftlog.storage import retention
 from raftlog.storage.checkpoint import Anchor
+from raftlog.storage.disk_tasks import DeleteTask
 from raftlog.storage.epoch_cache import EpochCache
 from raftlog.storage.log_compacting import LogCompacting
 from raftlog.storage.opening import rebuild_producers
 from raftlog.storage.producer_state import ProducerTable
 from raftlog.storage.retention import SegmentInfo
 from raftlog.storage.segment import Segment
-from raftlog.storage.tickets import DropTicket
 from raftlog.types import Offset, TimestampMs
 
 
@@ -28,7 +28,7 @@ class LogCutting(LogCompacting):
 
     def apply_retention(
         self, *, now_ms: TimestampMs | None, high_watermark: Offset
-    ) -> DropTicket | None:
+    ) -> DeleteTask | None:
         """Drop what retention.ms and retention.bytes no longer keep, if cleanup.policy has them
         apply, and what lies below the log start; run the ticket, if any.
 
@@ -56,7 +56,7 @@ class LogCutting(LogCompacting):
             max(self.log_start_offset, self._segments[count - 1].next_offset)
         )
 
-    def advance_log_start(self, offset: Offset) -> DropTicket:
+    def advance_log_start(self, offset: Offset) -> DeleteTask:
         """Delete the records below ``offset`` (at most the log end); durable once the ticket has
         run. Raises ``OSError``.
 
@@ -80,7 +80,7 @@ class LogCutting(LogCompacting):
         self._unsynced = [s for s in self._unsynced if s not in dropped]
         self._sealed = [s for s in self._sealed if s not in dropped]
         unsaved = dropped and dropped[-1].next_offset > self._files.snapshot_offset
-        ticket = DropTicket(
+        ticket = DeleteTask(
             disk=self._disk,
             directory=self.directory,
             checkpoint=self._checkpoint,
@@ -93,7 +93,7 @@ class LogCutting(LogCompacting):
         self._drops = [*(drop for drop in self._drops if not drop.is_done), ticket]
         return ticket
 
-    def start_is_durable(self, ticket: DropTicket) -> None:
+    def start_is_durable(self, ticket: DeleteTask) -> None:
         """The ticket has run."""
         start = min(ticket.log_start_offset, self.log_start_offset)  # the log may have been cut
         self.durable_start_offset = max(self.durable_start_offset, start)

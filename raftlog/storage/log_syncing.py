@@ -5,10 +5,11 @@ The middle part of ``Log``, above ``log_reading``. What is written, and when, is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from raftlog.config import TopicConfig
-from raftlog.disk import Disk
+from raftlog.disk import MISSING, Disk
 from raftlog.errors import (
     CorruptBatchError,
     DamagedLogError,
@@ -16,11 +17,11 @@ from raftlog.errors import (
     StorageFailedError,
 )
 from raftlog.record import check, split, verify_chain
+from raftlog.storage.disk_tasks import SyncTask
 from raftlog.storage.faults import storage_error
 from raftlog.storage.log_reading import LogReading
 from raftlog.storage.opening import Opened
 from raftlog.storage.segment import Segment
-from raftlog.storage.tickets import SyncTicket
 from raftlog.types import Offset, TimestampMs
 
 
@@ -32,14 +33,11 @@ class LogSyncing(LogReading):
         self._unsynced: list[Segment] = []
         self._sealed = opened.unindexed  # their index files are to be written by the next ticket
         self._new_names = False
-        self._ticket: SyncTicket | None = None
+        self._ticket: SyncTask | None = None
         self._failure: StorageFailedError | None = None
+        self.on_missing: Callable[[], None] = _ignore  # told when files turned out to be missing
 
     # -- whether it may be written -----------------------------------------------------------------
-
-    @property
-    def is_failed(self) -> bool:
-        return self._failure is not None
 
     @property
     def is_all_durable(self) -> bool:
@@ -55,13 +53,20 @@ class LogSyncing(LogReading):
         if self.damage:
             raise DamagedLogError(self.damage)
 
-    def _write_failed(self, error: OSError) -> DiskFullError | StorageFailedError:
-        failure = storage_error(f"writing to {self.directory}", error)
-        if isinstance(failure, StorageFailedError):
-            self._failure = failure
-        return failure
+    def disk_failed(
+        self, doing: str, error: Exception
+    ) -> DiskFullError | DamagedLogError | StorageFailedError:
+        """What an error means that a disk operation ended with while ``doing`` (a phrase such as
+        "writing x"): no room, damage of this log alone, or a disk that is not to be trusted."""
+        failure = storage_error(doing, error) if isinstance(error, OSError) else None
+        return failure if isinstance(failure, DiskFullError) else self._failed(doing, error)
 
-    def _failed(self, doing: str, error: Exception) -> StorageFailedError:
+    def _write_failed(self, error: OSError) -> DiskFullError | DamagedLogError | StorageFailedError:
+        return self.disk_failed(f"writing to {self.directory}", error)
+
+    def _failed(self, doing: str, error: Exception) -> DamagedLogError | StorageFailedError:
+        if isinstance(error, OSError) and error.errno in MISSING:
+            return self._note_missing(str(error))
         self._failure = StorageFailedError(f"{doing} failed: {error}")
         return self._failure
 
@@ -84,6 +89,28 @@ class LogSyncing(LogReading):
                 if segment.next_offset > offset:
                     segment.remove_index()
             self._disk.sync_dir(self.directory)
+
+    def check_place(self) -> None:
+        """Note it as damage if the files that are written to were removed or moved away, maybe with
+        their directory. Quick.
+        """
+        if not self._is_writable:
+            return
+        if not self._checkpoint.is_in_place:
+            self._note_missing(self._checkpoint.path)
+        elif self._segments and not self._segments[-1].is_in_place():
+            self._note_missing(self._segments[-1].path)
+
+    def _note_missing(self, what: str) -> DamagedLogError:
+        """Files vanished behind the broker's back: no start would find what they hold."""
+        if not self.damage or self.readable_end_offset > self.log_start_offset:
+            reason = f"{self.directory} is not where it was, or lacks files: {what}"
+            self.note_damage(
+                ". ".join(filter(None, (reason, self._checkpoint.advice))),
+                offset=self.log_start_offset,
+            )
+            self.on_missing()
+        return DamagedLogError(self.damage)
 
     def verify(self, start_offset: Offset, *, bytes_max: int) -> Offset:
         """Check stored batches from the one that holds ``start_offset`` on: both sums, and chains.
@@ -172,7 +199,7 @@ class LogSyncing(LogReading):
         than before; at most the log end."""
         self._high_watermark = max(self._high_watermark, self._bounded(offset))
 
-    def begin_sync(self, *, snapshot: bool = False) -> SyncTicket | None:
+    def begin_sync(self, *, snapshot: bool = False) -> SyncTask | None:
         """Work that makes all of the log durable; None when there is none or a ticket is out.
 
         With ``snapshot`` the ticket also saves what makes the next start quick.
@@ -188,7 +215,7 @@ class LogSyncing(LogReading):
         if not (self._unsynced or self._new_names or keep_index or keep_producers or keep_mark):
             return None
         indexed = [*self._sealed, active] if keep_index else self._sealed
-        self._ticket = SyncTicket(
+        self._ticket = SyncTask(
             disk=self._disk,
             directory=self.directory,
             data=[segment.file for segment in self._unsynced],
@@ -206,7 +233,7 @@ class LogSyncing(LogReading):
         self._unsynced, self._sealed, self._new_names = [], [], False
         return self._ticket
 
-    def complete_sync(self, ticket: SyncTicket) -> None:
+    def complete_sync(self, ticket: SyncTask) -> None:
         """Take back a ticket that has run: what it covers is durable from now on."""
         assert ticket is self._ticket
         self._ticket = None
@@ -214,21 +241,28 @@ class LogSyncing(LogReading):
         self._segments.remember(ticket.end_offset, ticket.end_position)
         self._segments.close_surplus(keep=self._unsynced)
 
-    def failed_sync(self, ticket: SyncTicket, error: OSError) -> StorageFailedError:
+    def failed_sync(self, ticket: SyncTask, error: OSError) -> DamagedLogError | StorageFailedError:
         """Take back a ticket whose ``run`` raised: the log takes no more writes.
 
-        Which of the unsynced bytes are on the disk is unknown, and syncing again would not tell.
+        If files of it are missing, it is damaged. If not, the disk has failed: which of the
+        unsynced bytes are on the disk is unknown, and syncing again would not tell.
         """
         assert ticket is self._ticket
         self._ticket = None
         return self._failed(f"syncing {self.directory}", error)
+
+    def record_copy(self) -> None:
+        """Have the data directory record this copy, durably. Any thread may call. Raises
+        ``OSError``.
+        """
+        self._checkpoint.update(sync=True)
 
     def sync(self) -> None:
         """Make all of the log durable here and now. Raises ``StorageFailedError``."""
         while (ticket := self.begin_sync()) is not None:
             self._run(ticket)
 
-    def _run(self, ticket: SyncTicket) -> None:
+    def _run(self, ticket: SyncTask) -> None:
         try:
             ticket.run()
         except OSError as error:
@@ -241,7 +275,8 @@ class LogSyncing(LogReading):
         """Make everything durable, save what makes the next start quick, close the files."""
         try:
             if (ticket := self.begin_sync(snapshot=True)) is not None:
-                self._run(ticket)
+                with suppress(DamagedLogError):  # files are missing: the next start notices that
+                    self._run(ticket)
             if self._is_writable:
                 self._sync_checkpoint()
         finally:
@@ -261,3 +296,7 @@ class LogSyncing(LogReading):
         for segment in self._segments:
             segment.close()
         self._checkpoint.close()
+
+
+def _ignore() -> None:
+    """Nobody is to be told."""

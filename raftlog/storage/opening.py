@@ -17,12 +17,12 @@ from raftlog.storage.checkpoint import CheckpointFile
 from raftlog.storage.compaction import CompactionState
 from raftlog.storage.compaction_files import CompactionFiles
 from raftlog.storage.copies import Copy
+from raftlog.storage.disk_tasks import DeleteTask
 from raftlog.storage.epoch_cache import EpochCache
 from raftlog.storage.log_files import LogFiles
 from raftlog.storage.producer_state import ProducerTable
 from raftlog.storage.recovery import Recovered, load_leftovers, recover
 from raftlog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, base_offsets, file_name
-from raftlog.storage.tickets import DropTicket
 from raftlog.types import Offset
 
 _REWRITE_BYTES: Final = limits.MIB
@@ -87,15 +87,16 @@ class _Opening:
             self._files.notes, high_watermark=self._checkpoint.latest.high_watermark
         )
         self._start = self._checkpoint.latest.log_start_offset
-        self._durable_end = self._checkpoint.latest.durable_end_offset
         if self._trouble:
-            self._durable_end = self._checkpoint.rebuild()
+            self._checkpoint.rebuild()
             self._files.notes.append(
                 f"{self._trouble}; torn bytes cannot be told from damage above the indexes"
             )
             bases = base_offsets(disk.list_dir(directory), LOG_SUFFIX)
             self._start = min(bases, default=self._start)
-        if (mismatch := self._checkpoint.mismatch()) and copy is not None:
+        mismatch = self._checkpoint.mismatch()
+        self._durable_end = self._checkpoint.latest.durable_end_offset
+        if mismatch and copy is not None:
             assert copy.known is not None
             self._durable_end = max(self._durable_end, copy.known.durable_end_offset)
             self._damage = f"{directory} {mismatch}. {copy.advice}"
@@ -206,7 +207,7 @@ class _Opening:
         ]
         is_unsure = bases[0] < self._start if bases else self._checkpoint.is_written
         if paths or is_unsure:
-            DropTicket(
+            DeleteTask(
                 disk=self._disk,
                 directory=self._directory,
                 checkpoint=self._checkpoint,

@@ -84,6 +84,10 @@ class Segment:
             self._file.close()
             self._file = None
 
+    def is_in_place(self) -> bool:
+        """See ``File.is_in_place``."""
+        return self._disk.exists(self.path) if self._file is None else self._file.is_in_place()
+
     @property
     def size_bytes(self) -> int:
         return self.summary.log_bytes

@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from itertools import chain
 from typing import Final
 
-from raftlog.disk import Disk, Lock
+from raftlog.disk import MISSING, Disk, Lock
 from raftlog.errors import (
     DamagedLogError,
     DataDirectoryError,
@@ -37,6 +37,8 @@ from raftlog.storage.log import Log
 from raftlog.storage.topic_logs import TopicLogs
 from raftlog.types import TimestampMs, TopicPartition, check_topic_name
 
+# Another process may be removing the directories at this moment.
+MOVE_ATTEMPTS: Final = 100
 JOURNAL_NAME: Final = "consensus.journal"
 
 
@@ -101,7 +103,7 @@ class Store:
                 identity_file = IdentityFile(disk, directory, new_id=new_id)
                 identity = identity_file.take(broker_id, cluster_id)
                 catalog = Catalog(disk, f"{directory}/catalog", new_id=new_id)
-                copies = Copies(disk, directory, new_id=new_id)
+                copies = Copies(disk, directory, new_id=new_id, is_new=identity_file.is_new)
                 store = cls(
                     disk,
                     directory,
@@ -314,25 +316,6 @@ class Store:
 
     # -- single partitions, of topics that a cluster has placed (blocking) -------------------------
 
-    def host_partition(
-        self,
-        name: str,
-        topic_id: str,
-        partition: int,
-        *,
-        total_partitions: int,
-        overrides: Mapping[str, str],
-    ) -> Log:
-        """The log of one partition of the topic with that id and name; empty, if it is new here.
-
-        Durable on return. Also brings the topic's partition count and settings up to date. Raises
-        what ``create_topic`` raises.
-        """
-        logs = self.host_partitions(
-            name, topic_id, (partition,), total_partitions=total_partitions, overrides=overrides
-        )
-        return logs[0]
-
     def host_partitions(
         self,
         name: str,
@@ -342,7 +325,10 @@ class Store:
         total_partitions: int,
         overrides: Mapping[str, str],
     ) -> list[Log]:
-        """As ``host_partition``, of several at once: the catalog is written once.
+        """The logs of some partitions of the topic with that id and name; empty, if new here.
+
+        Durable on return. Also updates the topic's partition count and settings. Raises what
+        ``create_topic`` raises. The catalog is written once.
 
         The directories come first, as for ``create_topic``; those that an attempt left that did not
         get so far are empty, and are taken over by the next.
@@ -418,12 +404,16 @@ class Store:
         self.hosted_log(topic_id, partition).abandon()
         topic = self._catalog.by_id[topic_id]
         directory = self._logs.path(topic, partition)
-        try:
-            self._copies.forget(topic_id, partition)
-            path, removed = quarantine.move_aside(self._disk, directory)
-            log = self._logs.open(topic, partition)
-        except OSError as error:
-            raise storage_error(f"moving {directory} aside", error) from error
+        self._copies.accept(topic_id, partition)
+        for attempts_left in reversed(range(MOVE_ATTEMPTS)):
+            try:
+                self._copies.forget(topic_id, partition)
+                path, removed = quarantine.move_aside(self._disk, directory)
+                log = self._logs.open(topic, partition)
+                break
+            except OSError as error:
+                if error.errno not in MISSING or not attempts_left:
+                    raise storage_error(f"moving {directory} aside", error) from error
         log.notes = [*log.notes, f"{directory} was damaged; what it held was moved to {path}"]
         if removed:
             log.notes = [*log.notes, f"removed {', '.join(removed)}, in quarantine for longest"]
@@ -438,13 +428,16 @@ class Store:
         ``StorageFailedError``.
         """
         log = self.hosted_log(topic_id, partition)
-        if log.is_torn:
-            log.abandon()
-            topic = self._catalog.by_id[topic_id]
-            try:
-                log = self._logs.open(topic, partition, cuts_torn=True)
-            except OSError as error:
-                raise storage_error(f"cutting the torn end of {log.directory}", error) from error
+        is_unknown = self._copies.of(topic_id, partition).is_unknown
+        self._copies.accept(topic_id, partition)
+        try:
+            if log.is_torn:
+                log.abandon()
+                log = self._logs.open(self._catalog.by_id[topic_id], partition, cuts_torn=True)
+            if is_unknown:
+                log.record_copy()
+        except OSError as error:
+            raise storage_error(f"continuing with {log.directory}", error) from error
         log.doubt = ""
         return log
 

@@ -50,13 +50,16 @@ class TopicLogs:
         return list(self._logs.values())
 
     def open(self, topic: Topic, partition: int, *, cuts_torn: bool = False) -> Log:
+        copy = self._copies.of(topic.id, partition)
         log = Log.open(
             self._disk,
             self.path(topic, partition),
             topic.config,
-            self._copies.of(topic.id, partition),
+            copy,
             cuts_torn=cuts_torn or self._cuts_torn,
         )
+        if copy.is_unknown and not self._cuts_torn:
+            log.doubt = f"{self._copies.path} was lost, which names the copies that held records"
         self._logs[LogKey(topic.id, partition)] = log
         return log
 

@@ -78,6 +78,9 @@ class SimFile:
     def size(self) -> int:
         return self._size
 
+    def is_in_place(self) -> bool:
+        return self._disk.leads_to(self._path, self._node)
+
     def _strike(self, operation: str) -> Fault | None:
         fault = self._disk.strike(operation, self._path)
         if self._process != self._disk.process:
@@ -116,6 +119,8 @@ class SimFile:
 
     def pread(self, size: int, position: int) -> bytes:
         self._check("read")
+        if not self._node.can_read(position, position + size):
+            raise _os_error(errno.EIO, self._path)
         return bytes(self._node.data[position : position + size])
 
     def truncate(self, size: int) -> None:
@@ -195,6 +200,10 @@ class SimDisk:
         data = bytes(durable[position : position + length])
         self.lose_write(path, position, length)
         durable[to : to + len(data)] = data
+
+    def spoil(self, path: str, position: int, length: int) -> None:
+        """Fail all reads of these bytes from now on (EIO), until the file is removed."""
+        self._file(path).unreadable = range(position, position + length)
 
     def cut_off(self, path: str, size: int) -> None:
         """Lose a file's bytes from ``size`` on, durable or not."""
@@ -285,6 +294,10 @@ class SimDisk:
     def exists(self, path: str) -> bool:
         return self._find(path) is not None
 
+    def leads_to(self, path: str, node: Node) -> bool:
+        """Whether it is that file, and no other, which has the path."""
+        return self._find(path) is node
+
     def list_dir(self, path: str) -> list[str]:
         node = self._find(path)
         return sorted(node.names) if isinstance(node, CachedDirectory) else []
@@ -327,7 +340,10 @@ class SimDisk:
 
     def read_file(self, path: str, *, bytes_max: int) -> bytes:
         self._check("read", path)
-        data = bytes(self._file(path).data)
+        file = self._file(path)
+        data = bytes(file.data)
+        if not file.can_read(0, len(data)):
+            raise _os_error(errno.EIO, path)
         if len(data) > bytes_max:
             raise _os_error(errno.EFBIG, path)
         return data

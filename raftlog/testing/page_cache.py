@@ -44,10 +44,14 @@ class CachedFile:
     durable: bytearray = field(default_factory=bytearray)
     pending: list[Change] = field(default_factory=list)
     reserved_end: int = 0  # room is taken up to there, though the file may end before
+    unreadable: range = range(0)  # bytes that the disk cannot read any more
 
     @property
     def allocated_bytes(self) -> int:
         return max(len(self.data), self.reserved_end)
+
+    def can_read(self, start: int, end: int) -> bool:
+        return max(start, self.unreadable.start) >= min(end, self.unreadable.stop)
 
     def change(self, change: Change) -> None:
         change.apply(self.data)

@@ -80,8 +80,8 @@ def check_free(address: Address, *, may_be_elsewhere: bool = False) -> None:
             if may_be_elsewhere and error.errno == errno.EADDRNOTAVAIL:
                 return
             raise BrokerUnavailableError(
-                f"cannot listen on {address} ({error.strerror}): stop what does, or take another "
-                "port"
+                f"cannot listen on {address}: {error.strerror}. Stop the process that uses the "
+                "port, or select another port"
             ) from error
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -74,13 +75,18 @@ def spawn() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     started: list[subprocess.Popen[bytes]] = []
 
     def call(*arguments: object, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "raftlog", *map(str, arguments)],
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
+        # A new program does not inherit handlers, but it would inherit that nohup has us ignore it.
+        before = signal.signal(signal.SIGHUP, lambda _number, _frame: None)
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "raftlog", *map(str, arguments)],
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        finally:
+            signal.signal(signal.SIGHUP, before)
         started.append(process)
         return process
 

@@ -1,27 +1,35 @@
-"""``raftlog chaos``: what it asks of the harness, and how it ends for each verdict."""
+"""Tests of ``raftlog chaos``."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
-from raftlog.cli.chaos_output import STATUSES
+from raftlog.cli import chaos as chaos_module
+from raftlog.cli.chaos import STATUSES, NothingKnownError, Rate
+from raftlog.errors import UnknownTopicError
+from raftlog.jepsen_like import campaign as module
 from raftlog.jepsen_like import runner
-from raftlog.jepsen_like.checker import selftest, synthetic
+from raftlog.jepsen_like.campaign import CampaignOptions, Mix, Row
+from raftlog.jepsen_like.checker import selftest
 from raftlog.jepsen_like.checker import verdict as checker
 from raftlog.jepsen_like.checker.verdict import Anomaly, Valid, Verdict
 from raftlog.jepsen_like.control import sandbox
-from raftlog.jepsen_like.drawing import RunOptions, draw_plan
 from raftlog.jepsen_like.history import Recorder
+from raftlog.jepsen_like.run_options import RunOptions, draw_plan
 from raftlog.jepsen_like.runner import ChaosError, Outcome, Progress
 from tests.cli.conftest import Raftlog
+from tests.jepsen_like.checker import synthetic
 
 
 @dataclass
@@ -213,13 +221,12 @@ def test_a_history_that_is_not_there_is_wrong_usage(raftlog: Raftlog) -> None:
 
 
 def test_the_judge_is_tested_with_every_anomaly(raftlog: Raftlog) -> None:
-    ran = raftlog("chaos", "selftest", "--seeds", 1)
+    ran = raftlog("chaos", "selftest")
     assert ran.status == 0, ran.out
     lines = ran.out.decode().splitlines()
-    assert lines[0].split("  ")[0] == "put in"
-    assert any(line.startswith("none ") and "1 of 1" in line for line in lines)
-    assert lines[-1].endswith("checks of the judge: none failed")
-    found = raftlog("chaos", "selftest", "--seeds", 1, "--json").json
+    assert lines[0].split() == ["history", "expected", "found"]
+    assert lines[-1].endswith("were judged: no verdict is wrong")
+    found = raftlog("chaos", "selftest", "--json").json
     assert all(result["passed"] for result in found)
     assert len(found) == len(lines) - 3
 
@@ -227,12 +234,12 @@ def test_the_judge_is_tested_with_every_anomaly(raftlog: Raftlog) -> None:
 def test_a_judge_that_misses_something_fails_its_test(
     raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blind = selftest.Result("moved record", "MOVED", 3, missed=(2, 3))
-    monkeypatch.setattr(selftest, "run", lambda seeds: (blind,))
-    ran = raftlog("chaos", "selftest", "--seeds", 3)
+    blind = selftest.Result("moved record", "MOVED", passed=False)
+    monkeypatch.setattr(selftest, "run", lambda: (blind,))
+    ran = raftlog("chaos", "selftest")
     assert ran.status == 1
-    assert "moved record  MOVED            1 of 3  MISSED in 2, 3" in ran.out.decode()
-    assert ran.out.decode().endswith("1 failed\n")
+    assert "moved record  MOVED     NO" in ran.out.decode()
+    assert ran.out.decode().endswith("1 verdict is wrong\n")
 
 
 def test_help_loads_nothing_of_the_harness() -> None:
@@ -247,3 +254,237 @@ def test_help_loads_nothing_of_the_harness() -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
+
+
+# -- chaos campaign --------------------------------------------------------------------------------
+
+
+MIX = Mix(name="kill", nemeses=("kill",))
+
+
+class Fake:
+    """Takes the place of the campaign."""
+
+    def __init__(self, *verdicts: str) -> None:
+        self.asked: list[CampaignOptions] = []
+        self._rows = [
+            Row(MIX, seed, verdict, 9.0, {"acknowledged": 50, "injected": {"kill": 2}})
+            for seed, verdict in enumerate(verdicts, start=1)
+        ]
+
+    def __call__(self, options: CampaignOptions) -> list[Row]:
+        self.asked.append(options)
+        options.say("1 kill: valid")
+        return self._rows
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "status"),
+    [
+        (("valid", "valid"), 0),
+        (("valid", "invalid", "unknown"), 1),
+        (("valid", "unknown"), 3),
+        (("valid", "it hung"), 3),
+        ((), 3),
+    ],
+)
+def test_the_worst_run_decides(
+    raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch, verdicts: tuple[str, ...], status: int
+) -> None:
+    monkeypatch.setattr(module, "campaign", Fake(*verdicts))
+    ran = raftlog("chaos", "campaign")
+    assert ran.status == status
+    assert f"{len(verdicts)} runs, {verdicts.count('valid')} valid" in ran.out.decode()
+
+
+def test_options_are_passed_on(
+    raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake = Fake("valid")
+    monkeypatch.setattr(module, "campaign", fake)
+    words = "--time 60 --run-time 20 --jobs 3 --seed 7 --json --report"
+    ran = raftlog("chaos", "campaign", *words.split(), str(tmp_path / "here"))
+    (asked,) = fake.asked
+    assert (asked.time_s, asked.run_s, asked.jobs, asked.seed) == (60, 20, 3, 7)
+    assert asked.directory == tmp_path / "here"
+    (row,) = json.loads(ran.out)
+    assert row["verdict"] == "valid"
+    assert row["arguments"][:4] == ["--workload", "append", "--nemesis", "kill"]
+    assert row["acknowledged"] == 50
+
+
+# -- chaos options ---------------------------------------------------------------------------------
+
+
+def checked(**changed: Any) -> RunOptions:
+    asked: dict[str, Any] = {
+        "workload": "append",
+        "nemeses": "kill",
+        "time_s": 60.0,
+        "seed": 1,
+        "directory": None,
+        "brokers": 3,
+        "rate": None,
+        "pairs": False,
+        "bootstrap": None,
+        "control": None,
+        "source": None,
+        "without_root": False,
+    }
+    return chaos_module.checked(**{**asked, **changed})
+
+
+def test_without_a_seed_one_is_drawn_that_can_be_repeated() -> None:
+    seeds = {checked(seed=None).seed for _ in range(20)}
+    assert len(seeds) > 1
+    assert all(0 <= seed < 2**chaos_module.SEED_BITS for seed in seeds)
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [("kill", ("kill",)), (" kill , pause,", ("kill", "pause")), ("none", ()), ("", ())],
+)
+def test_kinds_are_named_with_commas(text: str, kinds: tuple[str, ...]) -> None:
+    assert checked(nemeses=text).nemeses == kinds
+
+
+def test_a_directory_of_its_own_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert checked().directory == Path("chaos-1")
+    (tmp_path / "chaos-1").mkdir()
+    (tmp_path / "chaos-1-2").mkdir()
+    assert checked().directory == Path("chaos-1-3")
+
+
+def test_a_directory_in_use_is_refused_and_an_empty_one_is_not(tmp_path: Path) -> None:
+    assert checked(directory=tmp_path).directory == tmp_path
+    (tmp_path / "history.jsonl").touch()
+    with pytest.raises(click.BadParameter, match="is not empty"):
+        checked(directory=tmp_path)
+
+
+def test_another_s_cluster_may_have_a_script() -> None:
+    made = checked(bootstrap="a:1,b:2", control=Path("/c"))
+    assert (made.bootstrap, made.control) == ("a:1,b:2", Path("/c"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"control": Path("/c")},
+        {"bootstrap": "a:1", "source": Path("/s")},
+        {"nemeses": "meteorite"},
+        {"time_s": 0.0},
+    ],
+)
+def test_what_makes_no_sense_is_wrong_usage(wrong: dict[str, Any]) -> None:
+    with pytest.raises(click.UsageError):
+        checked(**wrong)
+
+
+class EnteredError(Exception):
+    """The process would have become another one."""
+
+
+@pytest.fixture
+def entered(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    calls: list[list[str]] = []
+
+    def enter(command: list[str]) -> None:
+        calls.append(command)
+        raise EnteredError
+
+    monkeypatch.setattr(sandbox, "enter", enter)
+    monkeypatch.setattr(sandbox, "is_inside", lambda: False)
+    monkeypatch.setattr(sandbox, "why_not", lambda: "")
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/raftlog", "chaos", "run", "--time", "9"])
+    return calls
+
+
+def test_the_same_command_runs_in_the_sandbox(entered: list[list[str]]) -> None:
+    with pytest.raises(EnteredError):
+        chaos_module.enter_sandbox()
+    assert entered == [[sys.executable, "-m", "raftlog", "chaos", "run", "--time", "9"]]
+
+
+def test_inside_it_goes_on(entered: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "is_inside", lambda: True)
+    assert chaos_module.enter_sandbox() == ""
+    assert entered == []
+
+
+def test_where_there_is_none_the_reason_is_told(
+    entered: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "why_not", lambda: "it needs root")
+    assert chaos_module.enter_sandbox() == "it needs root"
+    assert entered == []
+
+
+# -- chaos output ----------------------------------------------------------------------------------
+
+
+def test_the_rate_is_that_of_the_last_seconds() -> None:
+    rate = Rate()
+    assert rate.at(0.0, 0) == 0.0
+    assert rate.at(1.0, 1_000) == 1_000.0
+    for half in range(3, 9):
+        rate.at(half / 2, 1_000)
+    assert rate.at(5.0, 1_000) == 0.0
+    assert rate.at(6.0, 3_000) == pytest.approx(1_000.0, rel=0.01)
+
+
+@pytest.mark.parametrize("error", [UnknownTopicError("t"), OSError(28, "No space left", "/d")])
+def test_errors_of_the_world_are_unknown(error: Exception) -> None:
+    with pytest.raises(NothingKnownError) as caught, chaos_module.failing_as_unknown():
+        raise error
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    [click.UsageError("no"), click.exceptions.Exit(0), BrokenPipeError(), KeyboardInterrupt()],
+)
+def test_what_others_deal_with_passes(error: BaseException) -> None:
+    with pytest.raises(type(error)) as caught, chaos_module.failing_as_unknown():
+        raise error
+    assert caught.value is error
+
+
+def test_complaints_of_clients_go_to_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "new" / "clients.log"
+    logger = logging.getLogger("raftlog.client.sender")
+    before = logging.getLogger("raftlog").handlers[:]
+    with chaos_module.clients_log(path):
+        logger.warning("broker %d is silent", 2)
+    assert "WARNING raftlog.client.sender broker 2 is silent" in path.read_text()
+    assert capsys.readouterr().err == ""
+    assert logging.getLogger("raftlog").handlers == before
+    assert logging.getLogger("raftlog").propagate
+
+
+def test_on_a_terminal_one_line_lives(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    with chaos_module.watching(quiet=False) as (say, show):
+        assert show is not None
+        say("[load] begins")
+        show(Progress("load", 2.0, 60.0, 5_000, 3, ("kill",)))
+    told = capsys.readouterr().err
+    assert "[load] begins" in told
+
+
+def test_elsewhere_there_are_lines_and_when_quiet_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with chaos_module.watching(quiet=False) as (say, show):
+        say("load")
+    assert (show, capsys.readouterr().err) == (None, "load\n")
+    with chaos_module.watching(quiet=True) as (say, show):
+        say("load")
+    assert (show, capsys.readouterr().err) == (None, "")

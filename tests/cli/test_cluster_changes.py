@@ -112,7 +112,7 @@ def test_the_last_of_three_goes_on_with_every_acknowledged_record(raftlog: Raftl
             ran = raftlog("cluster", "recover", *survivor, stdin=answer)
             assert ran.status == 1
             assert "1 of 3 brokers answer" in ran.err
-            assert "Brokers 1,2 will be given up" in ran.err
+            assert "Brokers 1,2 will be removed" in ran.err
             assert "broker 3 votes alone" in ran.err
             assert "kept:0: broker 3 was in sync: nothing that was acknowledged is lost" in ran.err
             assert "nothing was done" in ran.err

@@ -1,4 +1,4 @@
-"""``raftlog demo`` end to end: real records, real SIGKILLs, and a verdict with its exit status."""
+"""Tests of ``raftlog demo``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.cli.ledger import Ledger, Verdict
+from raftlog.cli.demo import page_views
+from raftlog.cli.rehearsal import Ledger, Verdict
 from raftlog.testing import Cluster
 from tests.cli.conftest import Raftlog
 
-pytestmark = pytest.mark.integration
 
-
+@pytest.mark.integration
 @pytest.mark.parametrize("records", [1, 2, 3, 20_000])
 def test_a_broker_alone_loses_nothing(raftlog: Raftlog, records: int) -> None:
     verdict = raftlog("demo", "--brokers", 1, "--records", records, "--json").json
@@ -113,9 +113,30 @@ def test_what_cannot_be_is_refused(
     assert reason in ran.err
 
 
+@pytest.mark.integration
 def test_an_empty_input_and_a_used_directory_are_refused(raftlog: Raftlog, tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert raftlog("demo", "--input", tmp_path / "empty").status == 2
     ran = raftlog("demo", "--keep", tmp_path)
     assert ran.status == 2
     assert "is not empty" in ran.err
+
+
+# -- events ----------------------------------------------------------------------------------------
+
+
+def test_a_seed_gives_the_same_events() -> None:
+    assert list(page_views(50, seed=7)) == list(page_views(50, seed=7))
+    assert list(page_views(50, seed=7)) != list(page_views(50, seed=8))
+
+
+def test_a_longer_run_begins_like_a_shorter_one() -> None:
+    assert list(page_views(50, seed=7))[:20] == list(page_views(20, seed=7))
+
+
+def test_events_are_json_lines_in_order_of_time() -> None:
+    events = [json.loads(line) for line in page_views(1_000, seed=1)]
+    assert [event["event"] for event in events] == list(range(1_000))
+    times = [event["time_ms"] for event in events]
+    assert times == sorted(times)
+    assert not any(b"\n" in line for line in page_views(1_000, seed=1))

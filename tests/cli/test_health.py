@@ -113,6 +113,17 @@ def test_all_is_well_or_it_is_said_what_is_not() -> None:
     assert not ALONE.is_at_min_isr, "with one replica there is none to spare"
 
 
+@pytest.mark.parametrize(
+    ("error_ms", "words"), [(700_500, "700 s ahead of"), (-86_400_000, "86400 s behind")]
+)
+def test_a_wrong_clock_is_a_problem(error_ms: int, words: str) -> None:
+    wrong = ClusterDescription("c", (replace(UP, clock_error_ms=error_ms),), 1, (WELL,))
+    (problem,) = health.problems(wrong)
+    assert (problem["kind"], problem["broker"]) == ("clock", 1)
+    assert words in problem["message"]
+    assert not health.summary(wrong)["ok"]
+
+
 def test_an_accepted_loss_is_told_and_is_no_problem_of_now() -> None:
     lost = replace(ALONE, unclean_epoch=1_001, unclean_offset=0)
     summary = health.summary(ClusterDescription("c", (UP,), 1, (lost,)))

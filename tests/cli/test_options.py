@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 import pytest
+from click.testing import CliRunner
 
-from raftlog.cli.options import key_and_value, partition_and_offset, topic_partition
+from raftlog.cli.options import (
+    checked,
+    key_and_value,
+    parsed,
+    partition_and_offset,
+    topic_partition,
+)
+from raftlog.cli.options import (
+    cluster_secret_file as secret_file_option,
+)
 
 
 @pytest.mark.parametrize(
@@ -39,3 +51,46 @@ def test_a_topic_and_its_partition() -> None:
 def test_what_is_no_topic_and_partition_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="TOPIC:P"):
         topic_partition(text)
+
+
+@click.command()
+@click.option("--number", callback=parsed(int))
+@click.option("--port", callback=checked(int))
+def probe(number: int | None, port: str | None) -> None:
+    click.echo(f"{number!r} {port!r}")
+
+
+def test_a_parsed_option_is_its_value_and_a_checked_one_its_text() -> None:
+    assert CliRunner().invoke(probe, ["--number", "7", "--port", "08"]).output == "7 '08'\n"
+    assert CliRunner().invoke(probe).output == "None None\n"
+
+
+@pytest.mark.parametrize("option", ["--number", "--port"])
+def test_what_cannot_be_parsed_is_wrong_usage(option: str) -> None:
+    result = CliRunner().invoke(probe, [option, "seven"])
+    assert result.exit_code == 2
+    assert "'seven'" in result.output
+
+
+@click.command()
+@secret_file_option
+def show_secret_file(cluster_secret_file: str | None) -> None:
+    click.echo(cluster_secret_file)
+
+
+def test_the_secret_is_found_by_the_configuration_of_a_broker(tmp_path: Path) -> None:
+    secret, other, config = (tmp_path / name for name in ("secret", "other", "broker.toml"))
+    secret.write_text("0123456789abcdef")
+    other.write_text("fedcba9876543210")
+
+    def run(*arguments: str, **environment: str) -> str:
+        ran = CliRunner().invoke(show_secret_file, arguments, env=environment)
+        return ran.output.strip()
+
+    from_config = ("--config", str(config))
+    config.write_text(f'cluster.secret.file = "{secret}"')
+    assert run(*from_config) == str(secret)
+    assert run(*from_config, "--cluster-secret-file", str(other)) == str(other)
+    assert run(*from_config, RAFTLOG_CLUSTER_SECRET_FILE=str(other)) == str(other)
+    config.write_text("id = 1")
+    assert "does not set cluster.secret.file" in run(*from_config)

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from raftlog.client.accumulator import Accumulator
-from raftlog.client.batch import Identity, TopicQueues
+from raftlog.client.batch import ProducerIdAndEpoch, TopicQueues
 from raftlog.client.cluster import Cluster
 from raftlog.client.delivery import DeliveryFuture
 from raftlog.client.sender import Sender
@@ -22,7 +22,7 @@ class Rig:
     """A sender, what it drives and where it sends."""
 
     def __init__(
-        self, fake: FakeCluster, *, identity: Identity | None = None, **settings: Any
+        self, fake: FakeCluster, *, identity: ProducerIdAndEpoch | None = None, **settings: Any
     ) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)

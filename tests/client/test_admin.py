@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import warnings
 
 import pytest
 
 from raftlog.client.admin import Admin
+from raftlog.client.aio.admin import AsyncAdmin
 from raftlog.client.descriptions import BrokerDescription, TopicListing
-from raftlog.client.host import Host
+from raftlog.client.environment import ClientEnvironment
 from raftlog.errors import (
     BrokerUnavailableError,
     ClosedError,
     TopicExistsError,
+    UnknownGroupError,
     UnknownTopicError,
 )
 from raftlog.protocol import api as apis
@@ -29,9 +32,10 @@ from raftlog.protocol.topics import (
     TopicResult,
     TopicsResponse,
 )
-from raftlog.types import NewTopic, OffsetAndTimestamp
+from raftlog.types import NewTopic, OffsetAndMetadata, OffsetAndTimestamp
+from tests.client.consumer_groups.coordinated import Coordination
 from tests.client.test_fetcher import fill
-from tests.client.test_subscription import A
+from tests.client.test_subscription import A, B
 from tests.client.world import FakeCluster, answer_with
 
 
@@ -44,7 +48,9 @@ def fake() -> FakeCluster:
 
 
 def admin_of(fake: FakeCluster) -> Admin:
-    return Admin(fake.bootstrap, host=Host(connector=fake.connect), bootstrap_timeout_ms=50)
+    return Admin(
+        fake.bootstrap, host=ClientEnvironment(connector=fake.connect), bootstrap_timeout_ms=50
+    )
 
 
 def done(*names: str) -> TopicsResponse:
@@ -129,3 +135,36 @@ def test_an_unclosed_one_warns(fake: FakeCluster) -> None:
     assert [w.category for w in warned] == [ResourceWarning]
     io_thread.join(20)
     assert not io_thread.is_alive()
+
+
+# -- consumer groups -------------------------------------------------------------------------------
+
+
+def test_every_call_about_groups() -> None:
+    fake = FakeCluster()
+    Coordination(fake)
+    fake.create("t", 2)
+    fill(fake, 10)
+    with Admin(fake.bootstrap, host=ClientEnvironment(connector=fake.connect)) as admin:
+        admin.alter_group_offsets("g", {A: 4, B: 0}, metadata="note")
+        admin.commit_offsets("g", {A: 5})
+        assert admin.group_offsets("g") == {
+            A: OffsetAndMetadata(5, "", 3),
+            B: OffsetAndMetadata(0, "note", 3),
+        }
+        assert [row.group for row in admin.list_groups()] == ["g"]
+        assert [described.lag for described in admin.describe_groups(["g"])] == [5]
+        admin.delete_group_offsets("g", [B])
+        assert list(admin.group_offsets("g")) == [A]
+        admin.delete_groups(["g"])
+        with pytest.raises(UnknownGroupError, match="no consumer group 'g'"):
+            admin.group_offsets("g")
+
+
+def test_it_has_every_call_of_the_asynchronous_one() -> None:
+    for name, method in vars(AsyncAdmin).items():
+        if inspect.iscoroutinefunction(method) and not name.startswith("_") and name != "close":
+            waiting = getattr(Admin, name)
+            assert not inspect.iscoroutinefunction(waiting)
+            assert inspect.signature(waiting) == inspect.signature(method)
+            assert inspect.getdoc(waiting) == inspect.getdoc(method)

@@ -220,7 +220,7 @@ def test_a_broker_that_takes_connections_and_says_nothing_is_unavailable() -> No
     async def test(fake: FakeCluster) -> None:
         fake.next(apis.API_VERSIONS, *[ignore] * 10)
         cluster = cluster_of(fake)
-        with pytest.raises(BrokerUnavailableError, match="fell silent"):
+        with pytest.raises(BrokerUnavailableError, match="no handshake response"):
             await cluster.topic("t")
         await cluster.close()
 
@@ -235,7 +235,7 @@ def test_an_unknown_broker_and_one_that_cannot_be_reached_are_named() -> None:
         with pytest.raises(BrokerUnavailableError, match="broker 7"):
             await cluster.connection(7)
         fake.down.add(2)
-        with pytest.raises(BrokerUnavailableError, match="broker 2, which is to be reached at bro"):
+        with pytest.raises(BrokerUnavailableError, match="cannot connect to broker 2 at bro"):
             await cluster.connection(2)
         await cluster.close()
 
@@ -442,7 +442,7 @@ def test_a_broker_that_is_not_where_it_was_is_not_taken_for_another() -> None:
         cluster = cluster_of(fake)
         await cluster.topic("t")
         fake.addresses[2], fake.addresses[3] = fake.addresses[3], fake.addresses[2]
-        with pytest.raises(BrokerUnavailableError, match="broker 2 is not at broker-2:9100 any"):
+        with pytest.raises(BrokerUnavailableError, match="broker 2 is no longer at broker-2:9100"):
             await cluster.connection(2)
         await cluster.refresh()
         assert (await cluster.connection(2)).broker_id == 2

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from raftlog.client.consumer import Consumer
-from raftlog.client.host import Host
+from raftlog.client.environment import ClientEnvironment
 from raftlog.errors import (
     BrokerUnavailableError,
     ClosedError,
@@ -34,7 +34,9 @@ WAIT_MS = 20_000
 @contextmanager
 def consumer_of(fake: FakeCluster, **settings: Any) -> Iterator[Consumer]:
     settings = {"auto_offset_reset": "earliest", **settings}
-    with Consumer(fake.bootstrap, host=Host(connector=fake.connect), **settings) as consumer:
+    with Consumer(
+        fake.bootstrap, host=ClientEnvironment(connector=fake.connect), **settings
+    ) as consumer:
         yield consumer
 
 
@@ -255,7 +257,7 @@ def test_ctrl_c_ends_a_poll(fake: FakeCluster) -> None:
 
 
 def test_an_unclosed_consumer_warns_and_goes(fake: FakeCluster) -> None:
-    consumer = Consumer(fake.bootstrap, host=Host(connector=fake.connect))
+    consumer = Consumer(fake.bootstrap, host=ClientEnvironment(connector=fake.connect))
     consumer.assign([A])
     consumer.poll(0)
     io_thread = consumer._thread._thread
@@ -276,13 +278,13 @@ def test_a_forked_child_is_told_to_make_its_own() -> None:
         import os, warnings
         warnings.simplefilter("ignore")
         from raftlog.client.consumer import Consumer
-        from raftlog.client.host import Host
+        from raftlog.client.environment import ClientEnvironment
         from raftlog.errors import ClosedError
         from raftlog.types import TopicPartition
         from tests.client.world import FakeCluster
         fake = FakeCluster()
         fake.create("t")
-        consumer = Consumer(fake.bootstrap, host=Host(connector=fake.connect))
+        consumer = Consumer(fake.bootstrap, host=ClientEnvironment(connector=fake.connect))
         consumer.assign([TopicPartition("t", 0)])
         child = os.fork()
         if not child:

@@ -261,7 +261,7 @@ def test_without_idempotence_a_leader_that_stops_leaves_the_outcome_unknown(acks
             topic.leaders[0] = 2
             error = await outcome(future)
             assert type(error) is CommitUnknownError
-            assert "broker 1 did not answer" in str(error)
+            assert "broker 1 did not respond" in str(error)
             assert (await rig.send(b"b")).offset == 1, "the next one goes to the new leader"
             assert topic.logs[0].values() == [b"before", b"b"]
 

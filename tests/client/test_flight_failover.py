@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.client.batch import PendingBatch
-from raftlog.client.flight import Flight, stranded
+from raftlog.client.in_flight import InFlightBatches, stranded
 from raftlog.errors import (
     CommitUnknownError,
     InvalidRequestError,
     OutcomeUnknownError,
     RaftlogError,
 )
-from tests.client.test_flight import LOST, MOVED, PRODUCER, batch, bytes_of, launch
+from tests.client.test_in_flight import LOST, MOVED, PRODUCER, batch, bytes_of, launch
 from tests.client.world import FakeLog
 
 
@@ -56,7 +56,7 @@ class Story:
         self.chance = random.Random(seed)
         self.fates = [self.chance.choice([1, 4, 8]) for _ in FATES]
         self.elections = self.chance.choice([0.1, 0.3, 0.6])
-        self.flight = Flight(idempotent=True)
+        self.flight = InFlightBatches(idempotent=True)
         self.replicas = Replicas(self.chance)
         self.waiting = [
             batch(b"%d" % number, expires_at=self.chance.choice([3.0, 5.0, 1e9]))

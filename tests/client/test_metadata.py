@@ -8,6 +8,7 @@ from raftlog.client.metadata import ClusterView, PartitionView, unreachable
 from raftlog.config import Address
 from raftlog.errors import (
     BrokerUnavailableError,
+    ClusterNotReadyError,
     FrameError,
     LeaderNotAvailableError,
     UnknownPartitionError,
@@ -53,6 +54,18 @@ def test_an_answer_for_all_topics_replaces_all() -> None:
     view = ClusterView().merge(response(topic("a", 1), missing("c")), asked=["a", "c"])
     assert set(view.merge(response(topic("b", 1)), asked=None).topics) == {"b"}
     assert not view.merge(response(), asked=None).failures
+
+
+def test_a_broker_that_has_just_started_refuses_no_partition() -> None:
+    """A topic was given up, and may be there again; who waits for it goes on waiting."""
+    not_ready = TopicInfo(name="a", failure=Failure.of(ClusterNotReadyError("just started")))
+    view = ClusterView().merge(response(missing("a")), asked=["a"])
+    with pytest.raises(UnknownTopicError):
+        view.partition("a", 0)
+    later = view.merge(response(not_ready), asked=["a"])
+    assert later.partition("a", 0) == PartitionView(None)
+    with pytest.raises(ClusterNotReadyError):
+        later.topic("a")
 
 
 def test_a_topic_comes_and_goes() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from raftlog.client.parts import Wanted
+from raftlog.client.fetch_state import Wanted
 from raftlog.client.positions import Positions
 from raftlog.client.settings import OffsetReset
 from raftlog.client.subscription import Subscription

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from raftlog import limits
-from raftlog.client.host import Host
+from raftlog.client.environment import ClientEnvironment
 from raftlog.client.loop_thread import LoopThread
 from raftlog.client.producer import Producer
 from raftlog.errors import (
@@ -39,7 +39,9 @@ TIMEOUT_S = 20
 
 @contextmanager
 def producer_of(fake: FakeCluster, **settings: Any) -> Iterator[Producer]:
-    with Producer(fake.bootstrap, host=Host(connector=fake.connect), **settings) as producer:
+    with Producer(
+        fake.bootstrap, host=ClientEnvironment(connector=fake.connect), **settings
+    ) as producer:
         yield producer
 
 
@@ -93,7 +95,9 @@ def test_serializers_and_partitioners(fake: FakeCluster) -> None:
 
 
 def test_closing_flushes_and_is_idempotent(fake: FakeCluster) -> None:
-    producer = Producer(fake.bootstrap, host=Host(connector=fake.connect), linger_ms=60_000)
+    producer = Producer(
+        fake.bootstrap, host=ClientEnvironment(connector=fake.connect), linger_ms=60_000
+    )
     future = producer.send("t", b"a")
     producer.close()
     producer.close()
@@ -174,7 +178,7 @@ def test_no_room_is_told_with_the_settings(fake: FakeCluster) -> None:
     fake.next(apis.PRODUCE, *[ignore] * 100)
     producer = Producer(
         fake.bootstrap,
-        host=Host(connector=fake.connect),
+        host=ClientEnvironment(connector=fake.connect),
         buffer_memory=10_000,
         batch_bytes_max=2_000,
         max_block_ms=20,
@@ -192,7 +196,7 @@ def test_a_run_that_finds_no_room_in_the_middle_says_so_through_its_future(
     fake.next(apis.PRODUCE, *[ignore] * 100)
     producer = Producer(
         fake.bootstrap,
-        host=Host(connector=fake.connect),
+        host=ClientEnvironment(connector=fake.connect),
         buffer_memory=10_000,
         batch_bytes_max=2_000,
         max_block_ms=20,
@@ -213,7 +217,7 @@ def test_room_comes_back(fake: FakeCluster) -> None:
 
 def test_a_flush_that_takes_too_long_says_so(fake: FakeCluster) -> None:
     fake.next(apis.PRODUCE, ignore)
-    producer = Producer(fake.bootstrap, host=Host(connector=fake.connect))
+    producer = Producer(fake.bootstrap, host=ClientEnvironment(connector=fake.connect))
     future = producer.send("t", b"a")
     with pytest.raises(TimeoutError, match="still being sent"):
         producer.flush(timeout=0.02)
@@ -280,7 +284,7 @@ def test_threads_share_a_producer(fake: FakeCluster) -> None:
 
 def test_a_thread_can_be_shared_between_producers(fake: FakeCluster) -> None:
     thread = LoopThread()
-    host = Host(connector=fake.connect, loop_thread=thread)
+    host = ClientEnvironment(connector=fake.connect, loop_thread=thread)
     with (
         Producer(fake.bootstrap, host=host) as first,
         Producer(fake.bootstrap, host=host) as second,
@@ -294,7 +298,7 @@ def test_a_thread_can_be_shared_between_producers(fake: FakeCluster) -> None:
 
 
 def test_an_unclosed_producer_warns_and_goes(fake: FakeCluster) -> None:
-    producer = Producer(fake.bootstrap, host=Host(connector=fake.connect))
+    producer = Producer(fake.bootstrap, host=ClientEnvironment(connector=fake.connect))
     producer.send("t", b"a").result(TIMEOUT_S)
     io_thread = producer._thread._thread
     assert io_thread is not None
@@ -316,12 +320,12 @@ def test_a_bad_setting_leaves_nothing_behind() -> None:
 def test_an_interpreter_ends_with_a_producer_unclosed() -> None:
     done = python(
         """
-        from raftlog.client.host import Host
+        from raftlog.client.environment import ClientEnvironment
         from raftlog.client.producer import Producer
         from tests.client.world import FakeCluster
         fake = FakeCluster()
         fake.create("t")
-        producer = Producer(fake.bootstrap, host=Host(connector=fake.connect))
+        producer = Producer(fake.bootstrap, host=ClientEnvironment(connector=fake.connect))
         print(producer.send("t", b"a").result(20).offset)
         producer.send("t", b"never flushed")
         """
@@ -337,13 +341,13 @@ def test_a_forked_child_is_told_to_make_its_own() -> None:
         """
         import os, warnings
         warnings.simplefilter("ignore")
-        from raftlog.client.host import Host
+        from raftlog.client.environment import ClientEnvironment
         from raftlog.client.producer import Producer
         from raftlog.errors import ClosedError
         from tests.client.world import FakeCluster
         fake = FakeCluster()
         fake.create("t")
-        producer = Producer(fake.bootstrap, host=Host(connector=fake.connect))
+        producer = Producer(fake.bootstrap, host=ClientEnvironment(connector=fake.connect))
         producer.send("t", b"a").result(20)
         child = os.fork()
         if not child:

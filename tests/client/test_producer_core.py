@@ -8,7 +8,7 @@ import pytest
 
 from raftlog.client.batch import TopicQueues
 from raftlog.client.delivery import RangesFuture
-from raftlog.client.host import Host
+from raftlog.client.environment import ClientEnvironment
 from raftlog.client.partitioner import partition_of_key
 from raftlog.client.producer_core import NO_PARTITION, ProducerCore, check_partition
 from raftlog.client.settings import ConnectionSettings, parse_bootstrap
@@ -40,7 +40,7 @@ class Fixture:
                 metadata_max_age_ms=1,
             ),
             producer_settings(**{"batch_bytes_max": 2_048, **settings}),
-            Host(clock=self.clock, chance=lambda: 0.0),
+            ClientEnvironment(clock=self.clock, chance=lambda: 0.0),
             **serializers,
         )
         self.core.attach(self._schedule)

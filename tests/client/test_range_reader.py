@@ -15,8 +15,8 @@ import pytest
 
 from raftlog import limits
 from raftlog.client import range_reader
-from raftlog.client.batch import Identity
-from raftlog.client.host import Host
+from raftlog.client.batch import ProducerIdAndEpoch
+from raftlog.client.environment import ClientEnvironment
 from raftlog.client.range_reader import RangeReader
 from raftlog.errors import (
     ClosedError,
@@ -46,7 +46,7 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def reader_of(fake: FakeCluster, **settings: Any) -> Iterator[RangeReader]:
     settings = {"fetch_max_wait_ms": 10, **settings}
-    host = Host(connector=fake.connect, chance=random.Random(1).random)
+    host = ClientEnvironment(connector=fake.connect, chance=random.Random(1).random)
     with RangeReader(fake.bootstrap, host=host, **settings) as reader:
         yield reader
 
@@ -141,9 +141,9 @@ def test_only_the_batches_of_one_producer_are_read(rows_max: int) -> None:
         log.append(batch_of([b"x"] * 2, producer=producer))
     with reader_of(fake) as reader:
         for identity, expected in (((7, 1), [4, 5, 8, 9]), ((7, 0), [2, 3]), ((9, 0), [])):
-            wanted = Identity(*identity)
+            wanted = ProducerIdAndEpoch(*identity)
             assert flat(reader.read(A, 0, 12, rows_max=rows_max, producer=wanted)) == expected
-        assert flat(reader.read(A, 5, 9, producer=Identity(7, 1))) == [5, 8]
+        assert flat(reader.read(A, 5, 9, producer=ProducerIdAndEpoch(7, 1))) == [5, 8]
 
 
 def test_columns_are_as_asked_for(fake: FakeCluster) -> None:
@@ -321,7 +321,7 @@ def test_a_closed_reader_gives_no_more(fake: FakeCluster) -> None:
 
 
 def test_an_unclosed_reader_warns_and_goes(fake: FakeCluster) -> None:
-    reader = RangeReader(fake.bootstrap, host=Host(connector=fake.connect))
+    reader = RangeReader(fake.bootstrap, host=ClientEnvironment(connector=fake.connect))
     assert flat(reader.read(A, 0, 1)) == [0]
     io_thread = reader._thread._thread
     assert io_thread is not None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.client import leaders, range_reader, ranges
+from raftlog.client import partition_requests, range_reader, ranges
 from raftlog.client.range_reader import RangeReader
 from raftlog.errors import (
     BrokerUnavailableError,
@@ -115,7 +115,7 @@ def test_without_an_answer_of_the_leader_what_is_said_counts(
     fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "_ANSWER_MS", 20)
-    monkeypatch.setattr(leaders, "SILENCE_S", 0.02)
+    monkeypatch.setattr(partition_requests, "SILENCE_S", 0.02)
     fake.next(apis.FETCH, *[failing(OffsetOutOfRangeError("offset 8 is outside 0 to 5"))] * 2)
     fake.always[apis.LIST_OFFSETS] = ignore
     told = pytest.raises(OffsetOutOfRangeError, match=r"t:0: offset 8 is not there .*0 to 5")
@@ -182,7 +182,7 @@ def test_a_topic_made_anew_in_mid_read_is_noticed(brokers: int, is_known: bool) 
                     fake.create("t")
                     fill(fake, *[1] * 20, size=2)
 
-        with pytest.raises(UnknownTopicError, match="deleted and made anew"):
+        with pytest.raises(UnknownTopicError, match="deleted and created again"):
             read()
     assert len(found) < 20
 
@@ -204,7 +204,7 @@ def test_when_who_gave_the_records_is_gone_the_others_say_whose_they_were() -> N
 
     fake.next(apis.FETCH, give_and_go)
     fake.always[apis.METADATA] = tell
-    told = pytest.raises(UnknownTopicError, match="deleted and made anew")
+    told = pytest.raises(UnknownTopicError, match="deleted and created again")
     with reader_of(fake) as reader, told:
         next(reader.read(A, 0, 10))
 

@@ -13,7 +13,7 @@ import pytest
 import raftlog
 from raftlog import limits
 from raftlog.client.delivery import DeliveryFuture
-from raftlog.client.host import Host
+from raftlog.client.environment import ClientEnvironment
 from raftlog.client.resumable import NAMED_ID_BASE, RECORDS_MAX, ResumableProducer, producer_id_of
 from raftlog.embedded import ADDRESS
 from raftlog.errors import (
@@ -54,7 +54,9 @@ def fake() -> FakeCluster:
 
 def producer_of(fake: FakeCluster, **settings: Any) -> ResumableProducer:
     settings = {"name": NAME, **settings}
-    return ResumableProducer(fake.bootstrap, host=Host(connector=fake.connect), **settings)
+    return ResumableProducer(
+        fake.bootstrap, host=ClientEnvironment(connector=fake.connect), **settings
+    )
 
 
 def append_all(
@@ -313,7 +315,7 @@ def test_memory_is_bounded_and_who_finds_none_may_go_on(fake: FakeCluster) -> No
             producer.append(TP, batch)
         producer._thread.schedule(gate.set)
         assert held.result(TIMEOUT_S).offset == 0
-        with pytest.raises(RecordTooLargeError, match="whole buffer_memory=4000"):
+        with pytest.raises(RecordTooLargeError, match="does not fit into buffer_memory=4000"):
             producer.append(TP, body(b"x" * 5_000))
         assert producer.append(TP, batch).result(TIMEOUT_S).offset == 1
 

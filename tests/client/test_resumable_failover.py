@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import pytest
 
-from raftlog.client.batch import Identity
+from raftlog.client.batch import ProducerIdAndEpoch
 from raftlog.client.delivery import DeliveryFuture
-from raftlog.client.leaders import describe_producer
+from raftlog.client.partition_requests import describe_producer
 from raftlog.errors import InvalidRequestError, NotLeaderError, RaftlogError, UnknownTopicError
 from raftlog.protocol import api as apis
 from raftlog.protocol.produce import ProduceRequest
@@ -36,7 +36,7 @@ class NamedRig(Rig):
 
     def __init__(self, fake: FakeCluster) -> None:
         fake.always[apis.DESCRIBE_PRODUCERS] = describe
-        super().__init__(fake, identity=Identity(ID, 0), linger_ms=0)
+        super().__init__(fake, identity=ProducerIdAndEpoch(ID, 0), linger_ms=0)
 
     async def stored(self) -> int:
         return (await describe_producer(self.cluster, [TP], ID))[TP].last_sequence + 1
@@ -115,7 +115,7 @@ def test_a_topic_that_was_made_anew_is_not_gone_on_with() -> None:
             await rig.cluster.refresh()
             error = await outcome(rig.append(1, b"b"))
             assert isinstance(error, UnknownTopicError)
-            assert "another one of that name" in str(error)
+            assert "deleted and created again" in str(error)
             assert anew.values() == []
 
     run(test)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.client.batch import Identity, PendingBatch
-from raftlog.client.flight import EPOCH_MAX, ResumableFlight
+from raftlog.client.batch import PendingBatch, ProducerIdAndEpoch
+from raftlog.client.in_flight import EPOCH_MAX, ResumableInFlightBatches
 from raftlog.errors import (
     ConnectionLostError,
     InvalidRequestError,
@@ -17,17 +17,17 @@ from raftlog.errors import (
     RequestTimedOutError,
     UnknownTopicError,
 )
-from tests.client.test_flight import batch, bytes_of, launch, place
+from tests.client.test_in_flight import batch, bytes_of, launch, place
 
-NAMED = Identity((1 << 62) + 7, EPOCH_MAX)
+NAMED = ProducerIdAndEpoch((1 << 62) + 7, EPOCH_MAX)
 GAP = OutOfOrderSequenceError("gap")
 LOST = ConnectionLostError("lost")
 MOVED = NotLeaderError("moved")
 BAD = InvalidRequestError("bad record")
 
 
-def flight_of() -> ResumableFlight:
-    return ResumableFlight(idempotent=True, identity=NAMED)
+def flight_of() -> ResumableInFlightBatches:
+    return ResumableInFlightBatches(idempotent=True, identity=NAMED)
 
 
 def numbered(first: int, *values: bytes, expires_at: float = 100.0) -> PendingBatch:
@@ -36,7 +36,7 @@ def numbered(first: int, *values: bytes, expires_at: float = 100.0) -> PendingBa
     return pending
 
 
-def reason(flight: ResumableFlight, pending: PendingBatch) -> RaftlogError:
+def reason(flight: ResumableInFlightBatches, pending: PendingBatch) -> RaftlogError:
     error = flight.why_broken(pending)
     assert error is not None
     return error

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from raftlog import limits
 from raftlog.client import subscription as subscription_module
-from raftlog.client.parts import Batch, Chunk, Wanted
+from raftlog.client.fetch_state import Batch, Chunk, Wanted
 from raftlog.client.subscription import (
     Subscription,
     check_partitions,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.client.host import Host
+from raftlog.client.environment import ClientEnvironment
 from raftlog.client.loop_thread import LoopThread
 from raftlog.client.threaded import PlainClient, ThreadedClient
 
@@ -33,9 +33,9 @@ class Work:
 
 
 class Client(PlainClient):
-    def __init__(self, work: Work, host: Host | None = None) -> None:
+    def __init__(self, work: Work, host: ClientEnvironment | None = None) -> None:
         self._work = work
-        self._take_thread(host or Host(), NAME)
+        self._take_thread(host or ClientEnvironment(), NAME)
         self._closed = False
 
     def ask(self) -> int:
@@ -76,7 +76,7 @@ def test_the_thread_of_a_host_is_left_running() -> None:
     lent = LoopThread("raftlog-test-lent")
     try:
         work = Work()
-        with Client(work, Host(loop_thread=lent)) as client:
+        with Client(work, ClientEnvironment(loop_thread=lent)) as client:
             assert client.ask() == 42
             assert threads() == []
         assert work.ends == 1

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from raftlog import memory_transport
 from raftlog.client.connection import Connection
-from raftlog.client.host import Host
+from raftlog.client.environment import ClientEnvironment
 from raftlog.config import Address
 from raftlog.errors import (
     ConnectionLostError,
@@ -184,11 +184,11 @@ class FakeCluster:
         return ",".join(str(address) for address in self.addresses.values())
 
     @property
-    def host(self) -> Host:
+    def host(self) -> ClientEnvironment:
         loop = asyncio.get_running_loop()
         clock = LoopClock(loop) if isinstance(loop, VirtualLoop) else None
         parts: dict[str, Any] = {"clock": clock} if clock else {}
-        return Host(connector=self.connect, chance=random.Random(1).random, **parts)
+        return ClientEnvironment(connector=self.connect, chance=random.Random(1).random, **parts)
 
     def create(
         self,

@@ -15,9 +15,9 @@ from typing import Final
 
 from raftlog import Admin, Consumer, NewTopic, Producer, TopicPartition
 from raftlog.consensus.journal import REWRITE_BYTES, Journal
+from raftlog.consumer_groups import partition_of_group
 from raftlog.disk import OsDisk
 from raftlog.errors import BrokerUnavailableError, RaftlogError
-from raftlog.groups import partition_of_group
 from raftlog.testing import Cluster, wait_until
 from raftlog.testing.cluster import local_cluster
 from raftlog.testing.failpoints import FailpointSwitch

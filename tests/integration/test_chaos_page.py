@@ -1,4 +1,4 @@
-"""docs/operating/chaos.md: all that it names is there, and its examples do what they say."""
+"""The pages about fault injection: every kind is explained, and the examples run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from raftlog.testing.cluster import wait_until
 
 pytestmark = pytest.mark.integration
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "operating" / "chaos.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = DOCS / "how-to" / "inject-faults.md"
+REFERENCE = DOCS / "reference" / "fault-injection.md"
 ADDRESS = "127.0.0.1:9100"  # what the example says; the test's own cluster is elsewhere
 
 
@@ -38,18 +40,18 @@ def example(name: str) -> str:
 
 def first_cells() -> set[str]:
     """What stands in code marks in the first column of a table."""
-    rows = re.findall(r"^\| (`[^|]*) \|", PAGE.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (`[^|]*) \|", REFERENCE.read_text(), re.MULTILINE)
     return {word for row in rows for word in re.findall(r"`([^`]+)`", row)}
 
 
 def test_every_kind_of_fault_and_of_anomaly_is_explained() -> None:
     assert set(registry.KINDS) <= first_cells()
     assert set(KINDS) <= first_cells()
-    assert all(f"`{group}`" in PAGE.read_text() for group in registry.GROUPS)
+    assert all(f"`{group}`" in REFERENCE.read_text() for group in registry.GROUPS)
 
 
 def test_the_examples_of_events_are_of_the_format() -> None:
-    (block,) = re.findall(r"```json\n(.*?)```\n", PAGE.read_text(), re.DOTALL)
+    (block,) = re.findall(r"```json\n(.*?)```\n", REFERENCE.read_text(), re.DOTALL)
     decoder = msgspec.json.Decoder(AnyEntry)
     entries = [decoder.decode(line) for line in block.splitlines()]
     shown = {type(entry).__name__.lower() for entry in entries}
@@ -73,7 +75,7 @@ def test_the_examples_of_events_are_of_the_format() -> None:
 
 def test_the_picture_is_a_picture() -> None:
     names = re.findall(r"!\[.*?\]\((.*?)\)", PAGE.read_text())
-    assert names == ["chaos-timeline.svg"]
+    assert names == ["../diagrams/chaos-timeline.svg"]
     root = parse(PAGE.parent / names[0]).getroot()
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raftlog import Admin, NewTopic, Producer, TopicPartition, limits
-from raftlog.errors import CorruptBatchError, DamagedLogError
+from raftlog.errors import CorruptBatchError, DamagedLogError, OutcomeUnknownError
 from raftlog.record import parse_header
 from raftlog.testing import Cluster, cluster, wait_until
 from tests.integration.load import (
@@ -49,9 +49,8 @@ def flip(running: Cluster, broker_id: int, byte: int) -> None:
         file.write(bytes([stored[position] ^ 0x10]))
 
 
-def until_made_anew(running: Cluster, broker_id: int) -> None:
+def until_made_anew(running: Cluster, directory: Path, broker_id: int) -> None:
     """The damaged files are kept beside the copy, and the copy is in sync again."""
-    directory = copy_of(running, broker_id)
     wait_until(
         lambda: any(directory.parent.glob("0.quarantine-*")),
         timeout_s=PATIENCE_S,
@@ -69,7 +68,7 @@ def test_a_consumer_reads_on_though_the_leaders_copy_is_damaged(tmp_path: Path, 
             leader = leader_of(running)
             flip(running, leader, byte)
             assert len(read_all(running.bootstrap, TopicPartition(TOPIC, 0))) >= 200
-            until_made_anew(running, leader)
+            until_made_anew(running, copy_of(running, leader), leader)
             load.goes_on(count=100)
         load.check(running.bootstrap)
         same_everywhere(running)
@@ -85,14 +84,14 @@ def test_a_scrub_finds_damage_that_nobody_reads(tmp_path: Path) -> None:
             leader = leader_of(running)
             follower = leader % 3 + 1
             flip(running, follower, PAYLOAD)
-            until_made_anew(running, follower)
+            until_made_anew(running, copy_of(running, follower), follower)
             assert leader_of(running) == leader
             load.goes_on(count=100)
         load.check(running.bootstrap)
         same_everywhere(running)
 
 
-def test_a_sealed_segment_vanishes_under_a_running_leader(tmp_path: Path) -> None:
+def test_s41_segment_vanishes_under_its_leader(tmp_path: Path) -> None:
     with cluster(brokers=3, directory=tmp_path, with_relays=False) as running:
         create(running, copies=3, segment_bytes="16384")
         with Load(running.bootstrap) as load:
@@ -102,17 +101,52 @@ def test_a_sealed_segment_vanishes_under_a_running_leader(tmp_path: Path) -> Non
             assert len(segments) > limits.OPEN_SEALED_SEGMENTS_MAX + 1
             segments[0].unlink()
             assert len(read_all(running.bootstrap, TopicPartition(TOPIC, 0))) >= 2_000
-            until_made_anew(running, leader)
+            until_made_anew(running, copy_of(running, leader), leader)
             load.goes_on(count=100)
         load.check(running.bootstrap)
         same_everywhere(running)
     assert "Traceback" not in running.broker(leader).log_path.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("what", ["partition", "topic", "all topics"])
+@pytest.mark.parametrize("victim", ["leader", "follower"])
+def test_s41_files_vanish_at_work(tmp_path: Path, victim: str, what: str) -> None:
+    with cluster(brokers=3, directory=tmp_path, with_relays=False) as running:
+        create(running, copies=3)
+        with Load(running.bootstrap) as load:
+            load.goes_on(count=300)
+            leader = leader_of(running)
+            broker = running.broker(leader if victim == "leader" else leader % 3 + 1)
+            directory = copy_of(running, broker.id)
+            levels = {"partition": directory, "topic": directory.parents[1]}
+            shutil.rmtree(levels.get(what, broker.data_dir / "topics"))
+            until_made_anew(running, directory, broker.id)
+            load.goes_on(count=300)
+        load.check(running.bootstrap)
+        until_in_sync(running)
+        same_everywhere(running)
+        assert broker.running
+    assert "is not where it was" in broker.log_path.read_text(encoding="utf-8")
+
+
+def test_the_only_copy_is_removed_under_a_running_broker(tmp_path: Path) -> None:
+    with cluster(brokers=1, directory=tmp_path) as running:
+        with Admin(running.bootstrap) as admin:
+            admin.create_topics([NewTopic(TOPIC, 1), NewTopic("other", 1)])
+        with Producer(running.bootstrap) as producer:
+            producer.send(TOPIC, b"x").result()
+            directory = copy_of(running, 1)
+            shutil.rmtree(directory)
+            with pytest.raises((DamagedLogError, OutcomeUnknownError), match=str(directory)):
+                producer.send(TOPIC, b"y").result()
+            with pytest.raises(DamagedLogError, match="restore that directory"):
+                producer.send(TOPIC, b"z").result()
+            producer.send("other", b"z").result()
+        assert str(directory) in running.views(TOPIC, 0)[1].damage
+
+
 @pytest.mark.parametrize("is_clean", [False, True], ids=["kill", "stop"])
-def test_files_of_all_brokers_but_one_vanish_while_they_are_down(
-    tmp_path: Path, is_clean: bool
-) -> None:
+def test_s41_files_vanish_while_down(tmp_path: Path, is_clean: bool) -> None:
     with cluster(brokers=3, directory=tmp_path, with_relays=False) as running:
         create(running, copies=3)
         with Load(running.bootstrap) as load:
@@ -128,6 +162,34 @@ def test_files_of_all_brokers_but_one_vanish_while_they_are_down(
         same_everywhere(running)
     for broker in victims:
         assert "it is missing, or its checkpoint is" in broker.log_path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("lost", [("topics", "copies"), ("topics", "copies", "catalog")], ids=len)
+def test_s41_record_of_copies_vanishes(tmp_path: Path, lost: tuple[str, ...]) -> None:
+    with cluster(brokers=3, directory=tmp_path, with_relays=False) as running:
+        create(running, copies=3)
+        with Load(running.bootstrap) as load:
+            load.goes_on(count=300)
+        until_in_sync(running)
+        running.kill()
+        *victims, survivor = running.brokers
+        for broker in victims:
+            for name in lost:
+                path = broker.data_dir / name
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            broker.spawn()
+        for broker in victims:
+            broker.wait_ready()
+            wait_until(
+                lambda broker=broker: "copies was lost" in broker.log_path.read_text("utf-8"),
+                timeout_s=PATIENCE_S,
+                what=f"broker {broker.id} doubts its copy",
+            )
+        survivor.start()
+        load.check(running.bootstrap)
+        until_in_sync(running)
+        same_everywhere(running)
+        create(running, topic="new", copies=3)
 
 
 def test_a_broker_alone_refuses_a_partition_whose_files_have_vanished(tmp_path: Path) -> None:

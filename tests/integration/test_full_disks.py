@@ -12,7 +12,7 @@ import pytest
 
 from raftlog.disk import OsDisk
 from raftlog.jepsen_like.control.disks import LoopDisk, why_not
-from raftlog.server.cluster.journal_room import KEPT_BYTES
+from raftlog.server.cluster.journal_reserve import KEPT_BYTES
 from raftlog.testing import Cluster, wait_until
 from raftlog.testing.cluster import local_cluster
 from tests.integration.load import (

@@ -1,4 +1,4 @@
-"""The examples of README and start page, run as they stand: a reader's first minute works."""
+"""The examples of the README and of the page on embedding, run as they stand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-START = ROOT / "docs" / "start.md"
+EMBED = ROOT / "docs" / "how-to" / "embed.md"
 MARK = "<!-- run by tests/integration/test_readme.py -->\n"
 ADDRESS = "127.0.0.1:9100"  # what the examples say; the test's own broker is elsewhere
 LINES_MAX = 11
@@ -87,7 +87,7 @@ def test_the_python_example_works(
 
 
 def test_the_embedded_example_works(environment: dict[str, str], tmp_path: Path) -> None:
-    (example,) = examples("python", START)
+    (example,) = examples("python", EMBED)
     out = run([sys.executable, "-W", "error", "-c", example], environment, tmp_path)
     assert "offset=0" in out
     assert "value=b'hello'" in out

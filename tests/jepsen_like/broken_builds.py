@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.mutation.change import value
 from tests.mutation.guard import Guard
 from tests.mutation.guards import GUARDS
 
@@ -32,17 +33,19 @@ RUN_SECONDS_MAX: Final = 600
 FREE_FIRST: Final = Guard(
     name="a partition is free before it is given",
     why="two members own it at the same time",
-    module="raftlog/groups/group.py",
-    old="[p for p in member.target - member.assigned if p not in self.owner]",
-    new="list(member.target - member.assigned)",
+    module="raftlog/consumer_groups/group.py",
+    function="Group.hand_out",
+    change=value("assign owner", "list(_.generators[0].iter)"),
     tests=(),
 )
 OWNERS_COMMIT: Final = Guard(
     name="only the owner commits",
     why="a commit of one who has lost the partition takes the group back",
-    module="raftlog/groups/commits.py",
-    old="if owner is not None and owner != member_id:",
-    new="if owner is None and not member_id:",
+    module="raftlog/consumer_groups/commits.py",
+    function="_refusal",
+    change=value(
+        "if PartitionNotOwnedError", "_.values[0].left is None and (not _.values[1].comparators[0])"
+    ),
     tests=(),
 )
 

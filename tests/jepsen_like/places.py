@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import subprocess
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 
 from raftlog.jepsen_like.control.namespaces import why_not
-from raftlog.jepsen_like.control.sandbox import LET_GO
 
 CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000
 MS_REC, MS_PRIVATE = 0x4000, 1 << 18
@@ -26,7 +24,6 @@ def unshare() -> None:
         None, b"/", None, MS_REC | MS_PRIVATE, None
     ):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    subprocess.run(["sh", "-c", LET_GO], stderr=subprocess.DEVNULL, check=False)
 
 
 def in_its_own_network(test: Callable[..., None]) -> Callable[..., None]:

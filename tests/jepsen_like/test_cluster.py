@@ -19,7 +19,7 @@ from raftlog.config import BrokerConfig
 from raftlog.errors import BrokerUnavailableError
 from raftlog.jepsen_like.cluster import SETTINGS, ClusterUnderTest, Needs
 from raftlog.jepsen_like.control import sandbox
-from raftlog.jepsen_like.nemesis.ledger import Ledger
+from raftlog.jepsen_like.nemesis.fault_budget import FaultBudget
 from raftlog.jepsen_like.plan import Shape, TopicShape
 from raftlog.testing import wait_until
 from raftlog.testing.probes import answers
@@ -165,7 +165,7 @@ def test_a_broker_that_cannot_start_holds_up_no_other(three: ClusterUnderTest) -
         aside.rename(data_dir)
 
 
-def kill_a_leader_that_may_be_lost(cluster: ClusterUnderTest, ledger: Ledger) -> int:
+def kill_a_leader_that_may_be_lost(cluster: ClusterUnderTest, ledger: FaultBudget) -> int:
     """It is down, and others lead.
 
     What it decided a moment before (the ISR of a cluster that had just come up) may have come
@@ -185,7 +185,7 @@ def kill_a_leader_that_may_be_lost(cluster: ClusterUnderTest, ledger: Ledger) ->
 
 
 def test_a_lost_disk_counts_until_it_is_filled_again(three: ClusterUnderTest) -> None:
-    ledger = Ledger(three)
+    ledger = FaultBudget(three)
     leader = kill_a_leader_that_may_be_lost(three, ledger)
     others = {1, 2, 3} - {leader}
     assert ledger.may_lose(others) == f"the cluster's voters would be {leader} of 3: no majority"

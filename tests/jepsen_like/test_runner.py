@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from raftlog.jepsen_like import runner
 from raftlog.jepsen_like.checker.judge import judge_file
-from raftlog.jepsen_like.drawing import RunOptions
 from raftlog.jepsen_like.history import Append, Fault, Phase, Poll, Start, read
 from raftlog.jepsen_like.nemesis.registry import KINDS, needs_of
+from raftlog.jepsen_like.run_options import RunOptions
 from raftlog.jepsen_like.runner import (
     HISTORY,
     SUMMARY,
@@ -70,6 +72,27 @@ def test_a_cluster_that_does_not_start_is_no_verdict(tmp_path: Path) -> None:
     with pytest.raises(ChaosError, match=r"does not start.*too old"):
         run(options(tmp_path / "run", source=tmp_path / "source"))
     assert not (tmp_path / "run" / VERDICT).exists()
+
+
+def test_the_clients_thread_ends_though_a_client_waits_for_a_task_that_was_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a producer does that is closed after the tasks that deliver its records."""
+    monkeypatch.setattr(runner, "CLOSE_SECONDS", 0.01)
+    thread = runner._LoopThread()
+    begun = asyncio.Event()
+
+    async def client() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.Event().wait()
+
+    thread.start(client())
+    thread.wait(begun.wait())
+    thread.close()
+    assert not thread._thread.is_alive()
 
 
 def test_kinds_say_what_a_cluster_is_made_with() -> None:

@@ -1,12 +1,31 @@
-"""One guard of the product, and how its source reads without it. Nothing is run here."""
+"""One guard of the product, and the change of the code that takes it out. Nothing is run here.
+
+    Guard(
+        name="progress is counted in its own epoch",
+        why="what a follower had on its disk under an old leader is counted",
+        module="raftlog/server/cluster/fetch_session.py",
+        function="FetchSession.take",
+        change=never("if leader_epoch progress"),
+        tests=("tests/server/cluster/test_fetch_session.py::test_...",),
+    )
+
+``change`` says what to do (``tests/mutation/change.py``) with which node of the function's syntax
+tree (``tests/mutation/address.py``). ``python -m tests.mutation.run --at raftlog/disk.py:120``
+prints the addresses of what stands on that line.
+"""
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+from tests.mutation.address import Place, StaleAddressError, line_of, parsed
+from tests.mutation.change import Change, names_needed
 
 
 class StaleGuardError(Exception):
-    """The code has changed: the text that is to be replaced does not stand in it exactly once."""
+    """The code has changed: the entry does not fit it any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,22 +33,59 @@ class Guard:
     """A place in the code without which a promise breaks.
 
     ``module`` and ``tests`` are paths from the repository's root; tests may be pytest's node ids.
-    ``old`` stands in the module once; with ``new`` in its place, at least one of the tests fails.
+    ``function`` is a qualified name, such as ``Log.append``; "" is the module itself. With
+    ``change`` made in it, at least one of the tests fails.
     """
 
     name: str
     why: str  # what happens without it
     module: str
-    old: str
-    new: str
+    function: str
+    change: Change
     tests: tuple[str, ...]
 
     def switched_off(self, text: str) -> str:
         """The module's ``text`` without the guard. Raises ``StaleGuardError``."""
-        count = text.count(self.old)
-        if count != 1:
+        place = self._place(text)
+        self.change.apply(place)
+        return place.put_into(text)
+
+    def line(self, text: str) -> int:
+        """The line of ``text``, from 1, that is changed first. Raises ``StaleGuardError``."""
+        place = self._place(text)
+        found = self.change.find(place)
+        return min(line_of(node, place.parents) for nodes in found for node in nodes)
+
+    def _place(self, text: str) -> Place:
+        tree = parsed(text)
+        try:
+            place = Place(tree, self.function)
+            self.change.find(place)
+            self._check_names(place, tree)
+        except StaleAddressError as error:
             raise StaleGuardError(
-                f"{self.name}: {self.module} has the text {self.old!r} {count} times, not once: "
-                "the code has changed, and the guard's entry has to follow it"
-            )
-        return text.replace(self.old, self.new)
+                f"{self.name}: {self.module}, {self.function}: {error}"
+            ) from error
+        return place
+
+    def _check_names(self, place: Place, tree: ast.Module) -> None:
+        """A name that is gone would fail every test, for no reason of the guard's."""
+        for edit in self.change.edits:
+            needed = names_needed(edit.replacement)
+            unknown = needed and needed - place.locals - set(_defined(tree))
+            if unknown:
+                raise StaleAddressError(f"{edit.replacement!r} names {', '.join(sorted(unknown))}")
+
+
+def _defined(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.alias):
+            yield (node.asname or node.name).partition(".")[0]
+    for statement in tree.body:
+        for node in (
+            ast.walk(statement) if isinstance(statement, ast.Assign | ast.AnnAssign) else ()
+        ):
+            if isinstance(node, ast.Name):
+                yield node.id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutation.change import always, argument, calls, drop, replace, value
 from tests.mutation.guard import Guard
 
 _TIME: Final = "tests/replication/test_trusted_time.py"
@@ -15,16 +16,16 @@ GUARDS: Final = [
         name="a broker alone follows no step of its clock",
         why="a clock that is days ahead deletes everything",
         module=_RULES,
-        old="        elif agreed is not None and not self.is_alone and",
-        new="        elif agreed is not None and",
+        function="TrustedTime.update",
+        change=drop("not is_alone"),
         tests=(f"{_TIME}::test_alone_no_step_is_followed_however_long_it_lasts",),
     ),
     Guard(
         name="a majority of the clocks decides",
         why="one clock of three deletes everything",
         module=_RULES,
-        old="if close > len(self._voters) // 2 else None",
-        new="if close > 0 else None",
+        function="TrustedTime._majority",
+        change=replace("binop _voters", "0"),
         tests=(
             f"{_TIME}::test_one_clock_of_three_decides_nothing",
             f"{_TIME}::test_in_a_cluster_nothing_expires_until_a_majority_of_the_clocks_agrees",
@@ -34,24 +35,24 @@ GUARDS: Final = [
         name="a step is followed after it has settled",
         why="two clocks that are ahead for a moment delete everything",
         module=_RULES,
-        old="        return agreed.at - pending.at >= CLOCK_SETTLE_S\n",
-        new="        return True\n",
+        function="TrustedTime._has_settled",
+        change=always("compare CLOCK_SETTLE_S"),
         tests=(f"{_TIME}::test_a_majority_that_steps_for_a_moment_decides_nothing",),
     ),
     Guard(
         name="small differences are followed slowly",
         why="many small steps, one after the other, are a large one",
         module=_RULES,
-        old="            trusted_ms += max(-limit_ms, min(limit_ms, step_ms))\n",
-        new="            trusted_ms += step_ms\n",
+        function="TrustedTime.update",
+        change=value("assign max", "_.args[1].args[1]"),
         tests=(f"{_TIME}::test_small_differences_are_followed_slowly",),
     ),
     Guard(
         name="a start compares the clock with the saved time",
         why="a clock that is wrong until NTP corrects it deletes everything at the start",
         module=_RULES,
-        old="        if is_plausible or self._has_settled(agreed):\n",
-        new="        if agreed is not None:\n",
+        function="TrustedTime._begin",
+        change=value("if _has_settled", "_.values[1].args[0] is not None"),
         tests=(
             f"{_TIME}::test_alone_a_start_with_a_clock_that_is_far_ahead_waits_before_anything_expires",
         ),
@@ -60,52 +61,58 @@ GUARDS: Final = [
         name="what peers said long ago is no sample",
         why="a clock that was right an hour ago confirms one that is wrong now",
         module=_RULES,
-        old="if now - peer.at <= CLOCK_SAMPLE_S_MAX\n",
-        new="if now >= peer.at\n",
+        function="TrustedTime._majority",
+        change=replace("compare CLOCK_SAMPLE_S_MAX", "_.left.left >= _.left.right"),
         tests=(f"{_TIME}::test_old_and_slow_answers_do_not_count",),
     ),
     Guard(
         name="retention goes by the trusted time",
         why="one broker's clock that is ahead deletes every record on all replicas",
-        module="raftlog/server/replica_host.py",
-        old="                    now_ms=clock.deletion_ms(), high_watermark",
-        new="                    now_ms=clock.machine.wall_ms(), high_watermark",
+        module="raftlog/server/partition.py",
+        function="Partition.apply_retention.retire",
+        change=argument(
+            "call apply_retention", "now_ms", "_.keywords[0].value.func.value.machine.wall_ms()"
+        ),
         tests=(f"{_CLUSTERS}::test_no_broker_deletes_records_because_one_clock_steps",),
     ),
     Guard(
         name="records are stamped by the trusted time",
         why="a leader whose clock is behind stamps batches that expire when it is right again",
         module="raftlog/server/broker_clock.py",
-        old="        return self._trusted.record_ms(self.machine.monotonic(), self.machine.wall",
-        new="        return (lambda _now, wall_ms: wall_ms)(0, self.machine.wall",
+        function="BrokerClock.wall_ms",
+        change=value("return _trusted", "(lambda _now, wall_ms: wall_ms)(0, _.args[1])"),
         tests=(f"{_CLUSTERS}::test_a_producer_writes_on_after_its_leaders_clock_was_behind",),
     ),
     Guard(
         name="committed offsets expire by the trusted time",
         why="a coordinator whose clock is ahead forgets where its groups are",
-        module="raftlog/server/groups/shards.py",
-        old="        expiry_ms = self._services.clock.deletion_ms()\n",
-        new="        expiry_ms = self._services.clock.machine.wall_ms()\n",
+        module="raftlog/server/consumer_groups/active_shard.py",
+        function="ActiveShard._tick",
+        change=calls("call deletion_ms", "self._services.clock.machine.wall_ms"),
         tests=(f"{_CLUSTERS}::test_committed_offsets_stay_when_their_coordinators_clock_steps",),
     ),
     Guard(
         name="no offset expires while the time is unknown",
         why="a coordinator that has just started forgets where its groups are",
-        module="raftlog/groups/shard.py",
-        old="        if group.empty_since_ms is None or expiry_ms is None:\n",
-        new="        expiry_ms = expiry_ms or 1 << 62\n        if group.empty_since_ms is None:\n",
+        module="raftlog/consumer_groups/shard.py",
+        function="GroupShard._tidy",
+        change=replace(
+            "if empty_since_ms None",
+            "_.test.values[1].left = _.test.values[1].left or 1 << 62\n"
+            "if _.test.values[0]:\n    return ()",
+        ),
         tests=(
-            "tests/groups/test_shard.py::test_no_offset_goes_while_the_time_is_not_known_for_sure",
+            "tests/consumer_groups/test_shard.py::test_no_offset_goes_while_the_time_is_not_known_for_sure",
         ),
     ),
     Guard(
         name="nothing is compacted while the time is unknown",
         why="tombstones go at once after a start with a wrong clock",
-        module="raftlog/server/compacting.py",
-        old="        if self._clock.deletion_ms() is None:\n            return\n",
-        new="",
+        module="raftlog/server/log_cleaner.py",
+        function="LogCleaner.step",
+        change=drop("if _clock"),
         tests=(
-            "tests/server/test_compacting.py::test_nothing_is_compacted_while_the_time_is_unknown",
+            "tests/server/test_log_cleaner.py::test_nothing_is_compacted_while_the_time_is_unknown",
         ),
     ),
 ]

@@ -4,15 +4,41 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutation.change import argument, never, replace, value
 from tests.mutation.guard import Guard
 
 CLUSTER: Final = [
     Guard(
+        name="one copy is not left to the page cache",
+        why="a power cut of one broker takes acknowledged records of which there is no other copy",
+        module="raftlog/config/topic.py",
+        function="TopicConfig.check_replication",
+        change=replace("compare 1", "not _.left"),
+        tests=(
+            "tests/server/handlers/test_topics.py::test_one_copy_is_not_left_to_the_page_cache",
+            "tests/replication/test_cluster_state.py::test_a_topic_that_cannot_be_is_refused",
+        ),
+    ),
+    Guard(
+        name="a deletion waits for no topic to be made",
+        why="a deletion that was asked for before a topic was made anew, and decided after, takes "
+        "the new topic with all that was acknowledged in it",
+        module="raftlog/server/cluster/administration.py",
+        function="ClusterTopics.delete",
+        change=argument("call DeleteTopic", "topic_id", "None if _.test else _.orelse"),
+        tests=(
+            (
+                "tests/server/cluster/test_administration.py"
+                "::test_a_deletion_by_a_broker_that_knows_no_such_topic_deletes_none"
+            ),
+        ),
+    ),
+    Guard(
         name="an old copy of a broker does not register",
         why="a disk that was put back leads with what it forgot (S22)",
         module="raftlog/replication/cluster_state.py",
-        old="    if wanted.boot < held.boot:\n",
-        new="    if wanted.boot < 0:\n",
+        function="_check_registration",
+        change=never("if StaleBrokerError"),
         tests=(
             (
                 "tests/replication/test_cluster_state.py"
@@ -24,8 +50,8 @@ CLUSTER: Final = [
         name="a broker id has one live disk",
         why="two brokers with one id take each other's place (S22)",
         module="raftlog/replication/cluster_state.py",
-        old="        if not held.fenced:\n",
-        new="        if held.boot < 0:\n",
+        function="_check_registration",
+        change=never("if fenced directory_id"),
         tests=(
             (
                 "tests/replication/test_cluster_state.py"
@@ -37,8 +63,8 @@ CLUSTER: Final = [
         name="a copy of a live directory does not register",
         why="two processes have one directory id",
         module="raftlog/replication/cluster_state.py",
-        old="    if wanted.boot == held.boot and not held.fenced:\n",
-        new="    if wanted.boot < 0 and not held.fenced:\n",
+        function="_check_registration",
+        change=never("operand boot"),
         tests=(
             (
                 "tests/replication/test_cluster_state.py"
@@ -50,8 +76,8 @@ CLUSTER: Final = [
         name="fencing is for one registration",
         why="a broker that is back is fenced for what an older run did (KIP-903)",
         module="raftlog/replication/cluster_state.py",
-        old="        if held.broker_epoch != command.broker_epoch:\n",
-        new="        if command.broker_epoch < 0:\n",
+        function="ClusterMachine._fence",
+        change=never("if broker_epoch"),
         tests=(
             (
                 "tests/replication/test_cluster_state.py"
@@ -63,8 +89,8 @@ CLUSTER: Final = [
         name="a registration begins fenced",
         why="a broker is counted on before it serves",
         module="raftlog/replication/cluster_state.py",
-        old="            fenced=True,\n",
-        new="            fenced=False,\n",
+        function="ClusterMachine._register",
+        change=argument("call BrokerRecord", "fenced", "False"),
         tests=(
             "tests/replication/test_cluster_state.py::test_a_broker_is_fenced_until_it_is_let_in",
         ),
@@ -73,8 +99,8 @@ CLUSTER: Final = [
         name="replicas are noted by version",
         why="an older assignment takes the place of a newer one",
         module="raftlog/replication/cluster_state.py",
-        old="        if command.version <= held.version:\n",
-        new="        if command.version < 0:\n",
+        function="ClusterMachine._set_replicas",
+        change=never("if version"),
         tests=(
             (
                 "tests/replication/test_cluster_state.py"
@@ -85,17 +111,17 @@ CLUSTER: Final = [
     Guard(
         name="min.insync.replicas can be met",
         why="nothing can ever be committed",
-        module="raftlog/replication/cluster_state.py",
-        old="    if config.min_insync_replicas > replication_factor:\n",
-        new="    if config.min_insync_replicas < 0:\n",
+        module="raftlog/config/topic.py",
+        function="TopicConfig.check_replication",
+        change=never("if min_insync_replicas"),
         tests=("tests/replication/test_cluster_state.py::test_a_topic_that_cannot_be_is_refused",),
     ),
     Guard(
         name="a deletion is of one topic id",
         why="a deletion that is repeated takes the topic that was created since (S19)",
         module="raftlog/replication/cluster_state.py",
-        old="        if command.topic_id not in (None, topic.id):\n",
-        new='        if command.topic_id == "":\n',
+        function="ClusterMachine._delete",
+        change=never("if topic_id"),
         tests=(
             (
                 "tests/replication/test_cluster_state.py"
@@ -107,16 +133,16 @@ CLUSTER: Final = [
         name="producer ids cannot be guessed",
         why="a stranger's batch under the next id passes for the producer's own, which is dropped",
         module="raftlog/server/producer_ids.py",
-        old="    return int.from_bytes(entropy(8)) >> (64 - PRODUCER_ID_BITS)\n",
-        new="    return int.from_bytes(entropy(1))\n",
+        function="draw",
+        change=value("return PRODUCER_ID_BITS", "int.from_bytes(_.left.args[0].func(1))"),
         tests=("tests/server/test_producer_ids.py",),
     ),
     Guard(
         name="producer ids are not those of names",
         why="a producer gets the id of another one's name, and its records pass for duplicates",
         module="raftlog/server/producer_ids.py",
-        old="PRODUCER_ID_BITS: Final = 62\n",
-        new="PRODUCER_ID_BITS: Final = 63\n",
+        function="",
+        change=value("assign Final", "63"),
         tests=("tests/server/test_producer_ids.py",),
     ),
 ]

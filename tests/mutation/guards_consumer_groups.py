@@ -4,62 +4,67 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutation.change import drop, never, replace, value
 from tests.mutation.guard import Guard
 
 MEMBERS: Final = [
     Guard(
         name="a partition is handed on once it is free",
         why="two members read one partition",
-        module="raftlog/groups/group.py",
-        old="p for p in member.target - member.assigned if p not in self.owner]\n",
-        new="p for p in member.target - member.assigned]\n",
+        module="raftlog/consumer_groups/group.py",
+        function="Group.hand_out",
+        change=drop("compare owner"),
         tests=(
             (
-                "tests/groups/test_heartbeats.py"
+                "tests/consumer_groups/test_heartbeats.py"
                 "::test_a_newcomer_waits_for_what_another_has_to_give_up"
             ),
-            "tests/groups/test_model.py::test_seeded_runs_break_no_promise",
+            "tests/consumer_groups/test_model.py::test_seeded_runs_break_no_promise",
         ),
     ),
     Guard(
         name="a release counts at the member's current epoch",
         why="what a member has yet to hear of counts as given up",
-        module="raftlog/groups/heartbeats.py",
-        old="    else:\n        group.release(member, owned)\n",
-        new="    group.release(member, owned)\n",
-        tests=("tests/groups/test_heartbeats.py::test_at_an_older_epoch_nothing_is_released",),
+        module="raftlog/consumer_groups/heartbeats.py",
+        function="_stay",
+        change=replace(
+            "if revoking", "if _.test:\n    _.body[0]\n    _.body[1]\n    _.body[2]\n_.orelse[0]"
+        ),
+        tests=(
+            "tests/consumer_groups/test_heartbeats.py::test_at_an_older_epoch_nothing_is_released",
+        ),
     ),
     Guard(
         name="an old heartbeat counts for nothing",
         why="one from before a partition was given counts as its release",
-        module="raftlog/groups/heartbeats.py",
-        old="    if heartbeat.sequence <= member.sequence:\n",
-        new="    if heartbeat.sequence < 0:\n",
+        module="raftlog/consumer_groups/heartbeats.py",
+        function="take",
+        change=never("if sequence"),
         tests=(
             (
-                "tests/groups/test_heartbeats.py"
+                "tests/consumer_groups/test_heartbeats.py"
                 "::test_an_old_heartbeat_does_not_release_what_was_given_later"
             ),
-            "tests/groups/test_heartbeats.py::test_an_older_or_equal_sequence_changes_nothing",
+            "tests/consumer_groups/test_heartbeats.py::test_an_older_or_equal_sequence_changes_nothing",
         ),
     ),
     Guard(
         name="an old heartbeat proves no life",
         why="a dead member keeps its partitions while the network repeats what it said",
-        module="raftlog/groups/shard.py",
-        old="                and heartbeat.sequence > member.sequence\n",
-        new="",
-        tests=("tests/groups/test_heartbeats.py::test_an_old_sequence_proves_no_life",),
+        module="raftlog/consumer_groups/shard.py",
+        function="GroupShard.heartbeat",
+        change=drop("compare sequence"),
+        tests=("tests/consumer_groups/test_heartbeats.py::test_an_old_sequence_proves_no_life",),
     ),
     Guard(
         name="a heartbeat whose answer gives something is written",
         why="after a failover it may come late, and counts as the release of what it brought",
-        module="raftlog/groups/heartbeats.py",
-        old="    if not member.assigned <= owned:\n",
-        new="    if False:\n",
+        module="raftlog/consumer_groups/heartbeats.py",
+        function="_stay",
+        change=never("if write"),
         tests=(
             (
-                "tests/groups/test_heartbeats.py"
+                "tests/consumer_groups/test_heartbeats.py"
                 "::test_nor_after_a_failover_although_nothing_but_its_answer_told_of_it"
             ),
         ),
@@ -67,12 +72,12 @@ MEMBERS: Final = [
     Guard(
         name="no member claims at an old epoch what is not its",
         why="a zombie goes on as if nothing had happened",
-        module="raftlog/groups/heartbeats.py",
-        old="        if claimed:\n",
-        new="        if False:\n",
+        module="raftlog/consumer_groups/heartbeats.py",
+        function="_stay",
+        change=never("if FencedMemberError #2/2"),
         tests=(
             (
-                "tests/groups/test_heartbeats.py"
+                "tests/consumer_groups/test_heartbeats.py"
                 "::test_at_an_older_epoch_nobody_claims_what_is_not_its"
             ),
         ),
@@ -80,12 +85,12 @@ MEMBERS: Final = [
     Guard(
         name="a session ends",
         why="the partitions of a dead member are never read again",
-        module="raftlog/groups/member.py",
-        old="        self.session_ends = now + self.session_timeout_ms / 1_000\n",
-        new="        self.session_ends = math.inf\n",
+        module="raftlog/consumer_groups/member.py",
+        function="Member.renew",
+        change=value("assign session_ends", "math.inf"),
         tests=(
             (
-                "tests/groups/test_shard.py"
+                "tests/consumer_groups/test_shard.py"
                 "::test_a_member_of_which_nothing_is_heard_is_no_member_any_more"
             ),
         ),
@@ -93,12 +98,12 @@ MEMBERS: Final = [
     Guard(
         name="giving up takes so long at most",
         why="a member that hangs, and heartbeats, keeps what it was asked for",
-        module="raftlog/groups/group.py",
-        old="            until = now + member.rebalance_timeout_ms / 1_000\n",
-        new="            until = math.inf\n",
+        module="raftlog/consumer_groups/group.py",
+        function="Group._ask_back",
+        change=value("assign rebalance_timeout_ms", "math.inf"),
         tests=(
             (
-                "tests/groups/test_shard.py"
+                "tests/consumer_groups/test_shard.py"
                 "::test_one_that_does_not_give_up_in_time_is_no_member_any_more"
             ),
         ),
@@ -106,20 +111,22 @@ MEMBERS: Final = [
     Guard(
         name="who lost its instance stays fenced",
         why="a zombie takes its place back from the process that replaced it",
-        module="raftlog/groups/group.py",
-        old="        lost = None if old.is_away else old.instance_id\n",
-        new="        lost = None\n",
-        tests=("tests/groups/test_static_members.py::test_the_old_one_is_fenced_from_then_on",),
+        module="raftlog/consumer_groups/group.py",
+        function="Group.supersede",
+        change=value("assign is_away", "None"),
+        tests=(
+            "tests/consumer_groups/test_static_members.py::test_the_old_one_is_fenced_from_then_on",
+        ),
     ),
     Guard(
         name="a late join brings nobody back",
         why="partitions go to a member that left, until its session would end",
-        module="raftlog/groups/heartbeats.py",
-        old="        former.instance_id is not None or heartbeat.sequence <= former.sequence\n",
-        new="        former.instance_id is not None\n",
+        module="raftlog/consumer_groups/heartbeats.py",
+        function="_join",
+        change=drop("compare sequence"),
         tests=(
             (
-                "tests/groups/test_heartbeats.py"
+                "tests/consumer_groups/test_heartbeats.py"
                 "::test_a_join_that_comes_late_does_not_bring_a_member_back"
             ),
         ),
@@ -127,10 +134,10 @@ MEMBERS: Final = [
     Guard(
         name="an assignor gives a partition to one member",
         why="a mistake in somebody's own assignor makes two owners",
-        module="raftlog/groups/assignors.py",
-        old="            if owner.setdefault(partition, name) != name:\n",
-        new="            if False:\n",
-        tests=("tests/groups/test_assignors.py::test_nonsense_is_found_out",),
+        module="raftlog/consumer_groups/assignors.py",
+        function="checked",
+        change=never("if setdefault"),
+        tests=("tests/consumer_groups/test_assignors.py::test_nonsense_is_found_out",),
     ),
 ]
 
@@ -138,12 +145,12 @@ OFFSETS: Final = [
     Guard(
         name="an older epoch commits nothing",
         why="a commit from before a rebalance overwrites what came after",
-        module="raftlog/groups/commits.py",
-        old="    if member_epoch < member.epoch:\n",
-        new="    if member_epoch < 0:\n",
+        module="raftlog/consumer_groups/commits.py",
+        function="check_committer",
+        change=never("if StaleMemberEpochError"),
         tests=(
             (
-                "tests/groups/test_commits.py"
+                "tests/consumer_groups/test_commits.py"
                 "::test_an_epoch_that_was_is_to_be_repeated_with_the_newest"
             ),
         ),
@@ -151,55 +158,59 @@ OFFSETS: Final = [
     Guard(
         name="an epoch that never was commits nothing",
         why="who was never given a partition commits for it",
-        module="raftlog/groups/commits.py",
-        old="    if member_epoch > member.epoch:\n",
-        new="    if False:\n",
-        tests=("tests/groups/test_commits.py::test_an_epoch_that_never_was_is_fenced",),
+        module="raftlog/consumer_groups/commits.py",
+        function="check_committer",
+        change=never("if FencedMemberError"),
+        tests=("tests/consumer_groups/test_commits.py::test_an_epoch_that_never_was_is_fenced",),
     ),
     Guard(
         name="only who has a partition commits for it",
         why="a member's place is overwritten by another's",
-        module="raftlog/groups/commits.py",
-        old="    if owner is not None and owner != member_id:\n",
-        new="    if False:\n",
+        module="raftlog/consumer_groups/commits.py",
+        function="_refusal",
+        change=never("if PartitionNotOwnedError"),
         tests=(
-            "tests/groups/test_commits.py::test_nobody_commits_for_what_another_member_has",
-            "tests/groups/test_model.py::test_seeded_runs_break_no_promise",
+            "tests/consumer_groups/test_commits.py::test_nobody_commits_for_what_another_member_has",
+            "tests/consumer_groups/test_model.py::test_seeded_runs_break_no_promise",
         ),
     ),
     Guard(
         name="nobody commits where there are members",
         why="an offset that is reset is committed over by those who read on",
-        module="raftlog/groups/commits.py",
-        old="        if group is not None and group.members:\n",
-        new="        if False:\n",
-        tests=("tests/groups/test_commits.py::test_nobody_commits_where_there_are_members",),
+        module="raftlog/consumer_groups/commits.py",
+        function="check_committer",
+        change=never("if members"),
+        tests=(
+            "tests/consumer_groups/test_commits.py::test_nobody_commits_where_there_are_members",
+        ),
     ),
     Guard(
         name="a commit is for one topic id",
         why="an offset of a topic that was deleted counts in the one of its name",
-        module="raftlog/groups/commits.py",
-        old="    if meant != info.id:\n",
-        new="    if False:\n",
-        tests=("tests/groups/test_commits.py::test_a_topic_that_was_made_anew_is_another_one",),
+        module="raftlog/consumer_groups/commits.py",
+        function="_refusal",
+        change=never("if UnknownTopicError #2/2"),
+        tests=(
+            "tests/consumer_groups/test_commits.py::test_a_topic_that_was_made_anew_is_another_one",
+        ),
     ),
     Guard(
         name="an offset is found for its topic id only",
         why="a consumer of a topic made anew begins in its middle, or beyond its end",
-        module="raftlog/groups/offsets.py",
-        old="        if value is None or info is None or value.topic_id != info.id:\n",
-        new="        if value is None or info is None:\n",
-        tests=("tests/groups/test_offsets.py::test_none_is_none_and_never_0",),
+        module="raftlog/consumer_groups/offsets.py",
+        function="OffsetTable.committed",
+        change=drop("compare topic_id"),
+        tests=("tests/consumer_groups/test_offsets.py::test_none_is_none_and_never_0",),
     ),
     Guard(
         name="who knows less of topics than the log does not judge",
         why="a new coordinator takes a topic for deleted of which it has yet to hear",
-        module="raftlog/groups/shard.py",
-        old="        if version < self._topics_version_min:\n",
-        new="        if version < 0:\n",
+        module="raftlog/consumer_groups/shard.py",
+        function="GroupShard.start",
+        change=never("if _topics_version_min"),
         tests=(
             (
-                "tests/groups/test_shard.py"
+                "tests/consumer_groups/test_shard.py"
                 "::test_no_offset_is_lost_by_a_coordinator_that_has_yet_to_hear_of_the_topic"
             ),
         ),
@@ -207,11 +218,12 @@ OFFSETS: Final = [
     Guard(
         name="each key of a deleted group has its tombstone",
         why="offsets rise again when compaction drops the tombstone of the group",
-        module="raftlog/groups/group.py",
-        old="            *(OffsetKey(self.id, where.topic, where.partition) for where, _ in "
-        "self.offsets),\n",
-        new="",
-        tests=("tests/groups/test_shard.py::test_every_key_of_a_deleted_group_has_its_tombstone",),
+        module="raftlog/consumer_groups/group.py",
+        function="Group.tombstones",
+        change=drop("starred OffsetKey"),
+        tests=(
+            "tests/consumer_groups/test_shard.py::test_every_key_of_a_deleted_group_has_its_tombstone",
+        ),
     ),
 ]
 

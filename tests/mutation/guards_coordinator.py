@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutation.change import always, argument, both, drop, replace, value
 from tests.mutation.guard import Guard
 
-SHARDS: Final = "tests/server/groups/test_shards.py"
-BEATS: Final = "tests/server/groups/test_shard_heartbeats.py"
-READING: Final = "tests/server/groups/test_shard_reading.py"
+SHARDS: Final = "tests/server/consumer_groups/test_active_shard.py"
+BEATS: Final = "tests/server/consumer_groups/test_shard_heartbeats.py"
+READING: Final = "tests/server/consumer_groups/test_shard_reading.py"
 WIRE_STATE: Final = "tests/server/handlers/test_group_state.py"
 INTERNAL_WIRE: Final = "tests/server/handlers/test_internal_topics.py"
-CLUSTERS: Final = "tests/server/groups/test_clusters.py"
+CLUSTERS: Final = "tests/server/consumer_groups/test_clusters.py"
 
 TELLING: Final = [
     Guard(
         name="an answer waits for its commit",
         why="a commit of offsets is told ok, and is gone after a failover (S39)",
-        module="raftlog/server/groups/answering.py",
-        old="        self._host.when_committed(end, told)\n",
-        new="        told(None)\n",
+        module="raftlog/server/consumer_groups/pending_responses.py",
+        function="PendingResponses.settle",
+        change=replace("call when_committed", "_.args[1](None)"),
         tests=(
             f"{SHARDS}::test_a_change_is_told_when_all_in_sync_have_it",
             f"{WIRE_STATE}::test_a_commit_is_told_when_it_is_on_the_disk",
@@ -28,9 +29,9 @@ TELLING: Final = [
     Guard(
         name="an answer waits for all that was decided before it",
         why="a read tells an offset that is not committed, and that goes back",
-        module="raftlog/server/groups/shards.py",
-        old="            go, failed, end=self._end, confirmed_since=",
-        new="            go, failed, end=self._end if is_appended else 0, confirmed_since=",
+        module="raftlog/server/consumer_groups/active_shard.py",
+        function="ActiveShard._settle",
+        change=argument("call settle", "end", "self._end if _.keywords[2].value else 0"),
         tests=(
             f"{SHARDS}::test_a_read_waits_for_what_was_decided_before_it",
             f"{SHARDS}::test_a_refusal_waits_too",
@@ -39,9 +40,9 @@ TELLING: Final = [
     Guard(
         name="offsets are read from who certainly leads",
         why="a coordinator that was cut off tells an old offset, and records are read again",
-        module="raftlog/server/groups/shards.py",
-        old="        self._settle(go, failed, confirmed_since=self._confirmations.mark)\n",
-        new="        self._settle(go, failed)\n",
+        module="raftlog/server/consumer_groups/active_shard.py",
+        function="ActiveShard.ask",
+        change=drop("keyword _confirmations"),
         tests=(
             f"{SHARDS}::test_a_read_is_told_when_it_is_certain_who_leads",
             f"{CLUSTERS}::test_who_was_cut_off_tells_no_old_offset",
@@ -51,8 +52,8 @@ TELLING: Final = [
         name="a question about leadership answers for nobody who came after it",
         why="another leader may have begun in between, and have committed more",
         module="raftlog/server/rounds.py",
-        old="        self._under_way, self._waiting = self._waiting, []\n",
-        new="        self._under_way = self._waiting\n",
+        function="Rounds._begin",
+        change=replace("assign _under_way", "self._under_way = self._waiting"),
         tests=(
             (
                 "tests/server/test_rounds.py"
@@ -63,9 +64,9 @@ TELLING: Final = [
     Guard(
         name="a heartbeat is answered by a broker that led after it came",
         why="members stay with one that was cut off, while another one ends their sessions",
-        module="raftlog/server/groups/shards.py",
-        old="answer.fail, confirmed_since=answer.mark)\n",
-        new="answer.fail)\n",
+        module="raftlog/server/consumer_groups/active_shard.py",
+        function="ActiveShard._settle_beat",
+        change=drop("keyword mark"),
         tests=(
             f"{BEATS}::test_no_heartbeat_is_answered_by_who_led_before_it_came",
             f"{CLUSTERS}::test_members_of_who_was_cut_off_are_sent_away",
@@ -75,8 +76,8 @@ TELLING: Final = [
         name="an old confirmation renews no lease",
         why="a coordinator that was cut off keeps its members past the sessions of its successor",
         module="raftlog/server/rounds.py",
-        old="        if since is not None and since < self._answered:\n",
-        new="        if since is not None and self._answered:\n",
+        function="Rounds.ask",
+        change=replace("compare _answered", "self._answered"),
         tests=(
             "tests/server/test_rounds.py::test_an_answer_counts_for_all_that_came_before_its_question",
             f"{BEATS}::test_no_heartbeat_is_answered_by_who_led_before_it_came",
@@ -85,20 +86,19 @@ TELLING: Final = [
     Guard(
         name="a member is reassured by a broker that led after its heartbeat came",
         why="a member that only hears a deposed coordinator goes on while another has its share",
-        module="raftlog/server/groups/reassuring.py",
-        old="        self._all.confirmations.ask(self._reassure, since=self.mark)\n",
-        new="        self._reassure(None)\n",
-        tests=("tests/server/groups/test_reassuring.py::test_who_leads_no_more_reassures_nobody",),
+        module="raftlog/server/consumer_groups/heartbeat_keepalive.py",
+        function="HeartbeatAnswer._confirm",
+        change=replace("call ask", "self._reassure(None)"),
+        tests=(
+            "tests/server/consumer_groups/test_heartbeat_keepalive.py::test_who_leads_no_more_reassures_nobody",
+        ),
     ),
     Guard(
         name="only members are told that all is as it was",
         why="one that was thrown out goes on, or one joins in what is never committed",
-        module="raftlog/server/groups/reassuring.py",
-        old=(
-            "        if found is None or not 0 < epoch <= found.member_epoch "
-            "or not self._may_tell(member):\n"
-        ),
-        new="        if found is None:\n",
+        module="raftlog/server/consumer_groups/heartbeat_keepalive.py",
+        function="HeartbeatKeepalive.last",
+        change=drop("not member_epoch", "not _may_tell"),
         tests=(
             f"{BEATS}::test_whoever_is_thrown_out_hears_nothing_before_that_is_committed",
             f"{BEATS}::test_who_joins_hears_nothing_before_that_is_committed",
@@ -107,17 +107,17 @@ TELLING: Final = [
     Guard(
         name="who leads no more tells nothing",
         why="what is committed at an offset from then on is another leader's decision",
-        module="raftlog/server/groups/shards.py",
-        old="        if self.is_over:  # what is committed here from now on is another leader's\n",
-        new="        if self._closed:\n",
+        module="raftlog/server/consumer_groups/active_shard.py",
+        function="ActiveShard._settle",
+        change=value("if is_over", "self._closed"),
         tests=(f"{BEATS}::test_who_leads_no_more_tells_nothing_even_if_nobody_has_noticed",),
     ),
     Guard(
         name="what was written and is not committed is unknown",
         why="a commit that came to be is told as not done, and sent again over a newer one",
-        module="raftlog/server/groups/answering.py",
-        old="        if answer.is_appended:\n            return CommitUnknownError(str(error))\n",
-        new="",
+        module="raftlog/server/consumer_groups/pending_responses.py",
+        function="PendingResponses._failure",
+        change=drop("if is_appended"),
         tests=(
             (
                 f"{SHARDS}"
@@ -128,12 +128,12 @@ TELLING: Final = [
     Guard(
         name="answers of a leader that was cut off come to an end",
         why="whoever asks it waits until the network is whole again",
-        module="raftlog/server/groups/answering.py",
-        old="            self._confirmations.ask(self._patience_lost)\n",
-        new="            pass\n",
+        module="raftlog/server/consumer_groups/pending_responses.py",
+        function="PendingResponses._lose_patience",
+        change=replace("call ask", "pass"),
         tests=(
             (
-                "tests/server/groups/test_answering.py"
+                "tests/server/consumer_groups/test_pending_responses.py"
                 "::test_nobody_waits_for_a_commit_that_a_leader_cut_off_will_not_make"
             ),
         ),
@@ -144,9 +144,9 @@ STATE: Final = [
     Guard(
         name="what the log does not take is forgotten",
         why="the state has what no log has: it is told to members, and gone after a failover",
-        module="raftlog/server/groups/shards.py",
-        old="            self._begin_anew(error)\n            if is_begun:\n",
-        new="            if is_begun:\n",
+        module="raftlog/server/consumer_groups/active_shard.py",
+        function="ActiveShard._carry_out",
+        change=drop("call _begin_anew"),
         tests=(
             f"{SHARDS}::test_what_the_log_does_not_take_is_forgotten",
             f"{WIRE_STATE}::test_a_full_disk_refuses_commits_and_forgets_nothing",
@@ -155,60 +155,67 @@ STATE: Final = [
     Guard(
         name="a state that a mistake left half done is forgotten",
         why="the coordinator goes on with a state that is not in the log",
-        module="raftlog/server/groups/shards.py",
-        old="            self._begin_anew(error)  # nobody knows what it has changed\n",
-        new="",
+        module="raftlog/server/consumer_groups/active_shard.py",
+        function="ActiveShard._operate",
+        change=drop("call _begin_anew"),
         tests=(f"{SHARDS}::test_a_mistake_of_ours_is_forgotten_too",),
     ),
     Guard(
         name="a new coordinator reads up to the end of its log",
         why="what an earlier leader has told ok is missing: offsets go back",
-        module="raftlog/server/groups/loading.py",
-        old="    await committed(host, end)\n    assert host.is_ready",
-        new="    end = host.high_watermark\n    assert True",
+        module="raftlog/server/consumer_groups/loading.py",
+        function="load",
+        change=both(
+            replace("await committed", "_.value.args[1] = _.value.args[0].high_watermark"),
+            always("assert is_ready"),
+        ),
         tests=(
             f"{READING}::test_a_new_leader_reads_all_once_that_is_committed",
-            "tests/server/groups/test_loading.py::test_it_waits_for_what_is_not_committed_yet",
+            "tests/server/consumer_groups/test_loading.py::test_it_waits_for_what_is_not_committed_yet",
         ),
     ),
     Guard(
         name="a state is of one leader epoch",
         why="somebody else has led in between, and has decided what this state does not have",
-        module="raftlog/server/groups/shards.py",
-        old="            or host.leader_epoch != self.epoch\n",
-        new="",
+        module="raftlog/server/consumer_groups/active_shard.py",
+        function="ActiveShard.is_over",
+        change=drop("compare epoch"),
         tests=(
             f"{SHARDS}::test_a_new_epoch_is_another_shards",
-            "tests/server/groups/test_coordinator.py::test_a_new_epoch_is_read_anew",
+            "tests/server/consumer_groups/test_coordinator.py::test_a_new_epoch_is_read_anew",
         ),
     ),
     Guard(
         name="a coordinator begins with the topics of now",
         why="it knows an older version of the cluster's state than its log, and waits for ever",
-        module="raftlog/server/groups/coordinator.py",
-        old="        self._known = None\n        return self._known_topics()\n",
-        new="        return self._known_topics()\n",
+        module="raftlog/server/consumer_groups/coordinator.py",
+        function="Coordinator._topics_now",
+        change=drop("assign _known"),
         tests=(
-            ("tests/server/groups/test_coordinator.py::test_a_shard_begins_with_the_topics_of_now"),
+            (
+                "tests/server/consumer_groups/test_coordinator.py::test_a_shard_begins_with_the_topics_of_now"
+            ),
         ),
     ),
     Guard(
         name="loading lets others have their turn",
         why="a broker that becomes a coordinator answers nobody for seconds",
-        module="raftlog/server/groups/loading.py",
-        old="        if number % RECORDS_PER_TURN == 0:\n            await asyncio.sleep(0)\n",
-        new="",
-        tests=("tests/server/groups/test_loading.py::test_others_have_their_turn_in_between",),
+        module="raftlog/server/consumer_groups/loading.py",
+        function="_replay",
+        change=drop("if RECORDS_PER_TURN"),
+        tests=(
+            "tests/server/consumer_groups/test_loading.py::test_others_have_their_turn_in_between",
+        ),
     ),
     Guard(
         name="the topic of groups waits for all brokers",
         why="it is made with fewer copies than the cluster could have, and keeps so many",
-        module="raftlog/server/groups/lookup.py",
-        old="        self._wait_for_brokers()\n",
-        new="",
+        module="raftlog/server/consumer_groups/lookup.py",
+        function="Lookup._make",
+        change=drop("call _wait_for_brokers"),
         tests=(
             (
-                "tests/server/groups/test_lookup.py"
+                "tests/server/consumer_groups/test_lookup.py"
                 "::test_brokers_that_have_yet_to_come_are_waited_for_and_not_for_ever"
             ),
         ),
@@ -220,25 +227,24 @@ INTERNAL: Final = [
         name="clients do not write to internal topics",
         why="a record of a client's is read as the state of a consumer group",
         module="raftlog/server/handlers/produce.py",
-        old="            check_not_internal(part.topic)\n",
-        new="",
+        function="_Produce.append",
+        change=drop("call check_not_internal"),
         tests=(f"{INTERNAL_WIRE}::test_clients_do_not_write_it",),
     ),
     Guard(
         name="clients do not delete internal topics",
         why="all groups and all that they have committed are gone by one command",
         module="raftlog/server/handlers/topics.py",
-        old="        check_not_internal(name)\n        return",
-        new="        return",
+        function="handle_delete.delete",
+        change=drop("call check_not_internal"),
         tests=(f"{INTERNAL_WIRE}::test_clients_do_not_change_it[delete]",),
     ),
     Guard(
         name="clients do not extend internal topics",
         why="groups are looked for in other partitions than those that have them",
         module="raftlog/server/handlers/topics.py",
-        old="        check_not_internal(topic.name)\n"
-        "        return await context.authority.add_partitions",
-        new="        return await context.authority.add_partitions",
+        function="handle_add_partitions.extend",
+        change=drop("call check_not_internal"),
         tests=(f"{INTERNAL_WIRE}::test_clients_do_not_change_it[extend]",),
     ),
 ]

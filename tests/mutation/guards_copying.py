@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutation.change import always, argument, drop, never, replace, swap, value
 from tests.mutation.guard import Guard
 
 COPYING: Final = [
     Guard(
         name="a fetch of another epoch is not counted",
         why="an old leader's followers commit for it, or the new one counts what is cut (S04)",
-        module="raftlog/server/cluster/replica_session.py",
-        old="        if leadership is None or at.leader_epoch != host.leader_epoch:\n"
-        "            return\n",
-        new="        if leadership is None:\n            return\n",
+        module="raftlog/server/cluster/fetch_session.py",
+        function="FetchSession._count",
+        change=drop("compare leader_epoch"),
         tests=(
             (
-                "tests/server/cluster/test_replica_session.py"
+                "tests/server/cluster/test_fetch_session.py"
                 "::test_progress_of_another_epoch_counts_for_nothing"
             ),
         ),
@@ -24,12 +24,12 @@ COPYING: Final = [
     Guard(
         name="a log that differs is not counted",
         why="other records of the same offsets are counted as copies (S02)",
-        module="raftlog/server/cluster/replica_session.py",
-        old="        if self._differs(host, at) is not None:\n            return\n",
-        new="",
+        module="raftlog/server/cluster/fetch_session.py",
+        function="FetchSession._count",
+        change=drop("if _differs"),
         tests=(
             (
-                "tests/server/cluster/test_replica_session.py"
+                "tests/server/cluster/test_fetch_session.py"
                 "::test_a_log_that_is_no_prefix_counts_for_nothing_until_it_is_cut"
             ),
         ),
@@ -37,12 +37,12 @@ COPYING: Final = [
     Guard(
         name="progress of another epoch is not counted",
         why="what a follower had on its disk under an old leader is counted",
-        module="raftlog/server/cluster/replica_session.py",
-        old="            if position.leader_epoch == copied.at.leader_epoch:\n",
-        new="            if position.leader_epoch >= 0:\n",
+        module="raftlog/server/cluster/fetch_session.py",
+        function="FetchSession.progress",
+        change=always("if leader_epoch"),
         tests=(
             (
-                "tests/server/cluster/test_replica_session.py"
+                "tests/server/cluster/test_fetch_session.py"
                 "::test_progress_of_another_epoch_counts_for_nothing"
             ),
         ),
@@ -50,28 +50,28 @@ COPYING: Final = [
     Guard(
         name="a follower of an older epoch is fenced",
         why="it takes records of this epoch for those of its own (S04)",
-        module="raftlog/server/cluster/replica_session.py",
-        old="    if at.leader_epoch < host.leader_epoch:\n",
-        new="    if at.leader_epoch < 0:\n",
-        tests=("tests/server/cluster/test_replica_session.py::test_other_epochs_are_refused",),
+        module="raftlog/server/cluster/fetch_session.py",
+        function="_check_epoch",
+        change=never("if FencedLeaderEpochError"),
+        tests=("tests/server/cluster/test_fetch_session.py::test_other_epochs_are_refused",),
     ),
     Guard(
         name="a follower of a newer epoch is refused",
         why="a leader that was deposed answers its successor's followers (S04)",
-        module="raftlog/server/cluster/replica_session.py",
-        old="    if at.leader_epoch > host.leader_epoch:\n",
-        new="    if at.leader_epoch < 0:\n",
-        tests=("tests/server/cluster/test_replica_session.py::test_other_epochs_are_refused",),
+        module="raftlog/server/cluster/fetch_session.py",
+        function="_check_epoch",
+        change=never("if UnknownLeaderEpochError"),
+        tests=("tests/server/cluster/test_fetch_session.py::test_other_epochs_are_refused",),
     ),
     Guard(
         name="only the leader is copied",
         why="followers copy each other",
-        module="raftlog/server/cluster/replica_session.py",
-        old="    if host.leadership is None:\n        raise NotLeaderError(",
-        new="    if host.closed is not None:\n        raise NotLeaderError(",
+        module="raftlog/server/cluster/fetch_session.py",
+        function="_check_epoch",
+        change=never("if leadership"),
         tests=(
             (
-                "tests/server/cluster/test_replica_session.py"
+                "tests/server/cluster/test_fetch_session.py"
                 "::test_who_does_not_lead_says_so_and_so_does_who_has_nothing"
             ),
         ),
@@ -79,12 +79,12 @@ COPYING: Final = [
     Guard(
         name="a watermark is for logs that are a prefix",
         why="records that are still to be cut are handed out as committed",
-        module="raftlog/server/cluster/replica_session.py",
-        old="            and copied.is_prefix\n",
-        new="",
+        module="raftlog/server/cluster/fetch_session.py",
+        function="FetchSession._watermarks",
+        change=drop("attribute is_prefix"),
         tests=(
             (
-                "tests/server/cluster/test_replica_session.py"
+                "tests/server/cluster/test_fetch_session.py"
                 "::test_no_watermark_is_told_to_who_has_to_cut_first"
             ),
         ),
@@ -92,9 +92,9 @@ COPYING: Final = [
     Guard(
         name="a watermark is of the follower's epoch",
         why="the same, in the moment after an election",
-        module="raftlog/server/cluster/replica_session.py",
-        old="            and copied.host.leader_epoch == copied.at.leader_epoch\n",
-        new="",
+        module="raftlog/server/cluster/fetch_session.py",
+        function="FetchSession._watermarks",
+        change=drop("compare leader_epoch"),
         tests=(
             (
                 "tests/server/test_guards_copying.py"
@@ -105,9 +105,9 @@ COPYING: Final = [
     Guard(
         name="a leader in doubt looks at its disk",
         why="bytes that rotted are sent for ever",
-        module="raftlog/server/cluster/replica_session.py",
-        old="            host.log.verify(at.fetch_offset, bytes_max=at.bytes_max)\n",
-        new="            host.log.check_range(at.fetch_offset)\n",
+        module="raftlog/server/cluster/fetch_session.py",
+        function="FetchSession._doubt",
+        change=replace("call verify", "_.func.value.check_range(_.args[0])"),
         tests=(
             (
                 "tests/server/cluster/test_replica_session_limits.py"
@@ -119,8 +119,8 @@ COPYING: Final = [
         name="an answer is of the epoch that is followed",
         why="an old leader's answer is taken for the new one's (S05)",
         module="raftlog/server/cluster/fetcher.py",
-        old=" or part.leader_epoch != copy.epoch:\n",
-        new=":\n",
+        function="ReplicaFetcher._take",
+        change=drop("compare epoch"),
         tests=(
             (
                 "tests/server/cluster/test_fetcher.py"
@@ -132,8 +132,8 @@ COPYING: Final = [
         name="a follower obeys its leader only",
         why="an answer that comes after an election cuts what the new leader committed (S05)",
         module="raftlog/server/cluster/fetcher.py",
-        old="        if not host.follows(self._leader, copy.epoch):\n",
-        new="        if host.closed is not None:\n",
+        function="ReplicaFetcher._take",
+        change=never("if follows"),
         tests=(
             (
                 "tests/server/cluster/test_fetcher.py"
@@ -144,10 +144,9 @@ COPYING: Final = [
     Guard(
         name="following is of one epoch",
         why="a follower obeys the leader of an epoch that is over",
-        module="raftlog/server/replica_host.py",
-        old="        return self._following == leader_epoch and self.leader == leader and "
-        "self.closed is None\n",
-        new="        return self.leader == leader and self.closed is None\n",
+        module="raftlog/server/partition.py",
+        function="Partition.follows",
+        change=drop("compare _following"),
         tests=(
             "tests/server/test_guards_hosts.py::test_a_replica_follows_one_leader_in_one_epoch",
         ),
@@ -155,10 +154,9 @@ COPYING: Final = [
     Guard(
         name="a cut of an epoch that is over",
         why="a cut that waited for the disk takes what the new leader committed (S05)",
-        module="raftlog/server/replica_host.py",
-        old="            if self.closed is None and epoch is not None and self._following == "
-        "epoch:\n",
-        new="            if self.closed is None and epoch is not None:\n",
+        module="raftlog/server/partition.py",
+        function="Partition.cut.work",
+        change=drop("compare _following"),
         tests=(
             (
                 "tests/server/cluster/test_fetcher.py"
@@ -170,10 +168,8 @@ COPYING: Final = [
         name="answers of another connection are nobody's",
         why="an answer is taken for one to a question that was not asked",
         module="raftlog/server/cluster/fetcher.py",
-        old="        if session is not self._session or self._closed:\n"
-        "            return\n"
-        "        self._out",
-        new="        if self._closed:\n            return\n        self._out",
+        function="ReplicaFetcher._answered",
+        change=drop("compare _session"),
         tests=(
             (
                 "tests/server/cluster/test_fetcher_failures.py"
@@ -185,8 +181,8 @@ COPYING: Final = [
         name="a partition that is being cut takes nothing",
         why="records are appended behind those that are to be cut",
         module="raftlog/server/cluster/fetcher.py",
-        old="        if copy is None or copy.is_resting or part",
-        new="        if copy is None or part",
+        function="ReplicaFetcher._take",
+        change=drop("attribute is_resting"),
         tests=(
             (
                 "tests/server/test_guards_copying.py"
@@ -198,8 +194,8 @@ COPYING: Final = [
         name="a chain that does not fit is this broker's damage",
         why="a replica that differs asks the same for ever, and stays in sync (S28)",
         module="raftlog/server/cluster/fetcher.py",
-        old="                self._rest(key, copy)\n                self._on_damage(host, error)\n",
-        new="                self._rest(key, copy)\n",
+        function="ReplicaFetcher._append",
+        change=drop("call _on_damage"),
         tests=(
             (
                 "tests/server/cluster/test_fetcher_failures.py"
@@ -211,9 +207,8 @@ COPYING: Final = [
         name="a log starts at most where it is committed",
         why="a follower drops what it needs for an election",
         module="raftlog/server/cluster/fetcher.py",
-        old="                min(part.log_start_offset, host.high_watermark), lambda _error: "
-        "None\n",
-        new="                part.log_start_offset, lambda _error: None\n",
+        function="ReplicaFetcher._append",
+        change=argument("call advance_log_start", 0, "_.args[0].args[0]"),
         tests=(
             (
                 "tests/server/cluster/test_fetcher_failures.py"
@@ -225,10 +220,10 @@ COPYING: Final = [
         name="progress is told by what is durable",
         why="a leader commits what its followers have in memory only",
         module="raftlog/server/cluster/fetcher.py",
-        old="            durable_offset=log.acknowledged_end_offset,\n"
-        "            log_start=log.durable_start_offset,\n        )\n\n    def _ask",
-        new="            durable_offset=log.log_end_offset,\n"
-        "            log_start=log.durable_start_offset,\n        )\n\n    def _ask",
+        function="ReplicaFetcher._durable_position",
+        change=argument(
+            "call DurablePosition", "durable_offset", "_.keywords[3].value.value.log_end_offset"
+        ),
         tests=(
             (
                 "tests/server/test_guards_copying.py"
@@ -240,8 +235,8 @@ COPYING: Final = [
         name="positions are told by what is durable",
         why="a leader commits what its followers have in memory only",
         module="raftlog/server/cluster/fetcher.py",
-        old="                durable_offset=log.acknowledged_end_offset,\n",
-        new="                durable_offset=log.log_end_offset,\n",
+        function="ReplicaFetcher._tell_position",
+        change=argument("call ReplicaPosition", "durable_offset", "_.keywords[3].value"),
         tests=(
             "tests/server/cluster/test_fetcher.py::test_it_says_where_it_is_and_takes_what_comes",
         ),
@@ -253,8 +248,8 @@ COMMITTED: Final = [
         name="a follower keeps what is committed",
         why="an empty or old replica that is elected makes intact ones truncate",
         module="raftlog/server/cluster/fetcher.py",
-        old="        if offset >= host.high_watermark or may_lose_committed(\n",
-        new="        if offset >= 0 or may_lose_committed(\n",
+        function="ReplicaFetcher._may_cut",
+        change=always("compare high_watermark"),
         tests=(
             (
                 "tests/server/cluster/test_fetcher.py"
@@ -265,12 +260,12 @@ COMMITTED: Final = [
     Guard(
         name="a leader that lacks committed records gives its copy up",
         why="a leader whose files vanished unnoticed commits over what its followers hold",
-        module="raftlog/server/cluster/replica_session.py",
-        old="        if lacks_committed(self._differs(host, at), high_watermark=high_watermark):\n",
-        new="        if high_watermark < 0:\n",
+        module="raftlog/server/cluster/fetch_session.py",
+        function="FetchSession._check_complete",
+        change=never("if _differs"),
         tests=(
             (
-                "tests/server/cluster/test_replica_session.py"
+                "tests/server/cluster/test_fetch_session.py"
                 "::test_a_leader_that_lacks_committed_records_gives_its_copy_up"
             ),
         ),
@@ -279,8 +274,8 @@ COMMITTED: Final = [
         name="a member of the ISR that lacks committed records leaves",
         why="a follower whose files vanished unnoticed may be elected before it has caught up",
         module="raftlog/replication/leadership.py",
-        old="        return UNKNOWN < durable_end < self.high_watermark\n",
-        new="        return UNKNOWN < durable_end < 0\n",
+        function="Leadership._is_incomplete",
+        change=value("return UNKNOWN", "UNKNOWN < _.comparators[0] < 0"),
         tests=(
             (
                 "tests/replication/test_leadership.py"
@@ -292,8 +287,8 @@ COMMITTED: Final = [
         name="the loss that an operator accepts is of older epochs",
         why="records that were committed after an unclean election are given up",
         module="raftlog/replication/following.py",
-        old="    return last_epoch < unclean_epoch\n",
-        new="    return last_epoch <= unclean_epoch\n",
+        function="may_lose_committed",
+        change=swap("compare", "<="),
         tests=(
             (
                 "tests/replication/test_following.py"

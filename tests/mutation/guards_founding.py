@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutation.change import always, argument, calls, never, replace, swap, value
 from tests.mutation.guard import Guard
 
 _FOUNDING: Final = "raftlog/server/cluster/founding.py"
@@ -17,24 +18,24 @@ GUARDS: Final = [
         name="a cluster is founded once every voter was seen",
         why="two empty disks are a majority of three: a second cluster without topics",
         module=_FOUNDING,
-        old="    if missing:\n",
-        new="    if len(missing) > len(founders) // 2:\n",
+        function="next_step",
+        change=value("if Await", "len(_) > 1"),
         tests=(f"{_TESTS}::test_two_lost_disks_join_the_third_and_found_nothing",),
     ),
     Guard(
         name="who sees a cluster founds none",
         why="an empty disk and the operator's word make a second cluster beside one that lives",
         module=_FOUNDING,
-        old="        if voter in seen and seen[voter].cluster_id:\n",
-        new="        if voter in seen and seen[voter].cluster_id and not without:\n",
+        function="next_step",
+        change=never("if cluster_id"),
         tests=(f"{_TESTS}::test_who_sees_a_cluster_joins_it",),
     ),
     Guard(
         name="one broker founds the cluster",
         why="two brokers found one each at the same moment",
         module=_FOUNDING,
-        old="    if founders[0] != broker_id:\n",
-        new="    if founders[-1] < broker_id:\n",
+        function="next_step",
+        change=value("if AwaitFounder", "_.left.value[-1] < _.comparators[0]"),
         tests=(
             (f"{_TESTS}::test_the_first_voter_founds_once_all_are_seen_and_none_was_in_a_cluster"),
         ),
@@ -43,16 +44,16 @@ GUARDS: Final = [
         name="a state of another cluster is not taken over",
         why="a broker that met two clusters forgets the one it belongs to",
         module="raftlog/replication/cluster_state.py",
-        old='        if before.cluster_id not in {"", after.cluster_id}:\n',
-        new='        if before.cluster_id == "x":\n',
+        function="ClusterMachine.restore",
+        change=never("if cluster_id"),
         tests=("tests/replication/test_cluster_state.py::test_a_cluster_is_named_once",),
     ),
     Guard(
         name="what a broker said of itself holds when the link comes about",
         why="a broker counts as one without a cluster that has joined one in between",
         module="raftlog/server/peers/peering.py",
-        old="        if me != answering.me:\n",
-        new="        if me.broker_id != answering.me.broker_id:\n",
+        function="Peering.admit",
+        change=value("if BrokerUnavailableError", "_.left.broker_id != _.comparators[0].broker_id"),
         tests=(
             (
                 "tests/server/peers/test_peering.py"
@@ -64,59 +65,67 @@ GUARDS: Final = [
         name="brokers with other voters do not work together",
         why="a broker with a wrong list becomes a cluster of its own",
         module="raftlog/protocol/peer_auth.py",
-        old="    if me.voters != peer.voters:\n",
-        new="    if me.voters > peer.voters:\n",
+        function="check_cluster",
+        change=swap("compare voters", ">"),
         tests=("tests/protocol/test_peer_auth.py::test_another_list_of_voters_is_another_cluster",),
     ),
     Guard(
         name="a survivor is a directory",
         why="two empty disks with links pass for a majority: recovering does nothing",
         module=_RECOVERY,
-        old="sorted(newest.voters.items()) if there.get(v) != disk)\n",
-        new="sorted(newest.voters.items()) if v not in there)\n",
+        function="group_loss",
+        change=replace("compare get", "_.left.args[0] not in _.left.func.value"),
         tests=(f"{_PLANS}::test_directories_count_and_not_links",),
     ),
     Guard(
         name="who may have left the ISR does not lead by itself",
         why="acknowledged records that it lacks are lost without a word",
         module=_RECOVERY,
-        old="    if members and loss.is_certain:\n",
-        new="    if members:\n",
+        function="plan",
+        change=always("or broker"),
         tests=(
             f"{_PLANS}::test_a_survivor_that_may_have_left_the_isr_needs_the_operators_word",
             (f"{_CLUSTER}::test_who_was_down_meanwhile_does_not_lead_without_the_operators_word"),
         ),
     ),
     Guard(
+        name="a restarted survivor is certain of what it alone stores",
+        why="it goes on although the others had another ISR, and acknowledged records are lost",
+        module=_RECOVERY,
+        function="plan",
+        change=replace("compare broker", "loss.newest.broker in state.replicas"),
+        tests=(f"{_PLANS}::test_a_restarted_broker_with_the_only_replica_has_missed_nothing",),
+    ),
+    Guard(
         name="voters that fell silent may be at work",
         why="a broker that was cut off takes what it knew then for the last word",
         module=_RECOVERY,
-        old="            2 * len(set(lost) - standing.saw_end) <= total\n",
-        new="            2 * len(set(lost) - standing.saw_end) <= 2 * total\n",
+        function="group_loss",
+        change=replace("compare saw_end", "_.left <= 2 * _.comparators[0]"),
         tests=(f"{_CLUSTER}::test_who_was_cut_off_does_not_lead_without_the_operators_word",),
     ),
     Guard(
         name="the newest journal of the voters counts",
         why="a replica leads that had left the ISR, beside one that has everything",
         module=_RECOVERY,
-        old="    newest = max(voting or standings, key=lambda standing: standing.rank)\n",
-        new="    newest = min(voting or standings, key=lambda standing: standing.rank)\n",
+        function="group_loss",
+        change=calls("call max", "min"),
         tests=(f"{_PLANS}::test_the_newest_journal_says_who_is_in_sync",),
     ),
     Guard(
         name="the cluster's own state needs the operator's word",
         why="topics that were made while the survivor was down are lost, and their records removed",
         module="raftlog/server/cluster/recovery.py",
-        old="            may_go_on = loss.is_certain or request.accept_loss\n",
-        new="            may_go_on = loss.is_certain or bool(loss.lost)\n",
+        function="Recovery.recover",
+        change=replace("attribute accept_loss", "True"),
         tests=(f"{_CLUSTER}::test_the_last_one_may_have_been_started_again",),
     ),
     Guard(
         name="who stood still has not seen how links ended",
         why="a paused broker takes all that happened meanwhile for the others' end",
         module="raftlog/server/cluster/liveness.py",
-        old="        if now - self._ran_at >= STANDSTILL_SECONDS:\n",
-        new="        if now < self._ran_at:\n",
+        function="Liveness.note_running",
+        change=value("if STANDSTILL_SECONDS", "_.left.left < self._ran_at"),
         tests=(
             (
                 f"{_CLUSTER}"
@@ -128,8 +137,8 @@ GUARDS: Final = [
         name="an unclean leader's epoch is above any that was not seen",
         why="clients that know a newer epoch never follow",
         module=_RECOVERY,
-        old="            leader_epoch=state.leader_epoch + UNSEEN_ELECTIONS,\n",
-        new="            leader_epoch=state.leader_epoch,\n",
+        function="_with_loss",
+        change=argument("call replace", "leader_epoch", "_.keywords[1].value.left"),
         tests=(f"{_PLANS}::test_a_survivor_that_may_have_left_the_isr_needs_the_operators_word",),
     ),
 ]

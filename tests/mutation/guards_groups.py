@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutation.change import argument, calls, drop, never, replace, value
 from tests.mutation.guard import Guard
 
 GENERATIONS: Final = [
@@ -11,8 +12,8 @@ GENERATIONS: Final = [
         name="messages of another generation are dropped",
         why="votes and entries of other voters count in this log",
         module="raftlog/consensus/hosted_group.py",
-        old="        if generation != self.journal.generation:\n",
-        new="        if generation < 0:\n",
+        function="HostedGroup.receive",
+        change=never("if generation"),
         tests=(
             (
                 "tests/consensus/test_hosted_group.py"
@@ -24,8 +25,8 @@ GENERATIONS: Final = [
         name="commands after a seal do nothing",
         why="brokers end a generation with different states",
         module="raftlog/consensus/raft_group.py",
-        old="        if self.seal is not None:\n            return VOID\n",
-        new="",
+        function="RaftGroup._SyncObj__doApplyCommand",
+        change=drop("if seal #1/2"),
         tests=(
             "tests/consensus/test_guards_voters.py::test_a_command_behind_a_seal_is_not_applied",
         ),
@@ -34,8 +35,8 @@ GENERATIONS: Final = [
         name="a sealed generation takes no commands",
         why="a command is placed where it never counts, and its outcome is not known",
         module="raftlog/consensus/raft_group.py",
-        old="        return self.is_leader and self._log.seal_index is None\n",
-        new="        return self.is_leader\n",
+        function="RaftGroup.accepts",
+        change=drop("compare _log"),
         tests=(
             (
                 "tests/consensus/test_hosted_group.py"
@@ -47,8 +48,8 @@ GENERATIONS: Final = [
         name="a seal that is cut seals no more",
         why="a leader takes no commands for a seal that never was",
         module="raftlog/consensus/raft_log.py",
-        old="        if self.seal_index is not None and self.seal_index >= index:\n",
-        new="        if self.seal_index is not None and self.seal_index < 0:\n",
+        function="RaftLog._cut",
+        change=never("compare seal_index #2/2"),
         tests=(
             "tests/consensus/test_raft_log.py::test_the_first_seal_is_remembered_until_it_is_cut",
         ),
@@ -57,8 +58,8 @@ GENERATIONS: Final = [
         name="only newer generations are adopted",
         why="a broker falls back to a state that it has left",
         module="raftlog/consensus/hosted_group.py",
-        old="        if generation <= self.generation:\n            return True\n",
-        new="        if generation < 0:\n            return True\n",
+        function="HostedGroup._on_offer",
+        change=never("if generation"),
         tests=(
             (
                 "tests/consensus/test_hosted_group.py"
@@ -70,8 +71,8 @@ GENERATIONS: Final = [
         name="an offer of a voter without its disk is refused",
         why="who has forgotten its votes says how the group goes on",
         module="raftlog/consensus/hosted_group.py",
-        old="            return False  # a voter that came back without its disk\n",
-        new="            pass\n",
+        function="HostedGroup._on_offer",
+        change=replace("return False #1/2", "pass"),
         tests=(
             (
                 "tests/consensus/test_hosted_group.py"
@@ -83,8 +84,8 @@ GENERATIONS: Final = [
         name="a wiped voter does not vote",
         why="a broker that has forgotten its votes gives them again (hazard 13)",
         module="raftlog/consensus/hosted_group.py",
-        old="        if self.voters.get(services.broker_id) != services.directory_id:\n",
-        new="        if services.broker_id not in self.voters:\n",
+        function="HostedGroup._build",
+        change=value("if broker_id", "_.left.args[0] not in self.voters"),
         tests=(
             "tests/consensus/test_hosted_group.py::test_a_voter_that_lost_its_disk_is_no_voter",
         ),
@@ -93,9 +94,8 @@ GENERATIONS: Final = [
         name="a voter is its directory",
         why="a wiped peer's votes and acknowledgements count (hazard 13)",
         module="raftlog/consensus/hosted_group.py",
-        old="        return link is not None and link.is_up and link.directory_id == "
-        "self.voters.get(peer)\n",
-        new="        return link is not None and link.is_up and peer in self.voters\n",
+        function="HostedGroup._is_voter",
+        change=replace("compare directory_id", "_.comparators[0].args[0] in self.voters"),
         tests=(
             (
                 "tests/consensus/test_hosted_group.py"
@@ -108,8 +108,8 @@ GENERATIONS: Final = [
         name="only voters are heard",
         why="a broker that is no voter is counted",
         module="raftlog/consensus/hosted_group.py",
-        old="        if raft is None or not raft.hears(peer):\n            return True\n",
-        new="        if raft is None:\n            return True\n",
+        function="HostedGroup.receive",
+        change=drop("not hears"),
         tests=(
             (
                 "tests/consensus/test_guards_voters.py"
@@ -121,8 +121,8 @@ GENERATIONS: Final = [
         name="who says where it placed a command was asked",
         why="a peer that errs ends the command of another",
         module="raftlog/consensus/proposals.py",
-        old="        if proposal.forwarded_to[0] != leader:\n            return None\n",
-        new="",
+        function="Proposals.answered",
+        change=drop("if forwarded_to #2/2"),
         tests=(
             "tests/consensus/test_proposals.py::test_only_the_leader_that_was_asked_answers_once",
         ),
@@ -131,8 +131,8 @@ GENERATIONS: Final = [
         name="a command whose place was taken was not applied",
         why="a client hears that its command is agreed, and another one is",
         module="raftlog/consensus/hosted_group.py",
-        old="        if result is VOID:\n",
-        new="        if result is self:\n",
+        function="HostedGroup._on_applied",
+        change=never("if VOID"),
         tests=(
             (
                 "tests/consensus/test_hosted_group.py"
@@ -144,8 +144,8 @@ GENERATIONS: Final = [
         name="a forwarded command is unknown once the leader changed",
         why="its client waits for ever, or hears that it was not proposed",
         module="raftlog/consensus/proposals.py",
-        old='        self._end(lost, Unknown("the leader changed"))\n',
-        new='        self._end(lost, NotProposed("the leader changed"))\n',
+        function="Proposals.leader_is",
+        change=calls("call Unknown", "NotProposed"),
         tests=(
             (
                 "tests/consensus/test_proposals.py"
@@ -157,10 +157,8 @@ GENERATIONS: Final = [
         name="a command that ran out of time is unknown",
         why="a client repeats what was applied",
         module="raftlog/consensus/proposals.py",
-        old='        self._end(_due(self._sent.values(), now), Unknown("not known to be '
-        'committed in time"))\n',
-        new='        self._end(_due(self._sent.values(), now), NotProposed("not committed in '
-        'time"))\n',
+        function="Proposals.expire",
+        change=argument("call _end Unknown", 1, "NotProposed('not committed in time')"),
         tests=(
             (
                 "tests/consensus/test_proposals.py"
@@ -175,9 +173,8 @@ LINKS: Final = [
         name="envelopes of another boot or directory",
         why="what an older run of a peer has sent counts",
         module="raftlog/consensus/peer_transport.py",
-        old="        if not self.is_up or (arrived.boot, arrived.directory_id) != (self.boot, "
-        "self.directory_id):\n",
-        new="        if not self.is_up:\n",
+        function="Link.admits",
+        change=drop("compare boot"),
         tests=(
             "tests/consensus/test_peer_transport.py::test_a_peer_that_started_again_begins_anew",
         ),
@@ -186,8 +183,8 @@ LINKS: Final = [
         name="envelopes while the link is down",
         why="a message of a connection that ended counts",
         module="raftlog/consensus/peer_transport.py",
-        old="        if not self.is_up or (arrived.boot",
-        new="        if (arrived.boot",
+        function="Link.admits",
+        change=drop("not is_up"),
         tests=(
             (
                 "tests/consensus/test_peer_transport.py"
@@ -199,8 +196,8 @@ LINKS: Final = [
         name="envelopes that come twice or late",
         why="an old acknowledgement or vote counts again (hazard 3)",
         module="raftlog/consensus/peer_transport.py",
-        old="            if not sequence < arrived.sequence <= sequence + SEQUENCE_JUMP_MAX:\n",
-        new="            if not arrived.sequence <= sequence + SEQUENCE_JUMP_MAX:\n",
+        function="Link.admits",
+        change=replace("compare sequence", "_.comparators[0] <= _.comparators[1]"),
         tests=(
             (
                 "tests/consensus/test_peer_transport.py"
@@ -212,8 +209,8 @@ LINKS: Final = [
         name="envelopes of a superseded connection",
         why="what was on its way on an older connection counts after newer ones (hazard 5)",
         module="raftlog/consensus/peer_transport.py",
-        old="        elif not link < arrived.link <= link + SEQUENCE_JUMP_MAX:\n",
-        new="        elif not arrived.link <= link + SEQUENCE_JUMP_MAX:\n",
+        function="Link.admits",
+        change=replace("compare SEQUENCE_JUMP_MAX link", "_.comparators[0] <= _.comparators[1]"),
         tests=(
             (
                 "tests/consensus/test_peer_transport.py"
@@ -225,8 +222,8 @@ LINKS: Final = [
         name="each connection is a new session",
         why="a peer cannot tell what was sent on an older connection",
         module="raftlog/consensus/peer_transport.py",
-        old="        self._number += 1\n",
-        new="        self._number = 1\n",
+        function="Link.up",
+        change=replace("assign _number", "self._number = 1"),
         tests=(
             "tests/consensus/test_peer_transport.py::test_envelopes_carry_session_and_sequence",
         ),
@@ -235,9 +232,8 @@ LINKS: Final = [
         name="a disk that was set back is not heard",
         why="an old copy has forgotten what it promised (S22)",
         module="raftlog/consensus/node.py",
-        old="        if seen is not None and seen.directory_id == directory_id and boot < "
-        "seen.boot:\n",
-        new="        if seen is not None and boot < 0:\n",
+        function="ConsensusNode._peer_up",
+        change=never("if boot"),
         tests=(
             (
                 "tests/consensus/test_node_bad_input.py"
@@ -249,8 +245,8 @@ LINKS: Final = [
         name="boots of peers are remembered",
         why="after a restart an old copy of a peer's disk is believed (S22)",
         module="raftlog/consensus/node.py",
-        old="        self._journal.note_peer(peer, directory_id, boot, run)\n",
-        new="        self._journal.peers.get(peer)\n",
+        function="ConsensusNode._peer_up",
+        change=replace("call note_peer", "self._journal.peers.get(_.args[0])"),
         tests=(
             (
                 "tests/consensus/test_node_bad_input.py"
@@ -262,8 +258,8 @@ LINKS: Final = [
         name="a namesake is not heard",
         why="a broker with this broker's id votes in its name",
         module="raftlog/consensus/node.py",
-        old="        if peer == self._broker_id:\n",
-        new="        if peer < 0:\n",
+        function="ConsensusNode._peer_up",
+        change=never("if _broker_id"),
         tests=(
             (
                 "tests/consensus/test_node_bad_input.py"
@@ -275,8 +271,8 @@ LINKS: Final = [
         name="messages are checked whole",
         why="a bad field stops the broker, or is counted",
         module="raftlog/consensus/envelope.py",
-        old="        if not is_message(message):\n",
-        new="        if type(message) is not list:\n",
+        function="decode",
+        change=value("if is_message", "type(_.operand.args[0]) is not list"),
         tests=(
             (
                 "tests/consensus/test_envelope.py"
@@ -288,8 +284,8 @@ LINKS: Final = [
         name="the library is the one this was written for",
         why="another version's internals are overridden, and every promise is off",
         module="raftlog/consensus/selftest.py",
-        old="    if version != VERSION:\n",
-        new='    if version == "":\n',
+        function="_faults",
+        change=never("if VERSION"),
         tests=("tests/consensus/test_selftest.py::test_another_version_is_refused",),
     ),
 ]

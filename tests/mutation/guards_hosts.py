@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutation.change import always, argument, drop, never, replace, swap, value
 from tests.mutation.guard import Guard
 
 HOSTS: Final = [
     Guard(
         name="a damaged copy sends producers to another leader",
         why="a producer gives up what the next leader would take",
-        module="raftlog/server/replica_host.py",
-        old="            if len(leadership.state.replicas) == 1:\n                raise\n",
-        new="            if leadership.state.replicas:\n                raise\n",
+        module="raftlog/server/partition.py",
+        function="Partition.append",
+        change=value("if replicas", "_.left.args[0]"),
         tests=(
             (
-                "tests/server/test_replica_host.py"
+                "tests/server/test_partition.py"
                 "::test_who_appends_to_a_damaged_log_is_told_to_ask_another_if_there_is_one"
             ),
         ),
@@ -23,19 +24,17 @@ HOSTS: Final = [
     Guard(
         name="only the leader appends",
         why="two brokers give one offset to two records",
-        module="raftlog/server/replica_host.py",
-        old="        self._check_open()\n        if self.leadership is None:\n            whose",
-        new="        self._check_open()\n"
-        "        if self.leadership is None and self.log is None:\n"
-        "            whose",
+        module="raftlog/server/partition.py",
+        function="Partition.check_leading",
+        change=value("if leadership", "_ and self.log is None"),
         tests=("tests/server/test_guards_hosts.py::test_who_follows_appends_nothing",),
     ),
     Guard(
         name="NOT_ENOUGH_REPLICAS comes before the append",
         why="a record that is refused is in the log, and committed later (S11)",
-        module="raftlog/server/replica_host.py",
-        old="        if to_be_committed and not leadership.has_quorum:\n",
-        new="        if to_be_committed and leadership is None:\n",
+        module="raftlog/server/partition.py",
+        function="Partition.append",
+        change=replace("not has_quorum", "_.operand.value is None"),
         tests=(
             "tests/server/test_guards_hosts.py::test_what_could_not_be_committed_is_not_appended",
         ),
@@ -44,36 +43,35 @@ HOSTS: Final = [
         name="acks=all waits for the commit",
         why="a record is acknowledged that a failover loses",
         module="raftlog/server/handlers/produce.py",
-        old="        if self._acks == ACKS_ALL:\n"
-        "            host.when_committed(end_offset, done)\n",
-        new="        if self._acks == ACKS_ALL:\n            done(None)\n",
+        function="_Produce.append",
+        change=replace("call when_committed", "_.args[1](None)"),
         tests=("tests/server/handlers/test_produce.py::test_batches_get_consecutive_offsets",),
     ),
     Guard(
         name="acks=1 waits for the disk",
         why="a record is acknowledged that a power cut loses",
         module="raftlog/server/handlers/produce.py",
-        old="            host.when_on_disk(end_offset, done)\n",
-        new="            done(None)\n",
+        function="_Produce.append",
+        change=replace("call when_on_disk", "_.args[1](None)"),
         tests=("tests/server/handlers/test_produce.py::test_acknowledgement_waits_for_the_disk",),
     ),
     Guard(
         name="waiting for a commit",
         why="a record is acknowledged before it is committed (S25)",
-        module="raftlog/server/replica_host.py",
-        old="        if end_offset <= self._high_watermark:\n            done(None)\n",
-        new="        if end_offset <= self.log.log_end_offset:\n            done(None)\n",
-        tests=("tests/server/test_replica_host.py::test_waits_end_in_the_order_of_the_log",),
+        module="raftlog/server/partition.py",
+        function="Partition.when_committed",
+        change=value("if _high_watermark", "_.left <= self.log.log_end_offset"),
+        tests=("tests/server/test_partition.py::test_waits_end_in_the_order_of_the_log",),
     ),
     Guard(
         name="waiters are told what is reached, and no more",
         why="every waiting producer is acknowledged with the first one",
-        module="raftlog/server/waiters.py",
-        old="        while waiting and waiting[0][0] <= offset:\n",
-        new="        while waiting:\n",
+        module="raftlog/server/offset_waiters.py",
+        function="OffsetWaiters.reached",
+        change=drop("compare 0"),
         tests=(
             (
-                "tests/server/test_waiters.py"
+                "tests/server/test_offset_waiters.py"
                 "::test_they_are_told_in_their_order_as_far_as_the_log_has_come"
             ),
         ),
@@ -81,16 +79,9 @@ HOSTS: Final = [
     Guard(
         name="producers that wait are told when the role is left",
         why="the new leader's watermark acknowledges what it does not have",
-        module="raftlog/server/replica_host.py",
-        old="        self._waiting_for_commit.refuse(reason)\n"
-        "        for watcher in (*self._watchers, *self._append_watchers):\n"
-        "            watcher.wake()\n"
-        "\n"
-        "    def check_leading",
-        new="        for watcher in (*self._watchers, *self._append_watchers):\n"
-        "            watcher.wake()\n"
-        "\n"
-        "    def check_leading",
+        module="raftlog/server/partition.py",
+        function="Partition._leave_role",
+        change=drop("call refuse _waiting_for_commit"),
         tests=(
             (
                 "tests/server/test_guards_hosts.py"
@@ -101,35 +92,33 @@ HOSTS: Final = [
     Guard(
         name="reads end at the high watermark",
         why="a consumer sees what a failover takes back (S26)",
-        module="raftlog/server/replica_host.py",
-        old="            start_offset=start_offset, end_offset=self._high_watermark, "
-        "bytes_max=bytes_max\n",
-        new="            start_offset=start_offset, end_offset=self.log.log_end_offset, "
-        "bytes_max=bytes_max\n",
-        tests=("tests/server/test_replica_host.py::test_readers_see_only_what_is_committed",),
+        module="raftlog/server/partition.py",
+        function="Partition.read",
+        change=argument("call read", "end_offset", "self.log.log_end_offset"),
+        tests=("tests/server/test_partition.py::test_readers_see_only_what_is_committed",),
     ),
     Guard(
         name="times are looked up below the high watermark",
         why="a consumer is sent to a record that is not committed",
-        module="raftlog/server/replica_host.py",
-        old="timestamp_ms, end_offset=self._high_watermark)\n",
-        new="timestamp_ms, end_offset=self.log.log_end_offset)\n",
+        module="raftlog/server/partition.py",
+        function="Partition.offset_for_timestamp",
+        change=argument("call offset_for_timestamp", "end_offset", "self.log.log_end_offset"),
         tests=("tests/server/test_guards_hosts.py::test_a_time_is_looked_up_in_what_is_committed",),
     ),
     Guard(
         name="only what is committed is deleted",
         why="records are deleted that are never committed",
-        module="raftlog/server/replica_host.py",
-        old="        if before_offset > self._high_watermark:\n",
-        new="        if before_offset < 0:\n",
-        tests=("tests/server/test_replica_host.py::test_only_what_is_committed_can_be_deleted",),
+        module="raftlog/server/partition.py",
+        function="Partition.delete_records",
+        change=never("if _high_watermark"),
+        tests=("tests/server/test_partition.py::test_only_what_is_committed_can_be_deleted",),
     ),
     Guard(
         name="a follower's watermark is in its log",
         why="a follower hands out what it does not have",
-        module="raftlog/server/replica_host.py",
-        old="        committed = min(offset, self.log.log_end_offset)\n",
-        new="        committed = offset\n",
+        module="raftlog/server/partition.py",
+        function="Partition.advance_high_watermark",
+        change=value("assign log_end_offset", "_.args[0]"),
         tests=(
             "tests/server/cluster/test_fetcher.py::test_the_watermark_is_never_ahead_of_the_log",
         ),
@@ -137,9 +126,9 @@ HOSTS: Final = [
     Guard(
         name="a follower's watermark never goes back",
         why="a consumer of a follower sees records vanish",
-        module="raftlog/server/replica_host.py",
-        old="        if committed > self._high_watermark:\n",
-        new="        if committed != self._high_watermark:\n",
+        module="raftlog/server/partition.py",
+        function="Partition.advance_high_watermark",
+        change=swap("compare _high_watermark", "!="),
         tests=(
             "tests/server/test_guards_hosts.py::test_the_watermark_of_a_follower_never_goes_back",
         ),
@@ -148,8 +137,8 @@ HOSTS: Final = [
         name="clients of an older epoch are fenced",
         why="a client that knows an old leader reads on as if nothing had happened (KIP-320)",
         module="raftlog/server/fencing.py",
-        old="    if known_epoch < leader_epoch:\n        raise",
-        new="    if known_epoch < -1:\n        raise",
+        function="check_epoch",
+        change=never("if FencedLeaderEpochError"),
         tests=(
             (
                 "tests/server/test_guards_hosts.py"
@@ -161,8 +150,8 @@ HOSTS: Final = [
         name="clients of any other epoch are refused",
         why="a client that knows a newer leader is answered by the old one (S04)",
         module="raftlog/server/fencing.py",
-        old="    if known_epoch == -1 or known_epoch == leader_epoch:\n        return\n",
-        new="    if known_epoch >= -1:\n        return\n",
+        function="check_epoch",
+        change=always("if 1"),
         tests=(
             (
                 "tests/server/test_guards_hosts.py"
@@ -174,8 +163,8 @@ HOSTS: Final = [
         name="a producer of another epoch",
         why="a producer that knows a newer leader has its records taken by the old one (KIP-320)",
         module="raftlog/server/handlers/produce.py",
-        old="            host.check_epoch(part.leader_epoch)\n",
-        new="",
+        function="_Produce.append",
+        change=drop("call check_epoch"),
         tests=(
             (
                 "tests/server/test_guards_epochs.py"
@@ -187,8 +176,8 @@ HOSTS: Final = [
         name="a consumer of another epoch",
         why="a consumer that knows a newer leader reads on from the old one (KIP-320)",
         module="raftlog/server/handlers/fetch.py",
-        old="                host.check_epoch(part.leader_epoch)\n",
-        new="",
+        function="_Fetch.begin",
+        change=drop("call check_epoch"),
         tests=(
             (
                 "tests/server/test_guards_epochs.py"
@@ -200,8 +189,8 @@ HOSTS: Final = [
         name="a question for offsets of another epoch",
         why="a consumer that knows a newer leader is told the old one's end (S04)",
         module="raftlog/server/handlers/list_offsets.py",
-        old="            host.check_epoch(query.leader_epoch)\n",
-        new="",
+        function="_Lookup.begin",
+        change=drop("call check_epoch"),
         tests=(
             (
                 "tests/server/test_guards_epochs.py"
@@ -212,9 +201,9 @@ HOSTS: Final = [
     Guard(
         name="a leader takes a new epoch at its log's end",
         why="it is ready at once, and tells an end before one that was told earlier (P3)",
-        module="raftlog/server/replica_host.py",
-        old="            epoch_start=log.log_end_offset,\n",
-        new="            epoch_start=0,\n",
+        module="raftlog/server/partition.py",
+        function="Partition.lead",
+        change=argument("call Leadership", "epoch_start", "0"),
         tests=(
             (
                 "tests/server/test_guards_hosts.py"
@@ -225,9 +214,9 @@ HOSTS: Final = [
     Guard(
         name="a leader alone takes a new epoch at a start",
         why="after a power cut one epoch has two records of one offset (KAFKA-10527)",
-        module="raftlog/server/replica_host.py",
-        old="leader_epoch=self.log.leader_epoch + 1)\n",
-        new="leader_epoch=max(self.log.leader_epoch, 0))\n",
+        module="raftlog/server/partition.py",
+        function="Partition.lead_alone",
+        change=argument("call state_alone", "leader_epoch", "max(self.log.leader_epoch, 0)"),
         tests=(
             "tests/server/test_guards_hosts.py::test_a_broker_alone_begins_an_epoch_at_each_start",
         ),
@@ -236,8 +225,8 @@ HOSTS: Final = [
         name="offsets are looked up once the leader is ready",
         why="after a failover ends go back (P3), and committed records are not found by their time",
         module="raftlog/server/handlers/list_offsets.py",
-        old="            if not host.is_ready:\n",
-        new="            if host.closed is not None:\n",
+        function="_Lookup.begin",
+        change=never("if is_ready"),
         tests=(
             (
                 "tests/server/test_guards_hosts.py"
@@ -249,16 +238,16 @@ HOSTS: Final = [
         name="only the leader tells offsets",
         why="a replica that lags tells an end of long ago",
         module="raftlog/server/handlers/list_offsets.py",
-        old="            host.check_leading()\n",
-        new="",
+        function="_Lookup.begin",
+        change=drop("call check_leading"),
         tests=("tests/server/test_guards_hosts.py::test_a_follower_tells_no_end",),
     ),
     Guard(
         name="an offset is confirmed before it is told",
         why="a leader that was cut off names an end that its successor has left behind (P3)",
         module="raftlog/server/handlers/list_offsets.py",
-        old="        if context.cluster is not None:\n",
-        new="        if context.cluster is not None and not query.at:\n",
+        function="_Lookup.begin",
+        change=never("if cluster"),
         tests=(
             (
                 "tests/server/test_guards_hosts.py"
@@ -273,8 +262,8 @@ DELETING: Final = [
         name="a start is committed by all of the ISR",
         why="records that a client was told are deleted return with the next leader",
         module="raftlog/replication/leadership.py",
-        old="        start = min(self._log_start_of(*member) for member in self.maximal_isr())\n",
-        new="        start = self.log_start\n",
+        function="Leadership._advance",
+        change=value("assign _log_start_of", "self.log_start"),
         tests=(
             (
                 "tests/replication/test_leadership.py"
@@ -286,9 +275,8 @@ DELETING: Final = [
         name="joining takes the start of the log",
         why="a leader is elected whose log starts where an earlier one had deleted records",
         module="raftlog/replication/leadership.py",
-        old="            and follower.log_start >= "
-        "max(self.committed_start, self._start_at_first)\n",
-        new="",
+        function="Leadership._may_join",
+        change=drop("compare _start_at_first"),
         tests=(
             (
                 "tests/replication/test_leadership.py"
@@ -299,9 +287,9 @@ DELETING: Final = [
     Guard(
         name="a deletion waits for the ISR",
         why="a deletion is acknowledged that only the leader has made",
-        module="raftlog/server/replica_host.py",
-        old="                self._waiting_for_start.add(before_offset, done)\n",
-        new="                done(None)\n",
+        module="raftlog/server/partition.py",
+        function="Partition.delete_records.deleted",
+        change=replace("call add", "_.args[1](None)"),
         tests=(
             (
                 "tests/server/test_guards_hosts.py"
@@ -312,17 +300,17 @@ DELETING: Final = [
     Guard(
         name="nothing is deleted below min_isr",
         why="a deletion begins that no replica may confirm",
-        module="raftlog/server/replica_host.py",
-        old="        leadership = self.check_leading()\n        if not leadership.has_quorum:\n",
-        new="        leadership = self.check_leading()\n        if self.closed is not None:\n",
+        module="raftlog/server/partition.py",
+        function="Partition.delete_records",
+        change=never("if has_quorum"),
         tests=("tests/server/test_guards_hosts.py::test_nothing_is_deleted_below_min_isr",),
     ),
     Guard(
         name="a start is told when it is committed",
         why="where a partition starts, as clients are told it, goes back with the next leader",
-        module="raftlog/server/replica_host.py",
-        old="        if leadership is not None and leadership.committed_start < start:\n",
-        new="        if leadership is not None and leadership.committed_start < 0:\n",
+        module="raftlog/server/partition.py",
+        function="Partition._check_start",
+        change=never("compare committed_start"),
         tests=(
             (
                 "tests/server/test_guards_hosts.py"
@@ -334,12 +322,13 @@ DELETING: Final = [
         name="a log start counts when it is durable",
         why="a power cut brings records back that were acknowledged as deleted",
         module="raftlog/storage/log_cutting.py",
-        old="        self.log_start_offset = offset\n        self.epochs",
-        new="        self.log_start_offset = self.durable_start_offset = offset\n"
-        "        self.epochs",
+        function="LogCutting.advance_log_start",
+        change=replace(
+            "assign log_start_offset", "self.log_start_offset = self.durable_start_offset = _.value"
+        ),
         tests=(
             (
-                "tests/server/test_drops.py"
+                "tests/server/test_log_start.py"
                 "::test_the_start_moves_at_once_and_is_answered_when_it_is_durable"
             ),
         ),
@@ -350,22 +339,22 @@ CONFIRMING: Final = [
     Guard(
         name="a leader is confirmed by all of the ISR",
         why="a follower that has another leader is not asked",
-        module="raftlog/server/cluster/confirmation.py",
-        old="            if not self._missing:\n",
-        new="            if self._missing is not None:\n",
+        module="raftlog/server/cluster/leadership_check.py",
+        function="_Question.heard",
+        change=value("if _end", "self._missing is not None"),
         tests=(
-            ("tests/server/cluster/test_confirmation.py::test_all_the_others_have_to_be_heard"),
+            ("tests/server/cluster/test_leadership_check.py::test_all_the_others_have_to_be_heard"),
         ),
     ),
     Guard(
         name="a leader is confirmed by all of the ELR",
         why="a member of the ELR may have been elected: ends go back, partitions get two owners",
-        module="raftlog/server/cluster/confirmation.py",
-        old=" | leadership.state.elr.keys()\n",
-        new="\n",
+        module="raftlog/server/cluster/leadership_check.py",
+        function="LeadershipCheck.confirm",
+        change=value("assign keys", "_.left"),
         tests=(
             (
-                "tests/server/cluster/test_confirmation.py"
+                "tests/server/cluster/test_leadership_check.py"
                 "::test_a_member_of_the_elr_has_to_be_heard_too"
             ),
         ),
@@ -373,13 +362,12 @@ CONFIRMING: Final = [
     Guard(
         name="a group confirms whom it has as its leader",
         why="a command is applied where another leader has been elected before it",
-        module="raftlog/server/cluster/confirmation.py",
-        old="            if error is None and (state.leader, state.leader_epoch) != "
-        "(self._broker_id, epoch):\n",
-        new="            if error is None and state.leader is None:\n",
+        module="raftlog/server/cluster/leadership_check.py",
+        function="LeadershipCheck._ask_group.applied",
+        change=replace("compare _broker_id", "_.left.elts[0] is None"),
         tests=(
             (
-                "tests/server/cluster/test_confirmation.py"
+                "tests/server/cluster/test_leadership_check.py"
                 "::test_a_group_that_has_elected_another_leader_confirms_nothing"
             ),
         ),
@@ -387,12 +375,12 @@ CONFIRMING: Final = [
     Guard(
         name="a confirmation is of this epoch",
         why="a follower that copies in another epoch confirms an old leader",
-        module="raftlog/server/cluster/confirmation.py",
-        old="        if session.follows(host.topic_id, partition, self._epoch):\n",
-        new="        if session.follower == follower:\n",
+        module="raftlog/server/cluster/leadership_check.py",
+        function="_Question.heard",
+        change=always("if _epoch"),
         tests=(
             (
-                "tests/server/cluster/test_confirmation.py"
+                "tests/server/cluster/test_leadership_check.py"
                 "::test_who_follows_in_another_epoch_confirms_nothing"
             ),
         ),
@@ -400,13 +388,12 @@ CONFIRMING: Final = [
     Guard(
         name="a leader that stepped down meanwhile is none",
         why="an end is told by who has left the role",
-        module="raftlog/server/cluster/confirmation.py",
-        old="        if error is None and (host.leadership is None or host.leader_epoch != "
-        "self._epoch):\n",
-        new="        if error is None and host.closed is not None:\n",
+        module="raftlog/server/cluster/leadership_check.py",
+        function="_Question._end",
+        change=never("or _epoch"),
         tests=(
             (
-                "tests/server/cluster/test_confirmation.py"
+                "tests/server/cluster/test_leadership_check.py"
                 "::test_a_leader_that_is_one_no_more_says_so"
             ),
         ),
@@ -414,9 +401,9 @@ CONFIRMING: Final = [
     Guard(
         name="a confirmation comes after the question",
         why="what a follower said before the question confirms an old leader",
-        module="raftlog/server/cluster/replica_session.py",
-        old="        self._round_waiters.append((self._round + 1, done))\n",
-        new="        self._round_waiters.append((self._round, done))\n",
+        module="raftlog/server/cluster/fetch_session.py",
+        function="FetchSession.when_heard_anew",
+        change=replace("binop _round", "self._round"),
         tests=(
             (
                 "tests/server/test_guards_copying.py"
@@ -431,8 +418,8 @@ FINDING_DAMAGE: Final = [
         name="a consumer's doubt has the broker look at its disk",
         why="bytes that rotted are sent to consumers for ever, while other brokers have good ones",
         module="raftlog/server/handlers/fetch.py",
-        old="        if part.doubtful:\n",
-        new="        if part.doubtful and host.closed is not None:\n",
+        function="_Fetch._read_batches",
+        change=never("if doubtful"),
         tests=(
             (
                 "tests/server/handlers/test_fetch.py"
@@ -444,8 +431,8 @@ FINDING_DAMAGE: Final = [
         name="a consumer says that what it got is damaged",
         why="the broker never learns of it",
         module="raftlog/client/fetcher.py",
-        old="                    doubtful=want.doubtful,\n",
-        new="                    doubtful=False,\n",
+        function="Fetcher._fetch",
+        change=argument("call FetchPartition", "doubtful", "False"),
         tests=(
             (
                 "tests/client/test_consumer_core.py"
@@ -456,13 +443,12 @@ FINDING_DAMAGE: Final = [
     Guard(
         name="a scrub finds damage",
         why="a copy rots that nobody reads, until the good ones are lost",
-        module="raftlog/server/verifying.py",
-        old="            reached = self._verifier.verify("
-        "host, place.offset, bytes_max=bytes_max)\n",
-        new="            reached = place.end_offset\n",
+        module="raftlog/server/scrubber.py",
+        function="Scrubber._look",
+        change=value("assign _verifier", "_.args[1].value.end_offset"),
         tests=(
             (
-                "tests/server/test_verifying.py"
+                "tests/server/test_scrubber.py"
                 "::test_what_is_found_is_noted_told_and_not_looked_at_again"
             ),
         ),

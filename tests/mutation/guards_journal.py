@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutation.change import both, drop, never, replace, value
 from tests.mutation.guard import Guard
 
 JOURNAL: Final = [
@@ -11,16 +12,16 @@ JOURNAL: Final = [
         name="journal is synced",
         why="a power cut takes votes and entries that others count on (hazard 6)",
         module="raftlog/consensus/journal.py",
-        old="            raise\n        self.file.sync()\n",
-        new="            raise\n",
+        function="JournalTicket._append",
+        change=drop("call sync #2/2"),
         tests=("tests/consensus/test_journal.py::test_what_was_synced_is_there_after_a_power_cut",),
     ),
     Guard(
         name="a refused journal write is taken back",
         why="half a block is taken for a torn one, with good blocks behind it",
         module="raftlog/consensus/journal.py",
-        old="            self.file.truncate(position)\n            self.file.sync()\n",
-        new="",
+        function="JournalTicket._append",
+        change=drop("call truncate", "call sync #1/2"),
         tests=(
             (
                 "tests/consensus/test_journal_full_disk.py"
@@ -32,8 +33,8 @@ JOURNAL: Final = [
         name="a refused journal write is taken back durably",
         why="a power cut brings half a block back",
         module="raftlog/consensus/journal.py",
-        old="            self.file.truncate(position)\n            self.file.sync()\n",
-        new="            self.file.truncate(position)\n",
+        function="JournalTicket._append",
+        change=drop("call sync #1/2"),
         tests=(
             (
                 "tests/consensus/test_journal_full_disk.py"
@@ -45,8 +46,8 @@ JOURNAL: Final = [
         name="rewritten journal is synced",
         why="a power cut in a rewrite leaves an empty journal (hazard 8)",
         module="raftlog/consensus/journal.py",
-        old="position=0)])\n        file.sync()\n",
-        new="position=0)])\n",
+        function="write_file",
+        change=drop("call sync"),
         tests=(
             (
                 "tests/consensus/test_journal_crashes.py"
@@ -58,8 +59,8 @@ JOURNAL: Final = [
         name="rewritten journal's name is synced",
         why="a power cut brings the old journal back, without what was synced since",
         module="raftlog/consensus/journal.py",
-        old="            return False\n        self._disk.sync_dir(_directory(path))\n",
-        new="            return False\n",
+        function="JournalTicket._rewrite",
+        change=drop("call sync_dir"),
         tests=(
             (
                 "tests/consensus/test_journal.py"
@@ -71,34 +72,32 @@ JOURNAL: Final = [
         name="new journal's name is synced",
         why="a power cut takes the whole journal",
         module="raftlog/consensus/journal.py",
-        old="        disk.sync_dir(_directory(path))  # a crash",
-        new="        _directory(path)  # a crash",
+        function="Journal._open",
+        change=replace("call sync_dir", "_.args[0]"),
         tests=("tests/consensus/test_journal.py::test_what_was_synced_is_there_after_a_power_cut",),
     ),
     Guard(
         name="boot is durable before the journal opens",
         why="two runs of a broker have one number, and messages of the older count",
         module="raftlog/consensus/journal.py",
-        old="            journal._note([int(Kind.BOOT), journal.boot + 1])\n"
-        "            journal.sync()\n",
-        new="            journal._note([int(Kind.BOOT), journal.boot + 1])\n",
+        function="Journal._open",
+        change=drop("call sync"),
         tests=("tests/consensus/test_journal.py::test_the_boot_number_grows_by_one_at_every_open",),
     ),
     Guard(
         name="boot grows at every start",
         why="messages of an older run count",
         module="raftlog/consensus/journal.py",
-        old="journal._note([int(Kind.BOOT), journal.boot + 1])",
-        new="journal._note([int(Kind.BOOT), journal.boot or 1])",
+        function="Journal._open",
+        change=replace("binop boot", "_.left or 1"),
         tests=("tests/consensus/test_journal.py::test_the_boot_number_grows_by_one_at_every_open",),
     ),
     Guard(
         name="the last block is written again at a start",
         why="a block whose sync failed is acted on, and gone after a power cut",
         module="raftlog/consensus/journal.py",
-        old="        self._file.pwrite(self._file.pread(found.end - found.start, found.start), "
-        "found.start)\n",
-        new="",
+        function="Journal._make_durable",
+        change=drop("call pwrite"),
         tests=(
             (
                 "tests/consensus/test_journal_full_disk.py"
@@ -110,8 +109,8 @@ JOURNAL: Final = [
         name="what a start found in the journal is synced",
         why="a power cut takes back what this run has acted on",
         module="raftlog/consensus/journal.py",
-        old="found.start), found.start)\n        self._file.sync()\n",
-        new="found.start), found.start)\n",
+        function="Journal._make_durable",
+        change=drop("call sync"),
         tests=(
             (
                 "tests/consensus/test_journal_full_disk.py"
@@ -123,18 +122,18 @@ JOURNAL: Final = [
         name="failed journal sync is fatal",
         why="the next sync says that all is well, and a vote is gone",
         module="raftlog/consensus/journal.py",
-        old='        self._failure = StorageFailedError(f"syncing {self.path} failed: '
-        '{error}")\n'
-        "        return self._failure\n",
-        new='        return StorageFailedError(f"syncing {self.path} failed: {error}")\n',
+        function="Journal.failed_sync",
+        change=both(
+            replace("assign StorageFailedError", "return _.value"), drop("return _failure")
+        ),
         tests=("tests/consensus/test_journal_full_disk.py::test_a_failed_fdatasync_is_the_end",),
     ),
     Guard(
         name="refused changes stay pending",
         why="on a full disk a vote is forgotten that the next sync lets out",
         module="raftlog/consensus/journal.py",
-        old="            self._pending = ticket.records + self._pending\n",
-        new="",
+        function="Journal.failed_sync",
+        change=drop("assign _pending"),
         tests=(
             (
                 "tests/consensus/test_journal_full_disk.py"
@@ -146,8 +145,8 @@ JOURNAL: Final = [
         name="memory is ahead while a ticket is out",
         why="what a sync has yet to write is sent",
         module="raftlog/consensus/journal.py",
-        old="        return bool(self._pending) or self._ticket is not None\n",
-        new="        return bool(self._pending)\n",
+        function="Journal.is_dirty",
+        change=drop("compare _ticket"),
         tests=(
             (
                 "tests/consensus/test_guards_sync.py"
@@ -159,8 +158,8 @@ JOURNAL: Final = [
         name="a journal that must be there",
         why="a voter that lost its journal votes again as if it never had",
         module="raftlog/consensus/journal.py",
-        old="            if not create:\n",
-        new="            if create is None:\n",
+        function="Journal._open",
+        change=value("if damaged", "_.operand is None"),
         tests=(
             (
                 "tests/consensus/test_journal.py"
@@ -172,24 +171,24 @@ JOURNAL: Final = [
         name="CRC of a journal block",
         why="a vote that rotted is believed (hazard 10)",
         module="raftlog/consensus/journal_file.py",
-        old="    if crc32c(body) != header.payload_crc:\n",
-        new="    if len(body) < header.length:\n",
+        function="_read_block",
+        change=value("if crc32c", "len(_.left.args[0]) < _.comparators[0].value.length"),
         tests=("tests/consensus/test_journal_file.py::test_no_flipped_bit_goes_unnoticed",),
     ),
     Guard(
         name="CRC of a journal block's header",
         why="a length that rotted is taken for a torn end",
         module="raftlog/consensus/journal_file.py",
-        old="    return header if piece == _encode_header(header) else None\n",
-        new="    return header if piece[:2] == _HEAD else None\n",
+        function="decode_header",
+        change=replace("compare _encode_header", "_.left[:2] == _HEAD"),
         tests=("tests/consensus/test_journal_file.py::test_no_flipped_bit_goes_unnoticed",),
     ),
     Guard(
         name="sequence of journal blocks",
         why="a block that is missing, or there twice, goes unnoticed",
         module="raftlog/consensus/journal_file.py",
-        old="    if found.payloads and header.sequence != found.sequence + 1:\n",
-        new="    if found.payloads and header.sequence < 0:\n",
+        function="_read_block",
+        change=never("compare sequence"),
         tests=(
             (
                 "tests/consensus/test_journal_file.py"
@@ -201,8 +200,8 @@ JOURNAL: Final = [
         name="only the last journal block is torn",
         why="a bad block in the middle is cut, with all votes behind it",
         module="raftlog/consensus/journal_file.py",
-        old="        is_last = body_start + header.length == size\n",
-        new="        is_last = True\n",
+        function="_read_block",
+        change=value("assign length #2/3", "True"),
         tests=(
             (
                 "tests/consensus/test_journal_file.py"
@@ -214,16 +213,16 @@ JOURNAL: Final = [
         name="a whole last block that is bad is damage",
         why="a voter forgets a vote whose bytes rotted, and votes again",
         module="raftlog/consensus/journal_file.py",
-        old="        if is_last and _blank_sectors(body, body_start) > header.blank_sectors:\n",
-        new="        if is_last:\n",
+        function="_read_block",
+        change=drop("compare _blank_sectors"),
         tests=("tests/consensus/test_journal_file.py::test_no_flipped_bit_goes_unnoticed",),
     ),
     Guard(
         name="a bad header with blocks behind it is damage",
         why="synced blocks are cut as a torn end",
         module="raftlog/consensus/journal_file.py",
-        old="        if later is not None:\n",
-        new="        if later is not None and later.length < 0:\n",
+        function="_torn_header",
+        change=never("if sequence"),
         tests=(
             (
                 "tests/consensus/test_journal_file.py"
@@ -235,8 +234,8 @@ JOURNAL: Final = [
         name="a generation forgets the votes of the one before",
         why="a vote of another generation counts in this one",
         module="raftlog/consensus/raft_journal.py",
-        old="            self._term, self._vote, self._entries = 0, None, []\n",
-        new="            self._entries = []\n",
+        function="RaftJournal.apply",
+        change=replace("assign _entries", "self._entries = []"),
         tests=(
             (
                 "tests/consensus/test_raft_journal.py"
@@ -248,17 +247,16 @@ JOURNAL: Final = [
         name="generations only go up",
         why="a broker falls back to voters that have gone on without it",
         module="raftlog/consensus/raft_journal.py",
-        old="        assert generation > self.generation or (self.is_new and generation >= 0)\n",
-        new="",
+        function="RaftJournal.begin_generation",
+        change=drop("assert generation"),
         tests=("tests/consensus/test_raft_journal.py::test_a_generation_never_comes_back",),
     ),
     Guard(
         name="a vote is never taken back",
         why="one voter votes for two in one term",
         module="raftlog/consensus/raft_journal.py",
-        old='        assert term > self._term or (term == self._term and self._vote is None), "a '
-        'vote taken back"\n',
-        new="",
+        function="RaftJournal.setCurrentTerm",
+        change=drop("assert _term"),
         tests=(
             (
                 "tests/consensus/test_raft_journal.py"
@@ -270,9 +268,8 @@ JOURNAL: Final = [
         name="entries are journaled in order",
         why="a log has a gap that no restart can explain",
         module="raftlog/consensus/raft_journal.py",
-        old='            assert idx == last_index + 1 and term >= last_term, "an entry out of '
-        'order"\n',
-        new="",
+        function="RaftJournal.add",
+        change=drop("assert 1"),
         tests=("tests/consensus/test_raft_journal.py::test_an_entry_comes_next_or_not_at_all",),
     ),
 ]
@@ -282,10 +279,8 @@ SYNC_BEFORE_SEND: Final = [
         name="nothing is sent while the journal is dirty",
         why="a vote or an acknowledgement leaves before it is durable (hazard 6)",
         module="raftlog/consensus/node.py",
-        old="        if self._journal.is_dirty or self._failure is not None:\n"
-        "            return\n"
-        "        mail",
-        new="        if self._failure is not None:\n            return\n        mail",
+        function="ConsensusNode.flush",
+        change=drop("attribute is_dirty"),
         tests=(
             "tests/consensus/test_node.py::test_what_is_journaled_during_a_sync_waits_for_the_next",
         ),
@@ -294,10 +289,8 @@ SYNC_BEFORE_SEND: Final = [
         name="nothing is sent after a failed sync",
         why="a broker whose disk failed goes on voting",
         module="raftlog/consensus/node.py",
-        old="        if self._journal.is_dirty or self._failure is not None:\n"
-        "            return\n"
-        "        mail",
-        new="        if self._journal.is_dirty:\n            return\n        mail",
+        function="ConsensusNode.flush",
+        change=drop("compare _failure"),
         tests=(
             (
                 "tests/consensus/test_guards_sync.py"
@@ -309,10 +302,8 @@ SYNC_BEFORE_SEND: Final = [
         name="an own entry counts only once it is durable",
         why="a leader counts itself for an entry that a power cut takes",
         module="raftlog/consensus/node.py",
-        old="                if not self._journal.is_dirty:\n"
-        "                    self._touch_due(now)\n"
-        "                    self._step(now)\n",
-        new="                self._touch_due(now)\n                self._step(now)\n",
+        function="ConsensusNode._work",
+        change=replace("if _step", "_.body[0]\n_.body[1]"),
         tests=(
             "tests/consensus/test_node.py::test_an_entry_of_ours_counts_only_once_it_is_durable",
         ),
@@ -321,9 +312,8 @@ SYNC_BEFORE_SEND: Final = [
         name="inputs wait while the journal is synced",
         why="what happens during a sync is sent with what that sync made durable",
         module="raftlog/consensus/node.py",
-        old="        return self._ticket is None and self._failure is None and not "
-        "self._is_stalled\n",
-        new="        return self._failure is None and not self._is_stalled\n",
+        function="ConsensusNode._can_work",
+        change=drop("compare _ticket"),
         tests=(
             (
                 "tests/consensus/test_node.py"
@@ -335,9 +325,8 @@ SYNC_BEFORE_SEND: Final = [
         name="a failed sync ends consensus",
         why="a voter goes on from what is in memory only",
         module="raftlog/consensus/node.py",
-        old="        return self._ticket is None and self._failure is None and not "
-        "self._is_stalled\n",
-        new="        return self._ticket is None and not self._is_stalled\n",
+        function="ConsensusNode._can_work",
+        change=drop("compare _failure"),
         tests=(
             (
                 "tests/consensus/test_guards_sync.py"
@@ -349,8 +338,8 @@ SYNC_BEFORE_SEND: Final = [
         name="a full disk stops votes",
         why="a voter promises what it has no room to remember (hazard 19)",
         module="raftlog/consensus/node.py",
-        old="            self._is_stalled = True\n",
-        new="            self._is_stalled = False\n",
+        function="ConsensusNode.failed_sync",
+        change=value("assign _is_stalled", "False"),
         tests=(
             (
                 "tests/consensus/test_guards_sync.py"
@@ -362,8 +351,8 @@ SYNC_BEFORE_SEND: Final = [
         name="on_state waits for the disk",
         why="a broker takes a role that a power cut takes back",
         module="raftlog/consensus/node.py",
-        old="        if not self._journal.is_dirty:\n            news",
-        new="        if self._news:\n            news",
+        function="ConsensusNode._deliver",
+        change=value("if _journal", "self._news"),
         tests=("tests/consensus/test_guards_sync.py::test_a_role_is_told_once_it_is_durable",),
     ),
 ]

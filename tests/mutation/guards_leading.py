@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutation.change import always, argument, drop, never, replace, value
 from tests.mutation.guard import Guard
 
 LEADING: Final = [
     Guard(
+        name="an offset beyond a leader's end is out of range once it is known to lead",
+        why="a deposed leader makes a consumer that has read more reset its position",
+        module="raftlog/server/handlers/fetch.py",
+        function="_Fetch._is_beyond_the_end",
+        change=value("return log_end_offset", "False"),
+        tests=(
+            (
+                "tests/server/cluster/test_cut_off_leaders.py"
+                "::test_a_leader_alone_in_sync_that_is_cut_off_names_no_end"
+            ),
+        ),
+    ),
+    Guard(
         name="commits wait for the followers",
         why="a leader acknowledges what it alone has; the next one does not have it",
         module="raftlog/replication/leadership.py",
-        old="        committed = min(self._durable_end_of(*member) "
-        "for member in self.maximal_isr())\n",
-        new="        committed = self.durable_end\n",
+        function="Leadership._advance",
+        change=value("assign _durable_end_of", "self.durable_end"),
         tests=(
             (
                 "tests/replication/test_leadership.py"
@@ -26,18 +39,16 @@ LEADING: Final = [
         why="a follower is elected that lacks what was committed while its joining was decided "
         "(S07)",
         module="raftlog/replication/leadership.py",
-        old="            members.update(self._pending.isr.items())\n",
-        new="            members.update({})\n",
+        function="Leadership.maximal_isr",
+        change=argument("call update", 0, "{}"),
         tests=("tests/replication/test_isr_proposals.py::test_a_proposed_addition_counts_at_once",),
     ),
     Guard(
         name="a proposed removal does not count yet",
         why="records are committed without a member that is elected next (S24)",
         module="raftlog/replication/leadership.py",
-        old="        members = set(self.state.isr.items())\n"
-        "        if self._pending is not None:\n",
-        new="        members = set() if self._pending else set(self.state.isr.items())\n"
-        "        if self._pending is not None:\n",
+        function="Leadership.maximal_isr",
+        change=value("assign items", "set() if self._pending else _"),
         tests=(
             (
                 "tests/replication/test_leadership.py"
@@ -49,8 +60,8 @@ LEADING: Final = [
         name="below min_isr nothing is committed",
         why="records are acknowledged that too few brokers have (S11)",
         module="raftlog/replication/leadership.py",
-        old="        if not self.has_quorum:\n            return False\n",
-        new="",
+        function="Leadership._advance",
+        change=drop("if has_quorum"),
         tests=(
             "tests/replication/test_leadership.py::test_the_high_watermark_is_frozen_below_min_isr",
         ),
@@ -59,8 +70,8 @@ LEADING: Final = [
         name="a higher min_isr counts when it is proposed",
         why="records are committed by the lower number after the group has agreed on the higher",
         module="raftlog/replication/leadership.py",
-        old="        return len(self.state.isr) >= max(self.state.min_isr, proposed)\n",
-        new="        return len(self.state.isr) >= min(self.state.min_isr, proposed * 1000)\n",
+        function="Leadership.has_quorum",
+        change=replace("call max", "min(self.state.min_isr, _.args[1] * 1000)"),
         tests=(
             (
                 "tests/replication/test_isr_proposals.py"
@@ -72,8 +83,8 @@ LEADING: Final = [
         name="a lower min_isr counts once it is agreed on",
         why="records are committed by a number that nobody has agreed on",
         module="raftlog/replication/leadership.py",
-        old="        return len(self.state.isr) >= max(self.state.min_isr, proposed)\n",
-        new="        return len(self.state.isr) >= proposed\n",
+        function="Leadership.has_quorum",
+        change=replace("call max", "_.args[1]"),
         tests=(
             (
                 "tests/replication/test_guards_leading.py"
@@ -85,8 +96,8 @@ LEADING: Final = [
         name="the leader's own disk counts",
         why="records are committed that the leader loses in a power cut",
         module="raftlog/replication/leadership.py",
-        old="            return self.durable_end\n",
-        new="            return self.log_end\n",
+        function="Leadership._durable_end_of",
+        change=value("return durable_end #1/2", "self.log_end"),
         tests=(
             "tests/replication/test_leadership.py::test_the_leaders_own_disk_counts_like_any_other",
         ),
@@ -95,16 +106,16 @@ LEADING: Final = [
         name="followers' disks count",
         why="records are committed that followers have in memory only",
         module="raftlog/replication/leadership.py",
-        old="        progress.durable_end = max(progress.durable_end, durable_offset)\n",
-        new="        progress.durable_end = max(progress.durable_end, fetch_offset)\n",
+        function="Leadership.on_fetch",
+        change=argument("call max durable_end", 1, "_.args[0].value.end"),
         tests=("tests/replication/test_leadership.py::test_only_what_is_durable_counts",),
     ),
     Guard(
         name="another disk of a member does not count",
         why="a wiped follower acknowledges for the copy that it lost (S10, S20)",
         module="raftlog/replication/leadership.py",
-        old="        if follower is None or follower.directory_id != directory_id:\n",
-        new="        if follower is None:\n",
+        function="Leadership._copy",
+        change=drop("compare directory_id"),
         tests=(
             (
                 "tests/replication/test_leadership.py"
@@ -116,9 +127,8 @@ LEADING: Final = [
         name="a new disk begins anew",
         why="what the old disk had counts for the new one",
         module="raftlog/replication/leadership.py",
-        old="        if progress.directory_id not in {None, directory_id} "
-        "or boot != progress.boot:\n",
-        new="        if boot != progress.boot:\n",
+        function="Leadership.on_fetch",
+        change=drop("compare directory_id None"),
         tests=(
             (
                 "tests/replication/test_leadership.py"
@@ -130,9 +140,8 @@ LEADING: Final = [
         name="a new run of a follower begins anew",
         why="what it had before a power cut counts, and is not there",
         module="raftlog/replication/leadership.py",
-        old="        if progress.directory_id not in {None, directory_id} "
-        "or boot != progress.boot:\n",
-        new="        if progress.directory_id not in {None, directory_id}:\n",
+        function="Leadership.on_fetch",
+        change=value("if _Follower", "_.values[0]"),
         tests=(
             (
                 "tests/replication/test_leadership.py"
@@ -144,8 +153,8 @@ LEADING: Final = [
         name="a member that has lost what it acknowledged leaves",
         why="it is elected, and what only the others hold is cut",
         module="raftlog/replication/leadership.py",
-        old="if self.has_lost(broker))\n",
-        new="if not self.has_lost)\n",
+        function="Leadership.isr_change",
+        change=replace("call has_lost", "not self.has_lost"),
         tests=(
             (
                 "tests/replication/test_leadership.py"
@@ -157,8 +166,8 @@ LEADING: Final = [
         name="a sound copy is one of this run",
         why="a copy is elected by what it held before a power cut",
         module="raftlog/replication/election.py",
-        old="        and (boot is None or report.boot == boot)\n",
-        new="",
+        function="_is_sound",
+        change=drop("or boot"),
         tests=(
             (
                 "tests/replication/test_election.py"
@@ -170,8 +179,8 @@ LEADING: Final = [
         name="an unsure copy does not lead while a better one may come",
         why="the first broker that is back after a power cut cuts what the others hold",
         module="raftlog/replication/election.py",
-        old="        if report is None:\n",
-        new="        if report is None and gone_seconds(broker) < 0:\n",
+        function="choose_unsure",
+        change=never("if < in"),
         tests=(
             (
                 "tests/replication/test_election.py"
@@ -183,16 +192,16 @@ LEADING: Final = [
         name="the longest log leads",
         why="a copy whose end was lost is elected, and the others cut theirs",
         module="raftlog/replication/election.py",
-        old="max(found, key=lambda broker: reports[broker].length) if reports else found[0]",
-        new="found[0]",
+        function="choose_member",
+        change=value("assign length", "_.orelse"),
         tests=("tests/replication/test_election.py::test_the_member_with_the_longest_log_leads",),
     ),
     Guard(
         name="a follower cannot be ahead of its leader",
         why="one bad position commits what nobody has",
         module="raftlog/replication/leadership.py",
-        old="        if not 0 <= durable_offset <= fetch_offset <= self.log_end:\n",
-        new="        if not 0 <= durable_offset:\n",
+        function="Leadership.on_fetch",
+        change=replace("compare log_end", "0 <= _.comparators[0]"),
         tests=(
             (
                 "tests/replication/test_leadership.py"
@@ -204,8 +213,8 @@ LEADING: Final = [
         name="what is durable stays durable",
         why="a late fetch holds back commits, or takes a member out of the ISR",
         module="raftlog/replication/leadership.py",
-        old="        progress.durable_end = max(progress.durable_end, durable_offset)\n",
-        new="        progress.durable_end = durable_offset\n",
+        function="Leadership.on_fetch",
+        change=value("assign durable_end #2/2", "_.args[1]"),
         tests=(
             (
                 "tests/replication/test_guards_leading.py"
@@ -217,8 +226,8 @@ LEADING: Final = [
         name="the high watermark never goes back",
         why="a consumer has read what is committed no more (P3)",
         module="raftlog/replication/leadership.py",
-        old="        if committed <= self.high_watermark:\n            return False\n",
-        new="",
+        function="Leadership._advance",
+        change=drop("if high_watermark"),
         tests=(
             (
                 "tests/replication/test_leadership.py"
@@ -230,8 +239,8 @@ LEADING: Final = [
         name="joining takes the start of the epoch",
         why="a replica joins by an old watermark, and lacks what the last leader committed (S06)",
         module="raftlog/replication/leadership.py",
-        old="            and follower.durable_end >= max(self.high_watermark, self.epoch_start)\n",
-        new="            and follower.durable_end >= self.high_watermark\n",
+        function="Leadership._may_join",
+        change=replace("call max epoch_start", "_.args[0]"),
         tests=(
             (
                 "tests/replication/test_leadership.py"
@@ -243,8 +252,8 @@ LEADING: Final = [
         name="joining takes the high watermark",
         why="a replica joins that lacks what is committed",
         module="raftlog/replication/leadership.py",
-        old="            and follower.durable_end >= max(self.high_watermark, self.epoch_start)\n",
-        new="            and follower.durable_end >= self.epoch_start\n",
+        function="Leadership._may_join",
+        change=replace("call max epoch_start", "self.epoch_start"),
         tests=(
             "tests/replication/test_leadership.py::test_a_follower_below_the_watermark_stays_out",
         ),
@@ -253,9 +262,8 @@ LEADING: Final = [
         name="joining is by the disk that is registered",
         why="a copy joins in the name of another disk (S10)",
         module="raftlog/replication/leadership.py",
-        old="            follower.directory_id == directory_id\n"
-        "            and follower.durable_end",
-        new="            follower.durable_end",
+        function="Leadership._may_join",
+        change=drop("compare directory_id"),
         tests=(
             (
                 "tests/replication/test_leadership.py"
@@ -264,27 +272,66 @@ LEADING: Final = [
         ),
     ),
     Guard(
+        name="joining is by what this run has said",
+        why="a copy joins whose files vanished before its broker was started again",
+        module="raftlog/replication/leadership.py",
+        function="Leadership.isr_change",
+        change=value("assign boot", "True"),
+        tests=(
+            (
+                "tests/replication/test_leadership.py"
+                "::test_what_an_earlier_run_said_does_not_let_a_follower_join"
+            ),
+        ),
+    ),
+    Guard(
+        name="the leader knows which run its followers are in",
+        why="a copy joins whose files vanished before its broker was started again",
+        module="raftlog/server/cluster/role_manager.py",
+        function="RoleManager.review",
+        change=drop("keyword boot_of"),
+        tests=(
+            (
+                "tests/server/cluster/test_role_manager.py"
+                "::test_a_follower_that_began_a_new_run_joins_by_what_it_has_said_since"
+            ),
+        ),
+    ),
+    Guard(
+        name="one that left has what the leader had then",
+        why="two full disks hold up every commit: each lets the other one join again",
+        module="raftlog/replication/leadership.py",
+        function="Leadership._may_join",
+        change=drop("compare left_at"),
+        tests=(
+            (
+                "tests/replication/test_leadership.py"
+                "::test_one_that_left_joins_again_when_it_has_what_the_leader_had_then"
+            ),
+        ),
+    ),
+    Guard(
         name="dead brokers do not join",
         why="commits wait for a broker that is gone",
         module="raftlog/replication/leadership.py",
-        old="            if state.isr.get(broker) == directory or not is_live(broker):\n",
-        new="            if state.isr.get(broker) == directory:\n",
+        function="Leadership.isr_change",
+        change=value("if get", "_.values[0]"),
         tests=("tests/replication/test_leadership.py::test_a_dead_follower_does_not_join",),
     ),
     Guard(
         name="dead brokers leave",
         why="nothing is committed until a dead broker is back",
         module="raftlog/replication/leadership.py",
-        old="            or not is_live(broker_id)\n",
-        new="",
+        function="Leadership._has_to_leave",
+        change=drop("not not"),
         tests=("tests/replication/test_leadership.py::test_a_member_that_is_dead_leaves_at_once",),
     ),
     Guard(
         name="members on another disk leave",
         why="a broker whose disk was replaced stays in sync by name",
         module="raftlog/replication/leadership.py",
-        old="            or directory_of(broker_id) != directory_id\n",
-        new="",
+        function="Leadership._has_to_leave",
+        change=drop("compare !="),
         tests=(
             (
                 "tests/replication/test_leadership.py"
@@ -296,8 +343,8 @@ LEADING: Final = [
         name="members that lag leave",
         why="one slow disk holds up every commit (S36)",
         module="raftlog/replication/leadership.py",
-        old="            or self._lag_s(follower, now) > self._lag_max_s\n",
-        new="",
+        function="Leadership._has_to_leave",
+        change=drop("compare _lag_max_s"),
         tests=(
             "tests/replication/test_leadership.py::test_a_member_that_lags_for_too_long_leaves",
         ),
@@ -307,8 +354,8 @@ LEADING: Final = [
         why="a change that was applied is taken for rejected, and records committed without it "
         "(S07)",
         module="raftlog/replication/leadership.py",
-        old="        if accepted is False and not self._is_doubtful:\n",
-        new="        if accepted is False:\n",
+        function="Leadership.proposal_done",
+        change=drop("not _is_doubtful"),
         tests=(
             (
                 "tests/replication/test_isr_proposals.py"
@@ -320,8 +367,10 @@ LEADING: Final = [
         name="an unknown outcome is no rejection",
         why="a change that was applied is taken for rejected (S07)",
         module="raftlog/replication/leadership.py",
-        old="        if accepted is False and not self._is_doubtful:\n",
-        new="        if not accepted and not self._is_doubtful or accepted is None:\n",
+        function="Leadership.proposal_done",
+        change=value(
+            "if _advance", "not _.values[0].left and _.values[1] or _.values[0].left is None"
+        ),
         tests=(
             (
                 "tests/replication/test_isr_proposals.py"
@@ -333,8 +382,8 @@ LEADING: Final = [
         name="outcomes are of the proposal that is pending",
         why="the answer to an older proposal settles the newer one",
         module="raftlog/replication/leadership.py",
-        old="        if change != self._pending:\n            return\n",
-        new="",
+        function="Leadership.proposal_done",
+        change=drop("if _pending"),
         tests=(
             (
                 "tests/replication/test_isr_proposals.py"
@@ -346,8 +395,8 @@ LEADING: Final = [
         name="old states change nothing",
         why="a leader falls back to an ISR that it has left",
         module="raftlog/replication/leadership.py",
-        old="        if state.version <= self.state.version:\n            return\n",
-        new="",
+        function="Leadership.on_state",
+        change=drop("if state"),
         tests=(
             (
                 "tests/replication/test_isr_proposals.py"
@@ -359,9 +408,8 @@ LEADING: Final = [
         name="states of another epoch are another leadership's",
         why="what followers said in an older epoch counts",
         module="raftlog/replication/leadership.py",
-        old="        assert state.leader_epoch == self.leader_epoch and state.leader == "
-        "self.broker_id\n",
-        new="",
+        function="Leadership.on_state",
+        change=drop("assert broker_id"),
         tests=(
             (
                 "tests/replication/test_isr_proposals.py"
@@ -373,8 +421,8 @@ LEADING: Final = [
         name="end offsets wait for the epoch's start",
         why="after an election a consumer is told an end before one that it was told earlier (P3)",
         module="raftlog/replication/leadership.py",
-        old="        return self.high_watermark >= self.epoch_start\n",
-        new="        return self.high_watermark >= 0\n",
+        function="Leadership.is_ready",
+        change=always("compare epoch_start"),
         tests=(
             (
                 "tests/replication/test_leadership.py"
@@ -389,8 +437,8 @@ PARTING: Final = [
         name="a leader finds where logs part",
         why="a follower keeps records that the leader does not have (S02)",
         module="raftlog/replication/following.py",
-        old="    if epoch != last_epoch or end_offset < fetch_offset:\n",
-        new="    if epoch < 0:\n",
+        function="divergence",
+        change=never("if Diverged"),
         tests=(
             (
                 "tests/replication/test_following.py"
@@ -402,8 +450,8 @@ PARTING: Final = [
         name="an epoch that the leader does not know",
         why="a follower of an epoch without the leader's records goes on (S03, KIP-279)",
         module="raftlog/replication/following.py",
-        old="    if epoch != last_epoch or end_offset < fetch_offset:\n",
-        new="    if end_offset < fetch_offset:\n",
+        function="divergence",
+        change=value("if Diverged", "_.values[1]"),
         tests=(
             (
                 "tests/replication/test_following.py"
@@ -415,8 +463,8 @@ PARTING: Final = [
         name="an epoch that ended earlier at the leader",
         why="a follower keeps a tail that was never committed (S01, KIP-101)",
         module="raftlog/replication/following.py",
-        old="    if epoch != last_epoch or end_offset < fetch_offset:\n",
-        new="    if epoch != last_epoch:\n",
+        function="divergence",
+        change=value("if Diverged", "_.values[0]"),
         tests=(
             (
                 "tests/replication/test_following.py"
@@ -428,8 +476,8 @@ PARTING: Final = [
         name="a follower below the leader's start begins anew",
         why="it has a gap, or asks for ever",
         module="raftlog/replication/following.py",
-        old="    if fetch_offset < log_start:\n",
-        new="    if fetch_offset < 0:\n",
+        function="divergence",
+        change=never("if OutOfRange #1/3"),
         tests=(
             (
                 "tests/replication/test_following.py"
@@ -441,8 +489,8 @@ PARTING: Final = [
         name="a leader that lost its epochs says where it begins",
         why="a follower is told to cut everything (S18)",
         module="raftlog/replication/following.py",
-        old="    if epoch < 0 or end_offset < log_start:\n",
-        new="    if end_offset < log_start < 0:\n",
+        function="divergence",
+        change=value("if OutOfRange or", "_.values[1].left < _.values[1].comparators[0] < 0"),
         tests=(
             "tests/replication/test_following.py::test_a_log_with_nothing_in_common_begins_anew",
         ),
@@ -451,8 +499,8 @@ PARTING: Final = [
         name="an empty log beyond the leader's end",
         why="a follower waits for ever beyond the end",
         module="raftlog/replication/following.py",
-        old="        return None if fetch_offset <= log_end else OutOfRange(log_start)\n",
-        new="        return None\n",
+        function="divergence",
+        change=value("return OutOfRange None", "None"),
         tests=(
             (
                 "tests/replication/test_following.py"
@@ -464,8 +512,8 @@ PARTING: Final = [
         name="a follower cuts to where its own epoch ends",
         why="it keeps records of an epoch that both know, and only it has (S03)",
         module="raftlog/replication/following.py",
-        old="    return min(diverged.end_offset, end_offset, log_end)\n",
-        new="    return min(diverged.end_offset, log_end)\n",
+        function="truncation_point",
+        change=value("return end_offset #2/2", "min(_.args[0], _.args[2])"),
         tests=(
             (
                 "tests/replication/test_following.py"
@@ -477,8 +525,8 @@ PARTING: Final = [
         name="a follower cuts to where the leader's epoch ends",
         why="it keeps records that the leader never had",
         module="raftlog/replication/following.py",
-        old="    return min(diverged.end_offset, end_offset, log_end)\n",
-        new="    return min(end_offset, log_end)\n",
+        function="truncation_point",
+        change=value("return end_offset #2/2", "min(_.args[1], _.args[2])"),
         tests=(
             (
                 "tests/replication/test_following.py"
@@ -490,8 +538,8 @@ PARTING: Final = [
         name="a follower without a common epoch begins anew",
         why="it asks the same for ever, or keeps what is wrong",
         module="raftlog/replication/following.py",
-        old="        return min(diverged.end_offset, log_start)\n",
-        new="        return diverged.end_offset\n",
+        function="truncation_point",
+        change=value("return end_offset #1/2", "_.args[0]"),
         tests=(
             (
                 "tests/replication/test_following.py"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutation.change import argument, both, calls, drop, move, never, replace, value
 from tests.mutation.guard import Guard
 
 OPENING: Final = [
@@ -11,8 +12,8 @@ OPENING: Final = [
         name="epochs of batches that were not written are forgotten",
         why="a follower whose disk was full cannot begin the next epoch: it starts before this one",
         module="raftlog/storage/log.py",
-        old="            self.epochs.cut(self.log_end_offset)  # noted before a batch that",
-        new="            # noted before a batch that",
+        function="Log._write",
+        change=drop("call cut"),
         tests=(
             (
                 "tests/storage/test_replicated_append.py"
@@ -24,8 +25,8 @@ OPENING: Final = [
         name="what lies below an empty log goes",
         why="a torn segment that nobody will read waits for a later start",
         module="raftlog/storage/opening.py",
-        old="    return recovered.segments[0].base_offset if recovered.segments else ",
-        new="    return recovered.segments[0].base_offset if recovered.segments else 0 * ",
+        function="_live_offset",
+        change=value("return base_offset", "_.body if _.test else 0 * _.orelse"),
         tests=(
             (
                 "tests/storage/test_opening.py"
@@ -37,8 +38,10 @@ OPENING: Final = [
         name="CRC of what is recovered",
         why="a torn batch is served",
         module="raftlog/storage/recovery.py",
-        old="        return check(self._take(position, header.length))\n",
-        new="        return header if self._take(position, header.length) else header\n",
+        function="_Window.batch_at",
+        change=value(
+            "return _take", "_.args[0].args[1].value if _.args[0] else _.args[0].args[1].value"
+        ),
         tests=(
             "tests/storage/test_damage.py::test_a_flipped_bit_above_the_durable_end_is_a_torn_tail",
         ),
@@ -47,9 +50,8 @@ OPENING: Final = [
         name="chain of what is recovered",
         why="a segment of an earlier life is served",
         module="raftlog/storage/recovery.py",
-        old="            if chain_known and not verify_chain(header, "
-        "previous_chain=before.chain):\n",
-        new="            if chain_known and header.length < 0:\n",
+        function="_scan",
+        change=never("not chain"),
         tests=(
             "tests/storage/test_damage.py::test_a_segment_of_an_earlier_life_is_no_part_of_the_log",
         ),
@@ -58,24 +60,24 @@ OPENING: Final = [
         name="epochs of what is recovered",
         why="batches of an old leader follow those of a newer one",
         module="raftlog/storage/recovery.py",
-        old="            if header.leader_epoch < before.leader_epoch:\n",
-        new="            if header.length < 0:\n",
+        function="_scan",
+        change=never("if leader_epoch"),
         tests=("tests/storage/test_damage.py::test_an_epoch_does_not_go_back",),
     ),
     Guard(
         name="damage is told from a torn tail",
         why="records that were promised are cut as if they had never been",
         module="raftlog/storage/recovery.py",
-        old="    if end < result.durable_offset:\n",
-        new="    if end < 0:\n",
+        function="recover",
+        change=never("if durable_offset"),
         tests=("tests/storage/test_damage.py::test_a_bad_batch_below_the_durable_end_is_damage",),
     ),
     Guard(
         name="an index proves what was durable",
         why="with an old checkpoint, damage under an index is cut",
         module="raftlog/storage/recovery.py",
-        old="        durable_offset = max(durable_offset, covered)\n",
-        new="        durable_offset = max(durable_offset, min(covered, 0))\n",
+        function="recover",
+        change=argument("call max", 1, "min(_.args[1], 0)"),
         tests=(
             (
                 "tests/storage/test_recovery.py"
@@ -87,16 +89,16 @@ OPENING: Final = [
         name="an index fits its segment",
         why="the index of another log says where batches are",
         module="raftlog/storage/recovery.py",
-        old="        if not _fits(segment, index, summary):\n",
-        new="        if index is None:\n",
+        function="_take_index",
+        change=value("if _fits", "_.operand.args[1] is None"),
         tests=("tests/storage/test_rebuilding.py::test_the_index_of_another_log_is_not_believed",),
     ),
     Guard(
         name="a missing segment is damage",
         why="a hole in the log is served as if nothing had been there",
         module="raftlog/storage/recovery.py",
-        old="        if segment.base_offset > expected:\n",
-        new="        if segment.base_offset < 0:\n",
+        function="_load",
+        change=never("if base_offset #1/2"),
         tests=(
             "tests/storage/test_damage.py::test_a_log_that_starts_with_a_hole_was_never_promised",
         ),
@@ -105,8 +107,8 @@ OPENING: Final = [
         name="what a start found is synced",
         why="a power cut takes back what was served after this start",
         module="raftlog/storage/opening.py",
-        old="        segment.file.sync()\n",
-        new="        segment.file.size()\n",
+        function="_make_durable",
+        change=calls("call sync", "size"),
         tests=(
             (
                 "tests/storage/test_durability.py"
@@ -118,8 +120,8 @@ OPENING: Final = [
         name="what a failed sync dropped is written again",
         why="the kernel takes pages for written that are not on the disk",
         module="raftlog/storage/opening.py",
-        old="        segment.file.pwrite(data, position)\n",
-        new="",
+        function="_write_again",
+        change=drop("call pwrite"),
         tests=(
             (
                 "tests/storage/test_durability.py"
@@ -131,8 +133,8 @@ OPENING: Final = [
         name="a cut of a torn tail is synced",
         why="torn bytes come back behind what was written in their place",
         module="raftlog/storage/opening.py",
-        old="    if recovered.scanned or recovered.notes:\n        disk.sync_dir(directory)\n",
-        new="",
+        function="_make_durable",
+        change=drop("if notes"),
         tests=(
             (
                 "tests/storage/test_durability.py"
@@ -144,8 +146,8 @@ OPENING: Final = [
         name="snapshots beyond the end are removed at a start",
         why="producers of batches that are gone pass for true once the log has grown past them",
         module="raftlog/storage/opening.py",
-        old="            files.cut_snapshots(end)\n",
-        new="",
+        function="_Opening.run",
+        change=drop("call cut_snapshots"),
         tests=(
             (
                 "tests/storage/test_durability.py"
@@ -157,8 +159,8 @@ OPENING: Final = [
         name="epochs fit the log at a start",
         why="a cache that is older than the log answers questions about its end",
         module="raftlog/storage/opening.py",
-        old="        if epochs is not None and _fits(epochs, recovered.segments, self._start):\n",
-        new="        if epochs is not None:\n",
+        function="_Opening._epochs",
+        change=drop("call _fits"),
         tests=(
             "tests/storage/test_rebuilding.py::test_a_bad_epoch_cache_is_rebuilt_from_the_batches",
         ),
@@ -167,17 +169,16 @@ OPENING: Final = [
         name="a damaged log takes no writes",
         why="a log goes on behind a hole",
         module="raftlog/storage/log_syncing.py",
-        old="        if self.damage:\n            raise DamagedLogError(self.damage)\n",
-        new="",
+        function="LogSyncing._check_writable",
+        change=drop("if damage"),
         tests=("tests/storage/test_damage.py::test_a_bad_batch_below_the_durable_end_is_damage",),
     ),
     Guard(
         name="reads stop at damage",
         why="a consumer is given bad bytes",
         module="raftlog/storage/log_reading.py",
-        old="        return self.log_end_offset if self._readable_end is None else "
-        "self._readable_end\n",
-        new="        return self.log_end_offset\n",
+        function="LogReading.readable_end_offset",
+        change=value("return _readable_end", "_.body"),
         tests=(
             "tests/storage/test_log_syncing.py::test_a_bad_batch_is_found_noted_and_served_no_more",
         ),
@@ -186,8 +187,8 @@ OPENING: Final = [
         name="a scrub checks chains",
         why="a batch of another log is never found",
         module="raftlog/storage/log_syncing.py",
-        old="                    if header.base_offset != offset or not follows:\n",
-        new="                    if header.base_offset != offset:\n",
+        function="LogSyncing._check_batches",
+        change=value("if base_offset", "_.values[0]"),
         tests=(
             "tests/storage/test_log_syncing.py::test_a_batch_of_another_log_is_found_by_its_chain",
         ),
@@ -199,9 +200,8 @@ COPYING: Final = [
         name="chain of what is copied",
         why="a follower goes on from records that its leader does not have (S28)",
         module="raftlog/storage/log.py",
-        old="            if chain is not None and not verify_chain(header, "
-        "previous_chain=chain):\n",
-        new="            if chain is not None and header.length < 0:\n",
+        function="Log._check_continues",
+        change=never("not verify_chain"),
         tests=(
             (
                 "tests/storage/test_replicated_append.py"
@@ -213,8 +213,8 @@ COPYING: Final = [
         name="offsets of what is copied",
         why="a follower has a gap, or two records of one offset",
         module="raftlog/storage/log.py",
-        old="            if header.base_offset != offset:\n",
-        new="            if header.length < 0:\n",
+        function="Log._check_continues",
+        change=never("if base_offset"),
         tests=(
             "tests/storage/test_replicated_append.py::test_a_gap_inside_what_is_copied_is_refused",
         ),
@@ -223,16 +223,16 @@ COPYING: Final = [
         name="epochs of what is copied",
         why="a follower takes batches of an old leader behind those of a newer one",
         module="raftlog/storage/log.py",
-        old="            if header.leader_epoch < max(epoch, 0) or header.append_timestamp < 0:\n",
-        new="            if header.append_timestamp < 0:\n",
+        function="Log._check_continues",
+        change=never("if append_timestamp"),
         tests=("tests/storage/test_replicated_append.py::test_an_epoch_that_goes_back_is_refused",),
     ),
     Guard(
         name="the durable end goes back before a cut",
         why="a crash during a cut looks like damage",
         module="raftlog/storage/log_cutting.py",
-        old="        self._lower_ends(end)\n        self._remove_indexes(end)\n        while len(",
-        new="        self._remove_indexes(end)\n        self._lower_ends(end)\n        while len(",
+        function="LogCutting._truncate",
+        change=move("call _lower_ends", after="call _remove_indexes"),
         tests=(
             (
                 "tests/storage/test_log_cutting.py"
@@ -244,8 +244,8 @@ COPYING: Final = [
         name="the durable end goes back durably",
         why="a power cut during a cut looks like damage",
         module="raftlog/storage/log_cutting.py",
-        old="            durable_end_offset=self.durable_end_offset,\n            sync=True,\n",
-        new="            durable_end_offset=self.durable_end_offset,\n",
+        function="LogCutting._lower_ends",
+        change=drop("keyword True"),
         tests=(
             "tests/storage/test_durability.py::test_the_durable_end_goes_back_before_anything_goes",
         ),
@@ -254,8 +254,8 @@ COPYING: Final = [
         name="indexes go before what they cover",
         why="an index that outlives its batches says that durable bytes are gone",
         module="raftlog/storage/log_cutting.py",
-        old="                segment.remove_index()\n        self._disk.sync_dir(self.directory)\n",
-        new="                segment.remove_index()\n",
+        function="LogCutting._remove_indexes",
+        change=drop("call sync_dir"),
         tests=(
             (
                 "tests/storage/test_log_cutting.py"
@@ -267,35 +267,32 @@ COPYING: Final = [
         name="segments go durably, the last one first",
         why="a power cut in the middle of a cut leaves a hole",
         module="raftlog/storage/log_cutting.py",
-        old="            self._segments.pop_last().remove()\n"
-        "        self._disk.sync_dir(self.directory)\n"
-        "        last =",
-        new="            self._segments.pop_last().remove()\n        last =",
+        function="LogCutting._truncate",
+        change=drop("call sync_dir"),
         tests=("tests/storage/test_durability.py::test_a_cut_is_durable_when_it_returns",),
     ),
     Guard(
         name="a cut segment is synced",
         why="a power cut brings records back that the leader does not have",
         module="raftlog/storage/segment.py",
-        old="        self.file.truncate(self.size_bytes)\n        self.file.sync()\n",
-        new="        self.file.truncate(self.size_bytes)\n",
+        function="Segment.truncate",
+        change=drop("call sync"),
         tests=("tests/storage/test_durability.py::test_a_cut_is_durable_when_it_returns",),
     ),
     Guard(
         name="epochs are cut with their batches",
         why="a replica answers for an epoch of which nothing is left",
         module="raftlog/storage/log_cutting.py",
-        old="        if self.epochs.cut(end - 1):\n",
-        new="        if self.epochs.cut(end + (1 << 62)):\n",
+        function="LogCutting._truncate",
+        change=argument("condition epochs", 0, "_.args[0].left + (1 << 62)"),
         tests=("tests/storage/test_log_cutting.py::test_an_epoch_that_starts_at_the_cut_goes_too",),
     ),
     Guard(
         name="the file of epochs is cut too",
         why="epochs that were cut come back with the next start",
         module="raftlog/storage/log_cutting.py",
-        old="        if self.epochs.cut(end - 1):\n"
-        "            self._files.replace_epochs(self.epochs)\n",
-        new="        self.epochs.cut(end - 1)\n",
+        function="LogCutting._truncate",
+        change=replace("if epochs", "_.test"),
         tests=(
             (
                 "tests/storage/test_guards_epochs.py"
@@ -307,8 +304,8 @@ COPYING: Final = [
         name="snapshots are cut",
         why="sequences of batches that were cut pass for true later",
         module="raftlog/storage/log_cutting.py",
-        old="        self._files.cut_snapshots(end)\n",
-        new="",
+        function="LogCutting._truncate",
+        change=drop("call cut_snapshots"),
         tests=(
             (
                 "tests/storage/test_durability.py"
@@ -320,8 +317,8 @@ COPYING: Final = [
         name="snapshots are cut durably",
         why="a power cut brings snapshots back of batches that were cut",
         module="raftlog/storage/log_files.py",
-        old="        if beyond:\n            self._disk.sync_dir(self.directory)\n",
-        new="",
+        function="LogFiles.cut_snapshots",
+        change=drop("if _disk"),
         tests=(
             "tests/storage/test_log_files.py::test_snapshots_beyond_the_end_are_deleted_for_good",
         ),
@@ -330,8 +327,8 @@ COPYING: Final = [
         name="producers are cut",
         why="a producer's record is taken for a duplicate of one that was cut",
         module="raftlog/storage/log_cutting.py",
-        old="        self.producers.cut(end, rebuilt)\n",
-        new="",
+        function="LogCutting._cut_producers",
+        change=drop("call cut"),
         tests=(
             (
                 "tests/storage/test_log_cutting.py"
@@ -343,8 +340,8 @@ COPYING: Final = [
         name="drops end before a cut",
         why="a deletion that ends later speaks of records that are gone",
         module="raftlog/storage/log_cutting.py",
-        old="            drop.run()\n",
-        new="            assert drop\n",
+        function="LogCutting._finish_drops",
+        change=replace("call run", "assert _.func.value"),
         tests=(
             (
                 "tests/storage/test_log_cutting.py"
@@ -356,17 +353,16 @@ COPYING: Final = [
         name="no cut while a ticket is out",
         why="a ticket makes an end durable that was cut",
         module="raftlog/storage/log_cutting.py",
-        old='        assert self._ticket is None, "a ticket is out: take it back first"\n'
-        "        assert self.log_start_offset",
-        new="        assert self.log_start_offset",
+        function="LogCutting.truncate_to",
+        change=drop("assert _ticket"),
         tests=("tests/storage/test_log_cutting.py::test_a_ticket_that_is_out_forbids_it",),
     ),
     Guard(
         name="a new beginning is durable",
         why="after a power cut an empty log is where the old one was",
         module="raftlog/storage/log_cutting.py",
-        old="            anchor=self._anchor,\n            sync=True,\n",
-        new="            anchor=self._anchor,\n",
+        function="LogCutting._begin_at",
+        change=drop("keyword True"),
         tests=(
             (
                 "tests/storage/test_log_cutting.py"
@@ -377,19 +373,12 @@ COPYING: Final = [
     Guard(
         name="new log start before its files go",
         why="after a crash segments are missing above the start that is known: damage",
-        module="raftlog/storage/tickets.py",
-        old="        self.checkpoint.raise_log_start(self.log_start_offset, self.anchor)\n"
-        "        self.disk.sync_dir(self.directory)\n"
-        "        for path in self.paths:\n"
-        "            if self.disk.exists(path):\n"
-        "                with suppress(FileNotFoundError):  # a compaction removes indexes, too\n"
-        "                    self.disk.remove(path)\n",
-        new="        for path in self.paths:\n"
-        "            if self.disk.exists(path):\n"
-        "                with suppress(FileNotFoundError):  # a compaction removes indexes, too\n"
-        "                    self.disk.remove(path)\n"
-        "        self.checkpoint.raise_log_start(self.log_start_offset, self.anchor)\n"
-        "        self.disk.sync_dir(self.directory)\n",
+        module="raftlog/storage/disk_tasks.py",
+        function="DeleteTask._drop",
+        change=both(
+            move("call sync_dir", after="for paths"),
+            move("call raise_log_start", after="for paths"),
+        ),
         tests=(
             "tests/storage/test_durability.py::test_a_new_log_start_is_durable_before_files_go",
         ),
@@ -397,9 +386,9 @@ COPYING: Final = [
     Guard(
         name="the log's end has a durable name before old files go",
         why="a power cut leaves no segment at all, and offsets begin anew",
-        module="raftlog/storage/tickets.py",
-        old="self.anchor)\n        self.disk.sync_dir(self.directory)\n",
-        new="self.anchor)\n",
+        module="raftlog/storage/disk_tasks.py",
+        function="DeleteTask._drop",
+        change=drop("call sync_dir"),
         tests=(
             (
                 "tests/storage/test_durability.py"
@@ -410,10 +399,9 @@ COPYING: Final = [
     Guard(
         name="producers are saved before their batches go",
         why="retention forgets sequences, and a retry is appended twice",
-        module="raftlog/storage/tickets.py",
-        old="        saved = self.snapshot is None or "
-        "self.files.try_write_snapshot(*self.snapshot)\n",
-        new="        saved = self.snapshot is None\n",
+        module="raftlog/storage/disk_tasks.py",
+        function="DeleteTask._drop",
+        change=drop("operand files"),
         tests=(
             (
                 "tests/storage/test_durability.py"
@@ -425,8 +413,8 @@ COPYING: Final = [
         name="segments wait for a snapshot of their producers",
         why="retention forgets sequences that no snapshot has",
         module="raftlog/storage/log_cutting.py",
-        old="self._segments.drop_below(min(offset, saved_offset))\n",
-        new="self._segments.drop_below(offset)\n",
+        function="LogCutting.advance_log_start",
+        change=argument("call drop_below", 0, "_.args[0].args[0]"),
         tests=(
             (
                 "tests/storage/test_durability.py"
@@ -441,8 +429,8 @@ PRODUCER_STATE: Final = [
         name="producers are checked",
         why="retries are appended twice",
         module="raftlog/storage/log.py",
-        old="            earlier = self.producers.check(header)\n",
-        new="            earlier = None\n",
+        function="Log.append",
+        change=value("assign check", "None"),
         tests=(
             (
                 "tests/storage/test_idempotence.py"
@@ -454,17 +442,16 @@ PRODUCER_STATE: Final = [
         name="a gap in a producer's sequence",
         why="records are lost between two batches, and nobody is told",
         module="raftlog/storage/producer_state.py",
-        old="        if header.base_sequence != expected:\n",
-        new="        if header.base_sequence < 0:\n",
+        function="ProducerTable.check",
+        change=never("if OutOfOrderSequenceError"),
         tests=("tests/storage/test_producer_state.py::test_an_unknown_producer_starts_at_0",),
     ),
     Guard(
         name="a duplicate batch",
         why="a retry whose answer was lost is refused, and looks lost",
         module="raftlog/storage/producer_state.py",
-        old="                if (batch.base_sequence, batch.last_sequence) == "
-        "(header.base_sequence, last):\n",
-        new="                if batch.last_offset < 0:\n",
+        function="ProducerTable.check",
+        change=never("if last_sequence #2/2"),
         tests=(
             (
                 "tests/storage/test_producer_state.py"
@@ -476,8 +463,8 @@ PRODUCER_STATE: Final = [
         name="an old epoch of a producer",
         why="an instance that was replaced goes on writing",
         module="raftlog/storage/producer_state.py",
-        old="        if known is not None and header.producer_epoch < known.epoch:\n",
-        new="        if known is not None and header.producer_epoch < 0:\n",
+        function="ProducerTable.check",
+        change=never("compare epoch #1/2"),
         tests=(
             (
                 "tests/storage/test_producer_state.py"
@@ -489,8 +476,8 @@ PRODUCER_STATE: Final = [
         name="copied producers are noted",
         why="after a failover the new leader takes retries for new records",
         module="raftlog/storage/log.py",
-        old="                self.producers.note(header)\n",
-        new="                self.producers.expire(now_ms=0)\n",
+        function="Log._write",
+        change=replace("call note", "self.producers.expire(now_ms=0)"),
         tests=(
             "tests/storage/test_replicated_append.py::test_producers_are_noted_and_not_checked",
         ),
@@ -499,62 +486,146 @@ PRODUCER_STATE: Final = [
         name="producers are replayed at a start",
         why="a restart forgets sequences",
         module="raftlog/storage/opening.py",
-        old="        _replay(producers, headers)\n",
-        new="",
+        function="_Opening._producers",
+        change=drop("call _replay #2/2"),
         tests=("tests/storage/test_idempotence.py::test_a_restart_forgets_no_producer",),
     ),
 ]
 
 _COPIES: Final = "tests/storage/test_copies.py"
+_RECORDED_END: Final = f"{_COPIES}::test_a_bad_batch_below_the_recorded_end_"
+_SYNCING: Final = "tests/storage/test_log_syncing.py"
 
 COPIES: Final = [
     Guard(
         name="a copy without its checkpoint is damaged",
         why="an empty replica keeps its seat in the ISR, leads, and makes intact ones truncate",
         module="raftlog/storage/checkpoint.py",
-        old="        if not self.is_written:\n            what =",
-        new='        if not self.is_written:\n            return ""\n            what =',
+        function="CheckpointFile.mismatch",
+        change=replace("if is_written", "if _.test:\n    return ''\n_"),
         tests=(f"{_COPIES}::test_files_that_vanish_are_damage",),
     ),
     Guard(
         name="a copy with another id is damaged",
         why="what was in quarantine, put back, passes for the copy that took its place",
         module="raftlog/storage/checkpoint.py",
-        old="        elif self.latest.copy_id != known.copy_id:\n",
-        new="        elif self.latest.copy_id == -1:\n",
+        function="CheckpointFile.mismatch",
+        change=never("if copy_id"),
         tests=(f"{_COPIES}::test_the_files_of_an_earlier_copy_are_damage",),
     ),
     Guard(
         name="a copy older than its record is damaged",
         why="a partial restore takes back acknowledged records",
         module="raftlog/storage/checkpoint.py",
-        old="        elif self._sequence < known.sequence:\n",
-        new="        elif self._sequence < 0:\n",
+        function="CheckpointFile.mismatch",
+        change=never("if sequence"),
         tests=(f"{_COPIES}::test_files_from_before_the_last_start_are_damage",),
     ),
     Guard(
         name="a damaged copy keeps no id",
         why="a second start takes what a damaged copy has written for the copy on record",
         module="raftlog/storage/checkpoint.py",
-        old="        self.latest = replace(self.latest, copy_id=UNIDENTIFIED)\n        return f",
-        new="        return f",
+        function="CheckpointFile.mismatch",
+        change=drop("assign UNIDENTIFIED"),
         tests=(f"{_COPIES}::test_files_from_before_the_last_start_are_damage",),
     ),
     Guard(
         name="a copy is recorded before its first acknowledgement",
         why="files that vanish soon after the first records look like a new partition",
         module="raftlog/storage/checkpoint.py",
-        old="        sync = sync or self._is_unrecorded\n",
-        new="",
+        function="CheckpointFile._write",
+        change=drop("assign _is_unrecorded"),
         tests=(f"{_COPIES}::test_files_that_vanish_are_damage",),
+    ),
+    Guard(
+        name="the durable end on record is of the last group commit",
+        why="a power cut and a flipped bit take records that were acknowledged long before",
+        module="raftlog/storage/checkpoint.py",
+        function="CheckpointFile._write",
+        change=drop("call note_end"),
+        tests=(f"{_RECORDED_END}is_damage_after_a_power_cut",),
+    ),
+    Guard(
+        name="the durable end on record counts if it is newer than the checkpoint",
+        why="a log that was cut since is refused as damaged",
+        module="raftlog/storage/checkpoint.py",
+        function="CheckpointFile.mismatch",
+        change=value("if end_sequence", "_.left"),
+        tests=(f"{_COPIES}::test_a_log_that_is_cut_below_the_recorded_end_is_no_damage",),
+    ),
+    Guard(
+        name="a checkpoint continues from the sequence on record",
+        why="a log that is cut after a power cut, on a full disk, is refused as damaged",
+        module="raftlog/storage/checkpoint.py",
+        function="CheckpointFile.mismatch",
+        change=drop("assign _sequence"),
+        tests=(f"{_COPIES}::test_a_cut_that_could_not_be_recorded_is_no_damage",),
+    ),
+    Guard(
+        name="the durable end is recorded at an interval",
+        why="it is recorded at a clean stop only",
+        module="raftlog/server/housekeeping.py",
+        function="Housekeeping.__init__",
+        change=drop("call create_task COPIES_SAVE_MS"),
+        tests=(
+            "tests/server/test_housekeeping.py::test_the_durable_end_is_recorded_at_an_interval",
+        ),
     ),
     Guard(
         name="a dropped copy is forgotten",
         why="a partition that comes back to a broker is refused as damaged",
         module="raftlog/storage/topic_logs.py",
-        old="        self._copies.forget(drop.id, drop.partition)\n",
-        new="",
+        function="TopicLogs.remove_partition",
+        change=drop("call forget"),
         tests=(f"{_COPIES}::test_a_partition_that_was_dropped_is_forgotten",),
+    ),
+    Guard(
+        name="copies are in doubt once the record of them is lost",
+        why="brokers that lost their files lead before the one that did not is back",
+        module="raftlog/storage/copies.py",
+        function="Copies.is_unknown",
+        change=never("not is_complete"),
+        tests=(f"{_COPIES}::test_copies_are_in_doubt_once_the_record_of_them_is_lost",),
+    ),
+    Guard(
+        name="a copy in doubt is not recorded",
+        why="the second start after the loss of the record has no doubt",
+        module="raftlog/storage/copies.py",
+        function="Copies.record",
+        change=drop("if is_unknown"),
+        tests=(f"{_COPIES}::test_a_copy_in_doubt_that_is_synced_stays_in_doubt",),
+    ),
+    Guard(
+        name="what was synced has to be where a start looks for it",
+        why="records are acknowledged that are in a file without a name",
+        module="raftlog/storage/disk_tasks.py",
+        function="SyncTask.run",
+        change=drop("if is_in_place"),
+        tests=(f"{_SYNCING}::test_what_no_start_would_find_does_not_become_durable",),
+    ),
+    Guard(
+        name="a checkpoint has to be where a start looks for it",
+        why="records are acknowledged that the next start takes for lost",
+        module="raftlog/storage/checkpoint.py",
+        function="CheckpointFile._write",
+        change=drop("if is_in_place"),
+        tests=(f"{_SYNCING}::test_what_no_start_would_find_does_not_become_durable",),
+    ),
+    Guard(
+        name="files that are gone are damage of their log",
+        why="a broker ends, with all its partitions, because one of them was removed",
+        module="raftlog/storage/log_syncing.py",
+        function="LogSyncing._failed",
+        change=never("compare MISSING"),
+        tests=(f"{_SYNCING}::test_a_change_that_finds_no_directory_is_damage_of_the_log_alone",),
+    ),
+    Guard(
+        name="a broker looks for the files of its logs",
+        why="a copy that nothing is written to stays lost unnoticed",
+        module="raftlog/server/housekeeping.py",
+        function="Housekeeping.__init__",
+        change=drop("call create_task PLACE_INTERVAL_MS"),
+        tests=("tests/server/test_housekeeping.py::test_files_that_vanish_are_noticed",),
     ),
 ]
 
@@ -563,16 +634,16 @@ READING: Final = [
         name="a segment that cannot be opened is damage",
         why="its readers fail for as long as the broker runs, and no replica is copied again",
         module="raftlog/storage/segment.py",
-        old="            if error.errno in NO_DESCRIPTOR:\n",
-        new="            if error.errno:\n",
+        function="Segment.pread",
+        change=value("if NO_DESCRIPTOR", "_.left"),
         tests=(f"{_COPIES}::test_a_sealed_segment_that_cannot_be_read_is_damage",),
     ),
     Guard(
         name="a segment that cannot be opened at a start is no torn tail",
         why="what may hold acknowledged records is cut",
         module="raftlog/storage/recovery.py",
-        old="        result.durable_offset = max(result.durable_offset, segment.next_offset + 1)\n",
-        new="        assert result.durable_offset >= 0\n",
+        function="_load_segment",
+        change=replace("assign durable_offset", "assert _.value.args[0] >= 0"),
         tests=(f"{_COPIES}::test_the_last_segment_that_cannot_be_opened_is_not_cut",),
     ),
 ]

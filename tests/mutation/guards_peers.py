@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutation.change import drop, never, replace, value
 from tests.mutation.guard import Guard
 
 PEERS: Final = [
@@ -11,8 +12,8 @@ PEERS: Final = [
         name="the dialled side is asked for its proof",
         why="a broker talks to whoever answers at a peer's address",
         module="raftlog/protocol/peer_auth.py",
-        old="        if not hmac.compare_digest(wanted, response.proof):\n",
-        new="        if len(wanted) != len(response.proof):\n",
+        function="Dialling.check",
+        change=value("if compare_digest", "len(_.operand.args[0]) != len(_.operand.args[1])"),
         tests=(
             (
                 "tests/protocol/test_peer_auth.py"
@@ -24,8 +25,8 @@ PEERS: Final = [
         name="the dialling side is asked for its proof",
         why="whoever knows no secret votes and copies",
         module="raftlog/protocol/peer_auth.py",
-        old="        if not hmac.compare_digest(wanted, prove.proof):\n",
-        new="        if len(wanted) != len(prove.proof):\n",
+        function="Answering.check",
+        change=value("if compare_digest", "len(_.operand.args[0]) != len(_.operand.args[1])"),
         tests=(
             (
                 "tests/protocol/test_peer_auth.py"
@@ -37,8 +38,8 @@ PEERS: Final = [
         name="a proof is of one role",
         why="a broker's own proof is sent back to it",
         module="raftlog/protocol/peer_auth.py",
-        old='_ROLE_ANSWERING: Final = b"raftlog peer, answering"\n',
-        new="_ROLE_ANSWERING: Final = _ROLE_DIALLING\n",
+        function="",
+        change=value("assign Final _ROLE_ANSWERING", "_ROLE_DIALLING"),
         tests=(
             "tests/protocol/test_peer_auth.py::test_the_proof_of_one_role_is_none_of_the_other",
         ),
@@ -47,8 +48,8 @@ PEERS: Final = [
         name="a proof is of fresh nonces",
         why="a handshake that was recorded lets anybody in",
         module="raftlog/protocol/peer_auth.py",
-        old="hello.nonce, *_fields(answering), nonce):\n",
-        new="hello.nonce, *_fields(answering)):\n",
+        function="_proof",
+        change=replace("tuple _fields", "(_.elts[0], _.elts[1], _.elts[2], _.elts[3])"),
         tests=(
             (
                 "tests/protocol/test_peer_auth.py"
@@ -60,8 +61,8 @@ PEERS: Final = [
         name="fields of a proof have their lengths",
         why="one identity's proof is good for another that spells the same",
         module="raftlog/protocol/peer_auth.py",
-        old='        mac.update(len(field).to_bytes(4, "little"))\n',
-        new="",
+        function="_proof",
+        change=drop("call update to_bytes"),
         tests=(
             (
                 "tests/protocol/test_guards_proofs.py"
@@ -73,24 +74,24 @@ PEERS: Final = [
         name="one proof per connection",
         why="secrets are tried until one fits",
         module="raftlog/protocol/peer_auth.py",
-        old="        hello, self._hello = self._hello, None\n",
-        new="        hello = self._hello\n",
+        function="Answering.check",
+        change=replace("assign _hello", "_.targets[0].elts[0] = self._hello"),
         tests=("tests/protocol/test_peer_auth.py::test_there_is_one_try",),
     ),
     Guard(
         name="brokers of another cluster",
         why="two clusters mix",
         module="raftlog/protocol/peer_auth.py",
-        old="    if me.cluster_id and peer.cluster_id and me.cluster_id != peer.cluster_id:\n",
-        new="    if me.cluster_id and peer.cluster_id and me.boot < 0:\n",
+        function="check_cluster",
+        change=never("compare cluster_id"),
         tests=("tests/protocol/test_peer_auth.py::test_another_cluster_is_told_so_by_both_sides",),
     ),
     Guard(
         name="a namesake",
         why="two brokers with one id take part (S22)",
         module="raftlog/protocol/peer_auth.py",
-        old="    if peer.broker_id == me.broker_id:\n",
-        new="    if peer.broker_id < 0:\n",
+        function="_check_other",
+        change=never("if BrokerIdInUseError"),
         tests=(
             "tests/protocol/test_peer_auth.py::test_a_namesake_is_refused_before_it_gets_a_proof",
         ),
@@ -99,16 +100,16 @@ PEERS: Final = [
         name="the data directory of this broker, elsewhere",
         why="a copy of this broker takes part beside it",
         module="raftlog/protocol/peer_auth.py",
-        old="    if peer.directory_id == me.directory_id:\n",
-        new='    if peer.directory_id == "":\n',
+        function="_check_other",
+        change=never("if AccessDeniedError"),
         tests=("tests/protocol/test_peer_auth.py::test_its_own_data_directory_is_refused",),
     ),
     Guard(
         name="an old copy of a peer's directory",
         why="a disk that was put back has forgotten what it promised (S22)",
         module="raftlog/protocol/peer_auth.py",
-        old="    is_stale = peer.boot < seen_boot or (peer.boot == seen_boot and is_other_run)\n",
-        new="    is_stale = peer.boot == seen_boot and is_other_run\n",
+        function="check_boot",
+        change=drop("compare boot <"),
         tests=(
             (
                 "tests/protocol/test_peer_auth.py"
@@ -120,8 +121,8 @@ PEERS: Final = [
         name="an old copy of a peer's directory that is one start behind",
         why="it comes with a number that was seen already, and is believed (S22)",
         module="raftlog/protocol/peer_auth.py",
-        old="    is_stale = peer.boot < seen_boot or (peer.boot == seen_boot and is_other_run)\n",
-        new="    is_stale = peer.boot < seen_boot or (peer.boot < 0 and is_other_run)\n",
+        function="check_boot",
+        change=never("compare boot =="),
         tests=(
             (
                 "tests/protocol/test_peer_auth.py"
@@ -133,8 +134,8 @@ PEERS: Final = [
         name="a peer's journal that has lost its end",
         why="a broker that has forgotten votes and entries takes part, or is stuck without a word",
         module="raftlog/protocol/peer_auth.py",
-        old="    is_short = peer.boot > heard_boot and peer.journal_sequence < heard_sequence\n",
-        new="    is_short = peer.boot > heard_boot and peer.journal_sequence < 0\n",
+        function="check_journal",
+        change=never("compare journal_sequence"),
         tests=(
             (
                 "tests/protocol/test_peer_auth.py"
@@ -146,8 +147,8 @@ PEERS: Final = [
         name="a journal that has lost its end stays refused",
         why="with a few starts more it has as many blocks again, and is believed",
         module="raftlog/server/peers/registry.py",
-        old="        if directory_id == peer.directory_id:\n",
-        new="        if directory_id == peer.directory_id and peer.boot < 0:\n",
+        function="PeerRegistry._check_journal",
+        change=never("if directory_id"),
         tests=(
             (
                 "tests/server/peers/test_registry.py"
@@ -159,8 +160,8 @@ PEERS: Final = [
         name="another live directory with a peer's id",
         why="two brokers with one id take turns (S22)",
         module="raftlog/server/peers/registry.py",
-        old="            if live.directory_id != peer.directory_id:\n",
-        new="            if live.boot < 0:\n",
+        function="PeerRegistry.check",
+        change=never("if BrokerIdInUseError #1/2"),
         tests=(
             (
                 "tests/server/peers/test_registry.py"
@@ -172,17 +173,16 @@ PEERS: Final = [
         name="what is known of a peer is asked for",
         why="an old copy is admitted that the journal knows better",
         module="raftlog/server/peers/registry.py",
-        old="        for seen in (self._seen(peer.broker_id), self._latest.get(peer.broker_id)):\n",
-        new="        for seen in (self._latest.get(peer.broker_id),):\n",
+        function="PeerRegistry.check",
+        change=drop("call _seen"),
         tests=("tests/server/peers/test_registry.py::test_an_older_boot_of_a_directory_is_stale",),
     ),
     Guard(
         name="a newer connection silences the older one",
         why="what was on its way on an older connection comes after what is newer (hazard 5)",
         module="raftlog/server/peers/registry.py",
-        old="            older.connection.peer_identity = None  # what it has read already is "
-        "nobody's\n",
-        new="",
+        function="PeerRegistry.admit_incoming",
+        change=drop("assign connection"),
         tests=(
             "tests/server/peers/test_registry.py::test_a_newer_connection_supersedes_the_older_one",
         ),
@@ -191,8 +191,8 @@ PEERS: Final = [
         name="peers are checked before they are admitted",
         why="a proved broker that may not take part does",
         module="raftlog/server/peers/peering.py",
-        old="        self.registry.admit_incoming(peer, connection)\n",
-        new="        self.registry.latest(peer.broker_id)\n",
+        function="Peering.admit",
+        change=replace("call admit_incoming", "self.registry.latest(_.args[0].broker_id)"),
         tests=(
             (
                 "tests/server/handlers/test_peer.py"
@@ -204,32 +204,32 @@ PEERS: Final = [
         name="who changes the cluster knows its secret",
         why="whoever reaches a port has the cluster go on without its majority",
         module="raftlog/server/context.py",
-        old="        if self.operator_secret and not is_proved:\n",
-        new="        if is_proved and not self.operator_secret:\n",
+        function="BrokerContext.check_operator",
+        change=value("if operator_secret", "_.values[1].operand and (not _.values[0])"),
         tests=("tests/server/handlers/test_operator.py",),
     ),
     Guard(
         name="an operator's proof is checked",
         why="any proof does",
         module="raftlog/server/handlers/operator.py",
-        old="    granting.check(message)\n",
-        new="",
+        function="handle_prove",
+        change=drop("call check"),
         tests=("tests/server/handlers/test_operator.py::test_another_secret_makes_no_operator",),
     ),
     Guard(
         name="what is for peers is for proved peers",
         why="any client can vote, and copy",
         module="raftlog/server/dispatch.py",
-        old="    if request.api.peer_only and connection.peer_identity is None:\n",
-        new="    if request.api.peer_only and connection.is_closed:\n",
+        function="dispatch",
+        change=replace("compare peer_identity", "_.left.value.is_closed"),
         tests=("tests/server/handlers/test_peer.py::test_envelopes_without_a_proof_are_denied",),
     ),
     Guard(
         name="a leader's session begins with all positions",
         why="positions of a connection that ended are taken for those of this one",
         module="raftlog/protocol/replica_session.py",
-        old="        if not (request.full or self._has_begun):\n",
-        new="        if request.full is None:\n",
+        function="LeaderSession.take",
+        change=value("if _has_begun", "_.operand.values[0] is None"),
         tests=(
             "tests/protocol/test_replica_session.py::test_a_session_begins_with_a_full_request",
         ),
@@ -238,8 +238,8 @@ PEERS: Final = [
         name="a fetch session begins with all positions",
         why="a leader counts positions that were said on another connection",
         module="raftlog/server/cluster/fetcher.py",
-        old="        self._session = FollowerSession()\n        self._round = 0\n",
-        new="        self._round = 0\n",
+        function="ReplicaFetcher.link_up",
+        change=drop("assign FollowerSession"),
         tests=(
             (
                 "tests/server/cluster/test_fetcher_failures.py"
@@ -254,41 +254,40 @@ DISKS: Final = [
         name="progress is told after the sync",
         why="records are acknowledged while they are being synced",
         module="raftlog/server/flusher.py",
-        old="            self._workers.submit(ticket.run, self._finished)\n",
-        new="            self._workers.submit(ticket.run, self._finished)\n"
-        "            self._on_durable()\n",
+        function="GroupCommit._begin",
+        change=replace("call submit", "_\nself._on_durable()"),
         tests=("tests/server/test_flusher.py::test_what_one_turn_appends_goes_into_one_sync",),
     ),
     Guard(
         name="a failed sync is the last",
         why="the next sync says that all is well",
         module="raftlog/server/flusher.py",
-        old="        self._stopped = True\n        if not isinstance(error, OSError):",
-        new="        if not isinstance(error, OSError):",
+        function="GroupCommit._finished",
+        change=drop("assign _stopped"),
         tests=("tests/server/test_flusher.py::test_a_failed_sync_is_the_last",),
     ),
     Guard(
         name="a failed sync ends the broker",
         why="a broker goes on with a disk that is not to be trusted",
         module="raftlog/server/flusher.py",
-        old="        self._on_failed(self._log.failed_sync(ticket, error))\n",
-        new="        self._log.failed_sync(ticket, error)\n",
+        function="GroupCommit._finished",
+        change=drop("call _on_failed"),
         tests=("tests/server/test_flusher.py::test_a_failed_sync_is_the_last",),
     ),
     Guard(
         name="cuts wait for the sync that is out",
         why="a log is cut while its end is being made durable",
         module="raftlog/server/flusher.py",
-        old="        if self._ticket is None:\n            job()\n",
-        new="        if self._log is not None:\n            job()\n",
+        function="GroupCommit.between_syncs",
+        change=value("if _ticket", "self._log is not None"),
         tests=("tests/server/test_flusher.py::test_jobs_run_between_syncs",),
     ),
     Guard(
         name="no turn while the journal is synced",
         why="consensus counts what is not on the disk",
         module="raftlog/server/consensus_plane.py",
-        old="        if self._ended or self._pausing or self._ticket is not None:\n",
-        new="        if self._ended or self._pausing:\n",
+        function="ConsensusPlane._turn",
+        change=drop("compare _ticket"),
         tests=(
             (
                 "tests/server/test_consensus_plane.py"
@@ -300,8 +299,8 @@ DISKS: Final = [
         name="no turn while the disk is full",
         why="what has no room is sent",
         module="raftlog/server/consensus_plane.py",
-        old="        if self._ended or self._pausing or self._ticket is not None:\n",
-        new="        if self._ended or self._ticket is not None:\n",
+        function="ConsensusPlane._turn",
+        change=drop("attribute _pausing"),
         tests=(
             (
                 "tests/server/test_consensus_plane.py"
@@ -313,16 +312,16 @@ DISKS: Final = [
         name="no consensus after a failure",
         why="a broker votes from a memory that is not to be trusted",
         module="raftlog/server/consensus_plane.py",
-        old="        return self._stopped or self.failure is not None\n",
-        new="        return self._stopped\n",
+        function="ConsensusPlane._ended",
+        change=drop("compare failure"),
         tests=("tests/server/test_consensus_plane.py::test_a_failed_sync_is_the_end",),
     ),
     Guard(
         name="nothing is completed after a failure",
         why="what a mistake left in memory is sent when the disk is back",
         module="raftlog/server/consensus_plane.py",
-        old="        if self.failure is not None:\n            pass  # what",
-        new="        if self._stopped:\n            pass  # what",
+        function="ConsensusPlane._synced",
+        change=value("if failure", "self._stopped"),
         tests=("tests/server/test_consensus_plane.py::test_a_mistake_in_consensus_is_the_end_too",),
     ),
 ]

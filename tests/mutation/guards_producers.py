@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutation.change import argument, drop, never, replace, value
 from tests.mutation.guard import Guard
 
 _TABLE: Final = "raftlog/storage/producer_state.py"
@@ -16,7 +17,7 @@ _TEST_RECALL: Final = "tests/spark_source/test_recall.py"
 _TEST_ROUTING: Final = "tests/spark_source/test_routing.py"
 _TEST_SINK: Final = "tests/spark_source/test_writer.py"
 _HANDLER: Final = "raftlog/server/handlers/describe_producers.py"
-_FLIGHT: Final = "raftlog/client/flight.py"
+_FLIGHT: Final = "raftlog/client/in_flight.py"
 _CLIENT: Final = "raftlog/client/resumable.py"
 _TEST_HANDLER: Final = "tests/server/handlers/test_describe_producers.py"
 _TEST_FLIGHT: Final = "tests/client/test_resumable_flight.py"
@@ -27,11 +28,12 @@ GUARDS: Final = [
         name="what is stored under a name is committed",
         why="a run leaves out records that the next leader cuts away: they are lost",
         module=_HANDLER,
-        old=(
-            "        host.when_committed(end_offset, "
-            "partial(self._committed, index, query, host, answer))\n"
+        function="_Describing.begin",
+        change=replace(
+            "call when_committed",
+            "self._committed(_.args[1].args[1], _.args[1].args[2], _.func.value, "
+            "_.args[1].args[4], None)",
         ),
-        new="        self._committed(index, query, host, answer, None)\n",
         tests=(
             f"{_TEST_HANDLER}::test_what_is_not_committed_is_waited_for",
             f"{_TEST_HANDLER}::test_the_followers_have_to_have_it_first",
@@ -41,80 +43,80 @@ GUARDS: Final = [
         name="all producers of an answer are waited for",
         why="the end of the last one asked for stands for all: another one's is not committed",
         module=_HANDLER,
-        old="        end_offset = max(end_offset, written.last_offset + 1)\n",
-        new="        end_offset = written.last_offset + 1\n",
+        function="_described",
+        change=value("assign last_offset", "_.args[1]"),
         tests=(f"{_TEST_HANDLER}::test_the_last_of_all_that_are_asked_for_is_waited_for",),
     ),
     Guard(
         name="only the leader says what is stored under a name",
         why="a replica that lags knows less, and a run is refused for nothing",
         module=_HANDLER,
-        old="            leadership = host.check_leading()\n",
-        new="            leadership = host.leadership  # type: ignore[assignment]\n",
+        function="_Describing.begin",
+        change=value("assign check_leading", "_.func.value.leadership"),
         tests=(f"{_TEST_HANDLER}::test_who_leads_no_more_says_that_it_is_not_known",),
     ),
     Guard(
         name="what is stored under a name is confirmed",
         why="a leader that was cut off tells less than its successor has",
         module=_HANDLER,
-        old="        if error is not None or cluster is None:\n",
-        new="        if error is not None or cluster is not None or cluster is None:\n",
+        function="_Describing._committed",
+        change=value("if _confirmed", "_.values[0] or _.values[1].left is not None or _.values[1]"),
         tests=(f"{_TEST_HANDLER}::test_nobody_else_may_lead_by_then",),
     ),
     Guard(
         name="a lost batch breaks its partition",
         why="later batches are sent into a gap; were it filled by another run, in its place",
         module=_FLIGHT,
-        old="        self._break(self._order_of(batch), error)\n",
-        new="        self._break(1 << 62, error)\n",
+        function="ResumableInFlightBatches.lose",
+        change=argument("call _break", 0, "1 << 62"),
         tests=(f"{_TEST_FLIGHT}::test_what_is_refused_takes_all_later_ones_with_it",),
     ),
     Guard(
         name="a topic made anew breaks its partitions",
         why="a run goes on in a log that has none of what it counted",
         module=_FLIGHT,
-        old="        self._break(0, reason)\n",
-        new="        self._break(1 << 62, reason)\n",
+        function="ResumableInFlightBatches.begin_anew",
+        change=argument("call _break", 0, "1 << 62"),
         tests=(f"{_TEST_FLIGHT}::test_in_another_topic_of_the_name_nothing_goes_on",),
     ),
     Guard(
         name="a number is not given back after Ctrl-C",
         why="two batches have one number: the second is taken for a repeat, and lost",
         module=_CLIENT,
-        old="            except RaftlogError:\n",
-        new="            except BaseException:\n",
+        function="ResumableProducer._place",
+        change=replace("name RaftlogError", "BaseException"),
         tests=(f"{_TEST_CLIENT}::test_an_interrupt_between_a_number_and_its_batch_is_no_repeat",),
     ),
     Guard(
         name="a sequence of a name ends",
         why="the number after the last is 0: a run that is late is let in, and stores all twice",
         module=_CLIENT,
-        old="            if after > RECORDS_MAX:\n",
-        new="            if after < 0:\n",
+        function="ResumableProducer._place",
+        change=never("if RECORDS_MAX"),
         tests=(f"{_TEST_CLIENT}::test_no_sequence_begins_again_from_0",),
     ),
     Guard(
         name="what is stored is asked before the first append",
         why="a run that does not ask begins at 0, and looks like a repeat of the first",
         module=_CLIENT,
-        old="            number = self._next.get(tp)\n",
-        new="            number = self._next.get(tp, 0)\n",
+        function="ResumableProducer._place",
+        change=value("assign get", "self._next.get(_.args[0], 0)"),
         tests=(f"{_TEST_CLIENT}::test_what_is_stored_has_to_be_asked_first",),
     ),
     Guard(
         name="a later epoch is told before anything is appended",
         why="a run that is over counts its records from 0, as if none were stored",
         module=_CLIENT,
-        old="        if written.producer_epoch > self.epoch:\n",
-        new="        if written.producer_epoch < -1:\n",
+        function="ResumableProducer._count",
+        change=never("if epoch"),
         tests=(f"{_TEST_CLIENT}::test_a_later_epoch_counts_anew_and_ends_the_earlier_ones",),
     ),
     Guard(
         name="a duplicate has the same checksum",
         why="another run's records under the same sequences are acknowledged, and not stored",
         module=_TABLE,
-        old="                if batch.crc32c not in (None, header.crc32c):\n",
-        new="                if batch.crc32c == -1:\n",
+        function="ProducerTable.check",
+        change=never("if crc32c"),
         tests=(
             f"{_TEST_TABLE}::test_other_records_in_the_place_of_a_stored_batch_are_no_duplicate",
             f"{_TEST_TABLE}::test_runs_of_one_name_store_each_record_once_in_whatever_order",
@@ -124,8 +126,10 @@ GUARDS: Final = [
         name="a named producer has one batch in flight",
         why="the second is accepted behind another run's batch, and may repeat what is in that",
         module=_FLIGHT,
-        old="        return bool(self.in_flight)\n",
-        new="        return Flight.full_for(self, batch)\n",
+        function="ResumableInFlightBatches.full_for",
+        change=value(
+            "return in_flight", "len(self.in_flight) >= limits.PRODUCER_BATCHES_REMEMBERED"
+        ),
         tests=(
             f"{_TEST_FLIGHT}::test_the_next_one_waits_until_the_one_before_is_stored",
             f"{_TEST_CLIENT}::test_one_batch_of_a_partition_is_in_flight_at_a_time",
@@ -135,8 +139,8 @@ GUARDS: Final = [
         name="only the named producer's batches are read back",
         why="a row is taken for stored because another producer wrote the same record: it is lost",
         module=_RANGES,
-        old="if self.producer not in (None, (header.producer_id, header.producer_epoch)):\n",
-        new="if self.producer == ():\n",
+        function="Range.add",
+        change=never("if producer"),
         tests=(
             "tests/client/test_range_reader.py::test_only_the_batches_of_one_producer_are_read",
         ),
@@ -145,16 +149,16 @@ GUARDS: Final = [
         name="a stored record stands for one row",
         why="of equal rows only one is stored after a retry",
         module=_RECALL,
-        old="        np.subtract.at(self._counts, found[is_there], 1)\n",
-        new="",
+        function="Multiset.take",
+        change=drop("call at"),
         tests=(f"{_TEST_RECALL}::test_of_rows_in_any_order_those_that_are_stored_are_found",),
     ),
     Guard(
         name="equal rows of one batch are counted",
         why="of equal rows in one Arrow batch only one is stored after a retry",
         module=_RECALL,
-        old="        is_there = before < self._counts[found]\n",
-        new="        is_there = self._counts[found] > 0\n",
+        function="Multiset.take",
+        change=value("assign _counts", "_.comparators[0] > 0"),
         tests=(
             "tests/spark_source/test_recall.py::test_a_multiset_gives_each_as_often_as_it_has_it",
         ),
@@ -163,16 +167,16 @@ GUARDS: Final = [
         name="stored records that were deleted end the attempt",
         why="their rows are written again without a word",
         module=_SINK,
-        old="if stored.count != count and not self._plan.options.allow_duplicates:\n",
-        new="if stored.count > count:\n",
+        function="Attempt._read_back",
+        change=value("if _plan", "_.values[0].left > _.values[0].comparators[0]"),
         tests=(f"{_TEST_SINK}::test_stored_records_that_were_deleted_end_the_attempt",),
     ),
     Guard(
         name="a row without a key goes by its value",
         why="another order sends it to another partition, where it is not stored yet",
         module=_ROUTING,
-        old="        hashed = partitions_of_arrow(values, count)\n",
-        new="        hashed = np.arange(len(values), dtype=np.int64)\n",
+        function="Router._by_value",
+        change=value("assign partitions_of_arrow", "np.arange(len(_.args[0]), dtype=np.int64)"),
         tests=(
             f"{_TEST_ROUTING}::test_a_record_without_a_key_goes_by_its_value_and_the_tasks_number",
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutation.change import always, argument, drop, never, replace, swap, value
 from tests.mutation.guard import Guard
 
 ELECTIONS: Final = [
@@ -11,16 +12,18 @@ ELECTIONS: Final = [
         name="vote is journaled",
         why="after a restart one voter votes for two in one term",
         module="raftlog/consensus/raft_group.py",
-        old="            self._SyncObj__setCurrentTerm(term, peer)\n",
-        new="            self._SyncObj__votedForNodeId = peer\n",
+        function="RaftGroup._on_vote",
+        change=replace(
+            "call _SyncObj__setCurrentTerm", "self._SyncObj__votedForNodeId = _.args[1]"
+        ),
         tests=("tests/consensus/test_raft_group.py::test_a_vote_outlives_the_process",),
     ),
     Guard(
         name="one vote in a term",
         why="two leaders in one term",
         module="raftlog/consensus/raft_group.py",
-        old="            and voted_for in (None, peer)\n",
-        new="",
+        function="RaftGroup._on_vote",
+        change=drop("compare in None"),
         tests=(
             (
                 "tests/consensus/test_raft_group.py"
@@ -32,74 +35,72 @@ ELECTIONS: Final = [
         name="votes only for logs that are up to date",
         why="a leader without committed entries is elected",
         module="raftlog/consensus/raft_group.py",
-        old="            and voted_for in (None, peer)\n"
-        "            and (last_term, last_index) >= self._log.end\n",
-        new="            and voted_for in (None, peer)\n",
+        function="RaftGroup._on_vote",
+        change=drop("compare _log"),
         tests=("tests/consensus/test_raft_group.py::test_only_a_log_as_good_as_ours_gets_a_vote",),
     ),
     Guard(
         name="votes of this term only",
         why="a vote for an old term makes a leader of this one",
         module="raftlog/consensus/raft_group.py",
-        old="        if term == self.term and granted and self._ballot.vote(peer):\n",
-        new="        if granted and self._ballot.vote(peer):\n",
+        function="RaftGroup._on_vote_answer",
+        change=drop("compare term"),
         tests=("tests/consensus/test_raft_group.py::test_votes_of_another_term_do_not_count",),
     ),
     Guard(
         name="votes are granted in this term only",
         why="a vote is given for a term that is over",
         module="raftlog/consensus/raft_group.py",
-        old="        granted = (\n            term == self.term\n            and voted_for",
-        new="        granted = (\n            term <= self.term\n            and voted_for",
+        function="RaftGroup._on_vote",
+        change=swap("compare term", "<="),
         tests=("tests/consensus/test_raft_group.py::test_no_message_breaks_the_order_of_things",),
     ),
     Guard(
         name="a refused vote is none",
         why="a candidate that nobody wants leads",
         module="raftlog/consensus/raft_group.py",
-        old="        if term == self.term and granted and self._ballot.vote(peer):\n",
-        new="        if term == self.term and self._ballot.vote(peer):\n",
+        function="RaftGroup._on_vote_answer",
+        change=value("if vote", "_.values[0] and _.values[2]"),
         tests=("tests/consensus/test_guards_voters.py::test_a_refused_vote_is_none",),
     ),
     Guard(
         name="votes are counted by identity",
         why="one answer that comes twice is a majority (hazard 4)",
         module="raftlog/consensus/ballot.py",
-        old="        self._votes.add(peer)\n",
-        new="        self._votes.add(peer + 1_000 * len(self._votes))\n",
+        function="Ballot.vote",
+        change=argument("call add", 0, "_.args[0] + 1000 * len(self._votes)"),
         tests=("tests/consensus/test_ballot.py::test_the_same_vote_twice_is_one_vote",),
     ),
     Guard(
         name="pre-votes are counted by identity",
         why="a broker that one other can hear begins elections",
         module="raftlog/consensus/ballot.py",
-        old="        self._would_vote.add(peer)\n",
-        new="        self._would_vote.add(peer + 1_000 * len(self._would_vote))\n",
+        function="Ballot.would_vote",
+        change=argument("call add", 0, "_.args[0] + 1000 * len(self._would_vote)"),
         tests=("tests/consensus/test_ballot.py::test_the_same_pre_vote_twice_is_one",),
     ),
     Guard(
         name="a quorum is more than half",
         why="two halves elect a leader each",
         module="raftlog/consensus/ballot.py",
-        old="        self._quorum = voters // 2 + 1\n",
-        new="        self._quorum = (voters + 1) // 2\n",
+        function="Ballot.__init__",
+        change=value("assign _quorum", "(_.left.left + 1) // 2"),
         tests=("tests/consensus/test_ballot.py::test_a_quorum_is_more_than_half",),
     ),
     Guard(
         name="pre-votes of an older round do not count",
         why="answers of long ago begin an election",
         module="raftlog/consensus/ballot.py",
-        old="        if self._would_vote is None or round_number != self._round:\n",
-        new="        if self._would_vote is None:\n",
+        function="Ballot.would_vote",
+        change=drop("compare _round"),
         tests=("tests/consensus/test_ballot.py::test_answers_to_an_older_round_do_not_count",),
     ),
     Guard(
         name="a pre-vote comes before a term",
         why="a broker that comes back deposes a leader that all others hear (hazard 15)",
         module="raftlog/consensus/raft_group.py",
-        old="        if self._ballot.is_quorum(1):\n            self._campaign(now)\n",
-        new="        if self._ballot.is_quorum(1) or round_number:\n"
-        "            self._campaign(now)\n",
+        function="RaftGroup._on_silence",
+        change=always("if _ballot"),
         tests=(
             (
                 "tests/consensus/test_raft_group.py"
@@ -111,8 +112,8 @@ ELECTIONS: Final = [
         name="no pre-vote with a live leader",
         why="a broker that hears half of the others inflates terms (hazard 15)",
         module="raftlog/consensus/raft_group.py",
-        old="            and not self._has_live_leader(now)\n",
-        new="",
+        function="RaftGroup._on_pre_vote",
+        change=drop("not _has_live_leader"),
         tests=(
             (
                 "tests/consensus/test_raft_group.py"
@@ -124,17 +125,16 @@ ELECTIONS: Final = [
         name="a pre-vote needs a log that is up to date",
         why="a broker that cannot win goes on raising the term",
         module="raftlog/consensus/raft_group.py",
-        old="            and (last_term, last_index) >= self._log.end\n            and not self",
-        new="            and not self",
+        function="RaftGroup._on_pre_vote",
+        change=drop("compare _log"),
         tests=("tests/consensus/test_raft_group.py::test_only_a_log_as_good_as_ours_gets_a_vote",),
     ),
     Guard(
         name="a higher term ends any role",
         why="a leader that was deposed goes on as if nothing had happened (hazard 14)",
         module="raftlog/consensus/raft_group.py",
-        old="            self._SyncObj__setCurrentTerm(term, None)\n"
-        "            self._step_down(now)\n",
-        new="            self._SyncObj__setCurrentTerm(term, None)\n",
+        function="RaftGroup.receive",
+        change=drop("call _step_down"),
         tests=(
             (
                 "tests/consensus/test_raft_group.py"
@@ -146,16 +146,16 @@ ELECTIONS: Final = [
         name="a higher term is taken over",
         why="an old leader never learns that it is none (hazard 14)",
         module="raftlog/consensus/raft_group.py",
-        old="        if term > self._SyncObj__raftCurrentTerm:\n",
-        new="        if term < 0:\n",
+        function="RaftGroup.receive",
+        change=never("if _SyncObj__setCurrentTerm"),
         tests=("tests/consensus/test_raft_group.py::test_only_a_log_as_good_as_ours_gets_a_vote",),
     ),
     Guard(
         name="an old leader is told of the newer term",
         why="it leads on for those that hear it only (hazard 14)",
         module="raftlog/consensus/raft_group.py",
-        old="            self._send(peer, envelope.APPEND_ANSWER, False, previous, previous)\n",
-        new="",
+        function="RaftGroup._on_append",
+        change=drop("call _send #1/3"),
         tests=(
             (
                 "tests/consensus/test_raft_group_appends.py"
@@ -167,8 +167,8 @@ ELECTIONS: Final = [
         name="check-quorum",
         why="a leader that nobody answers any more stays one (hazard 14)",
         module="raftlog/consensus/library.py",
-        old="            leaderFallbackTimeout=self.election,\n",
-        new="            leaderFallbackTimeout=1e9,\n",
+        function="Timing.__init__",
+        change=argument("call SyncObjConf", "leaderFallbackTimeout", "1000000000.0"),
         tests=(
             (
                 "tests/consensus/test_guards_voters.py"
@@ -180,8 +180,8 @@ ELECTIONS: Final = [
         name="a leader without links steps down",
         why="its clients wait for answers that cannot come",
         module="raftlog/consensus/raft_group.py",
-        old="        if is_isolated or self.role != LEADER:\n",
-        new="        if self.role != LEADER:\n",
+        function="RaftGroup.step",
+        change=value("if LEADER", "_.values[1]"),
         tests=(
             (
                 "tests/consensus/test_raft_group.py"
@@ -193,9 +193,8 @@ ELECTIONS: Final = [
         name="terms jump only so far",
         why="one bad message uses up all terms",
         module="raftlog/consensus/raft_group.py",
-        old="            if term > self._SyncObj__raftCurrentTerm + TERM_JUMP_MAX:\n"
-        "                return False\n",
-        new="",
+        function="RaftGroup.receive",
+        change=drop("if TERM_JUMP_MAX"),
         tests=(
             (
                 "tests/consensus/test_raft_group.py"
@@ -210,8 +209,8 @@ APPENDS: Final = [
         name="appends of an old term are refused",
         why="a deposed leader's entries are taken",
         module="raftlog/consensus/raft_group.py",
-        old="        if term < self.term:\n            self._send(",
-        new="        if term < 0:\n            self._send(",
+        function="RaftGroup._on_append",
+        change=never("if term"),
         tests=(
             (
                 "tests/consensus/test_raft_group_appends.py"
@@ -223,8 +222,8 @@ APPENDS: Final = [
         name="append answers of another term are dropped",
         why="an answer about an older log counts for the entries of this one (hazard 3)",
         module="raftlog/consensus/raft_group.py",
-        old="        if term != self.term or not self.is_leader:\n            return True\n",
-        new="        if not self.is_leader:\n            return True\n",
+        function="RaftGroup._on_append_answer",
+        change=drop("compare term"),
         tests=(
             (
                 "tests/consensus/test_raft_group_appends.py"
@@ -236,12 +235,8 @@ APPENDS: Final = [
         name="an append has to fit what is before it",
         why="a follower acknowledges entries behind a gap or a difference",
         module="raftlog/consensus/raft_log.py",
-        old="        mine = self.term_at(index)\n"
-        "        if mine == term:\n"
-        "            return None\n",
-        new="        mine = self.term_at(index)\n"
-        "        if mine is not None:\n"
-        "            return None\n",
+        function="RaftLog.conflict",
+        change=value("if None #1/2", "_.left is not None"),
         tests=(
             (
                 "tests/consensus/test_raft_log.py"
@@ -253,35 +248,34 @@ APPENDS: Final = [
         name="entries are cut only where terms differ",
         why="an append that comes late cuts what was acknowledged since (hazard 2)",
         module="raftlog/consensus/raft_log.py",
-        old="            if mine == term:\n                continue\n",
-        new="            if mine == term and index < 0:\n                continue\n",
+        function="RaftLog.merge",
+        change=never("if =="),
         tests=("tests/consensus/test_raft_log.py::test_a_matching_suffix_stays",),
     ),
     Guard(
         name="entries are cut where terms differ",
         why="two logs differ below what both hold committed",
         module="raftlog/consensus/raft_log.py",
-        old="            if mine == term:\n                continue\n",
-        new="            if mine is not None:\n                continue\n",
+        function="RaftLog.merge",
+        change=value("if ==", "_.left is not None"),
         tests=("tests/consensus/test_raft_log.py::test_what_conflicts_is_cut_with_all_after_it",),
     ),
     Guard(
         name="committed entries are never cut",
         why="a peer that errs takes back what was applied (hazard 1)",
         module="raftlog/consensus/raft_log.py",
-        old="                if index <= commit_index:\n",
-        new="                if index < 0:\n",
+        function="RaftLog.merge",
+        change=never("if CommittedEntryError"),
         tests=("tests/consensus/test_raft_log.py::test_nothing_committed_is_ever_cut",),
     ),
     Guard(
         name="a follower commits only what it has compared",
         why="it applies entries of its own that the leader does not have",
         module="raftlog/consensus/raft_group.py",
-        old="        if min(commit_index, last) > self._SyncObj__raftCommitIndex:\n"
-        "            self._SyncObj__raftCommitIndex = min(commit_index, last)\n",
-        new="        last = self._log.last_index\n"
-        "        if min(commit_index, last) > self._SyncObj__raftCommitIndex:\n"
-        "            self._SyncObj__raftCommitIndex = min(commit_index, last)\n",
+        function="RaftGroup._on_append",
+        change=replace(
+            "if _SyncObj__raftCommitIndex", "_.test.left.args[1] = self._log.last_index\n_"
+        ),
         tests=(
             (
                 "tests/consensus/test_raft_group_appends.py"
@@ -293,9 +287,8 @@ APPENDS: Final = [
         name="an answer cannot be beyond the leader's log",
         why="a peer that errs has entries committed that nobody has",
         module="raftlog/consensus/raft_group.py",
-        old="        if max(previous, index if is_appended else 0) > self._log.last_index:\n"
-        "            return False\n",
-        new="",
+        function="RaftGroup._on_append_answer",
+        change=drop("if _log"),
         tests=(
             (
                 "tests/consensus/test_raft_group_appends.py"
@@ -307,16 +300,16 @@ APPENDS: Final = [
         name="an answer takes nothing back",
         why="a late answer makes a leader forget what a follower holds",
         module="raftlog/consensus/follower.py",
-        old="        if index <= self.match_index:\n            return False\n",
-        new="",
+        function="Follower.appended",
+        change=drop("if match_index"),
         tests=("tests/consensus/test_follower.py::test_an_old_answer_takes_nothing_back",),
     ),
     Guard(
         name="a refusal never goes below what matched",
         why="a late refusal makes a leader send all again",
         module="raftlog/consensus/follower.py",
-        old="        self.next_index = max(self.match_index + 1, min(guess, previous))\n",
-        new="        self.next_index = min(guess, previous)\n",
+        function="Follower.refused",
+        change=value("assign match_index", "_.args[1]"),
         tests=(
             (
                 "tests/consensus/test_follower.py"
@@ -328,9 +321,8 @@ APPENDS: Final = [
         name="appends that no leader sends are refused",
         why="a log gets terms that descend, and election by the last term breaks",
         module="raftlog/consensus/raft_group.py",
-        old="        if not raft_log.is_consistent(previous, previous_term, entries, term):\n"
-        "            return False\n",
-        new="",
+        function="RaftGroup._on_append",
+        change=drop("if is_consistent"),
         tests=(
             (
                 "tests/consensus/test_guards_voters.py"
@@ -342,8 +334,8 @@ APPENDS: Final = [
         name="one leader in a term",
         why="a leader obeys another one of its own term",
         module="raftlog/consensus/raft_group.py",
-        old="        if self.is_leader:\n            logger.critical(",
-        new="        if self.is_leader and term < 0:\n            logger.critical(",
+        function="RaftGroup._on_append",
+        change=never("if is_leader"),
         tests=(
             "tests/consensus/test_raft_group.py::test_a_leader_of_our_own_term_is_not_followed",
         ),
@@ -352,10 +344,11 @@ APPENDS: Final = [
         name="a new leader's first entry is of its own term",
         why="entries of older terms are counted as committed (Raft, 5.4.2)",
         module="raftlog/consensus/raft_group.py",
-        old="        super()._SyncObj__onBecomeLeader()\n        self._note_links(library.now())\n",
-        new="        self._SyncObj__raftLeader = self._SyncObj__selfNode\n"
-        "        self._SyncObj__setState(LEADER)\n"
-        "        self._note_links(library.now())\n",
+        function="RaftGroup._SyncObj__onBecomeLeader",
+        change=replace(
+            "call _SyncObj__onBecomeLeader",
+            "self._SyncObj__raftLeader = self._SyncObj__selfNode\nself._SyncObj__setState(LEADER)",
+        ),
         tests=(
             (
                 "tests/consensus/test_raft_group.py"
@@ -367,8 +360,8 @@ APPENDS: Final = [
         name="commands do not raise",
         why="one command that a machine cannot take stops the group on all brokers (hazard 16)",
         module="raftlog/consensus/raft_group.py",
-        old="        except Exception as error:  # a machine's defect must not stop the group\n",
-        new="        except KeyboardInterrupt as error:\n",
+        function="RaftGroup._SyncObj__doApplyCommand",
+        change=replace("name Exception", "KeyboardInterrupt"),
         tests=(
             "tests/consensus/test_machine.py::test_a_machine_that_raises_does_not_stop_its_group",
         ),

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutation.change import argument, drop, never, replace, value
 from tests.mutation.guard import Guard
 
 ROLES: Final = [
     Guard(
         name="a leader is on the disk that was elected",
         why="a broker that came back with an empty disk leads (S20, S21)",
-        module="raftlog/server/cluster/roles.py",
-        old="            and state.isr.get(self._broker_id) == self._me.directory_id\n",
-        new="",
+        module="raftlog/server/cluster/role_manager.py",
+        function="RoleManager._is_elected",
+        change=drop("compare directory_id"),
         tests=(
             (
-                "tests/server/cluster/test_roles.py"
+                "tests/server/cluster/test_role_manager.py"
                 "::test_it_does_not_lead_what_an_earlier_run_or_another_was_elected_for"
             ),
         ),
@@ -23,12 +24,12 @@ ROLES: Final = [
     Guard(
         name="a leader is in the run that was elected",
         why="a leader that was killed goes on in its epoch with less than it had (S17)",
-        module="raftlog/server/cluster/roles.py",
-        old="            and state.leader_boot == self._me.boot\n",
-        new="",
+        module="raftlog/server/cluster/role_manager.py",
+        function="RoleManager._is_elected",
+        change=drop("compare boot"),
         tests=(
             (
-                "tests/server/cluster/test_roles.py"
+                "tests/server/cluster/test_role_manager.py"
                 "::test_it_does_not_lead_what_an_earlier_run_or_another_was_elected_for"
             ),
         ),
@@ -36,28 +37,32 @@ ROLES: Final = [
     Guard(
         name="a damaged copy does not lead",
         why="a leader serves a log with a hole in it",
-        module="raftlog/server/cluster/roles.py",
-        old="        if is_elected and not suspect:\n",
-        new="        if is_elected:\n",
-        tests=("tests/server/cluster/test_roles.py::test_a_damaged_copy_neither_leads_nor_copies",),
+        module="raftlog/server/cluster/role_manager.py",
+        function="RoleManager._set_role",
+        change=value("if _lead", "_.values[0]"),
+        tests=(
+            "tests/server/cluster/test_role_manager.py::test_a_damaged_copy_neither_leads_nor_copies",
+        ),
     ),
     Guard(
         name="a damaged copy does not follow",
         why="a damaged replica acknowledges",
-        module="raftlog/server/cluster/roles.py",
-        old=" and state.leader != self._broker_id and not suspect\n",
-        new=" and state.leader != self._broker_id\n",
-        tests=("tests/server/cluster/test_roles.py::test_a_damaged_copy_neither_leads_nor_copies",),
+        module="raftlog/server/cluster/role_manager.py",
+        function="RoleManager._follow",
+        change=drop("operand not"),
+        tests=(
+            "tests/server/cluster/test_role_manager.py::test_a_damaged_copy_neither_leads_nor_copies",
+        ),
     ),
     Guard(
         name="a leader that hears nobody decides nothing",
         why="one to which nothing comes makes itself the only one that may lead, and is cut off",
-        module="raftlog/server/cluster/roles.py",
-        old="may_propose=lambda: self._hears_who_decides(member),",
-        new="may_propose=lambda: True,",
+        module="raftlog/server/cluster/role_manager.py",
+        function="RoleManager.review",
+        change=replace("call _hears_who_decides", "True"),
         tests=(
             (
-                "tests/server/cluster/test_roles.py"
+                "tests/server/cluster/test_role_manager.py"
                 "::test_nobody_leaves_by_the_word_of_a_leader_to_which_nothing_comes"
             ),
         ),
@@ -65,22 +70,22 @@ ROLES: Final = [
     Guard(
         name="a leader without room hands over",
         why="nothing is acknowledged for as long as one disk is full (S31)",
-        module="raftlog/server/cluster/roles.py",
-        old="            self._give_way(member, host)\n            self.review(member)\n",
-        new="            self.review(member)\n",
+        module="raftlog/server/cluster/role_manager.py",
+        function="RoleManager._lead",
+        change=drop("call _give_way"),
         tests=(
-            "tests/server/cluster/test_giving_way.py::test_a_leader_without_room_hands_over_in_a_while",
+            "tests/server/cluster/test_step_down.py::test_a_leader_without_room_hands_over_in_a_while",
         ),
     ),
     Guard(
         name="a follower without room leaves the ISR",
         why="the new leader commits nothing until the full one has lagged for long enough (S31)",
-        module="raftlog/server/cluster/roles.py",
-        old="        else:\n            self._give_way(member, host)\n\n",
-        new="\n",
+        module="raftlog/server/cluster/role_manager.py",
+        function="RoleManager._follow",
+        change=drop("call _give_way"),
         tests=(
             (
-                "tests/server/cluster/test_giving_way.py"
+                "tests/server/cluster/test_step_down.py"
                 "::test_a_follower_without_room_leaves_before_it_lags_for_long"
             ),
         ),
@@ -89,11 +94,11 @@ ROLES: Final = [
         name="giving way in vain is ever rarer",
         why="where all disks are full, leadership goes round and round",
         module="raftlog/server/hindrance.py",
-        old="        self._in_vain[leads] += 1\n",
-        new="",
+        function="Hindrance.gave_way",
+        change=drop("assign _in_vain"),
         tests=(
             (
-                "tests/server/cluster/test_giving_way.py"
+                "tests/server/cluster/test_step_down.py"
                 "::test_where_all_are_full_leadership_moves_ever_more_seldom"
             ),
         ),
@@ -101,12 +106,12 @@ ROLES: Final = [
     Guard(
         name="a leader whose disk hangs hands over",
         why="a leader whose disk hangs leads for ever, and nothing is acknowledged (S36)",
-        module="raftlog/server/replica_host.py",
-        old="            is_held_up = disk.is_hung or is_behind\n",
-        new="            is_held_up = is_behind\n",
+        module="raftlog/server/partition.py",
+        function="Partition.must_give_way",
+        change=drop("attribute is_hung"),
         tests=(
             (
-                "tests/server/cluster/test_giving_way.py"
+                "tests/server/cluster/test_step_down.py"
                 "::test_a_leader_whose_disk_hangs_hands_over_at_once"
             ),
         ),
@@ -114,12 +119,12 @@ ROLES: Final = [
     Guard(
         name="a leader whose disk trails hands over",
         why="every record waits for the slowest disk, the leader's, for ever (S36)",
-        module="raftlog/server/replica_host.py",
-        old="            is_held_up = disk.is_hung or is_behind\n",
-        new="            is_held_up = disk.is_hung\n",
+        module="raftlog/server/partition.py",
+        function="Partition.must_give_way",
+        change=value("assign is_hung", "_.values[0]"),
         tests=(
             (
-                "tests/server/cluster/test_giving_way.py"
+                "tests/server/cluster/test_step_down.py"
                 "::test_a_leader_whose_disk_trails_the_others_hands_over"
             ),
         ),
@@ -127,20 +132,30 @@ ROLES: Final = [
     Guard(
         name="nobody waits for a disk that hangs",
         why="where nobody else can lead, producers wait for ever for an answer",
-        module="raftlog/server/replica_host.py",
-        old="            self._waiting_for_disk.refuse(reason)\n"
-        "            self._waiting_for_commit.refuse(reason)\n"
-        "\n"
-        "    @property\n",
-        new="            del reason\n\n    @property\n",
-        tests=("tests/server/test_replica_host.py::test_nobody_waits_for_a_disk_that_hangs",),
+        module="raftlog/server/partition.py",
+        function="Partition.disk_hangs",
+        change=drop("call refuse _waiting_for_disk", "call refuse _waiting_for_commit"),
+        tests=("tests/server/test_partition.py::test_nobody_waits_for_a_disk_that_hangs",),
+    ),
+    Guard(
+        name="a disk is tried while other work on it takes long",
+        why="a disk that hangs is not noticed while no log is synced",
+        module="raftlog/server/broker.py",
+        function="Broker._keep_time",
+        change=drop("attribute is_in_doubt"),
+        tests=(
+            (
+                "tests/testing/simulator/test_regressions.py"
+                "::test_a_disk_that_hangs_is_noticed_though_no_log_is_synced"
+            ),
+        ),
     ),
     Guard(
         name="a process that slept has not waited for its disk",
         why="a broker that was stopped for a while ends for a journal that was never slow",
         module="raftlog/server/disk_watch.py",
-        old="min(now - self._looked_at, 2 * LOOK_SECONDS), now\n",
-        new="now - self._looked_at, now\n",
+        function="DiskWatch.start.look",
+        change=replace("call min", "_.args[0]"),
         tests=(
             "tests/server/test_disk_watch.py::test_a_process_that_slept_has_not_waited_for_its_disk",
         ),
@@ -149,8 +164,8 @@ ROLES: Final = [
         name="a broker whose journal hangs ends",
         why="it leads what it can hand over to nobody, for as long as its disk hangs (S36)",
         module="raftlog/server/broker.py",
-        old="        elif self._disk_watch.is_journal_hung and cluster is not None:\n",
-        new="        elif False and cluster is not None:\n",
+        function="Broker._while_disk_hangs",
+        change=never("attribute is_journal_hung"),
         tests=(
             "tests/testing/simulator/test_regressions.py::test_a_broker_whose_journal_hangs_ends",
         ),
@@ -159,8 +174,8 @@ ROLES: Final = [
         name="a broker whose journal hangs stays where nobody could go on",
         why="the last broker of a cluster ends, and with it what can be read",
         module="raftlog/server/broker.py",
-        old="            if not cluster.can_others_decide():\n                return\n",
-        new="",
+        function="Broker._while_disk_hangs",
+        change=drop("if can_others_decide"),
         tests=(
             (
                 "tests/testing/simulator/test_regressions.py"
@@ -171,20 +186,20 @@ ROLES: Final = [
     Guard(
         name="a role never goes back an epoch",
         why="a broker takes an old role while its journal is replayed",
-        module="raftlog/server/cluster/roles.py",
-        old="        if host.closed is not None or host.leader_epoch > state.leader_epoch:\n",
-        new="        if host.closed is not None:\n",
-        tests=("tests/server/cluster/test_roles.py::test_an_older_state_changes_nothing",),
+        module="raftlog/server/cluster/role_manager.py",
+        function="RoleManager._set_role",
+        change=never("if closed"),
+        tests=("tests/server/cluster/test_role_manager.py::test_an_older_state_changes_nothing",),
     ),
     Guard(
         name="after a start a state has to be current",
         why="a replica follows a leader of long ago, and cuts what it has to keep",
-        module="raftlog/server/cluster/roles.py",
-        old="        elif self._is_current(member):\n            self._follow",
-        new="        elif member:\n            self._follow",
+        module="raftlog/server/cluster/role_manager.py",
+        function="RoleManager._set_role",
+        change=value("if _follow", "_.args[0]"),
         tests=(
             (
-                "tests/server/cluster/test_roles.py"
+                "tests/server/cluster/test_role_manager.py"
                 "::test_nobody_is_followed_before_it_is_known_what_the_last_run_acted_on"
             ),
         ),
@@ -192,21 +207,22 @@ ROLES: Final = [
     Guard(
         name="a state is current once something was applied",
         why="a proposal that came to nothing counts as news",
-        module="raftlog/server/cluster/roles.py",
-        old="            if isinstance(outcome, Applied):\n"
-        "                member.is_current = True\n",
-        new="            if outcome:\n                member.is_current = True\n",
-        tests=("tests/server/cluster/test_roles.py::test_that_is_asked_again_but_not_at_once",),
+        module="raftlog/server/cluster/role_manager.py",
+        function="RoleManager._is_current.done",
+        change=value("if Applied", "_.args[0]"),
+        tests=(
+            "tests/server/cluster/test_role_manager.py::test_that_is_asked_again_but_not_at_once",
+        ),
     ),
     Guard(
         name="a copy is dropped when the cluster agrees, too",
         why="a copy that is still counted on is removed",
-        module="raftlog/server/cluster/roles.py",
-        old="            and self._broker_id not in record.partitions[member.partition].replicas\n",
-        new="",
+        module="raftlog/server/cluster/role_manager.py",
+        function="RoleManager.may_drop",
+        change=drop("compare _broker_id"),
         tests=(
             (
-                "tests/server/cluster/test_roles.py"
+                "tests/server/cluster/test_role_manager.py"
                 "::test_a_copy_goes_when_the_cluster_too_knows_that_it_is_no_replicas"
             ),
         ),
@@ -214,13 +230,12 @@ ROLES: Final = [
     Guard(
         name="an unknown outcome stays in doubt",
         why="an ISR change that was applied is taken for rejected (S07)",
-        module="raftlog/server/cluster/roles.py",
-        old="            leadership.proposal_done(change, None if isinstance(outcome, Unknown) "
-        "else accepted)\n",
-        new="            leadership.proposal_done(change, accepted)\n",
+        module="raftlog/server/cluster/role_manager.py",
+        function="RoleManager.review.done",
+        change=argument("call proposal_done", 1, "_.args[1].orelse"),
         tests=(
             (
-                "tests/server/cluster/test_roles.py"
+                "tests/server/cluster/test_role_manager.py"
                 "::test_a_change_whose_outcome_is_not_known_is_proposed_as_it_was"
             ),
         ),
@@ -229,8 +244,8 @@ ROLES: Final = [
         name="a damaged copy leaves the ISR before it goes",
         why="a broker without its copy is elected, or counted (P6)",
         module="raftlog/server/cluster/damage.py",
-        old="    if fenced_in is not None and state.leader_epoch >= fenced_in and not is_member:\n",
-        new="    if not is_member:\n",
+        function="next_step",
+        change=value("if leader_epoch", "_.values[2]"),
         tests=(
             (
                 "tests/server/cluster/test_damage.py"
@@ -242,8 +257,8 @@ ROLES: Final = [
         name="a damaged copy that is a member again stays",
         why="a copy goes that is counted on",
         module="raftlog/server/cluster/damage.py",
-        old="    if fenced_in is not None and state.leader_epoch >= fenced_in and not is_member:\n",
-        new="    if fenced_in is not None and state.leader_epoch >= fenced_in:\n",
+        function="next_step",
+        change=value("if SET_ASIDE", "_.values[0] and _.values[1]"),
         tests=(
             (
                 "tests/server/cluster/test_damage.py"
@@ -255,9 +270,8 @@ ROLES: Final = [
         name="a damaged copy says that it is lost",
         why="it leaves as one that may be elected (P6)",
         module="raftlog/server/cluster/damage.py",
-        old="    return ChangeIsr(state.version, state.leader_epoch, isr, state.min_isr, "
-        "(broker_id,))\n",
-        new="    return ChangeIsr(state.version, state.leader_epoch, isr, state.min_isr)\n",
+        function="next_step",
+        change=value("return ChangeIsr", "ChangeIsr(_.args[0], _.args[1], _.args[2], _.args[3])"),
         tests=(
             (
                 "tests/server/cluster/test_damage.py"
@@ -269,8 +283,8 @@ ROLES: Final = [
         name="a copy stays until a sound one leads",
         why="of two copies that may lack something, the longer one is given up",
         module="raftlog/server/cluster/damage.py",
-        old="    if state.leader is None or not is_sound(state.leader):\n        return None\n",
-        new="",
+        function="next_step",
+        change=drop("if leader #2/2"),
         tests=(
             (
                 "tests/server/cluster/test_damage.py"
@@ -281,12 +295,12 @@ ROLES: Final = [
     Guard(
         name="a copy in doubt leads only as the best that is left",
         why="leadership that is moved to it loses what the others hold",
-        module="raftlog/server/cluster/roles.py",
-        old="        return bool(may_lead) and state.unclean_epoch == state.leader_epoch\n",
-        new="        return bool(may_lead)\n",
+        module="raftlog/server/cluster/role_manager.py",
+        function="RoleManager.is_to_settle",
+        change=drop("compare leader_epoch"),
         tests=(
             (
-                "tests/server/cluster/test_roles.py"
+                "tests/server/cluster/test_role_manager.py"
                 "::test_a_copy_in_doubt_leads_only_if_it_was_elected_as_the_best_that_is_left"
             ),
         ),
@@ -295,8 +309,8 @@ ROLES: Final = [
         name="a copy is set aside only when it may be",
         why="the only whole copy is moved aside",
         module="raftlog/server/cluster/partitions.py",
-        old="        elif is_suspect and self.roles.next_step(member) == damage.SET_ASIDE:\n",
-        new="        elif is_suspect:\n",
+        function="Partitions._work_off",
+        change=drop("compare SET_ASIDE"),
         tests=(
             "tests/server/test_guards_copies.py::test_a_copy_that_counts_again_is_not_set_aside",
         ),
@@ -305,8 +319,8 @@ ROLES: Final = [
         name="a copy that does not fit is closed to reads",
         why="a replica that differs serves what was never committed",
         module="raftlog/server/cluster/partitions.py",
-        old="        host.log.note_damage(reason, offset=host.high_watermark)\n",
-        new="",
+        function="Partitions.damaged",
+        change=drop("call note_damage"),
         tests=(
             (
                 "tests/server/cluster/test_copies.py"
@@ -318,8 +332,8 @@ ROLES: Final = [
         name="a copy is dropped only by who is no replica",
         why="who became a replica again meanwhile loses its copy",
         module="raftlog/server/cluster/partitions.py",
-        old="        elif not is_replica and self.roles.may_drop(member):\n",
-        new="        elif self.roles.may_drop(member):\n",
+        function="Partitions._work_off",
+        change=value("if _drop_copy", "_.values[1]"),
         tests=(
             (
                 "tests/server/test_guards_copies.py"
@@ -331,8 +345,8 @@ ROLES: Final = [
         name="topics that are not known are not strays at once",
         why="after a start, copies go that the cluster has not told of yet (S19)",
         module="raftlog/server/cluster/partitions.py",
-        old="            if self._machine.topic_by_id(topic.id) is None:\n",
-        new="            if topic:\n",
+        function="Partitions._drop_strays",
+        change=value("if _machine", "_.left.args[0].value"),
         tests=(
             (
                 "tests/server/cluster/test_partitions.py"
@@ -344,8 +358,8 @@ ROLES: Final = [
         name="a state of an older run names no leader",
         why="clients are sent to a leader of long ago",
         module="raftlog/server/cluster/partitions.py",
-        old="        if self._is_known(member):\n            return member.state\n",
-        new="        if member.state:\n            return member.state\n",
+        function="Partitions.state_of",
+        change=value("if _is_known", "_.args[0].state"),
         tests=(
             (
                 "tests/server/cluster/test_partitions.py"
@@ -356,19 +370,19 @@ ROLES: Final = [
     Guard(
         name="states that are told have versions",
         why="a broker without a vote goes back to an old leader",
-        module="raftlog/server/cluster/gossip.py",
-        old="            if known is None or known.version < state.version:\n",
-        new="            if state is not None:\n",
+        module="raftlog/server/cluster/state_broadcast.py",
+        function="StateBroadcast.take",
+        change=value("if told", "_.values[1].comparators[0].value is not None"),
         tests=(
-            "tests/server/cluster/test_gossip.py::test_the_version_that_counts_is_the_states_own",
+            "tests/server/cluster/test_state_broadcast.py::test_the_version_that_counts_is_the_states_own",
         ),
     ),
     Guard(
         name="a fenced broker is not live",
         why="a broker is elected that the cluster has given up",
         module="raftlog/server/cluster/liveness.py",
-        old="        if self._is_fenced(broker_id):\n            return False\n",
-        new="",
+        function="Liveness.is_live",
+        change=drop("if _is_fenced"),
         tests=(
             (
                 "tests/server/cluster/test_liveness.py"
@@ -380,8 +394,8 @@ ROLES: Final = [
         name="a silent broker is fenced",
         why="a dead broker stays in sync for ever",
         module="raftlog/server/cluster/membership.py",
-        old="            if silent >= self._session_seconds:\n",
-        new="            if silent < 0:\n",
+        function="Membership._fencing",
+        change=never("if _session_seconds"),
         tests=(
             (
                 "tests/server/cluster/test_membership.py"
@@ -393,8 +407,8 @@ ROLES: Final = [
         name="a broker is let in when it serves",
         why="a broker is counted on whose logs are not open",
         module="raftlog/server/cluster/membership.py",
-        old="        elif machine.brokers[self._broker_id].fenced and self._is_ready():\n",
-        new="        elif machine.brokers[self._broker_id].fenced:\n",
+        function="Membership._wanted",
+        change=drop("call _is_ready"),
         tests=(
             (
                 "tests/server/cluster/test_membership.py"
@@ -406,8 +420,8 @@ ROLES: Final = [
         name="a registration is of this run",
         why="a restart is not seen, and its old promises are counted on (KIP-903)",
         module="raftlog/server/cluster/membership.py",
-        old="            and record.boot == self._me.boot\n",
-        new="",
+        function="Membership.is_registered",
+        change=drop("compare boot"),
         tests=("tests/server/cluster/test_membership.py::test_it_registers_anew_in_each_run",),
     ),
 ]

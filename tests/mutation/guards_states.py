@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutation.change import argument, drop, move, never, swap, value
 from tests.mutation.guard import Guard
 
 STATES: Final = [
@@ -11,8 +12,8 @@ STATES: Final = [
         name="commands are for one version",
         why="a proposal that comes late undoes what was agreed on since (S08)",
         module="raftlog/replication/partition_state.py",
-        old="    if command.version != state.version:\n",
-        new="    if command.version < 0:\n",
+        function="apply",
+        change=never("if version"),
         tests=(
             (
                 "tests/replication/test_partition_state.py"
@@ -24,8 +25,8 @@ STATES: Final = [
         name="every change is a new version",
         why="two proposals for one state are both accepted",
         module="raftlog/replication/partition_state.py",
-        old="    return Accepted(replace(changed, version=state.version + 1))\n",
-        new="    return Accepted(replace(changed, version=state.version))\n",
+        function="apply",
+        change=argument("call replace", "version", "_.keywords[0].value.left"),
         tests=(
             (
                 "tests/replication/test_partition_state.py"
@@ -37,8 +38,8 @@ STATES: Final = [
         name="the ISR is changed in the leader's own epoch",
         why="a leader that was deposed changes the ISR of its successor",
         module="raftlog/replication/partition_state.py",
-        old="    if command.leader_epoch != state.leader_epoch:\n",
-        new="    if command.leader_epoch < 0:\n",
+        function="_change_isr",
+        change=never("if leader_epoch"),
         tests=(
             (
                 "tests/replication/test_partition_state.py"
@@ -50,33 +51,32 @@ STATES: Final = [
         name="the leader is in the ISR",
         why="what the leader has need not be what is committed",
         module="raftlog/replication/partition_state.py",
-        old="    if state.leader is None or isr.get(state.leader) != "
-        "state.isr.get(state.leader):\n",
-        new="    if not isr:\n",
+        function="_change_isr",
+        change=value("if leader", "not _.values[1].left.func.value"),
         tests=("tests/replication/test_partition_state.py::test_a_senseless_isr_is_rejected",),
     ),
     Guard(
         name="only replicas are in the ISR",
         why="a witness, which stores nothing, counts as a copy (I10)",
         module="raftlog/replication/partition_state.py",
-        old="    if strangers:\n",
-        new="    if strangers is None:\n",
+        function="_change_isr",
+        change=value("if sorted #1/2", "_ is None"),
         tests=("tests/replication/test_partition_state.py::test_a_senseless_isr_is_rejected",),
     ),
     Guard(
         name="a copy is in sync or lost",
         why="a copy that is gone counts for a commit (P6)",
         module="raftlog/replication/partition_state.py",
-        old="    if lost & isr.keys():\n",
-        new="    if lost is None:\n",
+        function="_change_isr",
+        change=value("if keys", "_.left is None"),
         tests=("tests/replication/test_partition_state.py::test_a_senseless_isr_is_rejected",),
     ),
     Guard(
         name="a lost copy is not eligible",
         why="a broker that has lost its copy is elected (P6)",
         module="raftlog/replication/partition_state.py",
-        old="    outside = lost | isr.keys()  # of the ELR and the former ones\n",
-        new="    outside = isr.keys()\n",
+        function="_change_isr",
+        change=value("assign keys #2/2", "_.right"),
         tests=(
             (
                 "tests/replication/test_partition_state.py"
@@ -88,8 +88,8 @@ STATES: Final = [
         name="a lost copy ends the epoch",
         why="what it has acknowledged before brings it back into the ISR (P6)",
         module="raftlog/replication/partition_state.py",
-        old="        _in_next_epoch(state) if lost else state,\n",
-        new="        state,\n",
+        function="_change_isr",
+        change=argument("call replace", 0, "_.args[0].body.args[0]"),
         tests=(
             (
                 "tests/replication/test_partition_state.py"
@@ -101,16 +101,16 @@ STATES: Final = [
         name="min_isr is at least 1",
         why="a partition commits without any copy",
         module="raftlog/replication/partition_state.py",
-        old="    if command.min_isr < 1:\n",
-        new="    if command.min_isr < -1:\n",
+        function="_change_isr",
+        change=never("if min_isr"),
         tests=("tests/replication/test_partition_state.py::test_a_senseless_isr_is_rejected",),
     ),
     Guard(
         name="only members of the ISR or ELR lead",
         why="a replica without committed records is elected, and they are gone",
         module="raftlog/replication/partition_state.py",
-        old="        if elr.get(leader) != directory_id:\n",
-        new="        if leader not in state.replicas:\n",
+        function="_elect",
+        change=never("if get #2/2"),
         tests=(
             (
                 "tests/replication/test_partition_state.py"
@@ -122,9 +122,8 @@ STATES: Final = [
         name="a leader is elected with its directory",
         why="a broker that came back with an empty disk leads (S20)",
         module="raftlog/replication/partition_state.py",
-        old="    if isr.get(leader) != directory_id:\n"
-        "        if elr.get(leader) != directory_id:\n",
-        new="    if leader not in isr:\n        if elr.get(leader) != directory_id:\n",
+        function="_elect",
+        change=value("if _without", "_.left.args[0] not in _.left.func.value"),
         tests=(
             (
                 "tests/replication/test_partition_state.py"
@@ -136,14 +135,8 @@ STATES: Final = [
         name="an election is a new epoch",
         why="fetches and answers of the old leader's time count (S17)",
         module="raftlog/replication/partition_state.py",
-        old="        leader=leader,\n"
-        "        leader_epoch=state.leader_epoch + 1,\n"
-        "        leader_boot=command.boot,\n"
-        "        isr=isr,\n",
-        new="        leader=leader,\n"
-        "        leader_epoch=state.leader_epoch,\n"
-        "        leader_boot=command.boot,\n"
-        "        isr=isr,\n",
+        function="_elect",
+        change=argument("call replace", "leader_epoch", "_.keywords[1].value.left"),
         tests=(
             (
                 "tests/replication/test_partition_state.py"
@@ -155,12 +148,8 @@ STATES: Final = [
         name="an unclean election is a new epoch",
         why="replicas keep what the new leader never had",
         module="raftlog/replication/partition_state.py",
-        old="        leader_epoch=state.leader_epoch + 1,\n"
-        "        leader_boot=command.boot,\n"
-        "        isr={leader",
-        new="        leader_epoch=state.leader_epoch,\n"
-        "        leader_boot=command.boot,\n"
-        "        isr={leader",
+        function="_elect_unclean",
+        change=argument("call replace", "leader_epoch", "_.keywords[1].value.left"),
         tests=(
             (
                 "tests/replication/test_partition_state.py"
@@ -172,8 +161,8 @@ STATES: Final = [
         name="an election is for one run of the leader",
         why="a leader that was killed goes on with less than it had (S17)",
         module="raftlog/replication/partition_state.py",
-        old="        leader_boot=command.boot,\n        isr=isr,\n",
-        new="        isr=isr,\n",
+        function="_elect",
+        change=drop("keyword boot"),
         tests=(
             (
                 "tests/replication/test_partition_state.py"
@@ -185,8 +174,8 @@ STATES: Final = [
         name="a leader from the ELR is alone in the ISR",
         why="members of the ISR that lack what it has are counted",
         module="raftlog/replication/partition_state.py",
-        old="        isr, elr = {leader: directory_id}, _without({**elr, **isr}, {leader})\n",
-        new="        isr, elr = {**isr, leader: directory_id}, _without(elr, {leader})\n",
+        function="_elect",
+        change=value("assign _without", "({**_.elts[1].args[0].values[1], **_.elts[0]}, {})"),
         tests=(
             (
                 "tests/replication/test_partition_state.py"
@@ -198,8 +187,8 @@ STATES: Final = [
         name="those that leave a small ISR stay eligible",
         why="after the last member died nobody may lead, though copies are whole (KIP-966)",
         module="raftlog/replication/partition_state.py",
-        old="    return left if len(isr) < min_isr else {}\n",
-        new="    return left if len(isr) < 0 else {}\n",
+        function="_elr_after",
+        change=never("compare len"),
         tests=(
             (
                 "tests/replication/test_partition_state.py"
@@ -211,8 +200,8 @@ STATES: Final = [
         name="the ELR is cleared when the ISR can commit",
         why="a replica that lacks committed records is elected",
         module="raftlog/replication/partition_state.py",
-        old="    return left if len(isr) < min_isr else {}\n",
-        new="    return left\n",
+        function="_elr_after",
+        change=value("return len", "_.body"),
         tests=(
             (
                 "tests/replication/test_partition_state.py"
@@ -224,8 +213,8 @@ STATES: Final = [
         name="the leader is not dropped",
         why="a partition has a leader that stores nothing",
         module="raftlog/replication/partition_state.py",
-        old="    if state.leader in dropped:\n",
-        new="    if state.leader is dropped:\n",
+        function="_change_replicas",
+        change=swap("compare leader", "is"),
         tests=(
             (
                 "tests/replication/test_partition_state.py"
@@ -237,8 +226,8 @@ STATES: Final = [
         name="one member of the ISR is left",
         why="the last copy of what is committed is dropped",
         module="raftlog/replication/partition_state.py",
-        old="    if not isr:\n",
-        new="    if isr is None:\n",
+        function="_change_replicas",
+        change=value("if not #2/2", "_.operand is None"),
         tests=(
             (
                 "tests/replication/test_partition_state.py"
@@ -250,8 +239,8 @@ STATES: Final = [
         name="copies that are needed are not dropped",
         why="a reassignment takes copies below min_isr",
         module="raftlog/replication/partition_state.py",
-        old=" and len(isr) < state.min_isr:\n",
-        new=" and len(isr) < 0:\n",
+        function="_change_replicas",
+        change=never("compare min_isr"),
         tests=(
             (
                 "tests/replication/test_partition_state.py"
@@ -263,8 +252,8 @@ STATES: Final = [
         name="a dropped replica ends the epoch",
         why="what it has said before counts when it is added again (S20)",
         module="raftlog/replication/partition_state.py",
-        old="        _in_next_epoch(state) if dropped else state,\n",
-        new="        state,\n",
+        function="_change_replicas",
+        change=argument("call replace", 0, "_.args[0].body.args[0]"),
         tests=(
             (
                 "tests/replication/test_partition_state.py"
@@ -276,9 +265,8 @@ STATES: Final = [
         name="replicas and witnesses are different brokers",
         why="one broker has two votes, or a partition no copy",
         module="raftlog/replication/partition_state.py",
-        old="    if not replicas or len({*replicas, *witnesses}) != len(replicas) + "
-        "len(witnesses):\n",
-        new="    if not replicas:\n",
+        function="_change_replicas",
+        change=drop("compare !="),
         tests=(
             (
                 "tests/replication/test_partition_state.py"
@@ -293,8 +281,8 @@ ELECTIONS: Final = [
         name="the ISR comes before the ELR",
         why="a leader is taken that needs others to catch up first",
         module="raftlog/replication/election.py",
-        old="    for members in (state.isr, state.elr):\n",
-        new="    for members in (state.elr, state.isr):\n",
+        function="choose_member",
+        change=move("attribute isr", after="attribute elr"),
         tests=(
             (
                 "tests/replication/test_election.py"
@@ -306,8 +294,8 @@ ELECTIONS: Final = [
         name="the ELR leads when the ISR cannot",
         why="a partition stays down though a whole copy is there (KIP-966)",
         module="raftlog/replication/election.py",
-        old="    for members in (state.isr, state.elr):\n",
-        new="    for members in (state.isr,):\n",
+        function="choose_member",
+        change=drop("attribute elr"),
         tests=(
             (
                 "tests/replication/test_election.py"
@@ -319,17 +307,16 @@ ELECTIONS: Final = [
         name="a candidate is on the disk that is a member",
         why="a wiped broker is proposed, again and again",
         module="raftlog/replication/election.py",
-        old="        is_member = directory_id is not None and directory_of(broker) == "
-        "directory_id\n",
-        new="        is_member = directory_id is not None\n",
+        function="_there",
+        change=drop("compare =="),
         tests=("tests/replication/test_election.py::test_a_leader_on_another_disk_is_no_leader",),
     ),
     Guard(
         name="a candidate is live",
         why="a dead broker is elected",
         module="raftlog/replication/election.py",
-        old="        if is_member and broker in state.replicas and is_live(broker):\n",
-        new="        if is_member and broker in state.replicas:\n",
+        function="_there",
+        change=drop("call is_live"),
         tests=(
             (
                 "tests/replication/test_election.py"
@@ -341,10 +328,8 @@ ELECTIONS: Final = [
         name="a leader that starts again is elected again",
         why="a leader goes on in an epoch whose unsynced records it has lost (S17)",
         module="raftlog/replication/election.py",
-        old="    boot = None if boot_of is None else boot_of(leader)\n"
-        "    return directory_of(leader) in {None, state.isr.get(leader)} and boot in {\n",
-        new="    boot = None\n"
-        "    return directory_of(leader) in {None, state.isr.get(leader)} and boot in {\n",
+        function="has_leader",
+        change=value("assign None", "None"),
         tests=(
             "tests/replication/test_election.py::test_a_leader_of_another_run_is_elected_again",
         ),
@@ -353,16 +338,16 @@ ELECTIONS: Final = [
         name="a leader on another disk is none",
         why="nobody is elected in the place of a leader that was wiped",
         module="raftlog/replication/election.py",
-        old="    return directory_of(leader) in {None, state.isr.get(leader)} and boot in {\n",
-        new="    return boot in {\n",
+        function="has_leader",
+        change=drop("compare get"),
         tests=("tests/replication/test_election.py::test_a_leader_on_another_disk_is_no_leader",),
     ),
     Guard(
         name="leadership goes to who is in sync",
         why="an operator's transfer is proposed to a replica that lags",
         module="raftlog/replication/election.py",
-        old="    if to not in state.isr or directory_of(to) != state.isr[to]:\n",
-        new="    if to not in state.isr:\n",
+        function="transfer",
+        change=drop("compare isr !="),
         tests=(
             (
                 "tests/replication/test_election.py"
@@ -374,8 +359,8 @@ ELECTIONS: Final = [
         name="a dead member of the ISR is not replaced",
         why="a copy that may be the only other one is dropped",
         module="raftlog/replication/election.py",
-        old="    free = [broker for broker in dead if broker not in members]\n",
-        new="    free = [broker for broker in dead if broker not in state.isr]\n",
+        function="choose_replacement",
+        change=drop("starred elr"),
         tests=(
             (
                 "tests/replication/test_election.py"
@@ -387,9 +372,8 @@ ELECTIONS: Final = [
         name="a surplus replica waits for the others",
         why="a copy is dropped while others are still being made",
         module="raftlog/replication/election.py",
-        old="        if broker != state.leader and all(o in state.isr and is_live(o) for o in "
-        "others):\n",
-        new="        if broker != state.leader:\n",
+        function="_drop_surplus",
+        change=drop("call all"),
         tests=(
             "tests/replication/test_election.py::test_a_replica_too_many_becomes_a_witness_again",
         ),

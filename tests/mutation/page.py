@@ -7,15 +7,16 @@ from typing import Final
 
 from tests.mutation.guard import Guard
 
-PATH: Final = "docs/internals/mutations.md"
+PATH: Final = "docs/contributing/mutations.md"
 
 AREAS: Final[Mapping[str, str]] = {
     "The disk": "raftlog/disk.py",
+    "Settings": "raftlog/config/",
     "Batches": "raftlog/record/",
     "Storage": "raftlog/storage/",
     "Consensus": "raftlog/consensus/",
     "Replication": "raftlog/replication/",
-    "Consumer groups": "raftlog/groups/",
+    "Consumer groups": "raftlog/consumer_groups/",
     "Protocol": "raftlog/protocol/",
     "Brokers": "raftlog/server/",
     "Clients": "raftlog/client/",
@@ -30,10 +31,12 @@ INTRODUCTION: Final = """\
 An fsync that can be deleted unnoticed is untested, and so is a check of an epoch. `make mutation`
 takes {count} guards out of the source, one at a time, in a copy of the repository; the tests that
 are named here then have to fail. The product itself has no switches. The entries stand in
-`tests/mutation/guards_*.py`: what is replaced, by what, and why.
+`tests/mutation/guards_*.py`: the function, what is changed in it, and why. They name nodes of its
+syntax tree ("the call of `sync`", "the if that mentions `leader_epoch`"), not its text.
 
 When code changes, `tests/mutation/test_guards.py` says which entries have to follow it. A new guard
-comes with an entry; `make mutation ARGS="'NAME'"` tries one.
+comes with an entry; `make mutation ARGS="'NAME'"` tries one, and
+`python -m tests.mutation.run --at raftlog/disk.py:120` prints how to name what is on a line.
 """
 HEAD: Final = """\
 ## {title}

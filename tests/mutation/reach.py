@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 PACKAGES: Final = ("raftlog", "cli", "spark_source", "pyspark_raftlog")
 # Parts of them that no broker and no client runs.
-FOR_TESTS: Final = ("raftlog/testing/",)
+FOR_TESTS: Final = ("raftlog/testing/", "raftlog/bench/")
 # Modules whose public functions, and methods of public classes, users and commands call.
 ENTRIES: Final = (
     "raftlog/__main__.py",
@@ -38,6 +38,7 @@ class Reach:
     """Of the sources of ``texts``, by path. ``entries``: paths, or folders that end in ``/``."""
 
     def __init__(self, texts: Mapping[str, str], *, entries: Collection[str] = ENTRIES) -> None:
+        self.texts = texts
         self._trees = {path: ast.parse(text) for path, text in texts.items()}
         self._entries = tuple(entries)
         self._foreign = _with_foreign_bases(self._trees.values())
@@ -152,16 +153,3 @@ def sources(root: Path) -> Iterator[tuple[str, str]]:
 @cache
 def of_product(root: Path) -> Reach:
     return Reach(dict(sources(root)))
-
-
-def changed_line(text: str, old: str, new: str) -> int:
-    """The line, from 1, of the first character in which ``old``, in ``text``, is not ``new``."""
-    same = next(
-        (n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b),
-        min(len(old), len(new)),
-    )
-    if same == len(old):
-        same -= 1
-    while old[same : same + 1].isspace() and same + 1 < len(old):
-        same += 1  # a line's indentation belongs to what stands there
-    return text.count("\n", 0, text.index(old) + same) + 1

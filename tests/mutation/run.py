@@ -1,12 +1,13 @@
 """The mutation gate: each guard of the product is switched off, and the tests have to notice.
 
     python -m tests.mutation.run [NAME ...] [--jobs 2]
+    python -m tests.mutation.run --at raftlog/disk.py:120     (how to address what is there)
 
 The product carries no switches: a guard is taken out of the source of a copy of the repository, the
 tests that are named for it run there, and at least one of them has to fail. A guard that can be
 taken out unnoticed is untested, whatever the coverage says. Exit status 1 when one survives, when
-no product code reaches it, when its text is not found, when its tests cannot be run, or when they
-fail with the guard in place.
+no product code reaches it, when its address fits nothing, when its tests cannot be run, or when
+they fail with the guard in place.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -28,6 +30,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.mutation import page, reach
+from tests.mutation.address import addresses_on
 from tests.mutation.guard import Guard, StaleGuardError
 from tests.mutation.guards import GUARDS
 
@@ -49,6 +52,13 @@ PASSED: Final = 0  # pytest's exit statuses
 FAILED: Final = 1
 TIMED_OUT: Final = -1  # ours: pytest did not end
 
+KILLED: Final = "killed"
+SURVIVED: Final = "survived"  # every test passed without the guard
+UNREACHABLE: Final = "unreachable"  # nothing but tests calls the function around it
+STALE: Final = "stale"  # its address fits nothing
+BROKEN: Final = "broken"  # its tests did not run
+VERDICTS: Final = (KILLED, SURVIVED, UNREACHABLE, STALE, BROKEN)
+
 Say = Callable[[str], None]
 
 
@@ -64,10 +74,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``is_killed``: a test noticed that the guard was gone. ``detail``: which, or what else."""
+    """``detail``: the test that noticed that the guard was gone, or what else is known."""
 
     guard: Guard
-    is_killed: bool
+    verdict: str  # of ``VERDICTS``
     detail: str
     seconds: float
 
@@ -150,14 +160,14 @@ def culprit_of(output: str) -> str:
 
 def unreachable(guard: Guard, source: Path) -> str:
     """The function around the guard that no product code reaches, or ""."""
-    path = source / guard.module
-    if guard.module not in dict(reach.sources(source)) or not path.exists():
+    product = reach.of_product(source)
+    if guard.module not in product.texts:
         return ""
-    text = path.read_text(encoding="utf-8")
-    if guard.old not in text:
-        return ""  # it is stale, and that is said elsewhere
-    line = reach.changed_line(text, guard.old, guard.new)
-    return reach.of_product(source).dead(guard.module, line)
+    try:
+        line = guard.line(product.texts[guard.module])
+    except StaleGuardError:
+        return ""  # and that is said elsewhere
+    return product.dead(guard.module, line)
 
 
 def judge(workspace: Workspace, guard: Guard) -> Outcome:
@@ -166,13 +176,13 @@ def judge(workspace: Workspace, guard: Guard) -> Outcome:
         with workspace.without(guard):
             run = workspace.test(guard.tests)
     except StaleGuardError as error:
-        return Outcome(guard, False, f"STALE: {error}", 0.0)
+        return Outcome(guard, STALE, str(error), 0.0)
     if run.status == FAILED:
-        return Outcome(guard, True, run.culprit, run.seconds)
+        return Outcome(guard, KILLED, run.culprit, run.seconds)
     if run.status == PASSED:
-        return Outcome(guard, False, "SURVIVED: every test passed without it", run.seconds)
+        return Outcome(guard, SURVIVED, "every test passed without it", run.seconds)
     tail = " | ".join(run.output.strip().splitlines()[-3:])
-    return Outcome(guard, False, f"BROKEN: exit status {run.status}: {tail}", run.seconds)
+    return Outcome(guard, BROKEN, f"exit status {run.status}: {tail}", run.seconds)
 
 
 def gate(
@@ -189,12 +199,14 @@ def gate(
             return 1
         outcomes = judge_all(spaces, guards, say)
     outcomes = [_reached(outcome, source) for outcome in outcomes]
-    survivors = [outcome for outcome in outcomes if not outcome.is_killed]
-    say(f"{len(guards)} guards, {len(guards) - len(survivors)} killed, {len(survivors)} not, "
-        f"in {time.monotonic() - began:.0f} s")  # fmt: skip
-    for outcome in survivors:
-        say(f"{outcome.guard.name}: {outcome.guard.why}\n    {outcome.detail}")
-    return 1 if survivors else 0
+    counts = Counter(outcome.verdict for outcome in outcomes)
+    always = {KILLED, SURVIVED, UNREACHABLE}
+    told = [f"{counts[each]} {each}" for each in VERDICTS if each in always or counts[each]]
+    say(f"{len(guards)} guards: {', '.join(told)}; {time.monotonic() - began:.0f} s")
+    alive = [outcome for outcome in outcomes if outcome.verdict != KILLED]
+    for outcome in alive:
+        say(f"{outcome.verdict}: {outcome.guard.name}: {outcome.guard.why}\n    {outcome.detail}")
+    return 1 if alive else 0
 
 
 def _reached(outcome: Outcome, source: Path) -> Outcome:
@@ -202,7 +214,7 @@ def _reached(outcome: Outcome, source: Path) -> Outcome:
     name = unreachable(outcome.guard, source)
     if not name:
         return outcome
-    return replace(outcome, is_killed=False, detail=f"UNREACHABLE: nothing but tests calls {name}")
+    return replace(outcome, verdict=UNREACHABLE, detail=f"nothing but tests calls {name}")
 
 
 def trouble_before(workspace: Workspace, guards: Sequence[Guard]) -> str:
@@ -233,7 +245,8 @@ def judge_all(spaces: Sequence[Workspace], guards: Sequence[Guard], say: Say) ->
         futures = [pool.submit(one, guard) for guard in guards]
         for future in as_completed(futures):
             outcome = future.result()
-            say(f"{outcome.guard.name:{width}}  {outcome.seconds:5.1f} s  {outcome.detail}")
+            say(f"{outcome.guard.name:{width}}  {outcome.seconds:5.1f} s  "
+                f"{outcome.verdict}: {outcome.detail}")  # fmt: skip
     return [future.result() for future in futures]
 
 
@@ -256,8 +269,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                                      formatter_class=argparse.RawTextHelpFormatter)  # fmt: skip
     parser.add_argument("names", nargs="*", metavar="NAME", help="guards (default: all)")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time (default: 2)")
-    parser.add_argument("--page", action="store_true", help="only write docs/internals' table")
+    parser.add_argument("--page", action="store_true", help="only write docs/contributing' table")
+    parser.add_argument("--at", metavar="PATH:LINE", help="only print the addresses of that line")
     options = parser.parse_args(arguments)
+    if options.at:
+        path, _, line = options.at.rpartition(":")
+        say("\n".join(addresses_on((ROOT / path).read_text(encoding="utf-8"), int(line))))
+        return 0
     if options.page:
         (ROOT / page.PATH).write_text(page.text(GUARDS), encoding="utf-8")
         return 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.reach import Reach, changed_line
+from tests.mutation.reach import Reach
 from tests.mutation.run import ROOT, unreachable
 from tests.mutation.test_run import ABOVE
 
@@ -69,12 +69,6 @@ def test_what_nothing_names_that_runs_is_dead(name: str) -> None:
     line = WORK.splitlines().index(f"    def {name}(self):" + " ..." * (name != "forgotten")) + 1
     assert reach.dead("work.py", line) == name
     assert reach.dead("main.py", 4) == ""
-
-
-def test_a_guard_stands_where_its_texts_differ() -> None:
-    text = "a\nb\n    c\nd\n"
-    assert changed_line(text, "b\n    c\n", "b\n") == 3
-    assert changed_line(text, "b\n    c\n", "x\n") == 2
 
 
 def test_a_guard_of_no_product_module_is_nobodys(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutation.change import never, value
+from tests.mutation.change import replace as replaced
 from tests.mutation.guard import Guard
 from tests.mutation.guards import GUARDS
 from tests.mutation.run import Workspace, chosen, culprit_of, gate
@@ -35,13 +37,13 @@ ABOVE = Guard(
     name="above",
     why="too much",
     module="thing/code.py",
-    old="    if number > 9:\n",
-    new="    if number > 99:\n",
+    function="clipped",
+    change=value("if 9", "_.left > 99"),
     tests=("tests/test_code.py::test_inside", "tests/test_code.py::test_above"),
 )
-BELOW = replace(ABOVE, name="below", old="    if number < 0:\n", new="    if number < -99:\n")
-GONE = replace(ABOVE, name="gone", old="    if number == 7:\n")
-BROKEN = replace(ABOVE, name="broken", new="    if number >\n")
+BELOW = replace(ABOVE, name="below", change=never("if <"))
+GONE = replace(ABOVE, name="gone", change=never("if 7"))
+BROKEN = replace(ABOVE, name="broken", change=replaced("if 9", "break"))
 
 
 @pytest.fixture
@@ -71,29 +73,30 @@ def test_a_guard_whose_test_fails_without_it_is_killed(source: Path) -> None:
     assert status == 0
     assert "above" in said
     assert "tests/test_code.py::test_above" in said
-    assert "1 guards, 1 killed, 0 not" in said
+    assert "1 guards: 1 killed, 0 survived, 0 unreachable; " in said
     assert (source / "thing/code.py").read_text() == CODE
 
 
 def test_one_survivor_fails_the_gate_whatever_the_others_do(source: Path) -> None:
     status, said = verdict(source, ABOVE, BELOW, replace(ABOVE, name="again"), jobs=2)
     assert status == 1
-    assert "3 guards, 2 killed, 1 not" in said
-    assert "SURVIVED" in said
-    assert "below: too much" in said
+    assert "3 guards: 2 killed, 1 survived, 0 unreachable; " in said
+    assert "survived: below: too much" in said
 
 
 def test_a_guard_that_is_not_in_the_code_fails_the_gate(source: Path) -> None:
     status, said = verdict(source, GONE)
     assert status == 1
-    assert "STALE: gone: thing/code.py has the text" in said
+    assert "stale: gone: thing/code.py, clipped: 'if 7' fits 0 places" in said
 
 
 def test_code_that_does_not_compile_kills_nothing(source: Path) -> None:
     status, said = verdict(source, BROKEN, ABOVE)
     assert status == 1
-    assert "BROKEN: exit status" in said
-    assert "2 guards, 1 killed, 1 not" in said, "and the code was put right again"
+    assert "broken: exit status" in said
+    assert "2 guards: 1 killed, 0 survived, 0 unreachable, 1 broken; " in said, (
+        "and the code was put right again"
+    )
 
 
 @pytest.mark.parametrize("test", ["tests/test_code.py::test_nothing", "tests/test_other.py"])

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/internals/protocol.md: ``python -m tests.protocol.page``."""
+"""Writes the tables of docs/reference/protocol.md: ``python -m tests.protocol.page``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from raftlog.protocol.api import APIS
 from raftlog.protocol.frame import FIXED_BYTES, FRAME
 from tests.golden import make_protocol
 
-PATH: Final = Path(__file__).parents[2] / "docs" / "internals" / "protocol.md"
+PATH: Final = Path(__file__).parents[2] / "docs" / "reference" / "protocol.md"
 BYTES_PER_LINE: Final = 16
 
 WHAT_TO_DO: Final[dict[type[RaftlogError], str]] = {

@@ -23,6 +23,11 @@ NO_BROKERS = MetadataResponse(cluster_id="c", brokers=[], topics=[])
 UNACKNOWLEDGED = ProduceRequest(acks=0, partitions=[ProducePartition("a", 0, 3)])
 
 
+def outstanding(client: ClientConnectionState) -> dict[int, Api]:
+    """The requests that await an answer, oldest first, by correlation id."""
+    return {correlation_id: sent.api for correlation_id, sent in client._outstanding.items()}
+
+
 class ConnectionPair:
     """A client's state and a broker's, sharing one scratch that is overwritten after every read."""
 

@@ -46,6 +46,7 @@ from tests.protocol.pair import (
     NO_BROKERS,
     UNACKNOWLEDGED,
     ConnectionPair,
+    outstanding,
     raw,
     response_frame,
 )
@@ -188,7 +189,7 @@ def test_an_answer_that_cannot_be_breaks_the_connection(data: bytes, words: str)
     assert isinstance(broken.error, FrameError)
     assert words in str(broken.error)
     assert pair.client.state is State.ERROR
-    assert pair.client.outstanding == {0: METADATA}, "its outcome is unknown"
+    assert outstanding(pair.client) == {0: METADATA}, "its outcome is unknown"
     assert pair.to_client([good]) == []
 
 
@@ -212,7 +213,7 @@ def test_a_request_that_does_not_fit_changes_nothing() -> None:
     client = ClientConnectionState()
     with pytest.raises(InvalidRequestError, match="FRAME_BYTES_MAX"):
         client.send(METADATA, BROKERS_ONLY, [bytes(limits.MIB)] * 100)
-    assert client.outstanding == {}
+    assert outstanding(client) == {}
     assert client.send(METADATA, BROKERS_ONLY)[0] == 0
 
 

@@ -47,6 +47,7 @@ from tests.protocol.pair import (
     UNACKNOWLEDGED,
     ConnectionPair,
     exchanges,
+    outstanding,
     raw,
     response_frame,
 )
@@ -66,12 +67,12 @@ def test_every_api_goes_there_and_back(entry: dict[str, Any]) -> None:
     )
     if api.one_way:
         pair.server.finish(request)
-        assert (pair.server.in_flight, pair.client.outstanding) == (0, {})
+        assert (pair.server.in_flight, outstanding(pair.client)) == (0, {})
         return
     answer = make_protocol.response_of(entry)
     (response,) = pair.to_client(pair.server.reply(request, answer, [b"bat", b"ch"]))
     assert response == Response(correlation_id, api, answer, memoryview(b"batch"))
-    assert (pair.server.in_flight, pair.client.outstanding) == (0, {})
+    assert (pair.server.in_flight, outstanding(pair.client)) == (0, {})
 
 
 @given(st.lists(exchanges, min_size=1, max_size=4), cuts(), st.data())
@@ -112,7 +113,7 @@ def test_requests_in_flight_are_answered_in_any_order(
         for response in pair.to_client(wire)
     ]
     assert responses == answered
-    assert (pair.server.in_flight, pair.client.outstanding) == (0, {})
+    assert (pair.server.in_flight, outstanding(pair.client)) == (0, {})
     assert pair.server.bytes_held == pair.client.bytes_held == 0
 
 
@@ -129,7 +130,7 @@ def test_without_acks_nothing_comes_back() -> None:
     pair = ConnectionPair()
     request = pair.send(PRODUCE, UNACKNOWLEDGED, [b"abc"])
     assert not request.expects_response
-    assert pair.client.outstanding == {}
+    assert outstanding(pair.client) == {}
     assert pair.server.in_flight == 1
     pair.server.finish(request)
     assert pair.server.in_flight == 0
@@ -140,7 +141,7 @@ def test_an_api_that_is_one_way_is_never_answered() -> None:
     request = pair.send(RAFT, RaftRequest(), [b"envelope"])
     assert not request.expects_response
     assert request.attachment == b"envelope"
-    assert (pair.server.in_flight, pair.client.outstanding) == (1, {})
+    assert (pair.server.in_flight, outstanding(pair.client)) == (1, {})
     with pytest.raises(AssertionError, match="never answered"):
         pair.server.reply(request, NoResponse())
     with pytest.raises(AssertionError, match="never answered"):
@@ -161,7 +162,7 @@ def test_requests_that_are_one_way_and_others_share_a_connection() -> None:
     assert [bytes(one.attachment) for one in (envelope, late)] == [b"1", b"3"]
     (response,) = pair.to_client(pair.server.reply(ping, PeerPingResponse()))
     assert response == Response(asked, PEER_PING, PeerPingResponse(), memoryview(b""))
-    assert pair.client.outstanding == {}
+    assert outstanding(pair.client) == {}
 
 
 def test_a_one_way_request_that_cannot_be_read_ends_its_connection() -> None:
@@ -191,7 +192,7 @@ def test_a_farewell_is_read_as_the_broker_wrote_it() -> None:
     assert isinstance(end.error, FrameError)
     assert str(end.error) == str(broken.error)
     assert end.farewell == b""
-    assert pair.client.outstanding == {0: METADATA}, "for the owner to fail"
+    assert outstanding(pair.client) == {0: METADATA}, "for the owner to fail"
 
 
 def test_a_farewell_may_be_any_error() -> None:
@@ -258,4 +259,4 @@ def test_a_client_survives_any_bytes(data: bytes, sizes: list[int]) -> None:
     events = deliver(data, client, sizes=sizes)
     check_events(events, client.state, (Response,))
     answered = {event.correlation_id for event in events if isinstance(event, Response)}
-    assert answered.isdisjoint(client.outstanding)
+    assert answered.isdisjoint(outstanding(client))

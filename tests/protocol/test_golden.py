@@ -15,7 +15,7 @@ from tests.protocol.link import deliver
 
 GOLDEN = make_protocol.load()
 CHANGED = (
-    "the wire format changed: see the compatibility rules in docs/internals/protocol.md; when it "
+    "the wire format changed: see the compatibility rules in docs/reference/protocol.md; when it "
     "is meant to, run `python -m tests.golden.make_protocol` and read what it changes"
 )
 ENTRIES = pytest.mark.parametrize("entry", GOLDEN["apis"], ids=lambda entry: entry["api"])

@@ -1,4 +1,4 @@
-"""docs/internals/protocol.md says what the code does."""
+"""docs/reference/protocol.md says what the code does."""
 
 from __future__ import annotations
 

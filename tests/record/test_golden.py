@@ -9,7 +9,7 @@ from tests.golden.make_batches import CASES, COMPACTED, FOLDER, Case, CompactedC
 
 CHANGED = (
     "the batch format changed: logs on disk and other clients have the old one; "
-    "see docs/internals/formats.md"
+    "see docs/reference/formats.md"
 )
 cases = pytest.mark.parametrize(("name", "case"), CASES.items(), ids=list(CASES))
 

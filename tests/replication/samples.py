@@ -70,6 +70,7 @@ class Leader:
         self.dead: set[int] = set()
         self.may_propose = True
         self.directories = disks(range(1, 10))
+        self.boots: dict[int, int] = {}
         self.leadership = Leadership(
             state or state_of(), 1, now=self.now, lag_max_s=LAG_MAX_S, **at
         )
@@ -110,6 +111,7 @@ class Leader:
             directory_of=self.directories.get,
             min_isr=self.leadership.state.min_isr if min_isr is None else min_isr,
             may_propose=lambda: self.may_propose,
+            boot_of=self.boots.get,
         )
 
     def proposed(self, min_isr: int | None = None) -> ChangeIsr:

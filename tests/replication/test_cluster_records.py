@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from raftlog.config import TopicConfig
 from raftlog.errors import InvalidConfigError, InvalidRequestError, RaftlogError
 from raftlog.replication.cluster_records import (
-    Birth,
     BrokerRecord,
     ClusterRecords,
-    Era,
+    InitialState,
+    PlacementRange,
     TopicRecord,
     decode_records,
     encode_records,
@@ -51,8 +51,8 @@ def topic(name: str, **overrides: str) -> TopicRecord:
         overrides=settings,
         config=TopicConfig.from_text(settings),
         eras=(
-            Era(0, 1, {1: D1, 2: D2, 3: D3}),
-            Era(2, 2, {1: D1, 2: D4, 4: D3}),
+            PlacementRange(0, 1, {1: D1, 2: D2, 3: D3}),
+            PlacementRange(2, 2, {1: D1, 2: D4, 4: D3}),
         ),
     )
 
@@ -90,24 +90,32 @@ def test_a_directory_id_stands_in_the_bytes_once() -> None:
 
 def test_a_partition_starts_from_what_it_was_made_with() -> None:
     record = topic("a", min_insync_replicas="2")
-    assert record.birth(0) == Birth((1, 2), (3,), {1: D1, 2: D2, 3: D3}, 1)
+    assert record.birth(0) == InitialState((1, 2), (3,), {1: D1, 2: D2, 3: D3}, 1)
     # Its replicas have changed places since.
-    assert record.birth(1) == Birth((2, 3), (1,), {1: D1, 2: D2, 3: D3}, 1)
+    assert record.birth(1) == InitialState((2, 3), (1,), {1: D1, 2: D2, 3: D3}, 1)
     # Made later: broker 2 has another directory, and min.insync.replicas was raised.
-    assert record.birth(2) == Birth((4, 1), (2,), {4: D3, 1: D1, 2: D4}, 2)
+    assert record.birth(2) == InitialState((4, 1), (2,), {4: D3, 1: D1, 2: D4}, 2)
 
 
 @pytest.mark.parametrize(
     ("era", "eras"),
     [
-        (Era(3, 1, {1: D1}), [Era(0, 1, {1: D1, 2: D2})]),
-        (Era(3, 1, {3: D3}), [Era(0, 1, {1: D1, 2: D2, 3: D3})]),
-        (Era(3, 2, {1: D1}), [Era(0, 1, {1: D1, 2: D2}), Era(3, 2, {1: D1})]),
-        (Era(3, 1, {1: D4}), [Era(0, 1, {1: D1, 2: D2}), Era(3, 1, {1: D4})]),
+        (PlacementRange(3, 1, {1: D1}), [PlacementRange(0, 1, {1: D1, 2: D2})]),
+        (PlacementRange(3, 1, {3: D3}), [PlacementRange(0, 1, {1: D1, 2: D2, 3: D3})]),
+        (
+            PlacementRange(3, 2, {1: D1}),
+            [PlacementRange(0, 1, {1: D1, 2: D2}), PlacementRange(3, 2, {1: D1})],
+        ),
+        (
+            PlacementRange(3, 1, {1: D4}),
+            [PlacementRange(0, 1, {1: D1, 2: D2}), PlacementRange(3, 1, {1: D4})],
+        ),
     ],
 )
-def test_an_era_that_says_nothing_else_is_part_of_the_last(era: Era, eras: list[Era]) -> None:
-    assert joined((Era(0, 1, {1: D1, 2: D2}),), era) == tuple(eras)
+def test_an_era_that_says_nothing_else_is_part_of_the_last(
+    era: PlacementRange, eras: list[PlacementRange]
+) -> None:
+    assert joined((PlacementRange(0, 1, {1: D1, 2: D2}),), era) == tuple(eras)
     assert joined((), era) == (era,)
 
 

@@ -32,8 +32,8 @@ from raftlog.replication.cluster_commands import (
 )
 from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.cluster_state import (
-    Birth,
     ClusterMachine,
+    InitialState,
 )
 from tests.replication.clusters import (
     cluster,
@@ -189,6 +189,11 @@ def test_the_default_replication_factor(unset: int | None, brokers: int, factor:
             {"overrides": {"min.insync.replicas": "2"}, "replication_factor": 1},
             InvalidConfigError,
             "more than the replication factor, 1",
+        ),
+        (
+            {"overrides": {"flush.policy": "os"}, "replication_factor": 1},
+            InvalidConfigError,
+            "a power cut would lose acknowledged records",
         ),
     ],
 )
@@ -396,7 +401,7 @@ def test_a_partition_starts_from_the_same_whenever_it_is_opened() -> None:
     machine = cluster(3)
     topic = done(machine, create("t", replication_factor=2))
     birth = topic.birth(0)
-    assert birth == Birth(
+    assert birth == InitialState(
         topic.partitions[0].replicas,
         topic.partitions[0].witnesses,
         {id_: f"directory-{id_}" for id_ in (1, 2, 3)},

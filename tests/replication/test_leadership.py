@@ -361,6 +361,32 @@ def test_what_is_not_durable_does_not_let_a_follower_join() -> None:
     assert leader.review() is None
 
 
+def test_one_that_left_joins_again_when_it_has_what_the_leader_had_then() -> None:
+    """Both followers' disks let nothing grow, and each holds the watermark back for the other."""
+    leader = Leader()
+    leader.fetch(2, 10)
+    leader.fetch(3, 10)
+    leader.append(5)
+    state = after(ChangeIsr(7, 5, disks((1, 3)), 2), leader.leadership.state)
+    leader.learn(state)
+    leader.fetch(2, 15, 14)
+    assert leader.high_watermark == 10
+    assert leader.review() is None
+    leader.append(5)
+    leader.fetch(2, 15)
+    assert leader.proposed().isr == disks((1, 2, 3))
+
+
+def test_what_an_earlier_run_said_does_not_let_a_follower_join() -> None:
+    """Its files may have vanished since."""
+    leader = caught_up()
+    leader.fetch(3, 10)
+    leader.boots[3] = 1
+    assert leader.review() is None
+    leader.fetch(3, 10, boot=1)
+    assert leader.proposed().isr == disks((1, 2, 3))
+
+
 def test_a_dead_follower_does_not_join() -> None:
     leader = caught_up()
     leader.fetch(3, 10)

@@ -139,7 +139,7 @@ WORLDS: dict[type[World], tuple[str, ...]] = {
     LeadsOnAnyDisk: ("wipe",),
     ActsOnOldStates: ("crash", "swap_roles"),
     ForgetsDamage: ("damage",),
-    ForgetsDamageEarly: ("damage",),
+    ForgetsDamageEarly: ("damage", "suspect"),
 }
 
 Patch = tuple[object, str, Any]

@@ -115,6 +115,28 @@ def test_half_of_an_even_number_of_voters_is_certain() -> None:
 # -- who goes on
 
 
+@pytest.mark.parametrize(
+    ("replicas", "witnesses", "isr", "damage", "may_lose"),
+    [
+        ((3,), (1, 2), (3,), "", False),
+        ((3,), (1, 2), (3,), "a bad batch", None),
+        ((3, 2), (1,), (3,), "", True),  # it may have proposed that broker 2 is in sync
+        ((2,), (1, 3), (2,), "", None),
+    ],
+)
+def test_a_restarted_broker_with_the_only_replica_has_missed_nothing(
+    replicas: tuple[int, ...],
+    witnesses: tuple[int, ...],
+    isr: tuple[int, ...],
+    damage: str,
+    may_lose: bool | None,
+) -> None:
+    restarted = standing(3, is_known=False)
+    known = state(*isr, replicas=replicas, witnesses=witnesses, min_isr=1)
+    step = plan([report(restarted, known, 9, damage=damage)], BIRTH)
+    assert (step.may_lose if isinstance(step, GoOn) else None) == may_lose
+
+
 def test_there_is_nothing_to_do_while_a_majority_and_a_member_are_there() -> None:
     reports = [report(standing(b), state(1, 2), 9) for b in (2, 3)]
     assert plan(reports, BIRTH) == Nothing()

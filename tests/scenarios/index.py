@@ -1,6 +1,6 @@
-"""The forty named scenarios, and the tests that stand for each. ``test_index`` holds it true.
+"""The named scenarios, and the tests that stand for each. ``test_index`` holds it true.
 
-``docs/internals/scenarios.md`` is made of this table. Levels, from the cheapest: rules
+``docs/contributing/scenarios.md`` is made of this table. Levels, from the cheapest: rules
 (``replication``), virtual time (``consensus``, ``agreement``), one broker, real clusters.
 """
 
@@ -18,6 +18,7 @@ PAUSE: Final = "tests/integration/test_promises_pause.py"
 ALL: Final = "tests/integration/test_promises_all.py"
 FULL: Final = "tests/integration/test_full_disks.py"
 HUNG: Final = "tests/integration/test_hung_disks.py"
+DAMAGE: Final = "tests/integration/test_damage.py"
 COMPACTION: Final = "tests/storage/test_compaction_crashes.py"
 CRASHES: Final = "tests/storage/test_crash_points.py"
 
@@ -316,5 +317,18 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         "all_power_cut",
         "All brokers lose power at once, under load: nothing that was acknowledged is lost.",
         _named(ALL, "test_s40_all_power_cut"),
+    ),
+    "S41": Scenario(
+        "files_vanish_while_down / files_vanish_at_work / record_of_copies_vanishes / "
+        "segment_vanishes",
+        "Directories of partitions, or one segment, are removed: from stopped brokers, or under "
+        "running ones. The copies are made again, and no empty copy leads.",
+        _named(
+            DAMAGE,
+            "test_s41_files_vanish_while_down",
+            "test_s41_files_vanish_at_work",
+            "test_s41_record_of_copies_vanishes",
+            "test_s41_segment_vanishes_under_its_leader",
+        ),
     ),
 }

@@ -15,7 +15,7 @@ from raftlog.protocol import api as apis
 from raftlog.protocol import groups as wire
 from raftlog.testing.simulator.process import ClientMachine
 from raftlog.testing.simulator.world import World
-from tests.server.groups.simulated import GROUP, GroupCluster, coordinators_of
+from tests.server.consumer_groups.simulated import GROUP, GroupCluster, coordinators_of
 
 PACE_S = 0.05
 CUTS = 3

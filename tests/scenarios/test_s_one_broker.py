@@ -28,7 +28,7 @@ from raftlog.record import validate
 from raftlog.replication.partition_state import PartitionState, initial_state
 from raftlog.server.broker_clock import BrokerClock
 from raftlog.server.disk_watch import DiskWatch
-from raftlog.server.replica_host import HostServices, PartitionHost
+from raftlog.server.partition import HostServices, Partition
 from raftlog.server.workers import Workers
 from raftlog.storage import Log
 from raftlog.testing import cluster, wait_until
@@ -67,9 +67,10 @@ class Leader:
             sync_workers=self.workers,
             disk=DiskWatch(loop, sync=self.workers, journal=self.workers, timeout_s=5.0),
             on_failed=self.failures.append,
+            on_damage=lambda _host: None,
         )
         log = Log.open(FaultyDisk(), str(directory), TopicConfig())
-        self.host = PartitionHost(TopicPartition("t", 0), log, services)
+        self.host = Partition(TopicPartition("t", 0), log, services)
         self.state: PartitionState = replace(
             initial_state((1, 2), (), disks((1, 2)), 1), leader_epoch=1
         )

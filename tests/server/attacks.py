@@ -23,10 +23,16 @@ from typing import Final
 from raftlog import limits
 from raftlog.clock import SystemClock
 from raftlog.protocol import api as apis
+from raftlog.protocol.cluster import DescribeClusterRequest
 from raftlog.protocol.connection import Response
 from raftlog.protocol.fetch import FetchPartition, FetchRequest
 from raftlog.protocol.frame import FRAME, LENGTH_BYTES, MAGIC
-from raftlog.protocol.produce import ProducePartition, ProduceRequest
+from raftlog.protocol.produce import (
+    DescribeProducersRequest,
+    ProducePartition,
+    ProduceRequest,
+    ProducersQuery,
+)
 from raftlog.protocol.topics import (
     DeleteRecordsRequest,
     DescribeTopicsRequest,
@@ -193,6 +199,33 @@ def describe_all(broker: RunningBroker) -> None:
             _await(client, client.send(apis.DESCRIBE_TOPICS, DescribeTopicsRequest()))
 
 
+def describe_cluster(broker: RunningBroker) -> None:
+    with broker.client() as client:
+        for number in range(10):
+            client.create(f"all{number}", partitions=200)
+        with watched("describe_cluster, all 2,000 partitions", broker):
+            _await(client, client.send(apis.DESCRIBE_CLUSTER, DescribeClusterRequest()))
+
+
+def describe_producers(broker: RunningBroker) -> None:
+    with broker.client() as client:
+        client.create("p")
+        ids = list(range(limits.PRODUCERS_PER_REQUEST_MAX))
+        query = ProducersQuery(topic="p", partition=0, producer_ids=ids)
+        with watched(f"describe_producers, {len(ids)} of one partition", broker):
+            request = DescribeProducersRequest(partitions=[query])
+            _await(client, client.send(apis.DESCRIBE_PRODUCERS, request))
+
+
+def describe_groups(broker: RunningBroker) -> None:
+    with broker.client() as client:
+        names = [f"g{number}" for number in range(limits.GROUPS_PER_REQUEST_MAX)]
+        for what in ("describe_groups", "delete_groups"):
+            api = apis.DESCRIBE_GROUPS if what == "describe_groups" else apis.DELETE_GROUPS
+            with watched(f"{what}, {len(names)} groups", broker):
+                _await(client, client.send(api, api.request(groups=names)))
+
+
 # -- memory and slots ------------------------------------------------------------------------------
 
 
@@ -306,6 +339,9 @@ ATTACKS: Final[dict[str, Callable[[RunningBroker], None]]] = {
     "fetch-unknown": fetch_unknown,
     "describe-topics": describe_topics,
     "describe-all": describe_all,
+    "describe-cluster": describe_cluster,
+    "describe-producers": describe_producers,
+    "describe-groups": describe_groups,
     "claims": claims,
     "parked-fetches": parked_fetches,
     "tricklers": tricklers,

@@ -11,7 +11,7 @@ import errno
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -319,6 +319,16 @@ def closed_by_peer(raw: socket.socket) -> bool:
         while raw.recv(65_536):
             pass
     return True
+
+
+def finished(steps: Generator[Any, Any, T]) -> T:
+    """What ``steps`` return, all taken at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
 
 
 def only(items: Sequence[T]) -> T:

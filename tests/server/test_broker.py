@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.config import BrokerConfig
+from raftlog.config import BrokerConfig, TopicConfig
 from raftlog.errors import InvalidConfigError, StorageFailedError
 from raftlog.server.broker import Broker, read_secret
 from tests.server.harness import (
@@ -120,9 +120,10 @@ def test_the_last_words_name_the_file_and_what_to_do(
 def test_a_failed_disk_on_the_way_out_is_told(
     broker: RunningBroker, client: Client, disk: FaultyDisk
 ) -> None:
-    client.create("t", flush_policy="os")
-    client.produce("t", batch_of(b"a"))
+    client.create("t")
     log = broker.broker.context.topics.host("t", 0).log
+    log.config = TopicConfig(flush_policy="os")  # as with several brokers
+    client.produce("t", batch_of(b"a"))
     broker.wait_until(lambda: log.durable_end_offset == 1)  # as a new segment is
     disk.faults.sync_error = errno.EIO
     client.produce("t", batch_of(b"b"))

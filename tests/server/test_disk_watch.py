@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from raftlog.server.disk_watch import JOURNAL_SECONDS, LOOK_SECONDS, DiskWatch
+from raftlog.server.disk_watch import DOUBT_SECONDS, JOURNAL_SECONDS, LOOK_SECONDS, DiskWatch
 from raftlog.server.workers import Unfinished, Workers
 from tests.client.virtual import VirtualLoop
 
@@ -33,11 +33,12 @@ class Threads:
 class Bench:
     def __init__(self) -> None:
         self.loop = VirtualLoop()
-        self.sync, self.journal = Threads(), Threads()
+        self.sync, self.journal, self.other = Threads(), Threads(), Threads()
         self.watch = DiskWatch(
             self.loop,
             sync=self.sync.as_workers,
             journal=self.journal.as_workers,
+            others=[self.other.as_workers],
             timeout_s=TIMEOUT_S,
         )
         self.hung = 0
@@ -145,3 +146,18 @@ def test_it_looks_no_more_once_it_is_stopped(benches: Callable[[], Bench]) -> No
     b.watch.stop()
     b.run(3 * TIMEOUT_S)
     assert b.hung == 0
+
+
+def test_other_work_that_takes_long_is_reason_for_doubt_alone(
+    benches: Callable[[], Bench],
+) -> None:
+    b = benches()
+    done = b.other.submit()
+    b.run(DOUBT_SECONDS - 0.1)
+    assert not b.watch.is_in_doubt
+    b.run(3 * TIMEOUT_S)
+    assert b.watch.is_in_doubt
+    assert not b.watch.is_hung
+    done(None, None)
+    b.run(LATE_S)
+    assert not b.watch.is_in_doubt

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from raftlog.client.leaders import At
+from raftlog.client.partition_requests import At
 from raftlog.errors import (
     CommitUnknownError,
     FencedLeaderEpochError,
@@ -25,8 +25,8 @@ from raftlog.protocol.fetch import ListOffsetsRequest, OffsetAnswer, OffsetQuery
 from raftlog.record import validate
 from raftlog.server.context import BrokerContext
 from raftlog.server.handlers import list_offsets
-from raftlog.server.replica_host import PartitionHost
-from raftlog.server.waiters import Acknowledge
+from raftlog.server.offset_waiters import Acknowledge
+from raftlog.server.partition import Partition
 from raftlog.storage import Log
 from tests.server.cluster.paper import PaperReply, Scene, append, play, state_of, write
 from tests.server.harness import batch_of
@@ -34,7 +34,7 @@ from tests.server.harness import batch_of
 LAG_MAX_S = 10.0
 
 
-def leader(s: Scene, log: Log | None = None, *, epoch: int = 5, **facts: Any) -> PartitionHost:
+def leader(s: Scene, log: Log | None = None, *, epoch: int = 5, **facts: Any) -> Partition:
     """Broker 1 leads, and broker 2 follows."""
     host = s.host(log)
     host.lead(state_of(1, 2, epoch=epoch, **facts), 1, lag_max_seconds=LAG_MAX_S)
@@ -183,7 +183,7 @@ def test_a_replica_follows_one_leader_in_one_epoch() -> None:
 class Asked:
     """A broker's context with one partition, and who is asked to confirm its leader."""
 
-    def __init__(self, host: PartitionHost) -> None:
+    def __init__(self, host: Partition) -> None:
         self.host = host
         self.waiting: list[Acknowledge] = []
         self.topics = SimpleNamespace(host=lambda _topic, _partition: host)

@@ -44,6 +44,21 @@ def test_what_is_appended_ends_it() -> None:
     assert not hindrance.is_overdue(leads=True), "it counts from the first one since then"
 
 
+def test_how_long_it_lasts_is_counted_over_all_roles() -> None:
+    watch = Watch()
+    hindrance = Hindrance(watch)
+    assert hindrance.seconds == 0
+    hindrance.refused()
+    watch.now += 5
+    hindrance.gave_way(leads=True)
+    hindrance.begin_role()
+    hindrance.refused()
+    watch.now += 5
+    assert hindrance.seconds == 10
+    hindrance.found()
+    assert hindrance.seconds == 0
+
+
 def test_a_new_role_counts_anew() -> None:
     watch = Watch()
     hindrance = Hindrance(watch)

@@ -10,10 +10,10 @@ import pytest
 from raftlog.config import BrokerConfig
 from raftlog.errors import BrokerUnavailableError
 from raftlog.record import decode_lists, split, validate
-from raftlog.server.compacting import Compactor
+from raftlog.server.log_cleaner import LogCleaner
 from raftlog.server.metrics import Counters
-from raftlog.server.replica_host import PartitionHost
-from raftlog.server.verifying import Verifier
+from raftlog.server.partition import Partition
+from raftlog.server.scrubber import LogVerifier
 from raftlog.storage import Log
 from raftlog.testing.disk import Fault
 from tests.record.batches import batch_of
@@ -50,28 +50,28 @@ def keys_of(log: Log) -> list[tuple[int, str]]:
     return found
 
 
-def leader(s: Scene, log: Log) -> PartitionHost:
+def leader(s: Scene, log: Log) -> Partition:
     host = s.host(log)
     host.lead(state_of(1, isr=[1]), 1, lag_max_seconds=10)
     assert host.high_watermark == log.log_end_offset
     return host
 
 
-def follower(s: Scene, log: Log, *, committed: int) -> PartitionHost:
+def follower(s: Scene, log: Log, *, committed: int) -> Partition:
     host = s.host(log)
     host.follow(2, 5)
     host.advance_high_watermark(committed)
     return host
 
 
-def compactor(s: Scene, *hosts: PartitionHost) -> Compactor:
-    return Compactor(
+def compactor(s: Scene, *hosts: Partition) -> LogCleaner:
+    return LogCleaner(
         BrokerConfig(),
         lambda: hosts,
         s.workers,
         clock=s.services.clock,
         entropy=bytes,
-        verifier=Verifier(Counters(), on_damage=lambda _host: None),
+        verifier=LogVerifier(Counters(), on_damage=lambda _host: None),
         on_failed=s.failures.append,
     )
 

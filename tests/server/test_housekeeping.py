@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
 
 from raftlog.config import BrokerConfig
+from raftlog.disk import OsDisk
 from raftlog.limits import SEGMENT_BYTES_MIN
-from raftlog.server.compacting import Compactor
 from raftlog.server.housekeeping import Housekeeping
+from raftlog.server.log_cleaner import LogCleaner
 from raftlog.server.metrics import Counters
-from raftlog.server.replica_host import PartitionHost
-from raftlog.server.verifying import STEP_SECONDS, Verifier
+from raftlog.server.partition import Partition
+from raftlog.server.scrubber import STEP_SECONDS, LogVerifier
+from raftlog.storage.copies import Copies
 from raftlog.testing import wait_until
 from raftlog.testing.disk import SimDisk
 from tests.server.cluster.paper import Scene, play, write
@@ -62,16 +65,28 @@ def test_rounds_come_by_themselves(tmp_path: Path, clock: FakeClock) -> None:
         client.create("kept")
         client.produce("kept", FULL)
         broker.wait_until(lambda: any(tmp_path.rglob("topics/kept/**/*.index")))
-        # The new log start is durable, and so the copy's record is of all three records.
-        path = f"{broker.config.data_dir}/copies"
-        broker.wait_until(lambda: b", 3]" in Path(path).read_bytes())
+
+
+def test_the_durable_end_is_recorded_at_an_interval(tmp_path: Path, clock: FakeClock) -> None:
+    with running(tmp_path, clock=clock) as broker, broker.client() as client:
+        client.create("t")
+        for _ in range(3):
+            client.produce("t", FULL)
+        log = broker.broker.context.topics.host("t", 0).log
+
+        def recorded() -> list[int]:
+            rows = Copies(OsDisk(), broker.config.data_dir, new_id=lambda: "", is_new=False).rows
+            return [row.durable_end_offset for row in rows.values()]
+
+        assert broker.call(lambda: log.durable_end_offset) == 3
+        broker.wait_until(lambda: recorded() == [3])
 
 
 @pytest.mark.parametrize("interval_ms", ["1", "0"])
 def test_damage_is_looked_for_unless_that_is_off(
     interval_ms: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def harm(host: PartitionHost, disk: SimDisk) -> None:
+    def harm(host: Partition, disk: SimDisk) -> None:
         disk.flip_bit(f"{host.log.directory}/{0:020d}.log", 8 * 100)
 
     async def test(s: Scene) -> None:
@@ -79,9 +94,10 @@ def test_damage_is_looked_for_unless_that_is_off(
         for host in hosts:
             write(host.log, b"x" * 200)
         config = BrokerConfig.from_text({"log.scrub.interval.ms": interval_ms})
-        told: list[PartitionHost] = []
-        verifier = Verifier(Counters(), on_damage=told.append)
-        compactor = Compactor(
+        told: list[Partition] = []
+        saves: list[float] = []
+        verifier = LogVerifier(Counters(), on_damage=told.append)
+        compactor = LogCleaner(
             config,
             lambda: hosts,
             s.workers,
@@ -90,10 +106,13 @@ def test_damage_is_looked_for_unless_that_is_off(
             verifier=verifier,
             on_failed=s.failures.append,
         )
-        housekeeping = Housekeeping(
-            config, s.loop, lambda: hosts, verifier, compactor, lambda: None
-        )
+
+        async def save_copies() -> None:
+            saves.append(s.loop.time())
+
+        housekeeping = Housekeeping(config, s.loop, lambda: hosts, verifier, compactor, save_copies)
         await asyncio.sleep(5)
+        assert len(saves) >= 4
         harm(hosts[1], s.disk)
         await asyncio.sleep(2 * STEP_SECONDS)
         assert told == ([hosts[1]] if interval_ms == "1" else [])
@@ -104,6 +123,20 @@ def test_damage_is_looked_for_unless_that_is_off(
 
     with caplog.at_level(logging.ERROR):
         play(test)
+
+
+def test_files_that_vanish_are_noticed(
+    broker: RunningBroker, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.create("gone")
+    client.create("kept")
+    client.produce("gone", FULL)
+    host = broker.broker.context.topics.host("gone", 0)
+    shutil.rmtree(host.log.directory)
+    broker.wait_until(lambda: bool(host.log.damage))
+    assert f"gone:0 is damaged: {host.log.directory} is not where it was" in caplog.text
+    assert broker.call(lambda: broker.broker.context.counters.damage_found) == 1
+    client.produce("kept", FULL)
 
 
 def test_an_old_segment_is_rolled_even_if_nothing_is_written(

@@ -22,7 +22,7 @@ from raftlog.server.log_compaction import (
 )
 from raftlog.storage import Log
 from tests.server.cluster.paper import Scene, play
-from tests.server.test_drops import write_unsynced
+from tests.server.test_log_start import write_unsynced
 
 GONE = BrokerUnavailableError("gone")
 TERMS = Terms(now_ms=1_700_000_000_000, chance_seed=7, memory_bytes=1 << 20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,16 +12,22 @@ from raftlog.protocol import api as apis
 from raftlog.protocol.cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
+    PartitionStatus,
     RecoverClusterRequest,
     RecoverClusterResponse,
     TransferLeaderRequest,
 )
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.operations import describe_partitions
-from raftlog.server.replica_host import PartitionHost
+from raftlog.server.partition import Partition
 from raftlog.server.topic_table import HostedTopic, TopicTable
 from tests.server.cluster.paper import DISKS, TOPIC_ID, Scene, append, play, state_of
-from tests.server.harness import Client, RunningBroker, batch_of, running
+from tests.server.harness import Client, FakeClock, RunningBroker, batch_of, finished, running
+
+
+def described(*arguments: Any) -> list[PartitionStatus]:
+    found: list[PartitionStatus] = finished(describe_partitions(*arguments))
+    return found
 
 
 def describe(client: Client, **facts: object) -> DescribeClusterResponse:
@@ -52,6 +59,21 @@ def test_it_is_its_own_controller_and_leads_everything(
     assert broker is not None
 
 
+class SteppingClock(FakeClock):
+    """Its wall clock is moved, and no time passes."""
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
+def test_a_wrong_clock_is_told(tmp_path: Path) -> None:
+    clock = SteppingClock()
+    with running(tmp_path, clock=clock) as broker, broker.client() as client:
+        assert describe(client).brokers[0].clock_error_ms == 0
+        clock.now_ms += 86_400_000
+        assert describe(client).brokers[0].clock_error_ms == 86_400_000
+
+
 def test_only_what_was_asked_for(client: Client) -> None:
     client.create("t")
     client.create("u", 2)
@@ -62,7 +84,7 @@ def test_only_what_was_asked_for(client: Client) -> None:
 
 def test_there_is_nobody_to_lead_in_its_place(client: Client) -> None:
     client.create("t")
-    with pytest.raises(UnsupportedFeatureError, match="stands alone"):
+    with pytest.raises(UnsupportedFeatureError, match="single-broker mode"):
         client.ask(apis.TRANSFER_LEADER, TransferLeaderRequest(topic="t", partition=0))
 
 
@@ -82,7 +104,7 @@ def test_its_name_outlives_it(tmp_path: Path) -> None:
     assert names[0] == names[1] != ""
 
 
-def table(states: dict[int, PartitionState], *hosts: PartitionHost | None, s: Scene) -> TopicTable:
+def table(states: dict[int, PartitionState], *hosts: Partition | None, s: Scene) -> TopicTable:
     topics = TopicTable()
     topics.state_of = lambda _topic_id, partition: states.get(partition)
     config = s.log().config
@@ -92,7 +114,7 @@ def table(states: dict[int, PartitionState], *hosts: PartitionHost | None, s: Sc
 
 def test_a_partition_of_which_nothing_is_known_is_told_as_such() -> None:
     async def test(s: Scene) -> None:
-        (told,) = describe_partitions(table({}, None, s=s), DescribeClusterRequest(), 1, 0.0)
+        (told,) = described(table({}, None, s=s), DescribeClusterRequest(), 1, 0.0)
         assert (told.leader, told.leader_epoch, told.replicas) == (None, -1, [])
 
     play(test)
@@ -101,9 +123,7 @@ def test_a_partition_of_which_nothing_is_known_is_told_as_such() -> None:
 def test_a_partition_that_is_elsewhere_has_no_offsets_here() -> None:
     async def test(s: Scene) -> None:
         state = state_of(2, 3, witnesses=[1], elr=[3], isr=[2], min_isr=2)
-        (told,) = describe_partitions(
-            table({0: state}, None, s=s), DescribeClusterRequest(), 1, 0.0
-        )
+        (told,) = described(table({0: state}, None, s=s), DescribeClusterRequest(), 1, 0.0)
         assert (told.leader, told.isr, told.elr, told.witnesses) == (2, [2], [3], [1])
         assert (told.high_watermark, told.log_start_offset, told.replica_status) == (-1, -1, [])
 
@@ -119,9 +139,7 @@ def test_a_leader_tells_how_far_its_followers_are() -> None:
         await s.settle()
         host.on_follower(2, DISKS[2], fetch_offset=2, durable_offset=1)
         now = s.loop.time() + 3
-        (told,) = describe_partitions(
-            table({0: state}, host, s=s), DescribeClusterRequest(), 1, now
-        )
+        (told,) = described(table({0: state}, host, s=s), DescribeClusterRequest(), 1, now)
         mine, two, three = told.replica_status
         assert (mine.broker, mine.in_isr, mine.lag_ms) == (1, True, 0)
         assert (two.broker, two.log_end_offset, two.durable_end_offset) == (2, 2, 1)
@@ -137,9 +155,7 @@ def test_damage_is_told() -> None:
         host = s.host()
         host.follow(2, 1)
         host.log.note_damage("a flipped bit", offset=0)
-        (told,) = describe_partitions(
-            table({0: state}, host, s=s), DescribeClusterRequest(), 1, 0.0
-        )
+        (told,) = described(table({0: state}, host, s=s), DescribeClusterRequest(), 1, 0.0)
         (mine,) = told.replica_status
         assert (mine.damage, mine.in_isr, mine.lag_ms) == ("a flipped bit", False, -1)
 

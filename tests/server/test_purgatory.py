@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
+from raftlog.server.partition import Partition
 from raftlog.server.purgatory import LOOKED_AT_ONCE_MAX, Purgatory
-from raftlog.server.replica_host import PartitionHost
 
 LONG_S = 100.0
 
@@ -67,7 +67,7 @@ def park(
     s: float = LONG_S,
     size_bytes: int = 0,
 ) -> None:
-    watched = cast(list[PartitionHost], hosts)
+    watched = cast(list[Partition], hosts)
     purgatory.park(owner, watched, fetch, timer_seconds=s, size_bytes=size_bytes)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from raftlog.errors import NotLeaderError, RaftlogError
+from raftlog.server.offset_waiters import Acknowledge
 from raftlog.server.rounds import Rounds
-from raftlog.server.waiters import Acknowledge
 
 
 class Asked:

@@ -15,7 +15,7 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.replication.partition_state import PartitionState
-from raftlog.server.replica_host import PartitionHost
+from raftlog.server.partition import Partition
 from raftlog.server.topic_table import HostedTopic, TopicTable
 
 
@@ -44,7 +44,7 @@ class FakeHost:
 
 
 def hosted(name: str, partitions: int) -> HostedTopic:
-    hosts = [cast(PartitionHost, FakeHost()) for _ in range(partitions)]
+    hosts = [cast(Partition, FakeHost()) for _ in range(partitions)]
     return HostedTopic(name, "id-" + name, TopicConfig(), {}, hosts)
 
 

@@ -179,7 +179,8 @@ def test_the_code_on_the_page_runs(
     """As it stands, but for the address; what needs a JAR is left out."""
     from pyspark.errors import AnalysisException
 
-    page = [each for each in blocks("docs/operating/spark.md") if "import from_avro" not in each]
+    code = blocks("docs/tutorial/spark.md") + blocks("docs/how-to/use-spark.md")
+    page = [each for each in code if "import from_avro" not in each]
     short = {each for each in blocks("README.md") if "spark" in each}
     assert short, "the README has a short example"
     assert short < set(page), "the short example is the page's"

@@ -188,7 +188,6 @@ def test_settings_of_the_client_are_told_apart() -> None:
     given = {"raftlog.client.id": "x", "raftlog.fetch.max.bytes": "5"}
     found = source(**given)
     assert found.connection_settings() == {"client_id": "x"}
-    assert found.reader_settings() == {"client_id": "x", "fetch_max_bytes": 5}
     assert hash(found.connection + found.reading) == hash(
         (("client_id", "x"), ("fetch_max_bytes", 5))
     )

@@ -20,9 +20,9 @@ from raftlog.errors import (
     RequestTimedOutError,
     UnknownTopicError,
 )
-from raftlog.spark_source import clients
+from raftlog.spark_source import client_pool
 from raftlog.spark_source.catalog import Catalog
-from raftlog.spark_source.clients import Connection, Lender
+from raftlog.spark_source.client_pool import ClientPool, Connection
 from raftlog.spark_source.options import SourceOptions
 from raftlog.spark_source.planning import DataLossError, LossKind, PartitionRange
 from raftlog.spark_source.schema import arrow_schema, read_schema
@@ -83,8 +83,8 @@ def log(monkeypatch: pytest.MonkeyPatch) -> FakeLog:
     def catalog(connection: Connection) -> Catalog:
         return catalog_of(admin)
 
-    monkeypatch.setattr(clients, "range_readers", Lender(made))
-    monkeypatch.setattr(clients, "catalogs", Lender(catalog))
+    monkeypatch.setattr(client_pool, "range_readers", ClientPool(made))
+    monkeypatch.setattr(client_pool, "catalogs", ClientPool(catalog))
     return made
 
 
@@ -185,7 +185,7 @@ def test_a_topic_that_is_gone_or_made_anew(
     log: FakeLog, monkeypatch: pytest.MonkeyPatch, topic_id: str
 ) -> None:
     admin = FakeAdmin({"t": [log.partition]} if topic_id else {})
-    monkeypatch.setattr(clients, "catalogs", Lender(lambda connection: catalog_of(admin)))
+    monkeypatch.setattr(client_pool, "catalogs", ClientPool(lambda connection: catalog_of(admin)))
     wanted = replace(WANTED, topic_id=topic_id or "t-id")
     log.errors = [(4, UnknownTopicError("gone"))]
     with pytest.raises(DataLossError) as raised:

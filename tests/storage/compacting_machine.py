@@ -123,7 +123,7 @@ class CompactingMachine(LogMachine):
                 raise
             self.log.abandon_compaction(ticket)
             self.compaction = None
-            assert not self.log.is_failed
+            assert self.log._failure is None
             self.check_nothing_changed()
             return
         self.has_run = True
@@ -283,7 +283,7 @@ class CompactingOnSimDisk(CompactingMachine):
         self.disk.faults.clear()
         if isinstance(ticket.error, OSError) and ticket.error.errno not in NO_ROOM:
             self.log.abandon_compaction(ticket)
-            assert self.log.is_failed
+            assert self.log._failure is not None
         self.disk.crash()
         paths = [self.path(swap.base_offset) for swap, _segment in ticket.cleaned]
         if all(map(self.disk.exists, paths)):

@@ -48,7 +48,9 @@ def host(
 ) -> Log:
     """Host a partition, and append ``count`` batches."""
     settings = {key.replace("_", "."): value for key, value in overrides.items()}
-    log = store.host_partition(name, id_, partition, total_partitions=total, overrides=settings)
+    (log,) = store.host_partitions(
+        name, id_, (partition,), total_partitions=total, overrides=settings
+    )
     fill(log, count)
     return log
 

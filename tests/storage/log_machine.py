@@ -22,7 +22,7 @@ from raftlog.errors import (
     ProducerFencedError,
 )
 from raftlog.record import validate
-from raftlog.storage import Appended, DropTicket, Log, SyncTicket, inspect
+from raftlog.storage import Appended, DeleteTask, Log, SyncTask, inspect
 from raftlog.storage.checkpoint import SLOT_BYTES, SLOTS
 from tests.storage.logs import NOW_MS, batch_of, stored
 from tests.storage.model import (
@@ -73,9 +73,9 @@ class LogMachine(RuleBasedStateMachine):
         self.leader_epoch = 0
         self.model = LogModel()
         self.sent: dict[int, bytes] = {}  # batches as producers sent them, by their offsets
-        self.ticket: SyncTicket | None = None
+        self.ticket: SyncTask | None = None
         self.ticket_has_run = False
-        self.drops: list[DropTicket] = []
+        self.drops: list[DeleteTask] = []
         self.start_compacting()
         self.log = self.open_log()
 

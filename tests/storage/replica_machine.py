@@ -23,7 +23,7 @@ from raftlog.errors import (
     StorageFailedError,
 )
 from raftlog.record import parse_header
-from raftlog.storage import DropTicket, Log, SyncTicket, inspect
+from raftlog.storage import DeleteTask, Log, SyncTask, inspect
 from raftlog.testing.disk import CHANGES, Fault, SimDisk
 from tests.storage.harm import problems
 from tests.storage.logs import DIRECTORY, append, stored
@@ -68,8 +68,8 @@ class ReplicaMachine(RuleBasedStateMachine):
         self.had_power_cut = False
         # Of a write that failed: until the next sync, a power cut may bring some of it back.
         self.taken_back: list[bytes] = []
-        self.ticket: SyncTicket | None = None
-        self.drops: list[DropTicket] = []
+        self.ticket: SyncTask | None = None
+        self.drops: list[DeleteTask] = []
         self.log = Log.open(self.disk, DIRECTORY, config)
 
     @property
@@ -210,8 +210,8 @@ class ReplicaMachine(RuleBasedStateMachine):
         if self.log.chain_at(self.end) is None:
             return  # others would have to begin anew
         self.epoch += step
-        with suppress(DiskFullError):
-            self.log.begin_leader_epoch(self.epoch)
+        with suppress(DiskFullError, OSError):
+            self.log._begin_epoch(self.epoch)
             assert self.log.leader_epoch == self.epoch
             if appends:
                 append(self.log, b"mine", leader_epoch=self.epoch)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from raftlog.errors import StorageFailedError
-from raftlog.storage import DropTicket, Log
+from raftlog.storage import DeleteTask, Log
 from raftlog.testing.disk import FOREVER, Fault, SimDisk
 from tests.storage.logs import (
     DIRECTORY,
@@ -41,7 +41,7 @@ def check_it_writes_no_more(log: Log, disk: SimDisk) -> None:
     assert log.begin_sync(snapshot=True) is None
     assert log.apply_retention(now_ms=1 << 45, high_watermark=log.log_end_offset) is None
     assert not log.roll_if_due(now_ms=1 << 45)
-    assert log.is_failed
+    assert log._failure is not None
     log.close()
     assert disk.changes == before
 
@@ -176,7 +176,7 @@ def test_a_failed_deletion_is_told_and_leaves_a_log_that_starts(
         disk = sim_disk(seed)
         log = log_with(disk, 20)
         ticket = log.advance_log_start(14)
-        assert isinstance(ticket, DropTicket)
+        assert isinstance(ticket, DeleteTask)
         disk.faults.append(Fault({operation}))
         with pytest.raises(OSError, match="Input/output"):
             ticket.run()

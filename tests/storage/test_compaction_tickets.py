@@ -87,7 +87,7 @@ def test_a_pause_that_raises_ends_the_work() -> None:
     assert sizes == [*lengths, *lengths[:3]], "once for each batch, of each reading"
     assert leftovers(disk) == []
     log.abandon_compaction(ticket)
-    assert not log.is_failed
+    assert log._failure is None
     assert compact(log) == 1
 
 
@@ -207,7 +207,7 @@ def test_any_other_failure_to_write_ends_all_writing() -> None:
     with pytest.raises(OSError, match="Input/output"):
         ticket.run()
     log.abandon_compaction(ticket)
-    assert log.is_failed
+    assert log._failure is not None
     assert begin(log) is None
 
 
@@ -220,7 +220,7 @@ def test_a_swap_that_fails_ends_all_writing_and_the_next_start_completes_it() ->
     disk.faults.append(Fault(("rename",)))
     with pytest.raises(StorageFailedError, match="swapping segments"):
         log.complete_compaction(ticket)
-    assert log.is_failed
+    assert log._failure is not None
     assert offsets(killed(disk, COMPACT)) == [6, 7, 8]
 
 

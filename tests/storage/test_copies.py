@@ -14,6 +14,7 @@ from raftlog.storage import Log, Store
 from raftlog.storage.copies import Copies, CopyRecord
 from raftlog.testing.disk import FOREVER, Fault, SimDisk, Stopped
 from tests.server.harness import values_of
+from tests.storage.crashes import sweep
 from tests.storage.directories import DATA, FIRST, SimDiskOfTrees, host, open_store, reopened
 from tests.storage.harm import overwrite
 from tests.storage.logs import append, fill, sim_disk, values
@@ -193,7 +194,7 @@ def test_a_partition_that_was_dropped_is_forgotten() -> None:
     assert store.hosted_log(FIRST, 1).damage == ""
     store.drop_partition(FIRST, 1)
     store.drop_partition(FIRST, 0)
-    assert Copies(disk, DATA, new_id=lambda: "").rows == {}
+    assert Copies(disk, DATA, new_id=lambda: "", is_new=True).rows == {}
 
 
 def test_a_catalog_that_vanishes_too_makes_no_new_log() -> None:
@@ -249,11 +250,11 @@ def test_a_full_disk_does_not_keep_a_copy_from_being_cut() -> None:
 
 def test_any_other_failure_of_the_disk_is_raised() -> None:
     disk = new_disk()
-    copies = Copies(disk, DATA, new_id=lambda: "x")
     disk.make_dirs(DATA)
+    copies = Copies(disk, DATA, new_id=lambda: "x", is_new=True)
     disk.faults.append(Fault({"sync"}, errno.EIO))
     with pytest.raises(OSError, match="error"):
-        copies.of(FIRST, 1).record(CopyRecord(1, 2, 3))
+        copies.of(FIRST, 1).record(CopyRecord(1, 2, 3, 4))
 
 
 def test_records_after_the_first_are_saved_together() -> None:
@@ -266,9 +267,79 @@ def test_records_after_the_first_are_saved_together() -> None:
     store.save_copies()
     assert disk.changes - before < 10
     store.save_copies()
-    known = Copies(disk, DATA, new_id=lambda: "x").rows
+    known = Copies(disk, DATA, new_id=lambda: "x", is_new=True).rows
     assert [record.durable_end_offset for record in known.values()] == [1, 1, 1, 1]
     assert len({record.copy_id for record in known.values()}) == 4
+
+
+# -- a durable end that is newer than the checkpoint on the disk -----------------------------------
+
+
+def recorded(disk: SimDisk) -> Store:
+    """A partition with six records, whose durable end was recorded after its last checkpoint."""
+    store = open_store(disk)
+    log = host(store, 1)
+    for _ in range(6):
+        fill(log, 1)
+    store.save_copies()
+    return store
+
+
+@pytest.mark.parametrize("has_peers", [False, True])
+def test_a_bad_batch_below_the_recorded_end_is_damage_after_a_power_cut(
+    has_peers: bool, seed: int
+) -> None:
+    for number in range(20):
+        disk = SimDiskOfTrees(sim_disk(seed + number).random)
+        recorded(disk)
+        disk.power_cut()
+        path = f"{PARTITION}/{0:020d}.log"
+        size = len(disk.read_file(path, bytes_max=1 << 20))
+        disk.flip_bit(path, 8 * size // 2)
+        for _start in range(2):
+            store = Store.open(disk, DATA, has_peers=has_peers)
+            log = store.hosted_log(FIRST, 1)
+            assert log.damage
+            assert not log.is_torn
+            assert log.log_end_offset == 6
+            assert len(values(log)) == 3
+            disk.power_cut()
+
+
+def test_a_tail_above_the_recorded_end_is_still_cut(seed: int) -> None:
+    for number in range(20):
+        disk = SimDiskOfTrees(sim_disk(seed + number).random)
+        log = recorded(disk).hosted_log(FIRST, 1)
+        fill(log, 2, sync=False)
+        log = reopened(disk, power_cut=True).hosted_log(FIRST, 1)
+        assert log.damage == ""
+        assert log.log_end_offset >= 6
+
+
+def test_a_log_that_is_cut_below_the_recorded_end_is_no_damage(seed: int) -> None:
+    def act(_disk: SimDisk, store: Store) -> None:
+        log = store.hosted_log(FIRST, 1)
+        log.truncate_to(2)
+        fill(log, 1, leader_epoch=4)
+
+    def check(disk: SimDisk, _state: Store) -> None:
+        log = open_store(disk).hosted_log(FIRST, 1)
+        assert log.damage == ""
+        assert log.log_end_offset in {2, 3, 6}
+
+    sweep(recorded, act, check, seed=seed, make_disk=SimDiskOfTrees)
+
+
+def test_a_cut_that_could_not_be_recorded_is_no_damage(seed: int) -> None:
+    """The record's end is of a checkpoint that a power cut took back; the cut's is newer still."""
+    for number in range(20):
+        disk = SimDiskOfTrees(sim_disk(seed + number).random)
+        recorded(disk)
+        log = reopened(disk, power_cut=True).hosted_log(FIRST, 1)
+        disk.faults.append(Fault({"create"}, errno.ENOSPC, path="*copies*", times=FOREVER))
+        log.truncate_to(2)
+        disk.faults.clear()
+        assert reopened(disk).hosted_log(FIRST, 1).damage == ""
 
 
 # -- segments that cannot be read ------------------------------------------------------------------
@@ -328,3 +399,74 @@ def test_want_of_a_descriptor_is_no_damage() -> None:
         log.read(start_offset=0, end_offset=1, bytes_max=1)
     assert len(values(log)) == 20
     assert log.damage == ""
+
+
+# -- the record itself is lost ---------------------------------------------------------------------
+
+
+def restarted_without_record(disk: SimDisk, *others: str, has_peers: bool = True) -> Store:
+    """The broker starts again, without the file ``copies`` and what else is named."""
+    disk.crash()
+    for name in ("copies", *others):
+        disk.lose(f"{DATA}/{name}")
+    return Store.open(disk, DATA, has_peers=has_peers)
+
+
+@pytest.mark.parametrize("others", [(), ("topics",), ("topics", "catalog")])
+def test_copies_are_in_doubt_once_the_record_of_them_is_lost(others: tuple[str, ...]) -> None:
+    disk = new_disk()
+    written(disk)
+    store = restarted_without_record(disk, *others)
+    for _ in range(2):  # until they are settled, and not only in one run
+        log = host(store, 1)
+        assert f"{DATA}/copies was lost" in log.doubt
+        assert (log.damage, log.log_end_offset) == ("", 0 if others else 5)
+        store.close()
+        disk.crash()
+        store = Store.open(disk, DATA, has_peers=True)
+    assert store.settle(FIRST, 1).doubt == ""
+    disk.crash()
+    store = Store.open(disk, DATA, has_peers=True)
+    assert store.hosted_log(FIRST, 1).doubt == ""
+    disk.crash()
+    disk.lose(PARTITION)
+    assert Store.open(disk, DATA, has_peers=True).hosted_log(FIRST, 1).damage
+
+
+def test_a_copy_in_doubt_that_is_synced_stays_in_doubt() -> None:
+    disk = new_disk()
+    written(disk)
+    fill(restarted_without_record(disk).hosted_log(FIRST, 1), 1)
+    disk.crash()
+    assert Store.open(disk, DATA, has_peers=True).hosted_log(FIRST, 1).doubt
+
+
+def test_a_copy_that_is_replaced_is_not_in_doubt() -> None:
+    disk = new_disk()
+    written(disk)
+    store = restarted_without_record(disk)
+    store.quarantine(FIRST, 1)
+    assert store.hosted_log(FIRST, 1).doubt == ""
+
+
+def test_a_broker_alone_continues_without_the_record() -> None:
+    """That is how an operator accepts what is stored."""
+    disk = new_disk()
+    written(disk)
+    log = restarted_without_record(disk, has_peers=False).hosted_log(FIRST, 1)
+    assert (log.doubt, log.damage, log.log_end_offset) == ("", "", 5)
+
+
+def test_a_new_directory_has_nothing_in_doubt() -> None:
+    disk = new_disk()
+    store = Store.open(disk, DATA, has_peers=True)
+    assert host(store, 1).doubt == ""
+    disk.crash()
+    assert Store.open(disk, DATA, has_peers=True).hosted_log(FIRST, 1).doubt == ""
+
+
+def test_a_full_disk_is_no_reason_not_to_start() -> None:
+    disk = new_disk()
+    written(disk)
+    disk.capacity_bytes = disk.used_bytes
+    assert restarted_without_record(disk).hosted_log(FIRST, 1).doubt

@@ -1,4 +1,4 @@
-"""The orders of operations that promises depend on (docs/internals/storage.md), one test for each.
+"""The orders of operations that guarantees depend on (docs/contributing/storage.md), a test each.
 
 Each stops the process just before the later operation and looks at what is durable by then, on the
 simulated disk: no kill can show it, and a power cut shows it only sometimes.

@@ -79,7 +79,7 @@ def test_the_last_epoch_is_that_of_the_last_batch() -> None:
     log = open_log(disk)
     assert log.last_epoch == -1
     fill(log, 9, leader_epoch=2)
-    log.begin_leader_epoch(5)
+    log._begin_epoch(5)
     assert (log.last_epoch, log.leader_epoch) == (2, 5)
     log.advance_log_start(9).run()
     assert log.size_bytes == 0

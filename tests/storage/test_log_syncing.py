@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from raftlog import limits
-from raftlog.errors import DamagedLogError, OffsetOutOfRangeError
+from raftlog.errors import (
+    DamagedLogError,
+    DiskFullError,
+    OffsetOutOfRangeError,
+    StorageFailedError,
+)
 from raftlog.storage import Log
 from raftlog.storage.segment import base_offsets
 from raftlog.testing.disk import CHANGES, FOREVER, Fault, SimDisk
@@ -215,3 +220,105 @@ def test_a_log_with_unsynced_records_is_not_all_durable() -> None:
     assert not log.is_all_durable
     log.sync()
     assert log.is_all_durable
+
+
+# -- files that go while the log is open -----------------------------------------------------------
+
+
+def remove_file(disk: SimDisk, log: Log) -> None:
+    disk.lose(f"{DIRECTORY}/{log.log_start_offset:020d}.log")
+
+
+def put_older_back(disk: SimDisk, log: Log) -> None:
+    log.sync()
+    disk.put_back(DIRECTORY, disk.image(DIRECTORY))
+
+
+REMOVALS = {
+    "directory": lambda disk, _log: disk.lose(DIRECTORY),
+    "segment": remove_file,
+    "checkpoint": lambda disk, _log: disk.lose(f"{DIRECTORY}/checkpoint"),
+    "put back": put_older_back,
+}
+
+
+@pytest.mark.parametrize("how", REMOVALS)
+def test_a_log_notices_that_its_files_are_gone(how: str) -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    told: list[str] = []
+    log.on_missing = lambda: told.append(log.damage)
+    append(log, b"a")
+    log.sync()
+    log.check_place()
+    assert log.damage == ""
+    REMOVALS[how](disk, log)
+    log.check_place()
+    log.check_place()
+    assert told == [log.damage]
+    assert log.damage.startswith(f"{DIRECTORY} is not where it was, or lacks files: ")
+    assert log.readable_end_offset == 0
+    with pytest.raises(DamagedLogError):
+        append(log, b"b")
+    log.close()
+
+
+@pytest.mark.parametrize("how", REMOVALS)
+def test_what_no_start_would_find_does_not_become_durable(how: str) -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    append(log, b"a")
+    log.sync()
+    append(log, b"b")
+    ticket = log.begin_sync()
+    assert ticket is not None
+    REMOVALS[how](disk, log) if how != "put back" else disk.put_back(
+        DIRECTORY, disk.image(DIRECTORY)
+    )
+    with pytest.raises(FileNotFoundError) as raised:
+        ticket.run()
+    assert isinstance(log.failed_sync(ticket, raised.value), DamagedLogError)
+    assert (log.durable_end_offset, log._failure) == (1, None)
+
+
+CHANGES_OF_LOGS = {
+    "an append in a new epoch": lambda log: append(log, b"x", leader_epoch=7),
+    "a new segment": lambda log: [append(log, b"x" * 1_500) for _ in range(3)],
+    "a note of tombstones": lambda log: log.note_missing_tombstones(1),
+    "a cut": lambda log: log.truncate_to(1),
+    "a new beginning": lambda log: log.restart_at(1),
+    "the end": lambda log: log.close(),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES_OF_LOGS)
+def test_a_change_that_finds_no_directory_is_damage_of_the_log_alone(what: str) -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    append(log, b"a")
+    append(log, b"b")
+    log.sync()
+    append(log, b"c")
+    disk.lose(DIRECTORY)
+    if what == "the end":
+        log.close()
+    else:
+        with pytest.raises(DamagedLogError, match="is not where it was"):
+            CHANGES_OF_LOGS[what](log)
+    assert "is not where it was" in log.damage
+    assert log._failure is None
+
+
+def test_a_log_that_is_deleted_from_tells_that_its_directory_is_gone() -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    append(log, b"a")
+    append(log, b"b")
+    log.sync()
+    disk.lose(DIRECTORY)
+    ticket = log.advance_log_start(1)
+    with pytest.raises(FileNotFoundError) as raised:
+        ticket.run()
+    assert isinstance(log.disk_failed("deleting", raised.value), DamagedLogError)
+    assert isinstance(log.disk_failed("deleting", OSError(28, "full")), DiskFullError)
+    assert isinstance(log.disk_failed("deleting", OSError(5, "bad")), StorageFailedError)

@@ -12,7 +12,7 @@ from raftlog import limits
 from raftlog.errors import DiskFullError, StorageFailedError, UnknownPartitionError
 from raftlog.storage import Store, inspect, quarantine
 from raftlog.storage.quarantine import QUARANTINES_KEPT
-from raftlog.testing.disk import Fault, SimDisk, Stopped
+from raftlog.testing.disk import FOREVER, Fault, SimDisk, Stopped
 from tests.storage.crashes import sweep
 from tests.storage.directories import (
     DATA,
@@ -192,3 +192,17 @@ def test_moving_aside(chances: int, seed: int) -> None:
         disk.crash()
 
     sweep(prepare, act, check, seed=seed, chances=chances, make_disk=SimDiskOfTrees)
+
+
+@pytest.mark.parametrize("times", [3, FOREVER])
+def test_a_directory_that_is_being_removed_is_moved_aside_in_the_end(times: int) -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    fill(host(store, 1), 2)
+    disk.faults.append(Fault({"rename"}, errno.ENOENT, path=PARTITION, times=times))
+    if times == FOREVER:
+        with pytest.raises(StorageFailedError):
+            store.quarantine(FIRST, 1)
+        return
+    assert store.quarantine(FIRST, 1) == f"{PARTITION}.quarantine-1"
+    assert store.hosted_log(FIRST, 1).log_end_offset == 0

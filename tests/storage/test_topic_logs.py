@@ -15,11 +15,12 @@ NEW = Topic("clicks", "new", 1)
 
 
 def copies_of(disk: SimDisk) -> Copies:
-    return Copies(disk, DATA, new_id=lambda: "new")
+    return Copies(disk, DATA, new_id=lambda: "new", is_new=True)
 
 
 def logs_of(*topics: Topic) -> tuple[SimDisk, TopicLogs]:
     disk = sim_disk()
+    disk.make_dirs(DATA)
     logs = TopicLogs(disk, DATA, copies_of(disk))
     for topic in topics:
         logs.open_all(topic)

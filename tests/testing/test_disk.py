@@ -380,3 +380,17 @@ def test_a_write_that_was_lost_or_misdirected_shows_after_a_power_cut() -> None:
         disk.power_cut()
         first = b"b" if misdirected else b"a"
         assert disk.read_file("d/f", bytes_max=9_999) == first * 512 + bytes(512)
+
+
+def test_bytes_that_cannot_be_read_are_so_until_their_file_is_removed() -> None:
+    disk, file = disk_with(b"0123456789", seed=1)
+    disk.spoil("d/a", 4, 2)
+    assert file.pread(4, 0) == b"0123"
+    with pytest.raises(OSError, match="Input/output error"):
+        file.pread(2, 5)
+    disk.crash()
+    with pytest.raises(OSError, match="Input/output error"):
+        read(disk)
+    disk.remove("d/a")
+    disk.write_atomic("d/a", b"new")
+    assert read(disk) == b"new"

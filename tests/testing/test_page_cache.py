@@ -29,6 +29,13 @@ def after(durable: bytes, pending: list[Change], seed: int) -> CachedFile:
     return file
 
 
+def test_some_bytes_of_a_file_cannot_be_read() -> None:
+    file = CachedFile(unreadable=range(10, 20))
+    ranges = [(0, 10), (0, 11), (19, 30), (20, 30), (12, 15), (0, 40)]
+    assert [file.can_read(*each) for each in ranges] == [True, False, False, True, False, False]
+    assert CachedFile().can_read(0, 100)
+
+
 @given(changes)
 def test_data_is_durable_bytes_and_pending_changes(pending: list[Change]) -> None:
     file, image = CachedFile(), bytearray()

@@ -83,7 +83,7 @@ def test_a_running_broker_is_not_started_twice(broker: BrokerProcess) -> None:
 
 def test_an_address_in_use_is_refused(tmp_path: Path, broker: BrokerProcess) -> None:
     rival = BrokerProcess(id=2, address=broker.address, data_dir=tmp_path / "rival")
-    with pytest.raises(BrokerUnavailableError, match=f"{broker.address}.*take another"):
+    with pytest.raises(BrokerUnavailableError, match=f"{broker.address}.*select another"):
         rival.start()
     assert broker.running
 

@@ -66,8 +66,8 @@ def test_every_command_takes_json_or_prints_no_result() -> None:
     assert not without, f"give these --json: {without}"
 
 
-def test_every_module_is_in_whats_here() -> None:
-    text = (ROOT / "docs/internals/whats-here.md").read_text(encoding="utf-8")
+def test_every_module_is_in_the_list_of_modules() -> None:
+    text = (ROOT / "docs/contributing/modules.md").read_text(encoding="utf-8")
     missing = [
         source.path
         for source in sources.packages()
@@ -87,3 +87,11 @@ def test_every_page_is_in_a_table_of_contents() -> None:
         and not any(map(page.match, filter(None, entries)))
     ]
     assert not lost, f"add these to a toctree of docs/index.md: {lost}"
+
+
+@pytest.mark.parametrize("page", ["architecture", "consensus", "groups", "storage", "testing"])
+def test_every_file_that_a_page_names_exists(page: str) -> None:
+    text = (ROOT / f"docs/contributing/{page}.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:raftlog|jepsen_like|tests)/[\w/]+(?:\.py|/))`", text))
+    missing = sorted(name for name in named if not (ROOT / name).exists())
+    assert not missing, "a module has moved: name its new place"

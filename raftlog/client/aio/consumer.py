@@ -24,9 +24,9 @@ from raftlog.client.consumer_base import (
     chosen,
 )
 from raftlog.client.consumer_core import check_times
-from raftlog.client.groups.member import Reading
-from raftlog.client.groups.offsets import check_offsets
-from raftlog.client.groups.rebalancing import CommitCallback
+from raftlog.client.consumer_groups.member import Reading
+from raftlog.client.consumer_groups.offsets import check_offsets
+from raftlog.client.consumer_groups.rebalancing import CommitCallback
 from raftlog.client.settings import DAY_MS, OffsetReset, integer
 from raftlog.client.subscription import check_partitions
 from raftlog.errors import ClosedError, InvalidRequestError, RaftlogError
@@ -77,8 +77,8 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V]):
         task = asyncio.current_task()
         if self._depth and self._using is not task:
             raise InvalidRequestError(
-                "two tasks use this consumer at once: give each its own, or poll in one task only "
-                "and hand the records on"
+                "two tasks use this consumer at the same time. Create one consumer per task, "
+                "or poll in one task and pass the records to the others"
             )
         self._using = task
         self._depth += 1

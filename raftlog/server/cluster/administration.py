@@ -6,7 +6,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from raftlog.errors import CommitUnknownError, RaftlogError, from_code
+from raftlog.errors import (
+    ClusterNotReadyError,
+    CommitUnknownError,
+    RaftlogError,
+    UnknownTopicError,
+    from_code,
+)
 from raftlog.replication.cluster_commands import (
     AddPartitions,
     AlterTopic,
@@ -22,6 +28,7 @@ from raftlog.server.consensus_plane import ConsensusPlane
 # Commands of one request that are proposed together: they share the cluster group's round trips and
 # syncs, and the elections of new partitions run side by side.
 CHANGES_AT_ONCE: Final = 32
+NO_TOPIC_ID: Final = "-"  # no topic has it
 LEADERS_TIMEOUT_SECONDS: Final = 5.0
 LEADERS_POLL_SECONDS: Final = 0.01
 
@@ -78,10 +85,20 @@ class ClusterTopics:
         return record
 
     async def delete(self, name: str) -> TopicRecord:
-        """The topic that this broker knows by the name, and no later one of the same name."""
+        """The topic that this broker knows by the name, and no later one of the same name.
+
+        If it knows none, none is deleted, whatever is made until the group has decided.
+        """
         record = self._machine.topics.get(name)
-        deletion = DeleteTopic(name=name, topic_id=None if record is None else record.id)
-        deleted = await self._propose(deletion)
+        deletion = DeleteTopic(name=name, topic_id=NO_TOPIC_ID if record is None else record.id)
+        try:
+            deleted = await self._propose(deletion)
+        except UnknownTopicError as error:
+            if record is None and name in self._machine.topics:
+                raise ClusterNotReadyError(
+                    f"this broker has only now learned of topic {name!r}: delete it again"
+                ) from error
+            raise
         assert isinstance(deleted, TopicRecord)
         await self._partitions.until_seen(name)
         return deleted
@@ -120,7 +137,7 @@ class ClusterTopics:
         await self._partitions.until_seen(name)
         record = self._machine.topics.get(name)
         if record is None:
-            raise RaftlogError(f"topic {name!r} was deleted meanwhile")
+            raise RaftlogError(f"topic {name!r} was deleted during the request")
         return record
 
     async def _until_led(self, record: TopicRecord) -> None:

@@ -34,9 +34,9 @@ from raftlog.replication.following import (
     must_restart,
     truncation_point,
 )
+from raftlog.server.partition import Partition
 from raftlog.server.peers.channel import Answer
 from raftlog.server.peers.links import PeerLinks
-from raftlog.server.replica_host import PartitionHost
 from raftlog.storage import Log
 from raftlog.types import Buffer, Offset
 
@@ -47,7 +47,7 @@ REQUESTS_OUT_MAX: Final = 2  # the second one takes the first's place: it brings
 ANSWER_SECONDS_MAX: Final = 5.0  # more than it was to wait: the leader has lost the request
 
 
-def key_of(host: PartitionHost) -> PartitionKey:
+def key_of(host: Partition) -> PartitionKey:
     return host.topic_id, host.topic_partition.partition
 
 
@@ -56,7 +56,7 @@ class _Copy:
 
     __slots__ = ("copied_below", "epoch", "host", "is_resting")
 
-    def __init__(self, host: PartitionHost) -> None:
+    def __init__(self, host: Partition) -> None:
         self.host = host
         self.epoch = host.leader_epoch
         self.is_resting = False  # its log is being cut, or it failed a moment ago: not asked for
@@ -74,7 +74,7 @@ class ReplicaFetcher:
         links: PeerLinks,
         bytes_max: int,
         wait_ms_max: int,
-        on_damage: Callable[[PartitionHost, RaftlogError], None],
+        on_damage: Callable[[Partition, RaftlogError], None],
     ) -> None:
         """``on_damage``: the replica's own log does not fit the leader's, or is bad."""
         self._leader = leader
@@ -98,14 +98,14 @@ class ReplicaFetcher:
     def is_idle(self) -> bool:
         return not self._copies
 
-    def add(self, host: PartitionHost) -> None:
+    def add(self, host: Partition) -> None:
         """Copy this partition, in the epoch in which it follows now."""
         key = key_of(host)
         copy = self._copies[key] = _Copy(host)
         host.on_durable = self._on_durable
         self._tell_position(key, copy)
 
-    def remove(self, host: PartitionHost) -> None:
+    def remove(self, host: Partition) -> None:
         key = key_of(host)
         copy = self._copies.get(key)
         if copy is None or copy.host is not host:
@@ -411,7 +411,7 @@ class ReplicaFetcher:
         if self._copies.get(key) is copy and not self._closed:
             self._tell_position(key, copy)
 
-    def _on_durable(self, host: PartitionHost) -> None:
+    def _on_durable(self, host: Partition) -> None:
         key = key_of(host)
         if key in self._copies:
             self._durable[key] = None
@@ -428,7 +428,7 @@ class ReplicaFetcher:
             self.link_up()
 
 
-def _take_batches(host: PartitionHost, data: Buffer) -> None:
+def _take_batches(host: Partition, data: Buffer) -> None:
     """Append what the leader sent. Raises what ``append_copied`` raises."""
     try:
         host.append_copied(data)
@@ -460,9 +460,9 @@ class ReplicaFetchers:
     def __init__(self, make: Callable[[int], ReplicaFetcher]) -> None:
         self._make = make
         self._fetchers: dict[int, ReplicaFetcher] = {}
-        self._by_host: dict[PartitionHost, ReplicaFetcher] = {}
+        self._by_host: dict[Partition, ReplicaFetcher] = {}
 
-    def assign(self, host: PartitionHost, leader: int | None) -> None:
+    def assign(self, host: Partition, leader: int | None) -> None:
         """Copy ``host``'s partition from ``leader``; None: from nobody."""
         before = self._by_host.pop(host, None)
         if before is not None:

@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 
 from raftlog.config import BrokerConfig
 from raftlog.consensus.journal import Journal
-from raftlog.errors import DiskFullError
+from raftlog.errors import DiskFullError, StorageFailedError
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.cluster_state import ClusterMachine
@@ -127,8 +127,11 @@ class Founder:
         topics: TopicTable,
         now: Callable[[], float],
         new_id: Callable[[], str],
+        on_failed: Callable[[StorageFailedError], None],
     ) -> None:
-        """``peer``: who is at the other end of the link to a broker; None while it is down."""
+        """``peer``: who is at the other end of the link to a broker; None while it is down.
+        ``on_failed``: the disk failed: the broker has to end.
+        """
         self._store = store
         self._machine = machine
         self._plane = plane
@@ -137,6 +140,7 @@ class Founder:
         self._topics = topics
         self._now = now
         self._new_id = new_id
+        self._on_failed = on_failed
         self._voters = [voter.id for voter in config.voters]
         self._without = config.bootstrap_without
         self._listens_until = now() + LISTEN_SECONDS * (len(self._voters) == 1)
@@ -185,5 +189,8 @@ class Founder:
                 self._store.adopt_cluster_id(known)
             except DiskFullError as error:  # tried again at the next check
                 self._topics.waits_for = str(error)
+                return
+            except StorageFailedError as error:
+                self._on_failed(error)
                 return
             self._topics.waits_for = ""

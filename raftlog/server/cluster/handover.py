@@ -17,8 +17,8 @@ from raftlog.replication.cluster_commands import FenceBroker
 from raftlog.replication.cluster_state import ClusterMachine
 from raftlog.replication.commands import Elect
 from raftlog.replication.election import transfer
+from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.cluster.liveness import Liveness
-from raftlog.server.cluster.member import Member
 from raftlog.server.cluster.membership import CLUSTER_GROUP, Membership
 from raftlog.server.consensus_plane import ConsensusPlane
 
@@ -39,7 +39,7 @@ class Handover:
         plane: ConsensusPlane,
         liveness: Liveness,
         membership: Membership,
-        leading: Callable[[], Iterable[Member]],
+        leading: Callable[[], Iterable[HostedPartition]],
     ) -> None:
         """``leading``: the partitions that this broker leads, as of now."""
         self._broker_id = broker_id
@@ -78,7 +78,7 @@ class Handover:
         while self._movable():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(POLL_SECONDS)
 
-    def _movable(self) -> list[tuple[Member, Elect]]:
+    def _movable(self) -> list[tuple[HostedPartition, Elect]]:
         """What this broker leads and another could, with what makes that one lead."""
         found = []
         for member in self._leading():
@@ -88,7 +88,7 @@ class Handover:
                 found.append((member, elect))
         return found
 
-    def _to(self, member: Member, broker: int) -> Elect | str:
+    def _to(self, member: HostedPartition, broker: int) -> Elect | str:
         return transfer(
             member.state,
             broker,
@@ -97,7 +97,7 @@ class Handover:
             boot_of=self._liveness.boot_of,
         )
 
-    async def _transfer(self, member: Member, elect: Elect) -> None:
+    async def _transfer(self, member: HostedPartition, elect: Elect) -> None:
         try:
             await self._plane.propose(member.group_id, elect.encode())
         except RaftlogError as error:

@@ -22,29 +22,29 @@ from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
 from raftlog.replication.cluster_state import ClusterChange, ClusterMachine
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.cluster.administration import ClusterTopics
-from raftlog.server.cluster.arbiter import Arbiter
-from raftlog.server.cluster.confirmation import Confirmation
+from raftlog.server.cluster.fetch_session import FetchSession
 from raftlog.server.cluster.fetcher import ReplicaFetcher, ReplicaFetchers
 from raftlog.server.cluster.founding import Founder
-from raftlog.server.cluster.gossip import Gossip
 from raftlog.server.cluster.handover import Handover
-from raftlog.server.cluster.journal_room import JournalRoom
+from raftlog.server.cluster.hosted_partition import HostedPartition
+from raftlog.server.cluster.journal_reserve import JournalReserve
+from raftlog.server.cluster.leadership_check import LeadershipCheck
 from raftlog.server.cluster.liveness import GRACE_SECONDS, Incarnation, Liveness
-from raftlog.server.cluster.member import Member
 from raftlog.server.cluster.membership import CLUSTER_GROUP, Membership
+from raftlog.server.cluster.partition_controller import PartitionController
 from raftlog.server.cluster.partitions import Partitions
 from raftlog.server.cluster.recovery import Recovery
-from raftlog.server.cluster.replica_session import ReplicaSession
+from raftlog.server.cluster.state_broadcast import StateBroadcast
 from raftlog.server.cluster.surveys import Surveys
 from raftlog.server.connection import Connection
 from raftlog.server.consensus_plane import ConsensusPlane
+from raftlog.server.offset_waiters import Acknowledge
+from raftlog.server.partition import HostServices, Partition
 from raftlog.server.peers.channel import PeerConnector
 from raftlog.server.peers.links import PeerLinks
 from raftlog.server.peers.peering import Peering
 from raftlog.server.peers.registry import PeerRegistry
-from raftlog.server.replica_host import HostServices, PartitionHost
 from raftlog.server.topic_table import TopicTable
-from raftlog.server.waiters import Acknowledge
 from raftlog.server.workers import Workers
 from raftlog.storage import Store
 
@@ -103,21 +103,12 @@ class ClusterNode:
         self.links: PeerLinks = self._make_links(secret)
         self.peering = self._make_peering(secret)
         self.fetchers = ReplicaFetchers(self._make_fetcher)
-        self.gossip = Gossip(
+        self.gossip = StateBroadcast(
             self.broker_id, self.plane, self.links, brokers=lambda: sorted(self.machine.brokers)
         )
         self.surveys = self._make_surveys()
         self.partitions = self._make_partitions()
-        self.arbiter = Arbiter(
-            self.broker_id,
-            self.plane,
-            self.liveness,
-            machine=self.machine,
-            now=loop.time,
-            replacement_delay_seconds=config.replica_replacement_delay_ms / 1_000,
-            rebalance_delay_seconds=config.leader_rebalance_delay_ms / 1_000,
-            surveys=self.surveys,
-        )
+        self.arbiter = self._make_arbiter()
         self.membership = self._make_membership()
         self.recovery = self._make_recovery()
         self._founder = self._make_founder()
@@ -129,8 +120,8 @@ class ClusterNode:
             loop=loop,
             default_replication_factor=config.default_replication_factor,
         )
-        self._sessions: dict[Connection, ReplicaSession] = {}
-        self._newest_session: dict[int, ReplicaSession] = {}  # by follower
+        self._sessions: dict[Connection, FetchSession] = {}
+        self._newest_session: dict[int, FetchSession] = {}  # by follower
         self._confirmation = self._make_confirmation()
         self._timer: asyncio.TimerHandle | None = None
         self._next_look: asyncio.TimerHandle | None = None
@@ -168,8 +159,8 @@ class ClusterNode:
             session_timeout_s=self._config.broker_session_timeout_ms / 1_000,
         )
 
-    def _make_journal_room(self) -> JournalRoom:
-        return JournalRoom(
+    def _make_journal_room(self) -> JournalReserve:
+        return JournalReserve(
             self._store.reserve_for_journal,
             size=lambda: self._journal.size_bytes,
             worker=self._services.journal_worker,
@@ -235,6 +226,19 @@ class ClusterNode:
             on_role=self._role_changed,
         )
 
+    def _make_arbiter(self) -> PartitionController:
+        return PartitionController(
+            self.broker_id,
+            self.plane,
+            self.liveness,
+            machine=self.machine,
+            now=self._loop.time,
+            lag_max_seconds=self._config.replica_lag_time_max_ms / 1_000,
+            replacement_delay_seconds=self._config.replica_replacement_delay_ms / 1_000,
+            rebalance_delay_seconds=self._config.leader_rebalance_delay_ms / 1_000,
+            surveys=self.surveys,
+        )
+
     def _make_membership(self) -> Membership:
         config, services = self._config, self._services
         return Membership(
@@ -277,10 +281,11 @@ class ClusterNode:
             topics=self._topics,
             now=self._loop.time,
             new_id=self._services.new_id,
+            on_failed=self._services.host.on_failed,
         )
 
-    def _make_confirmation(self) -> Confirmation:
-        return Confirmation(
+    def _make_confirmation(self) -> LeadershipCheck:
+        return LeadershipCheck(
             self.broker_id,
             loop=self._loop,
             session_of=self._newest_session.get,
@@ -342,13 +347,13 @@ class ClusterNode:
     def state_of(self, topic_id: str, partition: int) -> PartitionState | None:
         return self.partitions.state_of(topic_id, partition)
 
-    def session(self, connection: Connection) -> ReplicaSession:
+    def session(self, connection: Connection) -> FetchSession:
         """The fetch session of the peer at the other end, begun if there is none."""
         session = self._sessions.get(connection)
         if session is None:
             peer = connection.peer_identity
             assert peer is not None, "dispatch lets nobody else through"
-            session = ReplicaSession(
+            session = FetchSession(
                 peer.broker_id,
                 peer.directory_id,
                 peer.boot,
@@ -360,8 +365,8 @@ class ClusterNode:
             self._sessions[connection] = self._newest_session[peer.broker_id] = session
         return session
 
-    def confirm(self, host: PartitionHost, done: Acknowledge) -> None:
-        """See ``Confirmation.confirm``."""
+    def confirm(self, host: Partition, done: Acknowledge) -> None:
+        """See ``LeadershipCheck.confirm``."""
         self._confirmation.confirm(host, done)
 
     def forget(self, connection: Connection) -> None:
@@ -426,10 +431,10 @@ class ClusterNode:
             if member is not None:
                 self.arbiter.look(member)
 
-    def _member(self, group: str) -> Member | None:
+    def _member(self, group: str) -> HostedPartition | None:
         return self.partitions.members.get(group)
 
-    def _surveyed(self, member: Member) -> None:
+    def _surveyed(self, member: HostedPartition) -> None:
         """All replicas have reported what they hold."""
         if self.partitions.members.get(member.group_id) is member:
             self.partitions.roles.look(member)
@@ -444,7 +449,7 @@ class ClusterNode:
             self._set_addresses()
             self._look_soon(0.0)
 
-    def _role_changed(self, member: Member) -> None:
+    def _role_changed(self, member: HostedPartition) -> None:
         host = member.host
         if host is None:
             return
@@ -455,7 +460,7 @@ class ClusterNode:
         if self.on_role is not None:
             self.on_role()
 
-    def _damaged(self, host: PartitionHost, error: RaftlogError) -> None:
+    def _damaged(self, host: Partition, error: RaftlogError) -> None:
         self.partitions.damaged(host, str(error))
 
     # -- the time ----------------------------------------------------------------------------------

@@ -24,11 +24,12 @@ from raftlog.protocol.metadata import BrokerInfo
 from raftlog.replication.commands import Elect
 from raftlog.replication.election import transfer
 from raftlog.replication.partition_state import Accepted
-from raftlog.server.cluster.member import Member
+from raftlog.server.broker_clock import BrokerClock
+from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.cluster.transfers import TransferRate
-from raftlog.server.operations import describe_partitions
+from raftlog.server.operations import Describing, describe_partitions
 from raftlog.server.topic_table import TopicTable
 from raftlog.types import TopicPartition
 
@@ -41,9 +42,10 @@ POLL_SECONDS: Final = 0.02
 class ClusterOperations:
     """``raftlog.server.operations.Operations`` of a broker among others."""
 
-    def __init__(self, node: ClusterNode, topics: TopicTable) -> None:
+    def __init__(self, node: ClusterNode, topics: TopicTable, clock: BrokerClock) -> None:
         self._node = node
         self._topics = topics
+        self._clock = clock
         self._transfers = TransferRate()
 
     @property
@@ -58,8 +60,11 @@ class ClusterOperations:
     def other_brokers(self) -> list[BrokerInfo]:
         return self._node.other_brokers()
 
-    def describe(self, request: DescribeClusterRequest) -> DescribeClusterResponse:
+    def describe(self, request: DescribeClusterRequest) -> Describing:
         node = self._node
+        partitions = yield from describe_partitions(
+            self._topics, request, node.broker_id, asyncio.get_running_loop().time()
+        )
         return DescribeClusterResponse(
             cluster_id=self.cluster_id,
             controller=self.controller(),
@@ -73,12 +78,11 @@ class ClusterOperations:
                     broker_epoch=record.broker_epoch,
                     fenced=record.fenced,
                     live=node.liveness.is_linked(record.id),
+                    clock_error_ms=self._clock.error_ms() if record.id == node.broker_id else 0,
                 )
                 for _, record in sorted(node.machine.brokers.items())
             ],
-            partitions=describe_partitions(
-                self._topics, request, node.broker_id, asyncio.get_running_loop().time()
-            ),
+            partitions=partitions,
         )
 
     # -- moving leadership
@@ -92,10 +96,12 @@ class ClusterOperations:
         self._transfers.admit(TopicPartition(request.topic, request.partition), now)
         result = await node.plane.propose(member.group_id, elect.encode())
         if not isinstance(result, Accepted):
-            raise LeaderNotAvailableError(f"{member}: the partition changed meanwhile; try again")
+            raise LeaderNotAvailableError(
+                f"{member}: the partition changed during the request. Try again"
+            )
         return TransferLeaderResponse(leader=elect.leader, leader_epoch=result.state.leader_epoch)
 
-    def _election(self, member: Member, to: int | None) -> Elect:
+    def _election(self, member: HostedPartition, to: int | None) -> Elect:
         state, liveness = member.state, self._node.liveness
         others = [broker for broker in state.replicas if broker != state.leader]
         reason = "it has no other replica"
@@ -112,7 +118,7 @@ class ClusterOperations:
             reason = elect
         raise InvalidRequestError(f"{member} stays where it is: {reason}")
 
-    def _member(self, topic: str, partition: int) -> Member:
+    def _member(self, topic: str, partition: int) -> HostedPartition:
         hosted = self._topics.topic(topic)
         if partition >= len(hosted.hosts):
             raise UnknownPartitionError(f"topic {topic} has no partition {partition}")

@@ -29,13 +29,13 @@ from raftlog.replication.partition_state import (
 )
 from raftlog.server.administration import quiet
 from raftlog.server.cluster import damage
-from raftlog.server.cluster.gossip import Gossip
+from raftlog.server.cluster.hosted_partition import HostedPartition, group_id
 from raftlog.server.cluster.liveness import Incarnation, Liveness
-from raftlog.server.cluster.member import Member, group_id
-from raftlog.server.cluster.roles import Roles
+from raftlog.server.cluster.role_manager import RoleManager
+from raftlog.server.cluster.state_broadcast import StateBroadcast
 from raftlog.server.cluster.surveys import Surveys
 from raftlog.server.consensus_plane import ConsensusPlane
-from raftlog.server.replica_host import HostServices, PartitionHost
+from raftlog.server.partition import HostServices, Partition
 from raftlog.server.topic_table import HostedTopic, TopicTable
 from raftlog.server.workers import Workers
 from raftlog.storage import Log, Store
@@ -63,9 +63,9 @@ class Partitions:
         topics: TopicTable,
         services: HostServices,
         worker: Workers,
-        gossip: Gossip,
+        gossip: StateBroadcast,
         surveys: Surveys,
-        on_role: Callable[[Member], None],
+        on_role: Callable[[HostedPartition], None],
     ) -> None:
         """``on_role``: told when a host begins to lead, to follow, or is gone."""
         self._broker_id = broker_id
@@ -77,10 +77,11 @@ class Partitions:
         self._worker = worker
         self._gossip = gossip
         self._on_role = on_role
-        self.roles = Roles(
+        self.roles = RoleManager(
             broker_id,
             me,
             lag_max_seconds=config.replica_lag_time_max_ms / 1_000,
+            replacement_delay_seconds=config.replica_replacement_delay_ms / 1_000,
             machine=machine,
             plane=plane,
             liveness=liveness,
@@ -90,15 +91,16 @@ class Partitions:
             look_soon=self._state_changed,
             change_copy=self._change_copy,
         )
-        self.members: dict[str, Member] = {}  # by group
-        self._by_topic: dict[str, list[Member]] = {}  # by topic id
+        self.members: dict[str, HostedPartition] = {}  # by group
+        self._by_topic: dict[str, list[HostedPartition]] = {}  # by topic id
         self._stale: dict[str, None] = {}  # topic names to look at
         self._changed: dict[str, None] = {}  # groups whose state is to be taken over
         self._strays_due = self._knows_all = False
-        self._later: dict[Member, None] = {}  # whose copy is to be made, made anew, or dropped
+        # Whose copy is to be created, replaced, or dropped:
+        self._later: dict[HostedPartition, None] = {}
         self._retry: asyncio.TimerHandle | None = None
         self._failed_topics: dict[str, None] = {}  # to be tried again
-        self._failed_copies: dict[Member, None] = {}
+        self._failed_copies: dict[HostedPartition, None] = {}
         self._task: asyncio.Task[None] | None = None
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
         self._stopped = False
@@ -110,7 +112,7 @@ class Partitions:
         """Whether everything that the cluster's state names is open here."""
         return self._task is None and not self._stale
 
-    def leading(self) -> list[Member]:
+    def leading(self) -> list[HostedPartition]:
         """The partitions that this broker leads."""
         return [m for m in self.members.values() if m.host is not None and m.host.leadership]
 
@@ -123,7 +125,7 @@ class Partitions:
             return member.state
         return replace(member.state, leader=None)  # as it was at some time, before this start
 
-    def _is_known(self, member: Member) -> bool:
+    def _is_known(self, member: HostedPartition) -> bool:
         """Whether the group's state has been heard of in this run: a journal may end anywhere."""
         if not member.is_known:
             status = self._status(member)
@@ -133,14 +135,14 @@ class Partitions:
             member.is_known = heard and status.applied_index >= status.commit_index
         return member.is_known
 
-    def _status(self, member: Member) -> GroupStatus | None:
+    def _status(self, member: HostedPartition) -> GroupStatus | None:
         """None when the group is not open, because consensus has ended."""
         try:
             return self._plane.status(member.group_id)
         except KeyError:
             return None
 
-    def member(self, topic_id: str, partition: int) -> Member | None:
+    def member(self, topic_id: str, partition: int) -> HostedPartition | None:
         return self.members.get(group_id(topic_id, partition))
 
     # -- the cluster's state
@@ -156,7 +158,7 @@ class Partitions:
     def _is_needed(self) -> bool:
         return bool(self._stale or self._later or self._strays_due)
 
-    def _change_copy(self, member: Member) -> None:
+    def _change_copy(self, member: HostedPartition) -> None:
         """Its copy is not what it should be; ``_work_off`` sees what to do."""
         self._later[member] = None
         self.look_at_topics(())
@@ -285,16 +287,20 @@ class Partitions:
             record, [p for p in new if self._broker_id in record.partitions[p].replicas]
         )
         for number, partition in enumerate(new):
-            self._open_group(record, partition)
+            member = self._open_group(record, partition)
+            if member.is_current and member.host is not None and member.host.log.doubt:
+                await self._settle(member, member.host)
             if number % HOSTS_PER_TURN == 0:
                 await asyncio.sleep(0)
 
-    def _open_group(self, record: TopicRecord, partition: int) -> None:
+    def _open_group(self, record: TopicRecord, partition: int) -> HostedPartition:
         birth = record.birth(partition)
         base = initial_state(birth.replicas, birth.witnesses, birth.directories, birth.min_isr)
         machine = PartitionMachine(base.encode())
         log = self._copy_of(record, partition)
-        member = Member(record.name, record.id, partition, record.replication_factor, machine)
+        member = HostedPartition(
+            record.name, record.id, partition, record.replication_factor, machine
+        )
         self.members[member.group_id] = member
         self._by_topic.setdefault(record.id, []).append(member)
         if log is not None:
@@ -307,6 +313,7 @@ class Partitions:
         # In no term yet: there is no older run that could have known or done more.
         member.is_current = status is not None and status.term == 0
         self._state_changed(member)
+        return member
 
     def _copy_of(self, record: TopicRecord, partition: int) -> Log | None:
         """What is here of the partition; maybe left from when this broker was a replica."""
@@ -327,7 +334,7 @@ class Partitions:
             )
         )
 
-    def _attach(self, member: Member, log: Log) -> None:
+    def _attach(self, member: HostedPartition, log: Log) -> None:
         for note in log.notes:
             logger.warning("%s: %s", member, note)
         if log.damage and not log.is_torn:
@@ -339,7 +346,7 @@ class Partitions:
                 log.readable_end_offset,
                 log.damage or log.doubt,
             )
-        member.host = PartitionHost(
+        member.host = Partition(
             TopicPartition(member.topic, member.partition),
             log,
             self._services,
@@ -377,7 +384,7 @@ class Partitions:
 
     # -- a partition's state
 
-    def _state_changed(self, member: Member) -> None:
+    def _state_changed(self, member: HostedPartition) -> None:
         """Take the new state over soon: of a run of changes only the last one counts."""
         if not self._changed:
             self._services.loop.call_soon(self._take_over)
@@ -390,7 +397,7 @@ class Partitions:
             self.roles.look(member)
         self._gossip.tell(members)
 
-    async def _work_off(self, member: Member) -> None:
+    async def _work_off(self, member: HostedPartition) -> None:
         """What has to wait for the disk: a new copy, one that is set aside, one that goes.
 
         Looks again at what there is to do: the state may be another one by now.
@@ -426,8 +433,10 @@ class Partitions:
             await self._drop_copy(member, host)
         self._state_changed(member)
 
-    async def _quarantine(self, member: Member, host: PartitionHost) -> None:
-        host.close(NotLeaderError(f"{member}: this broker's copy is damaged and made anew"))
+    async def _quarantine(self, member: HostedPartition, host: Partition) -> None:
+        host.close(
+            NotLeaderError(f"{member}: the copy of this broker is corrupt and is being replaced")
+        )
         self._on_role(member)
         await quiet([host])
         path = await self._worker.run(
@@ -438,22 +447,21 @@ class Partitions:
         self._attach(member, log)
         member.fenced_in = None
 
-    async def _settle(self, member: Member, host: PartitionHost) -> None:
+    async def _settle(self, member: HostedPartition, host: Partition) -> None:
         """Continue with what the copy holds; what it lacks, the leader has, or no replica."""
         if host.log.is_torn:
-            host.close(NotLeaderError(f"{member}: the end of this broker's copy is being cut"))
+            host.close(
+                NotLeaderError(f"{member}: the end of the copy of this broker is being truncated")
+            )
             self._on_role(member)
             await quiet([host])
-            log = await self._worker.run(
-                lambda: self._store.settle(member.topic_id, member.partition)
-            )
+        log = await self._worker.run(lambda: self._store.settle(member.topic_id, member.partition))
+        if log is not host.log:
             self._attach(member, log)
-        else:
-            self._store.settle(member.topic_id, member.partition)
         member.fenced_in = None
 
-    async def _drop_copy(self, member: Member, host: PartitionHost) -> None:
-        host.close(NotLeaderError(f"{member}: this broker is no replica any more"))
+    async def _drop_copy(self, member: HostedPartition, host: Partition) -> None:
+        host.close(NotLeaderError(f"{member}: this broker is no longer a replica"))
         self._on_role(member)
         held = self._topics.get(member.topic)
         if held is not None and held.id == member.topic_id:
@@ -463,12 +471,12 @@ class Partitions:
         await self._remove_files(member)
         logger.info("%s: this broker stores it no more", member)
 
-    async def _remove_files(self, member: Member) -> None:
+    async def _remove_files(self, member: HostedPartition) -> None:
         await self._worker.run(
             partial(self._store.drop_partition, member.topic_id, member.partition)
         )
 
-    def damaged(self, host: PartitionHost, reason: str) -> None:
+    def damaged(self, host: Partition, reason: str) -> None:
         """The copy is bad, or does not fit the leader's: give it up, and copy it again (P6)."""
         member = self.member(host.topic_id, host.topic_partition.partition)
         if member is None or member.host is not host or host.log.damage:
@@ -477,7 +485,7 @@ class Partitions:
         host.log.note_damage(reason, offset=host.high_watermark)
         self.roles.look(member)
 
-    def look_soon(self, host: PartitionHost) -> None:
+    def look_soon(self, host: Partition) -> None:
         """Something that its role depends on has changed: damage was found in its log."""
         member = self.member(host.topic_id, host.topic_partition.partition)
         if member is not None and member.host is host:

@@ -57,15 +57,15 @@ from raftlog.replication.recovery import (
     group_loss,
     plan,
 )
-from raftlog.server.cluster.arbiter import Arbiter
-from raftlog.server.cluster.gossip import Gossip
+from raftlog.server.cluster.hosted_partition import group_id
 from raftlog.server.cluster.liveness import Incarnation, Liveness
-from raftlog.server.cluster.member import group_id
 from raftlog.server.cluster.membership import CLUSTER_GROUP
+from raftlog.server.cluster.partition_controller import PartitionController
 from raftlog.server.cluster.partitions import Partitions
+from raftlog.server.cluster.state_broadcast import StateBroadcast
 from raftlog.server.consensus_plane import ConsensusPlane
+from raftlog.server.partition import Partition
 from raftlog.server.peers.links import PeerLinks
-from raftlog.server.replica_host import PartitionHost
 
 logger = logging.getLogger(__name__)
 
@@ -87,8 +87,8 @@ class Recovery:
         machine: ClusterMachine,
         plane: ConsensusPlane,
         partitions: Partitions,
-        gossip: Gossip,
-        arbiter: Arbiter,
+        gossip: StateBroadcast,
+        arbiter: PartitionController,
         liveness: Liveness,
         links: PeerLinks,
         is_current: Callable[[], bool],
@@ -169,7 +169,9 @@ class Recovery:
             return
         outcome = await self._plane.propose(request.group, request.command or b"")
         if not isinstance(outcome, Accepted):
-            raise LeaderNotAvailableError(f"{member}: it changed meanwhile; try again")
+            raise LeaderNotAvailableError(
+                f"{member}: the partition changed during the request. Try again"
+            )
 
     # -- what all have -----------------------------------------------------------------------------
 
@@ -200,8 +202,8 @@ class Recovery:
                 return (await self._links.request(peer, api, request)).message
         except TimeoutError:
             raise BrokerUnavailableError(
-                f"broker {peer} is there and did not answer {api.name} within {seconds:g} s: try "
-                "again, or stop it if it is to be given up"
+                f"broker {peer} is running and did not respond to {api.name} within {seconds:g} "
+                "s. Try again, or stop it if it is to be removed"
             ) from None
 
     def _incarnation(self, broker: int) -> Incarnation:
@@ -225,8 +227,8 @@ class Recovery:
             survivor = loss.newest
             if not survivor.has_vote or not survivor.generation:
                 raise InvalidRequestError(
-                    "no broker that is there has kept its data, so there is nothing to go on from: "
-                    "start one that has its data directory"
+                    "no running broker has kept its data. Start a broker that has its data "
+                    "directory"
                 )
             mine = next(each for each in standings if each.broker == self._broker_id)
             if survivor.rank > mine.rank or not mine.has_vote:
@@ -433,9 +435,7 @@ class Recovery:
         )
 
 
-def _with_copy(
-    report: GroupReport, state: PartitionState, host: PartitionHost | None
-) -> GroupReport:
+def _with_copy(report: GroupReport, state: PartitionState, host: Partition | None) -> GroupReport:
     if host is None:
         return msgspec.structs.replace(report, state=state.encode())
     log = host.log

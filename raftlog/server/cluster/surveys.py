@@ -30,8 +30,8 @@ from raftlog.replication.election import (
     choose_member,
     choose_unsure,
 )
+from raftlog.server.cluster.hosted_partition import HostedPartition, group_id
 from raftlog.server.cluster.liveness import Incarnation, Liveness
-from raftlog.server.cluster.member import Member, group_id
 from raftlog.server.peers.channel import Answer
 from raftlog.server.peers.links import PeerLinks
 from raftlog.storage import Log
@@ -81,8 +81,8 @@ class Surveys:
         links: PeerLinks,
         liveness: Liveness,
         unclean_recovery_seconds: float,
-        find: Callable[[str], Member | None],
-        on_complete: Callable[[Member], None],
+        find: Callable[[str], HostedPartition | None],
+        on_complete: Callable[[HostedPartition], None],
     ) -> None:
         """``find``: a partition by its group. ``on_complete``: told when all have answered."""
         self._broker_id = broker_id
@@ -98,7 +98,7 @@ class Surveys:
 
     # -- asking
 
-    def reports(self, member: Member) -> Reports | None:
+    def reports(self, member: HostedPartition) -> Reports | None:
         """What the live replicas report, their broker ids the keys; None while some have not yet.
 
         The first call asks them; ``on_complete`` says when to call again.
@@ -126,7 +126,7 @@ class Surveys:
         return None
 
     def choose(
-        self, member: Member, *, first: int | None = None, without: int | None = None
+        self, member: HostedPartition, *, first: int | None = None, without: int | None = None
     ) -> Elect | ElectUnclean | None:
         """Who is to lead now, but ``without``; None while reports are missing, or none can lead.
 
@@ -153,7 +153,7 @@ class Surveys:
             wait_seconds=self._unclean_recovery_seconds,
         )
 
-    def is_sound(self, member: Member, broker: int) -> bool:
+    def is_sound(self, member: HostedPartition, broker: int) -> bool:
         """Whether ``broker`` has reported, since it knows the partition's state, a sound copy."""
         report = (self.reports(member) or {}).get(broker)
         is_new = report is not None and report.version >= member.state.version
@@ -199,7 +199,9 @@ class Surveys:
 
         future.add_done_callback(done)
 
-    def _take(self, broker: int, members: list[Member], response: DescribeCopiesResponse) -> None:
+    def _take(
+        self, broker: int, members: list[HostedPartition], response: DescribeCopiesResponse
+    ) -> None:
         found = {group_id(copy.topic_id, copy.partition): copy for copy in response.copies}
         for member in members:
             survey = self._surveys.get(member.group_id)

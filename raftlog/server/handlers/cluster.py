@@ -12,11 +12,12 @@ from raftlog.protocol.cluster import (
 from raftlog.protocol.connection import Request
 from raftlog.server.context import BrokerContext
 from raftlog.server.reply import Reply
+from raftlog.server.turns import Steps
 
 
-def handle_describe(context: BrokerContext, request: Request, reply: Reply) -> None:
+def handle_describe(context: BrokerContext, request: Request, reply: Reply) -> Steps:
     message = cast(DescribeClusterRequest, request.message)
-    reply.send(context.operations.describe(message))
+    reply.send((yield from context.operations.describe(message)))
 
 
 def handle_transfer_leader(context: BrokerContext, request: Request, reply: Reply) -> None:

@@ -23,12 +23,13 @@ from raftlog.protocol.produce import (
 from raftlog.protocol.schema import Failure
 from raftlog.replication.leadership import Leadership
 from raftlog.server.context import BrokerContext
-from raftlog.server.replica_host import PartitionHost
+from raftlog.server.partition import Partition
 from raftlog.server.reply import Reply
+from raftlog.server.turns import Steps
 from raftlog.types import Offset
 
 
-def handle(context: BrokerContext, request: Request, reply: Reply) -> None:
+def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
     queries = cast(DescribeProducersRequest, request.message).partitions
     count = sum(len(query.producer_ids) for query in queries)
     if count > limits.PRODUCERS_PER_REQUEST_MAX:
@@ -38,6 +39,7 @@ def handle(context: BrokerContext, request: Request, reply: Reply) -> None:
         )
     describing = _Describing(context, reply, len(queries))
     for index, query in enumerate(queries):
+        yield None
         describing.begin(index, query)
 
 
@@ -69,7 +71,7 @@ class _Describing:
         self,
         index: int,
         query: ProducersQuery,
-        host: PartitionHost,
+        host: Partition,
         answer: DescribedProducers,
         error: RaftlogError | None,
     ) -> None:
@@ -98,7 +100,7 @@ class _Describing:
             self._reply.send(DescribeProducersResponse(partitions=answers))
 
 
-def _described(query: ProducersQuery, host: PartitionHost) -> tuple[DescribedProducers, Offset]:
+def _described(query: ProducersQuery, host: Partition) -> tuple[DescribedProducers, Offset]:
     """What the log has of each producer, and the offset behind the last record of them all."""
     producers: list[DescribedProducer] = []
     end_offset = 0
@@ -121,7 +123,7 @@ def _described(query: ProducersQuery, host: PartitionHost) -> tuple[DescribedPro
     return answer, end_offset
 
 
-def _check_committable(host: PartitionHost, leadership: Leadership, end_offset: Offset) -> None:
+def _check_committable(host: Partition, leadership: Leadership, end_offset: Offset) -> None:
     """Say at once what a wait for a commit would wait for. It would be for long."""
     if end_offset > host.high_watermark and not leadership.has_quorum:
         state = leadership.state

@@ -8,6 +8,7 @@ the wait. It goes through its partitions in steps, as there may be thousands.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from functools import partial
 from typing import Any, Final, cast
 
 from raftlog.errors import DamagedLogError, RaftlogError
@@ -17,7 +18,7 @@ from raftlog.protocol.schema import Failure
 from raftlog.server.connection import memory_of
 from raftlog.server.context import BrokerContext
 from raftlog.server.once import check_once
-from raftlog.server.replica_host import PartitionHost
+from raftlog.server.partition import Partition
 from raftlog.server.reply import Reply
 from raftlog.server.turns import Steps
 
@@ -42,6 +43,7 @@ class _Fetch:
         "_parts",
         "_reply",
         "_request",
+        "_unconfirmed",
     )
 
     def __init__(self, context: BrokerContext, request: FetchRequest, reply: Reply) -> None:
@@ -50,28 +52,63 @@ class _Fetch:
         self._reply = reply
         self._deadline_seconds = context.loop.time() + request.wait_ms_max / 1_000
         self._parts: list[FetchPartition] = []  # those that can be read, and their hosts
-        self._hosts: list[PartitionHost] = []
+        self._hosts: list[Partition] = []
         self._failures: list[FetchedPartition] = []
         # By the last read; before there was one, as if there were enough.
         self._found_bytes = request.bytes_min
         self._committed_bytes = 0  # by all the hosts, at the last read
+        self._unconfirmed = 0  # partitions that wait until it is certain that this broker leads
 
     def begin(self) -> Steps:
         """Answer, or wait for data."""
         context, parts = self._context, self._request.partitions
         check_once("fetch", [(part.topic, part.partition) for part in parts])
+        beyond: list[tuple[FetchPartition, Partition]] = []
         for number, part in enumerate(parts, start=1):
             try:
                 host = context.topics.host(part.topic, part.partition)
                 host.check_epoch(part.leader_epoch)
                 host.check_readable(replica_ok=self._may_be_any(host))
-                self._parts.append(part)
-                self._hosts.append(host)
             except RaftlogError as error:
                 self._failures.append(_failed(part, error))
+            else:
+                if self._is_beyond_the_end(part, host):
+                    beyond.append((part, host))
+                else:
+                    self._add(part, host)
             if number % CHECKED_PER_STEP == 0:
                 yield None
-        yield from self._go_on(final=False)
+        self._unconfirmed = len(beyond)
+        for part, host in beyond:
+            context.clustered().confirm(host, partial(self._confirmed, part, host))
+        if not beyond:
+            yield from self._go_on(final=False)
+
+    def _is_beyond_the_end(self, part: FetchPartition, host: Partition) -> bool:
+        """Whether the client has more than this broker, which leads, as far as it knows.
+
+        It may have read that from a newer leader. An offset is out of range by the word of a
+        leader that is one: a consumer that resets its position goes back, or leaves records out.
+        """
+        return (
+            self._context.cluster is not None
+            and host.leadership is not None
+            and part.offset > host.log.log_end_offset
+        )
+
+    def _add(self, part: FetchPartition, host: Partition) -> None:
+        self._parts.append(part)
+        self._hosts.append(host)
+
+    def _confirmed(self, part: FetchPartition, host: Partition, error: RaftlogError | None) -> None:
+        """It is certain that this broker leads a partition; or ``error`` says why it is not."""
+        if error is None:
+            self._add(part, host)
+        else:
+            self._failures.append(_failed(part, error))
+        self._unconfirmed -= 1
+        if not self._unconfirmed:
+            self._context.loop.call_soon(self.resume)  # this may be within a step of ``begin``
 
     def resume(self, *, final: bool = False) -> None:
         """A wait is over: for data, for its time, for room, or for the client."""
@@ -110,14 +147,14 @@ class _Fetch:
             size_bytes=memory_of(self._reply.request),
         )
 
-    def _may_be_any(self, host: PartitionHost) -> bool:
+    def _may_be_any(self, host: Partition) -> bool:
         """Whether the host need not lead. A damaged one does not, and may be all there is: what is
         good of it is read until another one leads. The end of one that is torn is no end to tell a
         consumer: the next leader has more."""
         log = host.log
         return self._request.replica_ok or bool(log.damage and not log.is_torn)
 
-    def _is_over(self, host: PartitionHost) -> bool:
+    def _is_over(self, host: Partition) -> bool:
         """No more can be read here: the host is closed, or another broker leads."""
         return host.closed is not None or (host.leadership is None and not self._may_be_any(host))
 
@@ -151,7 +188,7 @@ class _Fetch:
         return answers, batches
 
     def _read_one(
-        self, part: FetchPartition, host: PartitionHost, bytes_left: int, *, may_be_over: bool
+        self, part: FetchPartition, host: Partition, bytes_left: int, *, may_be_over: bool
     ) -> tuple[FetchedPartition | None, list[bytes]]:
         """What one partition adds to the answer: a failure, batches, or nothing."""
         try:
@@ -171,9 +208,7 @@ class _Fetch:
         )
         return answer, found
 
-    def _read_batches(
-        self, part: FetchPartition, host: PartitionHost, bytes_left: int
-    ) -> list[bytes]:
+    def _read_batches(self, part: FetchPartition, host: Partition, bytes_left: int) -> list[bytes]:
         """Batches of one partition; whether they are whole is looked at only where that is in
         doubt. Up to damage, reading goes on."""
         if part.offset == host.high_watermark and host.closed is None:
@@ -189,7 +224,7 @@ class _Fetch:
             verifier.doubt(host, part.offset, bytes_max=bytes_max)
         return host.read(start_offset=part.offset, bytes_max=bytes_max)
 
-    def _in_turn(self) -> Iterator[tuple[FetchPartition, PartitionHost]]:
+    def _in_turn(self) -> Iterator[tuple[FetchPartition, Partition]]:
         """The partitions, from another one on each time: under a limit, none is always the last."""
         count = len(self._hosts)
         start = self._context.next_turn() % count if count else 0

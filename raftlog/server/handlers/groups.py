@@ -9,24 +9,25 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Generic, TypeVar, cast
 
-from raftlog.errors import RaftlogError
-from raftlog.groups import (
-    Beat,
+from raftlog.consumer_groups import (
     Commit,
     Committed,
     GroupListing,
     GroupShard,
     GroupView,
     Heartbeat,
+    HeartbeatResult,
     MemberView,
     Share,
-    Step,
+    StateChange,
 )
+from raftlog.errors import RaftlogError
 from raftlog.protocol import groups as wire
 from raftlog.protocol.connection import Request
 from raftlog.protocol.schema import Failure
 from raftlog.server.context import BrokerContext
 from raftlog.server.reply import Reply
+from raftlog.server.turns import Steps
 from raftlog.types import TopicPartition
 
 T = TypeVar("T")
@@ -58,7 +59,7 @@ def handle_heartbeat(context: BrokerContext, request: Request, reply: Reply) -> 
     connection = reply.connection
     wait_ms = min(message.wait_ms, message.session_timeout_ms * WAIT_SHARE_MAX)
 
-    def done(beat: Beat) -> None:
+    def done(beat: HeartbeatResult) -> None:
         reply.send(
             wire.GroupHeartbeatResponse(
                 member_epoch=beat.member_epoch,
@@ -231,7 +232,7 @@ def _put_nothing(put: Callable[[None], None], _error: RaftlogError) -> None:
     put(None)
 
 
-def handle_describe(context: BrokerContext, request: Request, reply: Reply) -> None:
+def handle_describe(context: BrokerContext, request: Request, reply: Reply) -> Steps:
     message = cast(wire.DescribeGroupsRequest, request.message)
 
     def send(groups: list[wire.GroupDescription]) -> None:
@@ -247,6 +248,7 @@ def handle_describe(context: BrokerContext, request: Request, reply: Reply) -> N
             failure = Failure.of(error)
             gathering.put(index, wire.GroupDescription(group=group, failure=failure))
 
+        yield None
         try:
             context.coordinator.shard(group).ask(_describing(group), done, failed)
         except RaftlogError as error:
@@ -283,7 +285,7 @@ def _member(member: MemberView) -> wire.MemberDescription:
     )
 
 
-def handle_delete(context: BrokerContext, request: Request, reply: Reply) -> None:
+def handle_delete(context: BrokerContext, request: Request, reply: Reply) -> Steps:
     message = cast(wire.DeleteGroupsRequest, request.message)
 
     def send(groups: list[wire.DeletedGroup]) -> None:
@@ -298,11 +300,12 @@ def handle_delete(context: BrokerContext, request: Request, reply: Reply) -> Non
         def failed(error: RaftlogError, index: int = index, group: str = group) -> None:
             gathering.put(index, wire.DeletedGroup(group=group, failure=Failure.of(error)))
 
+        yield None
         try:
             context.coordinator.shard(group).change(_deleting(group), done, failed)
         except RaftlogError as error:
             failed(error)
 
 
-def _deleting(group: str) -> Callable[[GroupShard, float, int], Step[None]]:
+def _deleting(group: str) -> Callable[[GroupShard, float, int], StateChange[None]]:
     return lambda groups, _now, _now_ms: groups.delete_group(group)

@@ -16,7 +16,7 @@ from raftlog.protocol.fetch import (
 from raftlog.protocol.schema import Failure
 from raftlog.server.context import BrokerContext
 from raftlog.server.once import check_once
-from raftlog.server.replica_host import PartitionHost
+from raftlog.server.partition import Partition
 from raftlog.server.reply import Reply
 from raftlog.server.turns import Steps
 from raftlog.types import NO_TIMESTAMP, OffsetAndTimestamp
@@ -69,7 +69,7 @@ class _Lookup:
         self,
         index: int,
         query: OffsetQuery,
-        host: PartitionHost | None,
+        host: Partition | None,
         error: RaftlogError | None,
     ) -> None:
         if host is None or error is not None:
@@ -83,7 +83,7 @@ class _Lookup:
             self._reply.send(ListOffsetsResponse(answers=cast(list[OffsetAnswer], self._answers)))
 
 
-def _answer(query: OffsetQuery, host: PartitionHost) -> OffsetAnswer:
+def _answer(query: OffsetQuery, host: Partition) -> OffsetAnswer:
     try:
         if query.at == "earliest":
             found = OffsetAndTimestamp(host.committed_start, NO_TIMESTAMP)

@@ -21,7 +21,7 @@ def handle_hello(context: BrokerContext, request: Request, reply: Reply) -> None
     message = cast(OperatorHelloRequest, request.message)
     secret = context.operator_secret
     if not secret:
-        raise UnsupportedFeatureError("this broker has no cluster secret, and asks for none")
+        raise UnsupportedFeatureError("this broker has no cluster secret and requires none")
     granting = Granting(
         secret, context.broker_id, context.operations.cluster_id, context.entropy(32)
     )

@@ -29,7 +29,7 @@ from raftlog.protocol.schema import Failure
 from raftlog.record import BatchHeader, uncompressed_length_at, validate
 from raftlog.server.context import BrokerContext
 from raftlog.server.once import check_once
-from raftlog.server.replica_host import PartitionHost
+from raftlog.server.partition import Partition
 from raftlog.server.reply import Reply
 from raftlog.server.turns import Steps
 from raftlog.storage import Appended
@@ -102,7 +102,7 @@ class _Produce:
         self,
         index: int,
         part: ProducePartition,
-        host: PartitionHost,
+        host: Partition,
         appended: Appended,
         error: RaftlogError | None,
     ) -> None:

@@ -22,7 +22,7 @@ from raftlog.protocol.topics import (
 )
 from raftlog.server.context import BrokerContext
 from raftlog.server.once import check_once
-from raftlog.server.replica_host import PartitionHost
+from raftlog.server.partition import Partition
 from raftlog.server.reply import Reply
 from raftlog.server.turns import Steps
 from raftlog.types import Offset, check_not_internal
@@ -61,7 +61,7 @@ class _Deletion:
         self._reply = reply
         self._parts = parts
         self._answers: dict[int, DeletedRecords] = {}  # by the number of the part
-        self._waiting: dict[int, tuple[PartitionHost, Offset]] = {}
+        self._waiting: dict[int, tuple[Partition, Offset]] = {}
         self._begun = 0
         self._running = False
         self._timer = context.loop.call_later(DELETE_SECONDS_MAX, self._give_up)

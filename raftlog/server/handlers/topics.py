@@ -31,7 +31,7 @@ from raftlog.protocol.topics import (
 from raftlog.server.administration import NamedTopic
 from raftlog.server.context import BrokerContext
 from raftlog.server.once import check_once
-from raftlog.server.replica_host import PartitionHost
+from raftlog.server.partition import Partition
 from raftlog.server.reply import Reply
 from raftlog.server.turns import Steps
 from raftlog.types import check_not_internal, is_internal_topic
@@ -172,7 +172,7 @@ def _describe(context: BrokerContext, name: str) -> Generator[None, Any, TopicDe
     )
 
 
-def _describe_partition(info: PartitionInfo, host: PartitionHost | None) -> PartitionDescription:
+def _describe_partition(info: PartitionInfo, host: Partition | None) -> PartitionDescription:
     if host is None:
         return PartitionDescription(info=info)
     return PartitionDescription(

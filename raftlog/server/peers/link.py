@@ -178,7 +178,7 @@ class PeerLink:
             services.registry.admit_outgoing(identity)
         except TimeoutError:
             failure = RequestTimedOutError(
-                f"it did not answer within {services.session_timeout_s:g} s "
+                f"it did not respond within {services.session_timeout_s:g} s "
                 "(broker.session.timeout.ms)"
             )
         except (OSError, RaftlogError, _NotIntroducedError) as error:
@@ -271,7 +271,7 @@ class PeerLink:
         if silent_s >= services.session_timeout_s:
             channel.abort(
                 RequestTimedOutError(
-                    f"nothing was heard of it for {silent_s:.1f} s (broker.session.timeout.ms)"
+                    f"no message from it for {silent_s:.1f} s (broker.session.timeout.ms)"
                 )
             )
             return

@@ -47,7 +47,7 @@ class Peering:
         peer = answering.check(prove)
         if me != answering.me:
             raise BrokerUnavailableError(
-                f"broker {me.broker_id} has joined a cluster meanwhile: say peer_hello again"
+                f"broker {me.broker_id} has joined a cluster: repeat peer_hello"
             )
         try:
             check_cluster(me, peer)

@@ -20,7 +20,7 @@ from raftlog.testing.page_cache import SECTOR_BYTES, Node
 from raftlog.testing.simulator.hanging import Hang
 from raftlog.testing.simulator.loop import NodeLoop
 from raftlog.testing.simulator.process import DATA_DIRECTORY, BrokerMachine
-from raftlog.testing.simulator.vanishing import TOPICS, lose_files
+from raftlog.testing.simulator.vanishing import TOPICS, WAYS_AT_WORK, lose_files
 from raftlog.testing.simulator.world import World
 
 DOWN_S_MAX: Final = 3.0
@@ -28,6 +28,7 @@ PAUSE_S_MAX: Final = 6.0
 CUT_S_MAX: Final = 6.0
 ALONE_S: Final = 4.5  # cut off for so long, a broker has left the in-sync replicas
 STRANDED_S_MAX: Final = 16.0  # others have elected a leader, and have committed
+LAGGING_S_MAX: Final = 1.5  # less than ``replica.lag.time.max.ms``
 APART_SHARE: Final = 0.25  # of seeds have one of those faults
 JOURNAL: Final = "*/consensus.journal*"
 HANGS: Final[Mapping[str, Callable[[], Hang]]] = {
@@ -74,7 +75,7 @@ class FaultPlan:
         drawn = {}
         for kind in APART:
             random = Random(f"{seed}/{kind}")
-            if random.random() < APART_SHARE:
+            if random.random() < APART_SHARE and kind not in APART_OF_STORED_BYTES:
                 drawn[kind] = random.choice((1.5, 4.0))
         return replace(self, apart=drawn)
 
@@ -82,7 +83,9 @@ class FaultPlan:
         """The same, with faults of stored bytes on all but one of as many brokers as replicas."""
         kinds = tuple(kind for kind in OF_STORED_BYTES if random.random() < 0.6)
         harmed = random.sample(range(1, brokers + 1), replicas - 1)
-        return replace(self, kinds=(*self.kinds, *kinds), harmed=tuple(sorted(harmed))).on_its_own()
+        plan = replace(self, kinds=(*self.kinds, *kinds), harmed=tuple(sorted(harmed))).on_its_own()
+        apart = {kind: 1.5 for kind in APART_OF_STORED_BYTES if random.random() < 0.6}
+        return replace(plan, apart={**plan.apart, **apart})
 
     def on_its_own(self) -> FaultPlan:
         """The same without faults that lose files of any broker: the budget is spent on others."""
@@ -102,17 +105,20 @@ class Nemesis:
         on_wipe: Callable[[BrokerMachine], None] = lambda _machine: None,
         on_vanish: Callable[[BrokerMachine], None] = lambda _machine: None,
         on_most_wiped: Callable[[], None] = lambda: None,
+        leaders: Callable[[], Collection[int]] = tuple,
     ) -> None:
         """``may_wipe``: whether the promise under test allows that these brokers' disks are lost.
 
         ``on_wipe``: told of each that is; ``on_most_wiped``: when half of them or more are at once.
-        ``on_vanish``: told when files of partitions are lost.
+        ``on_vanish``: told when files of partitions are lost. ``leaders``: ids of the brokers that
+        lead partitions.
         """
         self.world = world
         self.random = world.random("faults")
         self.may_wipe = may_wipe
         self.on_wipe = on_wipe
         self.on_vanish = on_vanish
+        self.leaders = leaders
         self.images: dict[str, Node] = {}  # by machine: its partitions, as they were
         self.on_most_wiped = on_most_wiped
         self.counts: dict[str, int] = {}
@@ -125,7 +131,7 @@ class Nemesis:
         for kind, every_s in self._plan.apart.items():
             one = copy.copy(self)
             one.random = self.world.random(f"faults/{kind}")
-            one._plan = FaultPlan(kinds=(kind,), every_s=every_s)
+            one._plan = replace(self._plan, kinds=(kind,), every_s=every_s)
             one._next()
 
     def stop(self) -> None:
@@ -330,6 +336,29 @@ def wipe_several(nemesis: Nemesis, machine: BrokerMachine) -> bool:
     return True
 
 
+def wipe_leader(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    """A leader loses its disk when its followers lag: they have not heard of it for a moment.
+
+    That is too short for them to leave the in-sync replicas: what they lack is not committed.
+    """
+    network = nemesis.world.network
+    others = [other.name for other in nemesis.world.brokers if other is not machine]
+    if machine.broker_id not in nemesis.leaders() or not nemesis.may_wipe([machine]):
+        return False
+    for other in others:
+        network.cut(machine.name, other)
+    nemesis.world.trace(f"{machine.name} is cut off, and will lose its disk")
+
+    def lose() -> None:
+        if _wipe(nemesis, [machine]):
+            nemesis.counts["wipe"] = nemesis.counts.get("wipe", 0) + 1
+        for other in others:
+            network.mend(machine.name, other)
+
+    nemesis.later(LAGGING_S_MAX * nemesis.random.random(), lose)
+    return True
+
+
 def _wipe(nemesis: Nemesis, machines: Collection[BrokerMachine]) -> bool:
     if not all(map(nemesis.is_to_be_harmed, machines)) or not nemesis.may_wipe(machines):
         return False
@@ -350,6 +379,17 @@ def vanish(nemesis: Nemesis, machine: BrokerMachine) -> bool:
     if way:
         nemesis.on_vanish(machine)
     machine.start_later(nemesis.duration(DOWN_S_MAX))
+    return bool(way)
+
+
+def vanish_at_work(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    """Files of partitions vanish under their running broker."""
+    if not machine.is_running or not nemesis.may_wipe([machine]):
+        return False
+    way = lose_files(machine.disk, nemesis.random, WAYS_AT_WORK)
+    if way:
+        nemesis.world.trace(f"{machine.name}: files vanish under it: {way}")
+        nemesis.on_vanish(machine)
     return bool(way)
 
 
@@ -407,6 +447,16 @@ def misdirected_write(nemesis: Nemesis, machine: BrokerMachine) -> bool:
     to = nemesis.random.randrange(position + 1) // SECTOR_BYTES * SECTOR_BYTES
     nemesis.world.trace(f"{machine.name} has written to {path} at {to} instead of {position}")
     machine.disk.misdirect_write(path, position, length, to)
+    return True
+
+
+def read_error(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    """A few sectors of a file cannot be read any more, as long as the file is there."""
+    found = _written_sectors(nemesis, machine)
+    if found is None:
+        return False
+    nemesis.world.trace(f"{machine.name} cannot read {found}")
+    machine.disk.spoil(*found)
     return True
 
 
@@ -603,12 +653,17 @@ KINDS: Final[Mapping[str, FaultKind]] = {
 # Each draws from a stream of its own, so that seeds stay what they were when it was added.
 APART: Final[Mapping[str, FaultKind]] = {
     "hung_disk": hung_disk,
+    "wipe_leader": wipe_leader,
     "wipe_several": wipe_several,
     "vanish": vanish,
     "roll_back": roll_back,
+    "vanish_at_work": vanish_at_work,
+    "read_error": read_error,
 }
+
 OF_CLUSTERS: Final = frozenset(("power_cut_of_all", "wipe", "netsplit", "strand"))
-# Drawn by ``FaultPlan.with_harm``.
+# Drawn by ``FaultPlan.with_harm``, as are those apart of this sort.
+APART_OF_STORED_BYTES: Final = ("read_error",)
 OF_STORED_BYTES: Final = (
     "bit_flip",
     "power_cut_of_all_and_bit_flip",

@@ -7,7 +7,7 @@ of the one world, whatever the machines' clocks said.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -73,8 +73,12 @@ class Send(Operation):
 
 @dataclass(slots=True, kw_only=True)
 class Poll(Operation):
-    """What one call gave, by partition, in the order given."""
+    """What one call gave, by partition, in the order given.
 
+    ``resets_to_latest``: a consumer whose next record was deleted goes on from the end.
+    """
+
+    resets_to_latest: bool = False
     records: dict[TopicPartition, list[Seen]] = field(default_factory=dict)
 
 
@@ -114,13 +118,53 @@ class Deletion(Operation):
 
 
 @dataclass(slots=True, kw_only=True)
+class Commit(Operation):
+    """A member of the consumer group commits these offsets."""
+
+    offsets: dict[TopicPartition, Offset]
+
+
+@dataclass(slots=True, kw_only=True)
+class Committed(Operation):
+    """What the consumer group is said to have committed; nothing of what is left out."""
+
+    offsets: dict[TopicPartition, Offset] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Owning(Operation):
+    """A member of the consumer group takes a partition for its own, from when it was told so until
+    it is told otherwise, or ends.
+    """
+
+    partition: TopicPartition
+
+
+@dataclass(slots=True, kw_only=True)
+class Recreation(Operation):
+    """The topic is deleted, and another one of its name is made."""
+
+
+@dataclass(slots=True, kw_only=True)
 class Other(Operation):
     """Something that is only counted."""
 
     what: str
 
 
-AnyOperation: TypeAlias = Send | Poll | EndOffsets | StartOffsets | TimeLookup | Deletion | Other
+AnyOperation: TypeAlias = (
+    Send
+    | Poll
+    | EndOffsets
+    | StartOffsets
+    | TimeLookup
+    | Deletion
+    | Commit
+    | Committed
+    | Owning
+    | Recreation
+    | Other
+)
 
 
 class History:
@@ -161,8 +205,10 @@ class History:
             )
         )
 
-    def poll(self, process: str) -> Poll:
-        return self._begin(Poll(process=process, invoked_ns=self._now_ns()))
+    def poll(self, process: str, *, resets_to_latest: bool = False) -> Poll:
+        return self._begin(
+            Poll(process=process, invoked_ns=self._now_ns(), resets_to_latest=resets_to_latest)
+        )
 
     def end_offsets(self, process: str) -> EndOffsets:
         return self._begin(EndOffsets(process=process, invoked_ns=self._now_ns()))
@@ -187,6 +233,20 @@ class History:
         return self._begin(
             Deletion(process=process, invoked_ns=self._now_ns(), partition=partition, before=before)
         )
+
+    def commit(self, process: str, offsets: Mapping[TopicPartition, Offset]) -> Commit:
+        return self._begin(
+            Commit(process=process, invoked_ns=self._now_ns(), offsets=dict(offsets))
+        )
+
+    def committed(self, process: str) -> Committed:
+        return self._begin(Committed(process=process, invoked_ns=self._now_ns()))
+
+    def owning(self, process: str, partition: TopicPartition) -> Owning:
+        return self._begin(Owning(process=process, invoked_ns=self._now_ns(), partition=partition))
+
+    def recreation(self, process: str) -> Recreation:
+        return self._begin(Recreation(process=process, invoked_ns=self._now_ns()))
 
     def other(self, process: str, what: str) -> Other:
         return self._begin(Other(process=process, invoked_ns=self._now_ns(), what=what))

@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 from raftlog.errors import RaftlogError
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.broker import Broker
-from raftlog.server.cluster.member import group_id
+from raftlog.server.cluster.hosted_partition import group_id
 from raftlog.server.cluster.node import ClusterNode
-from raftlog.server.replica_host import PartitionHost
+from raftlog.server.partition import Partition
 from raftlog.testing.simulator.checker import Violation
 from raftlog.testing.simulator.history import (
     Deletion,
@@ -33,7 +33,7 @@ from raftlog.testing.simulator.history import (
 from raftlog.testing.simulator.loop import NodeLoop
 from raftlog.testing.simulator.process import BrokerMachine
 from raftlog.testing.simulator.world import World
-from raftlog.types import LeaderEpoch, Offset, TopicPartition
+from raftlog.types import OFFSETS_TOPIC, LeaderEpoch, Offset, TimestampMs, TopicPartition
 
 INVARIANTS: Final[Mapping[str, str]] = {
     "TWO-CLUSTERS": "all brokers belong to one cluster, for ever",
@@ -67,7 +67,7 @@ class _Copy:
     def __init__(self, boots: int) -> None:
         self.boots = boots
         self.state: PartitionState | None = None
-        self.host: PartitionHost | None = None
+        self.host: Partition | None = None
         self.seen: tuple[object, ...] = ()
 
 
@@ -82,12 +82,16 @@ class Observer:
     """``violations`` grows while the world runs. ``states`` is the newest that any broker knows.
 
     ``committed``: the highest offset that a leader has committed up to, for each partition.
-    ``starts``: the highest start of each partition's log that a client was given.
+    ``starts``: the highest start of each partition's log that a client was given. ``topic_id``:
+    of the topic; when another one takes its place, all this begins anew. ``former_led_ns``: when a
+    broker led a partition of a former topic for the last time; -1 if there was none.
     """
 
     def __init__(self, world: World, partitions: Sequence[TopicPartition]) -> None:
-        """``partitions``: of one topic, which is not deleted."""
+        """``partitions``: of one topic."""
         self.violations: list[Violation] = []
+        self.topic_id = ""
+        self.former_led_ns = -1
         self.states: dict[int, PartitionState] = {}
         self.committed: dict[int, Offset] = {}
         self.starts: dict[int, Offset] = {}
@@ -98,6 +102,10 @@ class Observer:
         self._topic = partitions[0].topic
         self._partitions = [partition.partition for partition in partitions]
         self._groups: list[tuple[int, str]] = []  # partitions with their Raft groups
+        self._former: dict[str, list[str]] = {}  # Raft groups of former topics, by id
+        self._first_ns: dict[str, int] = {}  # when each process began its first operation
+        # What is certainly in the present topic, with its timestamp.
+        self._stored: set[tuple[TopicPartition, Offset, TimestampMs]] = set()
         self._machines = {machine.name: machine for machine in world.brokers}
         self._directories: dict[str, str] = {}  # the last one seen of each machine
         self._lost: set[str] = set()  # directories that are gone with their disk
@@ -121,6 +129,10 @@ class Observer:
             and copy.boots == self._machines[name].boots
         }
 
+    def leaders(self) -> set[int]:
+        """The brokers that lead partitions, by the newest that is known."""
+        return {state.leader for state in self.states.values() if state.leader is not None}
+
     def is_lost_to(self, core: Collection[int]) -> set[int]:
         """The partitions none of whose members that may lead is one of ``core``."""
         return {
@@ -129,15 +141,38 @@ class Observer:
             if not {*state.isr, *state.elr} & set(core)
         }
 
+    def is_group_lost_to(self, core: Collection[int]) -> bool:
+        """Whether none of ``core`` may lead the partition that has the consumer group."""
+        state = max(self._group_states(), key=lambda state: state.version, default=None)
+        return state is not None and not {*state.isr, *state.elr} & set(core)
+
+    def _group_states(self) -> Iterator[PartitionState]:
+        """Of the partition that has the consumer groups, as each running broker knows it."""
+        for machine in self._machines.values():
+            node = node_of(machine)
+            topic = None if node is None else node.machine.topics.get(OFFSETS_TOPIC)
+            if node is not None and topic is not None:
+                state = node.partitions.state_of(topic.id, 0)
+                if state is not None:
+                    yield state
+
     def may_lose(self, machines: Collection[BrokerMachine]) -> bool:
         """The budget for lost disks: only when nothing is missing anywhere.
 
         Every broker is up and in the cluster; of every partition all replicas are in sync, and it
         has a leader; every group has enough voters, all of them on the disks that they have. Of
-        several at once, a replica of each partition has to be left, on a broker that runs.
+        several at once, a replica of each partition has to be left, on a broker that runs. A copy
+        whose files have vanished is missing, also while nobody has noticed.
         """
+        if any(
+            (partition, directory) in self._lost_copies
+            for partition, state in self.states.items()
+            for directory in (*state.isr.values(), *state.elr.values())
+        ):
+            return False
         lost = {machine.broker_id for machine in machines}
-        if len(lost) > 1 and any(set(state.isr) <= lost for state in self.states.values()):
+        states = (*self.states.values(), *self._group_states())
+        if len(lost) > 1 and any(set(state.isr) <= lost for state in states):
             return False
         nodes = {m.broker_id: node for m in self._machines.values() if (node := node_of(m))}
         return (
@@ -165,6 +200,7 @@ class Observer:
 
     def began(self, operation: Operation) -> None:
         """A client begins an operation."""
+        self._first_ns.setdefault(operation.process, operation.invoked_ns)
         if isinstance(operation, EndOffsets | StartOffsets | TimeLookup):
             self._known_at[id(operation)] = _Known(dict(self.committed), dict(self.starts))
         elif isinstance(operation, Deletion):
@@ -174,7 +210,7 @@ class Observer:
     def ended(self, operation: Operation) -> None:
         """A client's operation has ended."""
         known = self._known_at.pop(id(operation), None)
-        if not operation.is_ok:
+        if not operation.is_ok or self._may_be_of_former(operation):
             return
         if known is not None:
             self._check_answer(operation, known)
@@ -184,6 +220,7 @@ class Observer:
         elif isinstance(operation, Deletion):
             self._note_start(operation.partition, operation.start)
         if isinstance(operation, Send):
+            self._stored.add((operation.partition, operation.offset, operation.timestamp_ms))
             if operation.acks == -1 and not self._is_committed(
                 operation.partition, operation.offset
             ):
@@ -197,6 +234,19 @@ class Observer:
                     self._violated(
                         "EARLY-READ", f"{partition}: {records[-1]} for {operation.process}"
                     )
+
+    def _may_be_of_former(self, operation: Operation) -> bool:
+        """Whether it may be about a former topic: a broker led that when it began, or later.
+
+        What a consumer is given, it may have fetched at any time since it began.
+        """
+        since_ns = operation.invoked_ns
+        if isinstance(operation, Poll):
+            since_ns = self._first_ns.get(operation.process, since_ns)
+        if isinstance(operation, TimeLookup) and self._former:
+            asked = operation.partition, operation.known, operation.timestamp_ms
+            return asked not in self._stored
+        return since_ns <= self.former_led_ns
 
     def _check_answer(self, operation: Operation, known: _Known) -> None:
         """An answer is no older than what some broker had committed, or told, at the question."""
@@ -240,16 +290,42 @@ class Observer:
             self._cluster_id = self._cluster_id or known
             if known != self._cluster_id:
                 self._violated("TWO-CLUSTERS", f"{machine.name}: {known}, {self._cluster_id}")
-        if not self._groups:
-            record = node.machine.topics.get(self._topic)
-            if record is None:
-                return
-            self._groups = [(number, group_id(record.id, number)) for number in self._partitions]
+        record = node.machine.topics.get(self._topic)
+        if record is not None and record.id != self.topic_id and record.id not in self._former:
+            self._begin(record.id)
         members = node.partitions.members
+        for groups in self._former.values():
+            for group in groups:
+                member = members.get(group)
+                if member is not None and member.host is not None and member.host.leadership:
+                    self.former_led_ns = self._world.time.now_ns
         for number, group in self._groups:
             member = members.get(group)
             if member is not None:
                 self._look(machine, node, number, member.machine.state, member.host)
+
+    def _begin(self, topic_id: str) -> None:
+        """There is a topic, or another one in its place."""
+        if self.topic_id:
+            self._former[self.topic_id] = [group for _, group in self._groups]
+            self.former_led_ns = self._world.time.now_ns
+        self.topic_id = topic_id
+        self._groups = [(number, group_id(topic_id, number)) for number in self._partitions]
+        for known in (
+            self.states,
+            self.committed,
+            self.starts,
+            self._deleting,
+            self._known_at,
+            self._lost_copies,
+            self._copies,
+            self._durable,
+            self._doubtful,
+            self._leaders,
+            self._chains,
+            self._stored,
+        ):
+            known.clear()
 
     def _look(
         self,
@@ -257,7 +333,7 @@ class Observer:
         node: ClusterNode,
         partition: int,
         state: PartitionState,
-        host: PartitionHost | None,
+        host: Partition | None,
     ) -> None:
         copy = self._copies.get((machine.name, partition))
         if copy is None or copy.boots != machine.boots:
@@ -326,7 +402,7 @@ class Observer:
         node: ClusterNode,
         partition: int,
         copy: _Copy,
-        host: PartitionHost,
+        host: Partition,
     ) -> None:
         who = f"{machine.name}, {partition}"
         self._check_leader(machine, partition, host)
@@ -341,7 +417,10 @@ class Observer:
         directory, durable = node.me.directory_id, host.log.acknowledged_end_offset
         key = partition, directory
         was_doubtful = key in self._doubtful
-        (self._doubtful.add if host.log.damage or host.log.doubt else self._doubtful.discard)(key)
+        is_doubtful = host.log.damage or host.log.doubt
+        (self._doubtful.add if is_doubtful else self._doubtful.discard)(key)
+        if not is_doubtful and durable >= self.committed.get(partition, 0):
+            self._lost_copies.discard(key)  # what has vanished was not part of it
         has_less = durable < self._durable.get(key, 0)
         has_less |= was_doubtful and key not in self._doubtful
         self._durable[key] = durable
@@ -350,7 +429,7 @@ class Observer:
         elif has_less:
             self._check_members(partition, f"{who} has less than before")
 
-    def _may_cut(self, machine: BrokerMachine, partition: int, host: PartitionHost) -> bool:
+    def _may_cut(self, machine: BrokerMachine, partition: int, host: Partition) -> bool:
         """Whether a copy may have less than it had: it counts for nothing, and may lack tombstones
         (``following.must_restart``).
         """
@@ -363,7 +442,7 @@ class Observer:
             and host.log.config.is_compacted
         )
 
-    def _check_leader(self, machine: BrokerMachine, partition: int, host: PartitionHost) -> None:
+    def _check_leader(self, machine: BrokerMachine, partition: int, host: Partition) -> None:
         if host.leadership is None:
             return
         run = machine.name, machine.boots
@@ -373,7 +452,7 @@ class Observer:
         if machine.broker_id not in host.leadership.state.replicas:
             self._violated("WITNESS-LEADS", f"{partition}: {machine.name}")
 
-    def _check_chain(self, who: str, partition: int, host: PartitionHost) -> None:
+    def _check_chain(self, who: str, partition: int, host: Partition) -> None:
         """The chain value sums up all that is below."""
         log = host.log
         if log.log_end_offset == log.log_start_offset or log.damage:
@@ -389,7 +468,7 @@ class Observer:
         if known[0] != chain:
             self._violated("CHAIN", f"{who} and {known[1]} at offset {key[1]}, epoch {key[2]}")
 
-    def _commit(self, who: str, partition: int, host: PartitionHost) -> None:
+    def _commit(self, who: str, partition: int, host: Partition) -> None:
         """Some broker's high watermark is the highest that there was."""
         leadership, offset = host.leadership, host.high_watermark
         if leadership is None:
@@ -425,7 +504,9 @@ def _is_whole(node: ClusterNode, nodes: Mapping[int, ClusterNode]) -> bool:
         if len(voters) < VOTERS_MIN or voters.items() - directories.items():
             return False
     for member in node.partitions.members.values():
-        state = member.state
+        state, log = member.state, member.host and member.host.log
+        if log and (log.damage or not all(segment.is_in_place() for segment in log._segments)):
+            return False
         in_sync = {broker: directories.get(broker) for broker in state.replicas}
         leader = None if state.leader is None else nodes.get(state.leader)
         if dict(state.isr) != in_sync or leader is None or state.leader_boot != leader.me.boot:

@@ -13,6 +13,7 @@ from raftlog.testing.simulator.world import CLUSTER_SECRET, World
 
 PAUSE_S: Final = 1.0  # between two attempts
 CAREFUL_ATTEMPTS: Final = 4  # before the operator accepts a loss, of which there should be none
+PATIENCE_S: Final = 20.0  # with one attempt: the broker that was asked may be without power
 
 
 async def recover(world: World, machine: ClientMachine) -> None:
@@ -32,9 +33,10 @@ async def recover(world: World, machine: ClientMachine) -> None:
             host=machine.host(),
         ) as admin:
             try:
-                done = await admin.recover_cluster(accept_loss=attempts > CAREFUL_ATTEMPTS)
-            except RaftlogError as error:
-                world.trace(f"{machine.name}: recovering failed: {error}")
+                async with asyncio.timeout(PATIENCE_S):
+                    done = await admin.recover_cluster(accept_loss=attempts > CAREFUL_ATTEMPTS)
+            except (RaftlogError, TimeoutError) as error:
+                world.trace(f"{machine.name}: recovering failed: {error!r}")
             else:
                 world.trace(f"{machine.name}: recovered: {done}")
                 if _is_whole(done):

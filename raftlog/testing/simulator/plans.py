@@ -15,6 +15,7 @@ LIGHT_PAUSE_S: Final = 0.15
 LIGHT_POLL_PAUSE_S: Final = 0.3
 LIGHT_ADMINISTRATES: Final = 0.5  # operations per second
 
+RACKS: Final = ("north", "south")
 COMPRESSIONS: Final = ("none", "gzip", "lz4", "zstd")
 DAY_MS: Final = 86_400_000
 # Longer than any run, so that nothing may be deleted; clocks jump by less and by more (``faults``).
@@ -68,6 +69,8 @@ class ConsumerPlan:
     polls_max: int  # then another session begins
     pause_s: float
     asks_ends: float  # the share of polls after which it asks for the ends
+    read_from: str = "leader"
+    rack: str | None = None  # with "replica": rather one of this rack
 
     @classmethod
     def draw(cls, random: Random) -> ConsumerPlan:
@@ -79,6 +82,43 @@ class ConsumerPlan:
             polls_max=random.choice((3, 20, 100)),
             pause_s=random.choice((0.05, 0.2, 0.6)),
             asks_ends=random.choice((0.0, 0.2, 0.5)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPlan:
+    """What the members of the consumer group are like. Times in seconds, where not named."""
+
+    members: int
+    session_timeout_ms: int
+    assignor: str | None
+    is_static: bool  # each has a name that outlives it
+    read_from: str
+    records_max: int
+    wait_ms: int
+    polls_max: int  # then it leaves, and joins again
+    pause_s: float
+    commits: float  # the share of polls after which it commits
+    waits: float  # the share of commits that are waited for
+    away_s: float  # the longest between two memberships
+    disturbs_s: float  # between two times that something happens to one of them, on average
+
+    @classmethod
+    def draw(cls, random: Random) -> GroupPlan:
+        return cls(
+            members=random.randint(2, 4),
+            session_timeout_ms=random.choice((700, 1_500, 3_000)),
+            assignor=random.choice((None, None, "range")),
+            is_static=random.random() < 0.25,
+            read_from=random.choice(("leader", "leader", "replica")),
+            records_max=random.choice((3, 20, 500)),
+            wait_ms=random.choice((100, 300)),
+            polls_max=random.choice((20, 60, 200)),
+            pause_s=random.choice((0.05, 0.2)),
+            commits=random.choice((0.3, 1.0)),
+            waits=random.choice((0.0, 0.5, 1.0)),
+            away_s=random.choice((0.2, 2.0)),
+            disturbs_s=random.choice((0.5, 1.0, 2.0)),
         )
 
 
@@ -127,6 +167,8 @@ class WorkloadPlan:
     alters_min_isr: bool = False  # of the topic, from 1 to its number of replicas
     askers: int = 0  # clients that reach one broker only, and ask it where logs start and end
     compaction: CompactionPlan | None = None
+    group: GroupPlan | None = None
+    recreates_after_s: float = 0.0  # deleted then, and made again; 0: never, as with a group
 
     @classmethod
     def draw(cls, random: Random, *, replication_factor: int, min_isr: int = 0) -> WorkloadPlan:
@@ -154,6 +196,20 @@ class WorkloadPlan:
         return replace(
             self, compaction=plan, topic_config={**self.topic_config, **plan.topic_config}
         )
+
+    def with_replica_reads(self, random: Random) -> WorkloadPlan:
+        """The same clients, but that most consumers read from replicas, near ones or any.
+
+        Those do not ask for ends: without a leader they are told an end that may be older.
+        """
+        racks = (None, *RACKS)
+        consumers = tuple(
+            replace(consumer, read_from="replica", rack=random.choice(racks), asks_ends=0.0)
+            if random.random() < 0.7
+            else consumer
+            for consumer in self.consumers
+        )
+        return replace(self, consumers=consumers)
 
     def with_retention(self, retention_ms: int) -> WorkloadPlan:
         """The same clients, and a topic with this ``retention.ms``."""

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, Final, Protocol, TypeAlias
 
 from raftlog.client.aio.loop_bound import LoopBound
-from raftlog.client.host import Host
+from raftlog.client.environment import ClientEnvironment
 from raftlog.config import Address
 from raftlog.errors import RaftlogError, StorageFailedError
 from raftlog.testing.disk import SimDisk, Stopped
@@ -371,9 +371,9 @@ class ClientMachine(Machine):
         await self._main(self)
         self.is_done = True
 
-    def host(self) -> Host:
+    def host(self) -> ClientEnvironment:
         """What a client takes from its surroundings."""
-        return Host(clock=self.clock, chance=self.random.random)
+        return ClientEnvironment(clock=self.clock, chance=self.random.random)
 
     def own(self, client: LoopBound) -> None:
         """Remember a client, which nobody closes when the process is killed."""

@@ -7,9 +7,10 @@ to work is healed, and the rest stays as it is for ever; every client in the cor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from random import Random
 from typing import Final, Literal, TypeAlias
 
@@ -24,18 +25,38 @@ from raftlog.storage.segment import LOG_SUFFIX, base_offsets, file_name
 from raftlog.testing.simulator.checker import Dump, Ending, Violation, check
 from raftlog.testing.simulator.compacted_checker import check_compacted
 from raftlog.testing.simulator.faults import HANGS, FaultPlan, Nemesis
+from raftlog.testing.simulator.group_checker import check_group, has_got_on
 from raftlog.testing.simulator.history import Outcome, Poll, Seen, Send
 from raftlog.testing.simulator.loop import SimulationError
+from raftlog.testing.simulator.members import (
+    PREFIX,
+    Members,
+    ask_once,
+)
 from raftlog.testing.simulator.network import Latency
 from raftlog.testing.simulator.observer import Observer
 from raftlog.testing.simulator.operator import recover
-from raftlog.testing.simulator.plans import RETENTIONS_MS, CompactionPlan, WorkloadPlan
+from raftlog.testing.simulator.plans import (
+    RACKS,
+    RETENTIONS_MS,
+    CompactionPlan,
+    GroupPlan,
+    WorkloadPlan,
+)
 from raftlog.testing.simulator.process import (
     DATA_DIRECTORY,
+    DRIFT_MAX,
     BrokerMachine,
     MakeBroker,
     Program,
     RunningBroker,
+)
+from raftlog.testing.simulator.recreation import (
+    Recreating,
+    of_the_new_topic,
+    polled,
+    recreation_of,
+    revenants,
 )
 from raftlog.testing.simulator.workload import (
     Reading,
@@ -64,6 +85,10 @@ SICK_SHARE: Final = 0.5  # of the brokers outside of a core have a bad disk, and
 QUIET_S: Final = 10.0  # for brokers to learn who leads what: longer than any of their timeouts
 CACHE_LOSSY_SHARE: Final = 0.12  # of the seeds of safety of clusters
 HARMED_SHARE: Final = 0.2
+REPLICA_READS_SHARE: Final = 0.3  # of the seeds of clusters
+GROUP_SHARE: Final = 0.2  # of the seeds of clusters, where no stored bytes are harmed
+RECREATION_SHARE: Final = 0.12  # of those of safety that have none
+GROUP_LONGER_S: Final = 6.0  # for members to join, and for sessions to end
 NEVER_MS: Final = 604_800_000
 SCRUB_INTERVAL_MS: Final = 3_000  # where stored bytes are harmed: all of it is found in time
 PROGRESS_LIMIT_S: Final = 60.0  # for every client of a healed core to get on
@@ -87,6 +112,7 @@ class Scenario:
     interleaving: float = 0.0  # the share of disk work that lets time pass in the middle
     light: bool = False  # short, and with a light workload
     absent: int = 0  # a broker that does not start with the others; 0: all do
+    has_racks: bool = False  # each broker is in one of ``RACKS``
     is_left_out: bool = False  # the others found the cluster without it, and it starts in the end
 
     @classmethod
@@ -137,7 +163,13 @@ class Scenario:
             scenario = replace(scenario, workload=scenario.workload.with_compaction(plan))
         retention_ms = Random(f"{seed}/retention").choice(RETENTIONS_MS)
         scenario = replace(scenario, workload=scenario.workload.with_retention(retention_ms))
-        return scenario.lightened() if light else scenario
+        if light:
+            scenario = scenario.lightened()
+        if brokers > 1:
+            scenario = scenario._with_replica_reads(Random(f"{seed}/replica reads"))
+            scenario = scenario._with_group(Random(f"{seed}/group"))
+            scenario = scenario._with_recreation(Random(f"{seed}/recreation"))
+        return scenario
 
     def _with_strangers(self, random: Random, *, may_be_longer: bool) -> Scenario:
         """The same, with clients that reach one broker only; longer, if brokers are stranded."""
@@ -167,6 +199,38 @@ class Scenario:
             is_left_out=is_absent and not has_all and random.random() < 0.5,
             workload=replace(self.workload, replication_factor=factor),
         )
+
+    def _with_replica_reads(self, random: Random) -> Scenario:
+        """Some with consumers that read from replicas, some of those with racks."""
+        if random.random() >= REPLICA_READS_SHARE:
+            return self
+        has_racks = random.random() < 0.5
+        workload = self.workload.with_replica_reads(random)
+        return replace(self, has_racks=has_racks, workload=workload)
+
+    def _with_group(self, random: Random) -> Scenario:
+        """Some with a consumer group, and longer.
+
+        Not where a copy that is counted may be harmed: the group's topic has a configuration of its
+        own.
+        """
+        plan = GroupPlan.draw(random)
+        is_sound = not (self.faults.harmed or self.is_compacted or self.absent)
+        if random.random() >= GROUP_SHARE or not is_sound:
+            return self
+        return replace(
+            self,
+            duration_s=self.duration_s + GROUP_LONGER_S,
+            workload=replace(self.workload, group=plan),
+        )
+
+    def _with_recreation(self, random: Random) -> Scenario:
+        """Some with a topic that is deleted and made again; not where a core is to work."""
+        after_s = self.duration_s * random.uniform(0.1, 0.9)
+        is_other = self.mode == "liveness" or self.is_compacted or self.workload.group is not None
+        if random.random() >= RECREATION_SHARE or is_other:
+            return self
+        return replace(self, workload=replace(self.workload, recreates_after_s=after_s))
 
     def _with_losses(self, random: Random) -> Scenario:
         """The same; of some seeds, stored bytes are harmed, or power cuts lose acknowledged ones.
@@ -201,6 +265,8 @@ class Scenario:
             cleaner_interval_ms=15_000 if compaction is None else compaction.interval_ms,
             scrub_interval_ms=SCRUB_INTERVAL_MS if self.faults.harmed else NEVER_MS,
             bootstrap_without=(self.absent,) if is_without else (),
+            offsets_partitions=1,
+            rack=RACKS[machine.broker_id % len(RACKS)] if self.has_racks else "",
         )
 
     def lightened(self) -> Scenario:
@@ -265,6 +331,7 @@ def run(
             on_wipe=observer.disk_lost,
             on_vanish=observer.files_lost,
             on_most_wiped=lambda: _call_operator(world),
+            leaders=observer.leaders,
         )
         acks = durable_acks or ((-1, 1) if scenario.brokers == 1 else (-1,))
         if scenario.brokers > 1:
@@ -272,12 +339,17 @@ def run(
             workload.history.on_end = observer.ended
         try:
             _prepare(world, workload, scenario)
+            members = Members(workload)
+            members.start()
             workload.start()
+            if scenario.workload.recreates_after_s:
+                recreating = Recreating(workload, scenario.workload.recreates_after_s)
+                workload.add("recreator", recreating.run)
             nemesis.start()
             world.run_for(scenario.duration_s)
             nemesis.stop()
             if scenario.mode == "liveness":
-                verdict.violations += _progress(world, workload, observer, scenario)
+                verdict.violations += _progress(world, workload, members, observer, scenario)
             verdict.violations += _judge(world, workload, observer, scenario, acks)
             world.check()
         except SimulationError as error:
@@ -313,7 +385,7 @@ def _prepare(world: World, workload: Workload, scenario: Scenario) -> None:
 
 
 def _progress(
-    world: World, workload: Workload, observer: Observer, scenario: Scenario
+    world: World, workload: Workload, members: Members, observer: Observer, scenario: Scenario
 ) -> list[Violation]:
     """Heal a core, give the rest a fault for ever, and see every client get on.
 
@@ -323,7 +395,7 @@ def _progress(
     random = world.random("core")
     brokers = [machine.name for machine in world.brokers]
     core = set(random.sample(brokers, scenario.brokers - (scenario.brokers - 1) // 2))
-    clients = [machine.name for machine in workload.machines]
+    clients = [m.name for m in workload.machines if m.name not in members.names]
     if len(clients) > 1 and random.random() < 0.5:
         clients.remove(random.choice(clients))
     if len(core) < len(brokers):
@@ -332,7 +404,8 @@ def _progress(
         for machine in world.brokers:
             if machine.name not in core:
                 _freeze(world, random, machine, sorted(core))
-    world.heal({*core, *clients})
+    world.heal({*core, *clients, *members.names})
+    members.leave_one_paused()
     _slow_disks(world, sorted(core))
     world.trace(f"healed for good: {sorted(core)} and {clients}")
     since_ns = world.time.now_ns
@@ -341,9 +414,15 @@ def _progress(
 
     def missing() -> list[str]:
         able = workload.plan.partitions - len(observer.is_lost_to(core_ids))
-        return [name for name in clients if not _gets_on(workload, name, since_ns, able)]
+        late = [name for name in clients if not _gets_on(workload, name, since_ns, able)]
+        if workload.plan.group is not None and not observer.is_group_lost_to(core_ids):
+            got_on = partial(has_got_on, workload.history, since_ns=since_ns)
+            late += [PREFIX] * (sum(map(got_on, workload.partitions)) < able)
+        return late
 
-    if world.run_until(lambda: not missing(), limit_s=PROGRESS_LIMIT_S, every_s=0.5):
+    is_well = world.run_until(lambda: not missing(), limit_s=PROGRESS_LIMIT_S, every_s=0.5)
+    members.resume()
+    if is_well:
         return []
     what = f"{missing()} do not get on within {PROGRESS_LIMIT_S} s of healing {sorted(core)}"
     return [Violation("UNAVAILABLE", what)]
@@ -437,29 +516,48 @@ def _judge(
         Dump(machine.name, name, records)
         for machine in world.brokers
         for name in names
-        if (records := dump(machine, name)) is not None
+        if (records := dump(machine, name, observer.topic_id)) is not None
     ]
     if not stuck:
         reads = {name: [reading.records[name] for reading in readings] for name in names}
-        return _check(workload, Ending(reads, dumps), durable_acks)
+        offsets = {name: {seen.offset for seen in read[0]} for name, read in reads.items()}
+        in_group = _check_group(workload, offsets)
+        return in_group + _check(workload, observer, Ending(reads, dumps), durable_acks)
     # The longest log of each partition is the best that is left.
     logs: dict[TopicPartition, Sequence[Seen]] = dict.fromkeys(names, ())
     for each in dumps:
         logs[each.partition] = max(logs[each.partition], each.records, key=_end_and_size)
     best = Ending({name: [log] for name, log in logs.items()})
-    return [Violation("STUCK", stuck), *_check(workload, best, durable_acks)]
+    return [Violation("STUCK", stuck), *_check(workload, observer, best, durable_acks)]
 
 
-def _check(workload: Workload, ending: Ending, durable_acks: Collection[int]) -> list[Violation]:
-    plan = workload.plan.compaction
+def _check(
+    workload: Workload, observer: Observer, ending: Ending, durable_acks: Collection[int]
+) -> list[Violation]:
+    plan, history = workload.plan.compaction, workload.history
+    recreation = recreation_of(history)
+    if recreation is not None:
+        later = of_the_new_topic(history, recreation, observer.former_led_ns)
+        in_new = revenants(history, recreation, chain(ending.everything(), polled(later)))
+        return [*in_new, *check(later, ending, durable_acks=durable_acks)]
     if plan is None:
-        return check(workload.history, ending, durable_acks=durable_acks)
+        return check(history, ending, durable_acks=durable_acks)
     return check_compacted(
         workload.history,
         ending,
         durable_acks=durable_acks,
         keeps_tombstones=plan.keeps_tombstones,
     )
+
+
+def _check_group(
+    workload: Workload, logs: Mapping[TopicPartition, Collection[Offset]]
+) -> list[Violation]:
+    plan = workload.plan.group
+    if plan is None:
+        return []
+    drift_ns = round(2 * DRIFT_MAX * plan.session_timeout_ms * 1_000_000)
+    return check_group(workload.history, logs, members=PREFIX, drift_ns=drift_ns)
 
 
 def _end_and_size(records: Sequence[Seen]) -> tuple[Offset, int]:
@@ -480,6 +578,8 @@ def _settle(world: World, workload: Workload, observer: Observer, readings: list
         world.add_client(f"reader-{number}", _reader(workload, reading))
         for number, reading in enumerate(readings, start=1)
     ]
+    if workload.plan.group is not None:
+        readers.append(world.add_client("group-reader", partial(ask_once, workload)))
     for reader in readers:
         reader.start()
     if not world.run_until(lambda: all(r.is_done for r in readers), limit_s=SETTLE_LIMIT_S):
@@ -502,7 +602,9 @@ def _differing(world: World, workload: Workload, observer: Observer) -> str:
     followed by one that had not heard of it. The other way round it was not told.
     """
     for name in workload.partitions:
-        found = {machine.broker_id: dump(machine, name) for machine in world.brokers}
+        found = {
+            machine.broker_id: dump(machine, name, observer.topic_id) for machine in world.brokers
+        }
         copies = {broker: records for broker, records in found.items() if records is not None}
         state = observer.states.get(name.partition)
         if state is None or copies.keys() != set(state.replicas) or state.leader is None:
@@ -537,20 +639,27 @@ def _end_brokers(world: World, how: str) -> None:
         raise SimulationError("a broker does not stop")
 
 
-def dump(machine: BrokerMachine, partition: TopicPartition) -> list[Seen] | None:
+def dump(
+    machine: BrokerMachine, partition: TopicPartition, topic_id: str = ""
+) -> list[Seen] | None:
     """What a machine's disk holds of a partition; None when it is no replica of it.
 
-    The directories are those that ``raftlog.storage.store`` draws.
+    The directories are those that ``raftlog.storage.store`` draws. ``topic_id``: of any topic of
+    the name by default.
     """
-    found = [_dump(machine, directory) for directory in _directories(machine, partition)]
+    directories = _directories(machine, partition, topic_id)
+    found = [_dump(machine, directory) for directory in directories]
     # A creation that was not finished may have left an empty one beside it.
     return max(found, key=len, default=None)
 
 
-def _directories(machine: BrokerMachine, partition: TopicPartition) -> list[str]:
+def _directories(
+    machine: BrokerMachine, partition: TopicPartition, topic_id: str = ""
+) -> list[str]:
     disk = machine.disk
     topic = f"{DATA_DIRECTORY}/topics/{partition.topic}"
-    directories = [f"{topic}/{name}/{partition.partition}" for name in disk.list_dir(topic)]
+    names = [topic_id] if topic_id else disk.list_dir(topic)
+    directories = [f"{topic}/{name}/{partition.partition}" for name in names]
     return [directory for directory in directories if disk.exists(directory)]
 
 

@@ -1,11 +1,11 @@
-"""Stored files that vanish from a simulated broker's disk, or become older, while it is down.
+"""Stored files that vanish from a simulated broker's disk, or become older.
 
 As after a missing mount, fsck or a partial restore: identity, catalog and consensus journal stay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Final
 
@@ -27,6 +27,14 @@ def partitions(disk: SimDisk) -> list[str]:
 def _all_topics(disk: SimDisk, _random: Random) -> bool:
     disk.lose(TOPICS)
     return True
+
+
+def _all_topics_and_their_record(disk: SimDisk, random: Random) -> bool:
+    """Of the rest, the catalog may go too; identity and consensus journal stay."""
+    disk.lose(f"{DATA_DIRECTORY}/copies")
+    if random.random() < 0.5:
+        disk.lose(f"{DATA_DIRECTORY}/catalog")
+    return _all_topics(disk, random)
 
 
 def _directories(disk: SimDisk, random: Random) -> bool:
@@ -70,6 +78,7 @@ def _some(disk: SimDisk, random: Random) -> list[str]:
 
 WAYS: Final[Mapping[str, Callable[[SimDisk, Random], bool]]] = {
     "all topics": _all_topics,
+    "all topics and their record": _all_topics_and_their_record,
     "directories": _directories,
     "contents": _contents,
     "one file": _one_file,
@@ -77,9 +86,13 @@ WAYS: Final[Mapping[str, Callable[[SimDisk, Random], bool]]] = {
 }
 
 
-def lose_files(disk: SimDisk, random: Random) -> str:
-    """Let files of partitions vanish; which ones, "" if there are none."""
+# While the broker runs: those that it notices then. Others it may meet only at its next start.
+WAYS_AT_WORK: Final = ("all topics", "directories", "contents")
+
+
+def lose_files(disk: SimDisk, random: Random, ways: Sequence[str] = tuple(WAYS)) -> str:
+    """Let files of partitions vanish in one of ``ways``; which one, "" if there are none."""
     if not partitions(disk):
         return ""
-    way = random.choice(list(WAYS))
+    way = random.choice(ways)
     return way if WAYS[way](disk, random) else ""

@@ -18,7 +18,7 @@ from raftlog.client.aio.admin import AsyncAdmin
 from raftlog.client.aio.consumer import AsyncConsumer
 from raftlog.client.aio.producer import AsyncProducer
 from raftlog.client.delivery import DeliveryFuture, RangesFuture
-from raftlog.client.leaders import At
+from raftlog.client.partition_requests import At
 from raftlog.errors import (
     CorruptBatchError,
     InvalidRequestError,
@@ -31,7 +31,7 @@ from raftlog.errors import (
 )
 from raftlog.testing.simulator.history import EndOffsets, History, Outcome, Seen, Send
 from raftlog.testing.simulator.plans import ConsumerPlan, ProducerPlan, WorkloadPlan
-from raftlog.testing.simulator.process import ClientMachine
+from raftlog.testing.simulator.process import BrokerMachine, ClientMachine, Program
 from raftlog.testing.simulator.world import CLUSTER_SECRET, World
 from raftlog.types import (
     NO_TIMESTAMP,
@@ -91,18 +91,33 @@ class Workload:
     def start(self) -> None:
         """Start all clients."""
         for number, producer in enumerate(self.plan.producers, start=1):
-            self._add(f"producer-{number}", partial(_produce, self, producer))
+            self.add(f"producer-{number}", partial(_produce, self, producer))
         for number, consumer in enumerate(self.plan.consumers, start=1):
-            self._add(f"consumer-{number}", partial(_consume, self, consumer))
+            self.add(f"consumer-{number}", partial(_consume, self, consumer))
         if self.plan.administrates or self.plan.deletes:
-            self._add("admin-1", partial(_administrate, self))
+            self.add("admin-1", partial(_administrate, self))
         for number in range(1, self.plan.askers + 1):
-            self._add(f"asker-{number}", partial(ask_one_broker, self))
+            asker = partial(
+                ask_each_broker, self, ask=_ask, questions_max=QUESTIONS_MAX, pause_s=(0.05, 0.4)
+            )
+            self.add(f"asker-{number}", asker)
 
-    def _add(self, name: str, main: Any) -> None:
+    def add(self, name: str, main: Program) -> ClientMachine:
+        """Start a client, which has to come to its end once all is over."""
         machine = self.world.add_client(name, main)
         self._machines.append(machine)
         machine.start()
+        return machine
+
+    def reach_only(self, machine: ClientMachine) -> BrokerMachine:
+        """Cut a client off from all brokers but one, which is drawn, and returned."""
+        network = self.world.network
+        chosen = machine.random.choice(self.world.brokers)
+        for broker in self.world.brokers:
+            network.mend(machine.name, broker.name)
+            if broker is not chosen:
+                network.cut(machine.name, broker.name)
+        return chosen
 
     # -- what its clients share
 
@@ -311,6 +326,8 @@ async def _consume(workload: Workload, plan: ConsumerPlan, machine: ClientMachin
             auto_offset_reset="latest" if plan.begin == "latest" else "earliest",
             fetch_max_wait_ms=plan.wait_ms,
             max_partition_fetch_bytes=plan.fetch_bytes_max,
+            read_from=plan.read_from,
+            client_rack=plan.rack,
         )
         try:
             await _consume_session(workload, plan, machine, consumer, process)
@@ -335,7 +352,7 @@ async def _consume_session(
     for _ in range(random.randint(1, plan.polls_max)):
         if workload.is_over:
             return
-        poll = history.poll(process)
+        poll = history.poll(process, resets_to_latest=plan.begin == "latest")
         try:
             records = await consumer.poll(plan.wait_ms, plan.records_max)
         except RaftlogError as error:
@@ -396,28 +413,34 @@ def record_name(value: bytes | None, headers: Headers) -> str:
 # -- clients that reach one broker -----------------------------------------------------------------
 
 
-async def ask_one_broker(workload: Workload, machine: ClientMachine) -> None:
-    """Ask one broker after the other where logs start and end, each as if it were the only one.
+Question: TypeAlias = Callable[[Workload, ClientMachine, AsyncAdmin], Awaitable[None]]
 
-    What a broker says of which it is the leader no more, if it does not know that, is asked of it
-    as of any other.
+
+async def ask_each_broker(
+    workload: Workload,
+    machine: ClientMachine,
+    *,
+    ask: Question,
+    questions_max: int,
+    pause_s: tuple[float, float],
+) -> None:
+    """Ask one broker after the other, each as if it were the only one.
+
+    A broker that no longer leads a partition, and does not know it, is asked as any other.
+    ``questions_max``: for one broker. ``pause_s``: the least and the most between two.
     """
-    network, random = workload.world.network, machine.random
+    random = machine.random
     while not workload.is_over:
-        chosen = random.choice(workload.world.brokers)
-        for broker in workload.world.brokers:
-            network.mend(machine.name, broker.name)
-            if broker is not chosen:
-                network.cut(machine.name, broker.name)
+        chosen = workload.reach_only(machine)
         admin = workload.admin(machine, str(chosen.address))
-        questions = random.randint(1, QUESTIONS_MAX)
+        questions = random.randint(1, questions_max)
         while questions and not workload.is_over:
             questions -= 1
             try:
-                await _ask(workload, machine, admin)
+                await ask(workload, machine, admin)
             except RaftlogError as error:
                 workload.world.trace(f"{machine.name} of {chosen.name}: {error}")
-            await asyncio.sleep(random.uniform(0.05, 0.4))
+            await asyncio.sleep(random.uniform(*pause_s))
         await admin.close()
 
 

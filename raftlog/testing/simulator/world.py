@@ -41,6 +41,8 @@ def broker_config(
     stall_ms: int = 2_000,
     bootstrap_without: tuple[int, ...] = (),
     scrub_interval_ms: int = 604_800_000,
+    offsets_partitions: int = 16,
+    rack: str = "",
 ) -> BrokerConfig:
     """One of a cluster of all machines; alone, if there is one. What is periodic comes often.
 
@@ -48,15 +50,18 @@ def broker_config(
     ``cleaner_interval_ms``: between two looks at what is to be compacted. ``scrub_interval_ms``: in
     which everything is read once. ``stall_ms``: a sync that takes so long means that the disk
     hangs. ``bootstrap_without``: voters that a new cluster does not wait for.
+    ``offsets_partitions``: of the topic that keeps the consumer groups. ``rack``: where it is.
     """
     addresses = machine.world.addresses
     return BrokerConfig(
         id=machine.broker_id,
         listen=machine.address,
         data_dir=DATA_DIRECTORY,
+        rack=rack,
         voters=tuple(Voter(*voter) for voter in addresses.items()) if len(addresses) > 1 else (),
         bootstrap_without=bootstrap_without,
         cluster_secret=CLUSTER_SECRET,
+        offsets_topic_num_partitions=offsets_partitions,
         log_checkpoint_interval_ms=1_000,
         log_cleaner_interval_ms=cleaner_interval_ms,
         log_scrub_interval_ms=scrub_interval_ms,

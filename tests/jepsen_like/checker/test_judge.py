@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from raftlog.jepsen_like.checker.judge import Limits, judge, judge_file
-from raftlog.jepsen_like.checker.synthetic import Size, history
 from raftlog.jepsen_like.checker.verdict import KINDS
 from raftlog.jepsen_like.history import AnyEntry, Recorder
 from tests.jepsen_like.checker.small import SECOND, Small, good
+from tests.jepsen_like.checker.synthetic import Size, history
 
 
 def write(path: Path, entries: list[AnyEntry]) -> Path:

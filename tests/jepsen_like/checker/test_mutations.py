@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from raftlog.jepsen_like.checker.mutations import MUTATIONS, UNKNOWN, Mutation
-from raftlog.jepsen_like.checker.synthetic import history
-from raftlog.jepsen_like.checker.tape import Tape
 from raftlog.jepsen_like.checker.verdict import KINDS
+from tests.jepsen_like.checker.history_editor import HistoryEditor
+from tests.jepsen_like.checker.mutations import MUTATIONS, UNKNOWN, Mutation
+from tests.jepsen_like.checker.synthetic import history
 
 GOOD = tuple(history(7))
 
@@ -21,7 +21,7 @@ def test_every_kind_has_a_mutation() -> None:
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: f"{m.kind}: {m.name}")
 def test_a_mutation_changes_a_tape_of_its_own(mutation: Mutation) -> None:
     before = repr(GOOD)
-    one, other = Tape(GOOD, Random(3)), Tape(GOOD, Random(3))
+    one, other = HistoryEditor(GOOD, Random(3)), HistoryEditor(GOOD, Random(3))
     mutation.apply(one)
     mutation.apply(other)
     assert one.entries == other.entries

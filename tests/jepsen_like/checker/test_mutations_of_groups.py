@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from raftlog.jepsen_like.checker.mutations import MUTATIONS, Mutation
-from raftlog.jepsen_like.checker.synthetic import history
-from raftlog.jepsen_like.checker.tape import Tape
 from raftlog.jepsen_like.history import AnyEntry, Dump, Read
+from tests.jepsen_like.checker.history_editor import HistoryEditor
+from tests.jepsen_like.checker.mutations import MUTATIONS, Mutation
+from tests.jepsen_like.checker.synthetic import history
 
 GOOD = tuple(history(11))
 MINE = [m for m in MUTATIONS if m.kind.startswith(("GROUP-", "COMPACT-"))]
@@ -33,7 +33,7 @@ def test_there_are_some_for_each_kind() -> None:
 
 @pytest.mark.parametrize("mutation", MINE, ids=lambda m: m.name)
 def test_what_a_mutation_leaves_alone(mutation: Mutation) -> None:
-    tape = Tape(GOOD, Random(1))
+    tape = HistoryEditor(GOOD, Random(1))
     mutation.apply(tape)
     assert others(tape.entries) == others(GOOD)
     assert tape.entries != list(GOOD)
@@ -41,7 +41,7 @@ def test_what_a_mutation_leaves_alone(mutation: Mutation) -> None:
 
 def test_copies_are_changed_alike_unless_it_is_about_one() -> None:
     mutation = next(m for m in MINE if m.name == "lose a key")
-    tape = Tape(GOOD, Random(1))
+    tape = HistoryEditor(GOOD, Random(1))
     mutation.apply(tape)
     left = [
         e.records

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from raftlog.jepsen_like.checker import mutations_of_runs as runs
 from raftlog.jepsen_like.checker.judge import judge
-from raftlog.jepsen_like.checker.synthetic import history
-from raftlog.jepsen_like.checker.tape import Tape
+from tests.jepsen_like.checker import mutations_of_runs as runs
+from tests.jepsen_like.checker.history_editor import HistoryEditor
+from tests.jepsen_like.checker.synthetic import history
 
 GOOD = tuple(history(8))
 
@@ -30,9 +30,9 @@ GOOD = tuple(history(8))
     ],
 )
 def test_only_the_run_is_spoiled(
-    mutate: Callable[[Tape], None], kinds: set[str], trouble: str
+    mutate: Callable[[HistoryEditor], None], kinds: set[str], trouble: str
 ) -> None:
-    tape = Tape(GOOD, Random(1))
+    tape = HistoryEditor(GOOD, Random(1))
     mutate(tape)
     verdict = judge(tape.entries)
     assert verdict.kinds == kinds

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from raftlog.jepsen_like.checker.judge import judge
-from raftlog.jepsen_like.checker.synthetic import SHORT, SIDE, Size, history
 from raftlog.jepsen_like.history import AnyEntry, Append, Dump, Poll, Read
+from tests.jepsen_like.checker.synthetic import SHORT, SIDE, Size, history
 
 
 @pytest.mark.parametrize("seed", range(50, 60))

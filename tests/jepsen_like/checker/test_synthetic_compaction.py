@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from raftlog.jepsen_like import keys
-from raftlog.jepsen_like.checker.synthetic_compaction import CLEAN, KEYS, TOMBSTONES_KEPT, Compacted
 from raftlog.jepsen_like.history import Append
+from tests.jepsen_like.checker.synthetic_compaction import CLEAN, KEYS, TOMBSTONES_KEPT, Compacted
 
 
 def made(seed: int) -> Compacted:

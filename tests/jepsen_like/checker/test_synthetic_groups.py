@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from raftlog.jepsen_like.checker.synthetic_groups import (
+from raftlog.jepsen_like.history import Commit, Committed, Member, Poll
+from tests.jepsen_like.checker.synthetic_groups import (
     APPENDED,
     MEMBERLESS,
     PARTITIONS,
@@ -13,7 +14,6 @@ from raftlog.jepsen_like.checker.synthetic_groups import (
     TICKS,
     Groups,
 )
-from raftlog.jepsen_like.history import Commit, Committed, Member, Poll
 
 
 def made(seed: int = 1) -> Groups:

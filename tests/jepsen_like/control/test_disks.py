@@ -272,8 +272,8 @@ def test_a_file_system_that_others_have_mounted_is_not_mounted_again(
 ) -> None:
     """It would be the one that was shut down, and not what is on the disk."""
     monkeypatch.setattr(disks, "RELEASE_TIMEOUT_S", 0.1)
-    command = ["unshare", "--mount", sys.executable, "-c", WAIT]
-    with piped(command) as other:
+    command = ["unshare", "--mount", "--wd", str(disk.mount_point), sys.executable, "-c", WAIT]
+    with piped(command) as other:  # which stands in it
         with pytest.raises(TimeoutError, match="nothing else on this machine"):
             disk.cut_power()
         assert not disk.mounted
@@ -281,6 +281,15 @@ def test_a_file_system_that_others_have_mounted_is_not_mounted_again(
     monkeypatch.undo()
     disk.mount()
     assert disk.probe() == ""
+
+
+def test_a_file_system_that_others_only_know_of_is_unmounted_there(disk: LoopDisk) -> None:
+    """A mount namespace begins with a copy of all mounts."""
+    with piped(["unshare", "--mount", sys.executable, "-c", WAIT]) as other:
+        disk.mark()
+        disk.cut_power()
+        assert not disk.marked()
+        other.communicate("")
 
 
 def test_why_not_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from raftlog.jepsen_like.nemesis.failpoints import (
     environment,
     failpoint_file,
 )
-from raftlog.jepsen_like.nemesis.ledger import Ledger
+from raftlog.jepsen_like.nemesis.fault_budget import FaultBudget
 from raftlog.jepsen_like.status import ClusterStatus
 from raftlog.testing.failpoints import FailpointSwitch
 from tests.integration.load import PATIENCE_S, TOPIC, Load
@@ -327,7 +327,7 @@ def test_each_kind_is_injected_into_real_brokers_and_nothing_is_lost(tmp_path: P
         FaultPlan(kind="pause-inside", args=pause),
     ]
     with loaded(tmp_path) as (running, load):
-        nemesis = FailpointsNemesis(running, Ledger(running))
+        nemesis = FailpointsNemesis(running, FaultBudget(running))
         for fault in faults:
             load.goes_on(count=20)
             effect = nemesis.begin(fault)

@@ -12,7 +12,7 @@ from raftlog import Admin
 from raftlog.disk import OsDisk
 from raftlog.jepsen_like.control import files
 from raftlog.jepsen_like.nemesis.base import FaultPlan
-from raftlog.jepsen_like.nemesis.ledger import Ledger
+from raftlog.jepsen_like.nemesis.fault_budget import FaultBudget
 from raftlog.jepsen_like.nemesis.losses import KINDS, LossesNemesis
 from raftlog.storage.checkpoint import CheckpointFile
 from tests.integration.load import TOPIC
@@ -240,7 +240,7 @@ def test_a_copy_that_may_not_be_replaced_is_when_it_may(tmp_path: Path) -> None:
 def test_n_minus_1_disks_are_lost_and_nothing_else(tmp_path: Path) -> None:
     """A majority with them: its survivor goes on alone, and the setting is put back at last."""
     with loaded(tmp_path, shape_of(3, 3, min_isr=2)) as (running, _):
-        nemesis = LossesNemesis(running, Ledger(running))
+        nemesis = LossesNemesis(running, FaultBudget(running))
         effect = nemesis.begin(wipe(2))
         assert effect.injected, effect
         assert effect.seen["majority_lost"]
@@ -257,7 +257,7 @@ def test_n_minus_1_disks_are_lost_and_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_brokers_do_about_wrong_disks_what_they_promise(tmp_path: Path) -> None:
     with loaded(tmp_path, shape_of(3, 3, min_isr=2)) as (running, _):
-        nemesis = LossesNemesis(running, Ledger(running))
+        nemesis = LossesNemesis(running, FaultBudget(running))
         effect = nemesis.begin(swap(1, 3))
         assert all(seen["in_a_sentence"] for seen in effect.seen.values())
         nemesis.end(swap(1, 3))

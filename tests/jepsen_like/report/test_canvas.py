@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from xml.etree.ElementTree import fromstring
-
 import pytest
 
-from raftlog.jepsen_like.report import canvas, markup
+from raftlog.jepsen_like.report import canvas
 from raftlog.jepsen_like.report.canvas import BINS_MAX, LEFT, RIGHT, Sheet, Window, bins
 from raftlog.jepsen_like.report.digest import digest
 from raftlog.jepsen_like.report.markup import node
@@ -84,14 +82,6 @@ def test_an_outage_is_shaded_behind_everything_and_is_never_invisible() -> None:
     (shade,) = drawn.root.findall("rect")
     assert float(shade.get("width", "0")) >= 1.5
     assert shade.findtext("title") == "1 ms of nothing"
-
-
-def test_a_picture_that_stands_alone_has_its_colours_and_the_namespace() -> None:
-    text = canvas.standalone(sheet().finish(10))
-    root = fromstring(text)
-    assert root.tag == f"{{{markup.SVG_NAMESPACE}}}svg"
-    (style,) = root.findall(f"{{{markup.SVG_NAMESPACE}}}style")
-    assert "prefers-color-scheme: dark" in (style.text or "")
 
 
 def test_every_colour_has_a_pair_for_light_and_dark() -> None:

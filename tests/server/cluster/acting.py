@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from raftlog.replication.partition_state import PartitionState
-from raftlog.server.cluster.member import Member
-from raftlog.server.cluster.roles import Roles
-from raftlog.server.replica_host import PartitionHost
+from raftlog.server.cluster.hosted_partition import HostedPartition
+from raftlog.server.cluster.role_manager import RoleManager
+from raftlog.server.partition import Partition
 from tests.server.cluster.paper import PaperSurveys, Scene, state_of, status
+
+REPLACEMENT_S = 60.0
 
 
 class Acting:
@@ -21,17 +23,18 @@ class Acting:
         self.s = s
         s.see(2, 3)
         self.told: list[Any] = []
-        self.soon: list[Member] = []
-        self.copies: list[Member] = []
+        self.soon: list[HostedPartition] = []
+        self.copies: list[HostedPartition] = []
         self.host = s.host()
         self.member = s.member(state, self.host if stores else None)
         self.member.is_current = current
         s.plane.statuses[self.member.group_id] = status()
         self.surveys = PaperSurveys(s)
-        self.roles = Roles(
+        self.roles = RoleManager(
             1,
             s.me,
             lag_max_seconds=10,
+            replacement_delay_seconds=REPLACEMENT_S,
             machine=s.machine,
             plane=s.plane.as_plane,
             liveness=s.liveness,
@@ -42,7 +45,7 @@ class Acting:
             change_copy=self.copies.append,
         )
 
-    def look(self, **facts: Any) -> PartitionHost:
+    def look(self, **facts: Any) -> Partition:
         """With a state that differs in ``facts``, and a version that is newer."""
         if facts:
             state = self.member.state

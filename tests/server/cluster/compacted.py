@@ -11,8 +11,8 @@ import numpy as np
 
 from raftlog.record import split, validate
 from raftlog.record.compaction import Rewriter, open_original
+from raftlog.server.partition import Partition
 from raftlog.server.peers.channel import Answer
-from raftlog.server.replica_host import PartitionHost
 from raftlog.storage import Log
 from tests.record.batches import NOW_MS, batch_of
 from tests.server.cluster.copying import Copying
@@ -80,7 +80,7 @@ class Pair:
         self.leading = Leading(s)
         self.host = self.leading.leader(leader, epoch=EPOCH, isr=[1])
         self.copying = Copying(s)
-        self.follower: PartitionHost = self.copying.follower(follower, epoch=EPOCH)
+        self.follower: Partition = self.copying.follower(follower, epoch=EPOCH)
         self.follower.advance_high_watermark(committed)
         self.cuts: list[tuple[int, int]] = []  # each from where to where
         self._seen = 0

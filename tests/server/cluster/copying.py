@@ -16,8 +16,8 @@ from raftlog.protocol.replication import (
 from raftlog.server.cluster.fetcher import (
     ReplicaFetcher,
 )
+from raftlog.server.partition import Partition
 from raftlog.server.peers.channel import Answer
-from raftlog.server.replica_host import PartitionHost
 from raftlog.storage import Log
 from tests.server.cluster.paper import TOPIC_ID, Scene, write
 from tests.server.harness import values_of
@@ -32,7 +32,7 @@ class Copying:
     def __init__(self, s: Scene) -> None:
         self.s = s
         s.links.up.add(LEADER)
-        self.damaged: list[tuple[PartitionHost, RaftlogError]] = []
+        self.damaged: list[tuple[Partition, RaftlogError]] = []
         self.fetcher = ReplicaFetcher(
             LEADER,
             loop=s.loop,

@@ -13,10 +13,10 @@ from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.cluster_state import ClusterChange, TopicRecord
 from raftlog.replication.commands import Elect
 from raftlog.replication.partition_state import PartitionState
-from raftlog.server.cluster.gossip import Gossip
-from raftlog.server.cluster.member import Member
+from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.cluster.partitions import Partitions
-from raftlog.server.replica_host import PartitionHost
+from raftlog.server.cluster.state_broadcast import StateBroadcast
+from raftlog.server.partition import Partition
 from raftlog.server.topic_table import TopicTable
 from raftlog.storage import Store
 from tests.server.cluster.paper import DISKS, PaperSurveys, Scene, play
@@ -28,9 +28,11 @@ class Hosting:
     def __init__(self, s: Scene) -> None:
         self.s = s
         s.see(2, 3)
-        self.roles: list[tuple[Member, bool]] = []  # and whether its host is closed
+        self.roles: list[tuple[HostedPartition, bool]] = []  # and whether its host is closed
         self.topics = TopicTable()
-        self.gossip = Gossip(1, s.plane.as_plane, s.links.as_links, brokers=lambda: [1, 2, 3])
+        self.gossip = StateBroadcast(
+            1, s.plane.as_plane, s.links.as_links, brokers=lambda: [1, 2, 3]
+        )
         ids = iter(range(1_000))
         self.store = Store.open(
             s.disk, "/data", broker_id=1, cluster_id="", new_id=lambda: f"id{next(ids)}"
@@ -53,7 +55,7 @@ class Hosting:
             on_role=self._role,
         )
 
-    def _role(self, member: Member) -> None:
+    def _role(self, member: HostedPartition) -> None:
         if member.host is not None:
             self.roles.append((member, member.host.closed is not None))
 
@@ -78,12 +80,12 @@ class Hosting:
         await self.s.settle()
         return record
 
-    def member(self, topic_id: str = "T1", partition: int = 0) -> Member:
+    def member(self, topic_id: str = "T1", partition: int = 0) -> HostedPartition:
         member = self.partitions.member(topic_id, partition)
         assert member is not None
         return member
 
-    def host(self, topic_id: str = "T1", partition: int = 0) -> PartitionHost:
+    def host(self, topic_id: str = "T1", partition: int = 0) -> Partition:
         host = self.member(topic_id, partition).host
         assert host is not None
         return host

@@ -11,9 +11,9 @@ from raftlog.protocol.replication import (
     ReplicaPosition,
     TopicIdPartition,
 )
-from raftlog.server.cluster.member import Member
-from raftlog.server.cluster.replica_session import ReplicaSession
-from raftlog.server.replica_host import PartitionHost
+from raftlog.server.cluster.fetch_session import FetchSession
+from raftlog.server.cluster.hosted_partition import HostedPartition
+from raftlog.server.partition import Partition
 from raftlog.storage import Log
 from tests.server.cluster.paper import (
     DISKS,
@@ -32,10 +32,10 @@ class Leading:
 
     def __init__(self, s: Scene) -> None:
         self.s = s
-        self.members: dict[tuple[str, int], Member] = {}
-        self.progress: list[Member] = []
-        self.damage: list[tuple[PartitionHost, str]] = []
-        self.session = ReplicaSession(
+        self.members: dict[tuple[str, int], HostedPartition] = {}
+        self.progress: list[HostedPartition] = []
+        self.damage: list[tuple[Partition, str]] = []
+        self.session = FetchSession(
             2,
             DISKS[2],
             1,
@@ -45,7 +45,7 @@ class Leading:
             on_damage=lambda host, error: self.damage.append((host, str(error))),
         )
 
-    def leader(self, log: Log | None = None, *, partition: int = 0, **facts: Any) -> PartitionHost:
+    def leader(self, log: Log | None = None, *, partition: int = 0, **facts: Any) -> Partition:
         facts.setdefault("epoch", 5)
         state = state_of(1, 2, **facts)
         host = self.s.host(log, partition=partition)

@@ -28,13 +28,13 @@ from raftlog.replication.commands import Command, decode_command
 from raftlog.replication.election import CopyReport, Reports, Standing
 from raftlog.replication.partition_state import PartitionMachine, PartitionState
 from raftlog.server.broker_clock import BrokerClock
+from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.cluster.liveness import Incarnation, Liveness
-from raftlog.server.cluster.member import Member
 from raftlog.server.cluster.surveys import Surveys
 from raftlog.server.consensus_plane import ConsensusPlane
 from raftlog.server.disk_watch import DiskWatch
+from raftlog.server.partition import HostServices, Partition
 from raftlog.server.peers.links import PeerLinks
-from raftlog.server.replica_host import HostServices, PartitionHost
 from raftlog.server.reply import Reply
 from raftlog.server.workers import Done as WorkDone
 from raftlog.server.workers import Workers
@@ -307,6 +307,7 @@ class Scene:
             sync_workers=self.workers,
             disk=DiskWatch(loop, sync=self.workers, journal=self.workers, timeout_s=5.0),
             on_failed=self.failures.append,
+            on_damage=lambda _host: None,
         )
         self.fenced: set[int] = set()
         self.me = Incarnation(DISKS[broker_id], 1)
@@ -350,16 +351,16 @@ class Scene:
         self._logs += 1
         return Log.open(self.disk, f"/logs/{self._logs}", TopicConfig(**config))
 
-    def host(self, log: Log | None = None, *, partition: int = 0) -> PartitionHost:
-        return PartitionHost(
+    def host(self, log: Log | None = None, *, partition: int = 0) -> Partition:
+        return Partition(
             TopicPartition("t", partition), log or self.log(), self.services, topic_id=TOPIC_ID
         )
 
     def member(
-        self, state: PartitionState, host: PartitionHost | None = None, *, partition: int = 0
-    ) -> Member:
+        self, state: PartitionState, host: Partition | None = None, *, partition: int = 0
+    ) -> HostedPartition:
         machine = PartitionMachine(state.encode())
-        member = Member("t", TOPIC_ID, partition, len(state.replicas), machine, host=host)
+        member = HostedPartition("t", TOPIC_ID, partition, len(state.replicas), machine, host=host)
         self.plane.machines[member.group_id] = machine
         self.plane.statuses[member.group_id] = status(
             voters={b: DISKS[b] for b in (*state.replicas, *state.witnesses)}
@@ -389,7 +390,7 @@ class PaperSurveys(Surveys):
         self._scene = scene
         self.reported: dict[int, CopyReport | None] = {}
 
-    def reports(self, member: Member) -> Reports:
+    def reports(self, member: HostedPartition) -> Reports:
         found = {
             broker: self.reported.get(broker, self.report(broker, version=member.state.version))
             for broker in member.state.replicas
@@ -437,7 +438,7 @@ def state_of(
     )
 
 
-def append(host: PartitionHost, *values: bytes) -> int:
+def append(host: Partition, *values: bytes) -> int:
     """As a producer's, on the leader; the offset after it."""
     batch = batch_of(*values)
     return host.append(batch, validate(batch)).last_offset + 1

@@ -188,6 +188,24 @@ def test_a_deletion_is_of_the_topic_that_is_known_here_and_no_later_one() -> Non
     asking(test)
 
 
+def test_a_deletion_by_a_broker_that_knows_no_such_topic_deletes_none() -> None:
+    """It was asked again elsewhere, and a topic of that name was made, before this one decided."""
+
+    async def test(a: Asking) -> None:
+        task = await a.begin(a.topics.delete("t"))
+        a.h.s.command(CreateTopic(name="t", topic_id="T9", partitions=1, replication_factor=1))
+        a.plane.agree()
+        with pytest.raises(ClusterNotReadyError, match="delete it again"):
+            await task
+        assert a.h.s.machine.topics["t"].id == "T9", "clients ask again, and it is known then"
+        task = await a.begin(a.topics.delete("u"))
+        a.plane.agree()
+        with pytest.raises(UnknownTopicError):
+            await task
+
+    asking(test)
+
+
 def test_a_deleted_topic_is_gone_here_when_that_is_answered() -> None:
     async def test(a: Asking) -> None:
         record = await a.there()
@@ -196,19 +214,6 @@ def test_a_deleted_topic_is_gone_here_when_that_is_answered() -> None:
         assert await task == record
         assert "t" not in a.h.topics
         assert a.h.on_disk() == []
-
-    asking(test)
-
-
-def test_a_topic_that_is_not_known_here_yet_can_be_deleted() -> None:
-    async def test(a: Asking) -> None:
-        task = await a.begin(a.topics.delete("t"))
-        made = a.h.s.command(
-            CreateTopic(name="t", topic_id="T9", partitions=1, replication_factor=1)
-        )
-        a.plane.agree()
-        assert await task == made
-        assert not a.h.s.machine.topics
 
     asking(test)
 
@@ -244,7 +249,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_said_to_be() -> None:
         task = await a.begin(a.topics.alter("t", {"retention.ms": "7"}))
         a.plane.agree()
         a.h.s.machine.apply(DeleteTopic(name="t").encode())
-        with pytest.raises(RaftlogError, match="deleted meanwhile"):
+        with pytest.raises(RaftlogError, match="deleted during the request"):
             await task
 
     asking(test)

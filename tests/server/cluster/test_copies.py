@@ -14,7 +14,7 @@ from raftlog.replication.cluster_commands import (
     SetReplicas,
 )
 from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Elect
-from raftlog.server.cluster.member import Member
+from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.cluster.partitions import RETRY_SECONDS
 from raftlog.testing.disk import Fault
 from tests.server.cluster.hosting import Hosting, hosting
@@ -78,7 +78,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_mistake() -> None:
     hosting(test)
 
 
-async def no_replica_any_more(h: Hosting, *, noted: bool = True) -> Member:
+async def no_replica_any_more(h: Hosting, *, noted: bool = True) -> HostedPartition:
     """Broker 1 was a follower, and is a witness now."""
     await h.create()
     await h.elect(2)
@@ -171,7 +171,7 @@ def test_a_copy_left_from_a_time_as_replica_is_dropped_after_the_next_start() ->
         number = next(n for n, a in enumerate(record.partitions) if 1 in a.witnesses)
         h.s.command(DeleteTopic(name="t"))
         await h.partitions.until_seen("t")
-        h.store.host_partition("t", "T2", number, total_partitions=3, overrides={})
+        h.store.host_partitions("t", "T2", (number,), total_partitions=3, overrides={})
         record = await h.create(topic_id="T2", partitions=3, replicas=2)
         await h.s.settle()
         expected = [n for n, a in enumerate(record.partitions) if 1 in a.replicas]

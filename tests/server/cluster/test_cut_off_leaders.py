@@ -8,9 +8,16 @@ from typing import Any
 import pytest
 
 from raftlog.client.aio.admin import AsyncAdmin
-from raftlog.errors import RaftlogError
+from raftlog.errors import LeaderNotAvailableError, OffsetOutOfRangeError, RaftlogError
 from raftlog.protocol import api as apis
-from raftlog.protocol.fetch import ListOffsetsRequest, OffsetQuery
+from raftlog.protocol.fetch import (
+    FetchPartition,
+    FetchRequest,
+    ListOffsetsRequest,
+    OffsetQuery,
+)
+from raftlog.server.cluster.hosted_partition import group_id
+from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.testing.simulator.process import ClientMachine
 from raftlog.testing.simulator.world import World
 from raftlog.types import NewTopic, TopicPartition
@@ -36,6 +43,22 @@ def ask_once(cluster: Cluster, number: int, at: str | int) -> Any:
             )
             (answer,) = (await asking).message.answers
             return answer.offset if answer.failure is None else answer.failure.to_error()
+
+    return cluster.client(run)
+
+
+def fetch_once(cluster: Cluster, number: int, offset: int) -> RaftlogError | None:
+    """The error of that very broker when a client fetches from ``offset`` of ``t:0``."""
+    address = cluster.world.brokers[number - 1].address
+    part = FetchPartition(topic="t", partition=0, offset=offset, leader_epoch=-1, bytes_max=1_000)
+    fetch = FetchRequest(wait_ms_max=0, bytes_min=0, bytes_max=1_000, partitions=[part])
+
+    async def run(machine: ClientMachine) -> RaftlogError | None:
+        async with AsyncAdmin(bootstrap=str(address), host=machine.host()) as admin:
+            connection = await admin._cluster.connection_to(address)
+            answer = await connection.start(apis.FETCH, fetch, timeout_ms=20_000)
+            failures = [part.failure for part in answer.message.partitions if part.failure]
+            return failures[0].to_error() if failures else None
 
     return cluster.client(run)
 
@@ -74,8 +97,39 @@ def test_a_leader_alone_in_sync_that_is_cut_off_names_no_end(cluster: Cluster) -
     assert ask_once(cluster, new, "latest") == 4
     answers = [ask_once(cluster, old, at) for at in ("latest", "earliest", 0, 1 << 41)]
     assert all(isinstance(answer, RaftlogError) for answer in answers), answers
+    # A consumer that has read the record at 3 from the new leader, and knows the old one still.
+    assert isinstance(fetch_once(cluster, old, 4), LeaderNotAvailableError)
+    assert isinstance(fetch_once(cluster, new, 5), OffsetOutOfRangeError)
     cluster.world.heal()
     cluster.in_sync(new, {old, new})
+
+
+def test_a_leader_that_only_the_arbiter_reaches_is_followed_by_one_that_can_commit() -> None:
+    """Its link to the broker that decides who leads is up, and all others are down: it is there,
+    and nothing could be committed for as long as that lasts.
+    """
+    with World(11, brokers=5) as world:
+        cluster = Cluster(world)
+        cluster.create(partitions=12)
+        ids = range(1, 6)
+        cluster.until(lambda: all(cluster.leader(1, p) for p in range(12)))
+        topic = cluster.node(1).machine.topics["t"]
+        arbiter = next(n for n in ids if cluster.node(n).plane.leads(CLUSTER_GROUP))
+        plane = cluster.node(arbiter).plane
+        p, group = next(
+            (p, group)
+            for p in range(12)
+            if plane.leads(group := group_id(topic.id, p))
+            and arbiter in cluster.state(1, p).witnesses
+        )
+        leader = cluster.leader(1, p)
+        for other in set(ids) - {arbiter, leader}:
+            world.network.cut(f"broker-{leader}", f"broker-{other}")
+        cluster.until(lambda: set(cluster.state(arbiter, p).isr) == {leader})
+        assert plane.leads(group)
+        assert plane.leads(CLUSTER_GROUP)
+        cluster.until(lambda: leader not in cluster.state(arbiter, p).isr)
+        cluster.until(lambda: len(cluster.state(arbiter, p).isr) == 2)
 
 
 def delete(cluster: Cluster, before: int) -> int:

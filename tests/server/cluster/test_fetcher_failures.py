@@ -19,7 +19,7 @@ from raftlog.server.cluster.fetcher import (
     BACKOFF_SECONDS,
     ReplicaFetchers,
 )
-from raftlog.server.replica_host import PartitionHost
+from raftlog.server.partition import Partition
 from raftlog.testing.disk import Fault
 from tests.server.cluster.copying import (
     LEADER,
@@ -287,7 +287,7 @@ def test_a_mistake_in_here_is_logged_and_the_copying_goes_on(
             raise ZeroDivisionError
 
         with monkeypatch.context() as patch:
-            patch.setattr(PartitionHost, "append_copied", broken)
+            patch.setattr(Partition, "append_copied", broken)
             await c.answer(part(length=1), data=b"x")
         assert "ZeroDivisionError" in caplog.text
         await asyncio.sleep(BACKOFF_SECONDS * 1.1)

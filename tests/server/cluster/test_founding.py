@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ from raftlog.errors import DataDirectoryError
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.server.broker import _open_files
 from raftlog.server.cluster.founding import Await, AwaitFounder, Found, Join, next_step, told
+from raftlog.testing.disk import Fault
 from raftlog.testing.simulator.observer import node_of
 from raftlog.testing.simulator.process import BrokerMachine, RunningBroker
 from raftlog.testing.simulator.world import World, broker_config, start_broker
@@ -127,6 +129,29 @@ def test_a_broker_that_starts_late_is_waited_for() -> None:
         assert all(node is not None and node.machine.cluster_id == "" for node in waiting)
         cluster = Cluster(world)
         assert len(set(ids(cluster).values())) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "boots"), [(errno.ENOSPC, 1), (errno.EIO, 2)], ids=["full", "failed"]
+)
+def test_a_broker_that_cannot_write_the_cluster_id_joins_later(error: int, boots: int) -> None:
+    """Where the disk is full, once it is not; where it failed, the broker ends, and joins after
+    its next start."""
+    with World(8, brokers=3) as world:
+        for machine in world.brokers:
+            machine.start()
+        last = world.brokers[2]
+        world.run_until(lambda: last.broker is not None, limit_s=10)
+        fault = Fault(error=error, path="*identity*")
+        last.disk.faults.append(fault)
+        world.run_until(lambda: fault.times == 0, limit_s=20)
+        world.run_until(lambda: is_in_its_cluster(last), limit_s=20)
+        assert last.boots == boots
+
+
+def is_in_its_cluster(machine: BrokerMachine) -> bool:
+    node = node_of(machine)
+    return node is not None and bool(node._store.identity.cluster_id)
 
 
 def test_a_broker_of_a_cluster_does_not_start_alone(cluster: Cluster) -> None:

@@ -13,7 +13,7 @@ from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.commands import Elect
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.cluster.handover import Handover
-from raftlog.server.cluster.member import Member
+from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.cluster.membership import CLUSTER_GROUP, Membership
 from tests.server.cluster.paper import DISKS, Scene, play, state_of, status
 
@@ -37,7 +37,7 @@ class Leaving:
         s.plane.machines[CLUSTER_GROUP] = s.machine
         s.plane.statuses[CLUSTER_GROUP] = status(voters={b: DISKS[b] for b in (1, 2, 3)})
         self.membership = PaperMembership()
-        self.members: list[Member] = []
+        self.members: list[HostedPartition] = []
         for number, state in enumerate(states):
             member = s.member(state)
             member.partition = number

@@ -22,6 +22,7 @@ from raftlog.replication.commands import Elect
 from raftlog.server.cluster.transfers import INTERVAL_SECONDS
 from raftlog.testing.simulator.world import World
 from tests.server.cluster.simulated import Cluster, on, operations
+from tests.server.harness import finished
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def describe(cluster: Cluster, node: int, **facts: object) -> DescribeClusterRes
     """As that broker tells it; ``describe`` wants to be asked on its loop."""
 
     async def ask() -> DescribeClusterResponse:
-        return operations(cluster, node).describe(DescribeClusterRequest(**facts))  # type: ignore[arg-type]
+        return finished(operations(cluster, node).describe(DescribeClusterRequest(**facts)))  # type: ignore[arg-type]
 
     return on(cluster, node, ask())
 
@@ -153,5 +154,5 @@ def test_a_state_that_is_an_old_one_moves_nothing(
     late = Elect(state.version - 1, other, state.isr[other], 1)
     mine = operations(cluster, leader)
     monkeypatch.setattr(mine, "_election", lambda _member, _to: late)
-    with pytest.raises(LeaderNotAvailableError, match="try again"):
+    with pytest.raises(LeaderNotAvailableError, match="Try again"):
         on(cluster, leader, mine.transfer_leader(TransferLeaderRequest(topic="t", partition=0)))

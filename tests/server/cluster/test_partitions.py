@@ -118,7 +118,7 @@ def test_a_topic_that_was_made_anew_is_another_one() -> None:
 
 def test_copies_of_topics_that_are_gone_go_when_it_is_certain() -> None:
     async def test(h: Hosting) -> None:
-        h.store.host_partition("old", "T0", 0, total_partitions=1, overrides={})
+        h.store.host_partitions("old", "T0", (0,), total_partitions=1, overrides={})
         await h.create()
         assert h.on_disk() == [("T0", 0), ("T1", 0)]
         h.partitions.drop_strays()
@@ -216,7 +216,7 @@ def test_a_stop_leaves_no_retry_behind() -> None:
 
 def test_a_start_begins_with_what_is_on_the_disk() -> None:
     async def test(h: Hosting) -> None:
-        h.store.host_partition("t", "T1", 0, total_partitions=1, overrides={})
+        h.store.host_partitions("t", "T1", (0,), total_partitions=1, overrides={})
         log = h.store.hosted_log("T1", 0)
         log.restart_at(7)
         await h.create()

@@ -142,7 +142,7 @@ def test_empty_disks_recover_nothing(cluster: Cluster) -> None:
     cluster.start(1)
     cluster.world.run_for(2)
     for accept_loss in (False, True):
-        with pytest.raises(InvalidRequestError, match="no broker that is there has kept its data"):
+        with pytest.raises(InvalidRequestError, match="no running broker has kept its data"):
             recover(cluster, 1, accept_loss=accept_loss)
     assert cluster.node(1).plane.status(CLUSTER_GROUP).generation == 0
     cluster.start(2, 3)
@@ -206,7 +206,7 @@ def test_who_was_down_meanwhile_does_not_lead_without_the_operators_word(
     (partition,) = told.partitions
     assert partition.leader == left
     assert partition.may_lose
-    assert "what these acknowledged after that is lost" in partition.note
+    assert "what they then acknowledged, if anything, is lost" in partition.note
     assert cluster.state(left).unclean_epoch == cluster.state(left).leader_epoch
     cluster.send(b"d")
     assert cluster.read(2) == [b"a", b"d"]
@@ -376,7 +376,7 @@ def test_a_plan_that_came_too_late_changes_nothing(cluster: Cluster) -> None:
     leader = cluster.leader(1)
     recovery = cluster.node(leader).recovery
     (group,) = cluster.node(leader).partitions.members
-    with pytest.raises(LeaderNotAvailableError, match="it changed meanwhile"):
+    with pytest.raises(LeaderNotAvailableError, match="the partition changed during"):
         on(cluster, leader, recovery.revive(ReviveRequest(group=group, generation=0)))
     with pytest.raises(InvalidRequestError, match="has no part in"):
         on(cluster, leader, recovery.revive(ReviveRequest(group="x/0", generation=0)))

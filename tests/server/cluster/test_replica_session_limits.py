@@ -12,7 +12,7 @@ from raftlog.errors import (
     InvalidRequestError,
 )
 from raftlog.record import split
-from raftlog.server.replica_host import PartitionHost
+from raftlog.server.partition import Partition
 from raftlog.storage import Log
 from raftlog.testing.disk import Fault
 from tests.server.cluster.leading import Leading, at, only, values
@@ -152,7 +152,7 @@ def corrupt(s: Scene, log: Log) -> None:
     s.disk.flip_bit(path, 8 * 100)
 
 
-def damaged_leader(check: Callable[[Scene, Leading, PartitionHost], None]) -> None:
+def damaged_leader(check: Callable[[Scene, Leading, Partition], None]) -> None:
     async def test(s: Scene) -> None:
         lead = Leading(s)
         log = s.log()
@@ -166,7 +166,7 @@ def damaged_leader(check: Callable[[Scene, Leading, PartitionHost], None]) -> No
 
 
 def test_who_asks_for_the_same_again_has_the_leader_look_at_its_disk() -> None:
-    def check(_s: Scene, lead: Leading, host: PartitionHost) -> None:
+    def check(_s: Scene, lead: Leading, host: Partition) -> None:
         assert not host.log.damage, "bytes are sent as they are"
         lead.fetch(forgotten=(0,))
         reply = lead.fetch(at(0))
@@ -193,7 +193,7 @@ def test_a_leader_that_cannot_read_its_own_log_notes_it() -> None:
 
 
 def test_who_goes_on_does_not() -> None:
-    def check(_s: Scene, lead: Leading, host: PartitionHost) -> None:
+    def check(_s: Scene, lead: Leading, host: Partition) -> None:
         lead.fetch(at(1, last_epoch=5))
         assert not host.log.damage
 

@@ -13,8 +13,8 @@ from raftlog.protocol.replication import (
 )
 from raftlog.replication.commands import Elect, ElectUnclean
 from raftlog.replication.election import Standing
+from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.cluster.liveness import Incarnation
-from raftlog.server.cluster.member import Member
 from raftlog.server.cluster.surveys import (
     FRESH_SECONDS,
     REPORT_SECONDS_MAX,
@@ -35,7 +35,7 @@ class Desk:
         log = s.log()
         write(log, b"a", b"b")
         self.member.host = s.host(log)
-        self.done: list[Member] = []
+        self.done: list[HostedPartition] = []
         self.surveys = Surveys(
             1,
             s.me,

@@ -10,14 +10,14 @@ import pytest
 
 from raftlog.client.aio.admin import AsyncAdmin
 from raftlog.client.aio.producer import AsyncProducer
-from raftlog.groups import shard
+from raftlog.consumer_groups import shard
 from raftlog.record import decode_lists, split
 from raftlog.storage import Log
 from raftlog.testing.simulator.process import ClientMachine
 from raftlog.testing.simulator.world import CLUSTER_SECRET, World, start_broker
 from raftlog.types import NewTopic
 from tests.server.cluster.simulated import Cluster
-from tests.server.groups.simulated import GroupCluster
+from tests.server.consumer_groups.simulated import GroupCluster
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
@@ -64,6 +64,25 @@ def lead(cluster: Cluster, number: int) -> None:
 
 def log_starts(cluster: Cluster) -> list[int]:
     return [log_of(cluster, number).log_start_offset for number in (1, 2, 3)]
+
+
+def test_a_wrong_clock_shows_in_the_clusters_description() -> None:
+    def test(cluster: Cluster) -> None:
+        create(cluster)
+        jump(cluster, 2, 8 * DAY_MS)
+        cluster.world.run_for(CHECK_S)
+        found: dict[int, int] = {}
+
+        async def run(machine: ClientMachine) -> None:
+            async with AsyncAdmin(cluster.world.bootstrap, host=machine.host()) as admin:
+                for broker in (await admin.describe_cluster()).brokers:
+                    found[broker.id] = broker.clock_error_ms
+
+        cluster.client(run)
+        assert found[1] == found[3] == 0
+        assert abs(found[2] - 8 * DAY_MS) < 60_000
+
+    play(test)
 
 
 @pytest.mark.parametrize("by_ms", [8 * DAY_MS, -10 * DAY_MS])

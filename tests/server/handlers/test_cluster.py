@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -26,7 +27,8 @@ class PaperOperations:
         self.going_on: list[asyncio.Future[None]] = []
         self._loop = loop
 
-    def describe(self, request: Any) -> Any:
+    def describe(self, request: Any) -> Generator[None, Any, Any]:
+        yield None
         return ("described", request)
 
     async def transfer_leader(self, request: Any) -> Any:
@@ -57,7 +59,8 @@ class Asking:
     def ask(self, handler: Any, message: Any) -> PaperReply:
         reply = PaperReply()
         request = cast(Request, SimpleNamespace(message=message))
-        handler(self.context, request, reply.as_reply)
+        for _ in handler(self.context, request, reply.as_reply) or ():
+            pass
         return reply
 
 
@@ -68,6 +71,8 @@ def test_a_description_waits_for_nobody() -> None:
         message = DescribeClusterRequest()
         reply = a.ask(cluster.handle_describe, message)
         assert reply.answers[0][0] == ("described", message)
+        await s.settle()
+        assert len(a.operations.going_on) == 1
 
     play(test)
 

@@ -32,8 +32,8 @@ from raftlog.protocol.produce import (
 from raftlog.record import validate
 from raftlog.server.context import BrokerContext
 from raftlog.server.handlers import describe_producers
-from raftlog.server.replica_host import PartitionHost
-from raftlog.server.waiters import Acknowledge
+from raftlog.server.offset_waiters import Acknowledge
+from raftlog.server.partition import Partition
 from tests.server.cluster.paper import PaperReply, Scene, play, state_of
 from tests.server.harness import (
     Client,
@@ -206,16 +206,18 @@ def test_only_so_many_are_answered_at_a_time(
 class Asked:
     """A broker of a cluster. Who leads is confirmed when the test says so."""
 
-    def __init__(self, host: PartitionHost) -> None:
+    def __init__(self, host: Partition) -> None:
         self.host = host
         self.reply = PaperReply()
         self.waiting: list[Acknowledge] = []
         self.topics = SimpleNamespace(host=lambda _topic, _partition: host)
         self.cluster = SimpleNamespace(confirm=lambda _host, done: self.waiting.append(done))
         request = SimpleNamespace(message=DescribeProducersRequest(partitions=[query()]))
-        describe_producers.handle(
+        steps = describe_producers.handle(
             cast(BrokerContext, self), cast(Request, request), self.reply.as_reply
         )
+        for _ in steps:
+            pass
 
     @property
     def answer(self) -> DescribedProducers:
@@ -224,7 +226,7 @@ class Asked:
         return only(message.partitions)
 
 
-def leader(s: Scene) -> PartitionHost:
+def leader(s: Scene) -> Partition:
     """Broker 1 leads, and broker 2 follows, and has not got this batch."""
     host = s.host()
     host.lead(state_of(1, 2, epoch=5), 1, lag_max_seconds=10.0)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from raftlog.consumer_groups import partition_of_group
 from raftlog.errors import (
     NotCoordinatorError,
     RetriableError,
     StorageError,
 )
-from raftlog.groups import partition_of_group
 from raftlog.protocol import api as apis
 from raftlog.protocol import groups as wire
 from raftlog.protocol.topics import (

@@ -1,6 +1,6 @@
 """Consumer groups over the wire: finding them, members, offsets, and what is wrong with requests.
 
-One broker on real sockets. What its groups decide is tested with ``raftlog.groups``.
+One broker on real sockets. What its groups decide is tested with ``raftlog.consumer_groups``.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def test_names_that_are_none(groups: GroupClient) -> None:
 
 def test_before_there_is_a_topic_nobody_coordinates(client: Client) -> None:
     groups = GroupClient(client)
-    with pytest.raises(NotCoordinatorError, match="there is no __consumer_offsets"):
+    with pytest.raises(NotCoordinatorError, match="__consumer_offsets does not exist"):
         groups.fetch()
     assert isinstance(error_of(groups.described()), NotCoordinatorError)
     assert groups.listed() == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from raftlog.config import TopicConfig
 from raftlog.errors import (
     CorruptBatchError,
     InvalidRequestError,
@@ -50,8 +51,11 @@ def test_acknowledgement_waits_for_the_disk(client: Client, disk: FaultyDisk) ->
     assert client.offset("t", "latest").offset == 3
 
 
-def test_flush_policy_os_waits_for_no_disk(client: Client, disk: FaultyDisk) -> None:
-    client.create("t", flush_policy="os")
+def test_flush_policy_os_waits_for_no_disk(
+    broker: RunningBroker, client: Client, disk: FaultyDisk
+) -> None:
+    client.create("t")
+    broker.broker.context.topics.host("t", 0).log.config = TopicConfig(flush_policy="os")
     disk.faults.sync_gate.clear()
     assert client.produce("t", batch_of(b"a")).base_offset == 0
     assert client.produce("t", batch_of(b"b"), acks=1).base_offset == 1

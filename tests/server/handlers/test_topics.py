@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from raftlog import Admin, limits
+from raftlog.config import TopicConfig
 from raftlog.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
@@ -116,7 +117,7 @@ def test_a_refused_topic_does_not_hurt_its_neighbours(client: Client, validate_o
 
 def test_the_replication_factor_error_says_that_there_are_no_others(client: Client) -> None:
     made = create(client, TopicToCreate(name="n", replication_factor=3))
-    assert "stands alone" in str(error_of(only(made.results)))
+    assert "single-broker mode" in str(error_of(only(made.results)))
 
 
 def test_alter_sets_and_resets_keys_at_once(client: Client) -> None:
@@ -133,19 +134,34 @@ def test_alter_sets_and_resets_keys_at_once(client: Client) -> None:
     assert isinstance(error_of(alter(client, "other", {})), UnknownTopicError)
 
 
-def test_altering_the_flush_policy_releases_those_who_wait(
-    client: Client, disk: FaultyDisk
+def test_another_flush_policy_releases_those_who_wait(
+    broker: RunningBroker, client: Client, disk: FaultyDisk
 ) -> None:
     client.create("t")
     client.produce("t", batch_of(b"a"))
     disk.faults.sync_gate.clear()
     waiting = client.send_batch("t", batch_of(b"b"))
-    alter(client, "t", {"flush.policy": "os"})
+    host = broker.broker.context.topics.host("t", 0)
+
+    def unsynced() -> None:
+        host.log.config = TopicConfig(flush_policy="os")
+        host.reconsider()
+
+    broker.call(unsynced)
     assert client.produced(waiting).base_offset == 1
     disk.faults.sync_gate.set()
-    alter(client, "t", {"flush.policy": "fsync"})
-    assert client.produce("t", batch_of(b"c")).base_offset == 2
-    assert client.fetch("t")[1] == [b"a", b"b", b"c"]
+
+
+def test_one_copy_is_not_left_to_the_page_cache(client: Client) -> None:
+    client.create("t")
+    unsynced = TopicToCreate(name="u", partitions=1, config={"flush.policy": "os"})
+    refusals = [
+        only(create(client, unsynced).results),
+        only(create(client, unsynced, validate_only=True).results),
+        alter(client, "t", {"flush.policy": "os"}),
+    ]
+    for refusal in refusals:
+        assert isinstance(error_of(refusal), InvalidConfigError)
 
 
 def test_add_partitions(client: Client) -> None:

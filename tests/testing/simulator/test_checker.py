@@ -363,6 +363,23 @@ def test_what_was_deleted_may_be_gone_even_if_nobody_knows_that_it_was() -> None
     assert run.kinds >= {"GAP", "LOST"}
 
 
+def test_a_consumer_that_resets_to_the_end_may_skip_what_was_not_deleted() -> None:
+    """But only from an offset that was deleted."""
+    run = good_run(0)
+    records = run.polls()[2].records[P]
+    expected = records.pop(0).offset
+    records.pop(0)
+    for poll in run.polls():
+        poll.resets_to_latest = True
+    deletion = run.history.deletion("admin", P, expected)
+    assert "POLL-SKIP" in run.kinds
+    deletion.before = expected + 1
+    assert "POLL-SKIP" not in run.kinds
+    for poll in run.polls():
+        poll.resets_to_latest = False
+    assert "POLL-SKIP" in run.kinds
+
+
 def test_a_replica_out_of_sync_may_be_behind() -> None:
     run = good_run(0)
     fall_behind(run)

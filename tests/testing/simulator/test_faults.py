@@ -12,6 +12,7 @@ from raftlog.testing.simulator import faults
 from raftlog.testing.simulator.faults import (
     APART,
     KINDS,
+    LAGGING_S_MAX,
     OF_CLUSTERS,
     OF_STORED_BYTES,
     FaultPlan,
@@ -21,7 +22,7 @@ from raftlog.testing.simulator.process import ClientMachine
 from raftlog.testing.simulator.world import World
 from tests.testing.simulator.machines import broker_of, world_of
 
-OF_FILES: Final = ("vanish", "roll_back")
+OF_FILES: Final = ("vanish", "roll_back", "vanish_at_work", "read_error")
 
 
 async def connects(machine: ClientMachine) -> None:
@@ -112,6 +113,30 @@ def test_a_world_may_have_no_faults() -> None:
         world.run_for(10)
         assert not nemesis.counts
         assert [machine.boots for machine in world.brokers] == [1, 1, 1]
+
+
+def test_a_leader_loses_its_disk_while_nobody_hears_of_it() -> None:
+    """Unless by the end of that moment it may not."""
+    with world_of(3) as world:
+        world.run_for(1)
+        nemesis = Nemesis(
+            world,
+            FaultPlan(kinds=(), every_s=1),
+            may_wipe=lambda _lost: not world.network.cuts,
+            leaders=lambda: [2],
+        )
+        leader = world.brokers[1]
+        disk = leader.disk
+        assert not APART["wipe_leader"](nemesis, world.brokers[0]), "it does not lead"
+        assert APART["wipe_leader"](nemesis, leader)
+        world.run_for(LAGGING_S_MAX)
+        assert leader.disk is disk
+        assert not world.network.cuts
+        nemesis.may_wipe = lambda _lost: True
+        assert APART["wipe_leader"](nemesis, leader)
+        world.run_for(LAGGING_S_MAX)
+        assert leader.disk is not disk
+        assert nemesis.counts == {"wipe": 1}
 
 
 def test_no_disk_is_lost_unless_that_is_allowed() -> None:

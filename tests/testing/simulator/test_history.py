@@ -48,6 +48,17 @@ def test_what_there_is_of_each_kind_and_outcome() -> None:
     assert history.counts() == expected
 
 
+def test_what_a_group_does_is_recorded() -> None:
+    history = History(lambda: 7)
+    offsets = {P: 5}
+    commit = history.commit("m", offsets)
+    offsets[P] = 6
+    assert commit.offsets == {P: 5}, "what was committed then"
+    history.end(history.owning("m", P), Outcome.OK)
+    history.end(history.committed("a"), Outcome.OK)
+    assert history.counts() == {"commit info": 1, "committed ok": 1, "owning ok": 1}
+
+
 def test_an_operation_can_be_written_down() -> None:
     history = History(lambda: 1)
     send = history.send("p", P, "p#1", acks=1, idempotent=False)

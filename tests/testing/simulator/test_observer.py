@@ -408,6 +408,20 @@ def test_a_disk_may_be_lost_only_when_nothing_else_is_missing() -> None:
         assert not observer.violations
 
 
+def test_a_copy_whose_files_have_vanished_is_missing_though_nobody_has_noticed() -> None:
+    with World(7, brokers=3) as world:
+        observer = Observer(world, [P])
+        world.boot()
+        admin = world.add_client("admin", make_topic)
+        admin.start()
+        assert world.run_until(lambda: may_lose_any(observer, world), limit_s=20)
+        machine = world.brokers[max(observer.states[0].isr) - 1]
+        observer.files_lost(machine)
+        assert not may_lose_any(observer, world)
+        machine.kill()
+        assert world.run_until(lambda: may_lose_any(observer, world), limit_s=20), "all is there"
+
+
 def test_watching_changes_nothing() -> None:
     def digest(*, watched: bool) -> str:
         with World(8, brokers=3) as world:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from raftlog.config import TopicConfig
-from raftlog.testing.simulator.plans import CompactionPlan, WorkloadPlan
+from raftlog.testing.simulator.plans import RACKS, CompactionPlan, GroupPlan, WorkloadPlan
 
 
 def test_plans_differ_from_seed_to_seed() -> None:
@@ -41,6 +41,23 @@ def test_compacted_topics_differ_and_are_legal() -> None:
         assert config.retention_ms == -1
         assert compacted.producers == plan.producers
         assert compacted.lightened().compaction == compaction
+
+
+def test_most_consumers_may_read_from_replicas() -> None:
+    drawn = [WorkloadPlan.draw(Random(seed), replication_factor=2) for seed in range(50)]
+    changed = [plan.with_replica_reads(Random(seed)) for seed, plan in enumerate(drawn)]
+    consumers = [consumer for plan in changed for consumer in plan.consumers]
+    assert {consumer.read_from for consumer in consumers} == {"leader", "replica"}
+    assert {consumer.rack for consumer in consumers} == {None, *RACKS}
+    assert not any(c.asks_ends for c in consumers if c.read_from == "replica")
+    assert [plan.producers for plan in changed] == [plan.producers for plan in drawn]
+
+
+def test_members_differ_from_seed_to_seed() -> None:
+    drawn = [GroupPlan.draw(Random(seed)) for seed in range(50)]
+    assert {plan.read_from for plan in drawn} == {"leader", "replica"}
+    assert {plan.is_static for plan in drawn} == {True, False}
+    assert all(plan.members > 1 for plan in drawn)
 
 
 def test_a_light_plan_is_the_same_with_less_to_do() -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
+from raftlog.client.aio.admin import AsyncAdmin
+from raftlog.server.broker import Broker
 from raftlog.testing.simulator.faults import HANGS
+from raftlog.testing.simulator.process import ClientMachine
 from raftlog.testing.simulator.scenario import Scenario, run
-from raftlog.testing.simulator.world import World
+from raftlog.testing.simulator.world import CLUSTER_SECRET, World
+from raftlog.types import NewTopic
+from tests.server.cluster.simulated import Cluster
 
 
 def test_a_follower_learns_where_the_log_starts_though_nothing_is_appended() -> None:
@@ -48,3 +55,22 @@ def test_a_broker_whose_journal_hangs_ends() -> None:
 def test_a_broker_whose_journal_hangs_stays_where_nobody_could_go_on() -> None:
     with World(1, brokers=3) as world:
         assert not with_hung_journal(world, alone=True)
+
+
+def test_a_disk_that_hangs_is_noticed_though_no_log_is_synced() -> None:
+    """Nothing was written to a log, and a topic that was created waited for the disk for ever."""
+    with World(1, brokers=3) as world:
+        Cluster(world)
+        world.run_for(5)
+        machine = world.brokers[0]
+        machine.hang(HANGS["data disk"]())
+
+        async def create(client: ClientMachine) -> None:
+            async with AsyncAdmin(
+                world.bootstrap, cluster_secret=CLUSTER_SECRET, host=client.host()
+            ) as admin:
+                await admin.create_topics([NewTopic("t", 3, 3)])
+
+        world.add_client("admin", create).start()
+        broker = cast("Broker", machine.broker)
+        assert world.run_until(lambda: broker._disk_watch.is_hung, limit_s=8)

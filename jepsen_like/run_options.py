@@ -1,0 +1,124 @@
+"""From what a user asks for to the plan of a run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from raftlog.jepsen_like import generator
+from raftlog.jepsen_like.nemesis.registry import GROUPS, expand
+from raftlog.jepsen_like.plan import WORKLOADS, RunPlan, WorkloadName
+
+# What these kinds take away is lost: topics need copies elsewhere.
+LOSSY: Final = frozenset(
+    ("corrupt", "truncate", "rollback", "wipe", "swap-disks", "old-backup", "vanish", "disk-error")
+)
+# What a script of the user's can do to a cluster that is not ours, and what any client can.
+ELSEWHERE: Final = frozenset(
+    ("kill", "storm", "pause", "partition", "one-way", "transfer", "topics", "settings",
+     "member-kill", "member-pause", "member-churn")
+)  # fmt: skip
+MEMBER_KINDS: Final = frozenset(GROUPS["members"])
+BROKERS_MAX: Final = 9
+AVAILABLE: Final = 0.75  # of the runs have topics that go on while a replica is away
+FACTOR_LEAST: Final = 3  # copies of such a topic
+TIME_MAX_S: Final = 7 * 86_400.0
+
+
+def _silent(_text: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What a user asks for. ``directory``: where everything of the run goes.
+
+    ``time_s``: of load, 5 s to a week. ``brokers``: 1 to 9. ``rate``: records per second in all;
+    default: drawn. ``source``: a directory with another raftlog package, which brokers run.
+    ``bootstrap``, ``control``: a cluster that runs already, and the script that can harm it.
+    """
+
+    workload: WorkloadName
+    nemeses: tuple[str, ...]
+    time_s: float
+    seed: int
+    directory: Path
+    brokers: int = 3
+    rate: float | None = None
+    pairs: bool = False
+    source: Path | None = None
+    bootstrap: str | None = None
+    control: Path | None = None
+    without_root: bool = False
+    say: Callable[[str], None] = _silent
+    progress: Callable[[Any], None] | None = None
+
+
+def draw_plan(options: RunOptions) -> RunPlan:
+    """The plan of a run: the same for the same options.
+
+    Raises ``ValueError`` that names the option which makes no sense.
+    """
+    if options.workload not in WORKLOADS:
+        raise ValueError(f"no workload is called {options.workload!r}: {', '.join(WORKLOADS)}")
+    if not 5 <= options.time_s <= TIME_MAX_S:
+        raise ValueError(f"a run lasts 5 s to {TIME_MAX_S:g} s, not {options.time_s:g} s")
+    if not 1 <= options.brokers <= BROKERS_MAX:
+        raise ValueError(f"a cluster has 1 to {BROKERS_MAX} brokers here, not {options.brokers}")
+    kinds = _kinds(options)
+    if options.bootstrap is not None and not ELSEWHERE.issuperset(kinds):
+        others = ", ".join(sorted({*kinds} - ELSEWHERE))
+        raise ValueError(
+            f"not on a cluster that runs already: {others}; only {', '.join(sorted(ELSEWHERE))}"
+        )
+    random = Random(f"{options.seed}/{options.workload}/{options.brokers}")
+    mode = generator.draw_rate_mode(random)
+    is_available = random.random() < AVAILABLE
+    shape = generator.draw_shape(
+        random,
+        brokers=options.brokers,
+        workload=options.workload,
+        mode=mode,
+        lossy=not LOSSY.isdisjoint(kinds),
+        available=is_available and options.brokers >= FACTOR_LEAST,
+    )
+    rate = options.rate
+    if rate is None:
+        rate = generator.draw_rate(random, workload=options.workload)
+    clients = generator.draw_workload(random, name=options.workload, mode=mode, rate=rate)
+    groups = generator.draw_groups(random, workload=options.workload, topics=shape.topics)
+    settings = generator.draw_settings(random, workload=options.workload)
+    if shape.coordinators:
+        factor = max(topic.replication_factor for topic in shape.topics)
+        factor = max(factor, min(FACTOR_LEAST, options.brokers))
+        settings += (
+            ("offsets.topic.num.partitions", str(shape.coordinators)),
+            ("offsets.topic.replication.factor", str(factor)),
+        )
+    return RunPlan(
+        seed=options.seed,
+        shape=shape,
+        workload=replace(clients, groups=groups),
+        nemeses=kinds,
+        requested=tuple(
+            tuple(kind for kind in expand([name]) if kind in kinds) for name in options.nemeses
+        ),
+        time_s=options.time_s,
+        rate=options.rate,
+        pairs=options.pairs,
+        settings=settings,
+    )
+
+
+def _kinds(options: RunOptions) -> tuple[str, ...]:
+    """Members of groups are harmed only where there are some: not by ``all`` elsewhere."""
+    kinds = expand(options.nemeses)
+    if options.workload == "groups":
+        return kinds
+    named = sorted(MEMBER_KINDS & {*options.nemeses})
+    if named:
+        raise ValueError(f"{', '.join(named)} needs consumer groups: --workload groups")
+    return tuple(kind for kind in kinds if kind not in MEMBER_KINDS)

@@ -1,0 +1,62 @@
+"""What every benchmark reports: one value for programs, one row for people."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A result of one benchmark.
+
+    ``values``: by name, unrounded, as ``--json`` prints them. ``cells``: by column, the row of a
+    table. The figures of one table have the same columns.
+    """
+
+    values: Mapping[str, Any]
+    cells: Mapping[str, str]
+
+
+def throughput(
+    name: str,
+    *,
+    records: int,
+    value_bytes: int,
+    rounds: int,
+    records_per_s: float,
+    megabytes_per_s: float,
+    floor_records_per_s: float | None = None,
+) -> Figure:
+    """Medians over the rounds. ``megabytes_per_s``: 1e6 bytes of batches as they are stored.
+
+    With a floor: ``ratio`` is the product's share of its rate; 1.0 is equal.
+    """
+    ratio = None if floor_records_per_s is None else records_per_s / floor_records_per_s
+    cells = {
+        "benchmark": name,
+        "value bytes": f"{value_bytes}",
+        "records/s": f"{records_per_s:,.0f}",
+        "MB/s": f"{megabytes_per_s:,.0f}",
+    }
+    if ratio is not None:
+        cells["floor records/s"] = f"{floor_records_per_s:,.0f}"
+        cells["share of floor"] = f"{ratio:.0%}"
+    values = {
+        "name": name,
+        "records": records,
+        "value_bytes": value_bytes,
+        "rounds": rounds,
+        "records_per_s": records_per_s,
+        "megabytes_per_s": megabytes_per_s,
+        "floor_records_per_s": floor_records_per_s,
+        "ratio": ratio,
+    }
+    return Figure(values, cells)
+
+
+def percentile_us(seconds: Sequence[float], percent: int) -> float:
+    """The ``percent`` percentile (1 to 99) of ``seconds``, in microseconds."""
+    return statistics.quantiles(seconds, n=100)[percent - 1] * 1e6

@@ -1,0 +1,297 @@
+"""The floor: the same bytes through the same sockets, writes and fdatasyncs, with no log logic.
+
+A server process takes frames, appends each to a file and answers it when it is synced; a client
+sends frames and keeps so many in flight. There are no checksums, offsets, indexes, topics, retries
+or records: what remains is what any log that syncs before it acknowledges has to pay on this
+machine, in Python.
+
+    frame  | length 4 | bytes |        answer  | 1 byte for each frame |         little-endian
+
+With followers it is a bare pipeline of replicas: the server passes each frame on to server
+processes of the same kind as it arrives, and answers when all of them and its own disk have it.
+
+Two ways to sync, because they are best at different things: ``thread`` (group commit: one fdatasync
+for all that arrived during the one before) for throughput, ``inline`` (no hop to a thread) for
+latency.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final, cast
+
+import uvloop
+
+from raftlog.bench.figures import Figure, percentile_us
+from raftlog.bench.target import scratch
+from raftlog.disk import sync_data
+from raftlog.limits import MIB
+
+_LENGTH: Final = struct.Struct("<I")
+_SCRATCH_BYTES: Final = 1 << 18
+HOST: Final = "127.0.0.1"
+ANSWER: Final = b"\x01"
+
+
+class _FloorProtocol(asyncio.BufferedProtocol):
+    """One connection. A frame goes straight from the socket into the buffer that is written."""
+
+    def __init__(self, fd: int, pool: ThreadPoolExecutor | None, followers: _Followers) -> None:
+        self._fd = fd
+        self._pool = pool
+        self._followers = followers
+        self._loop = asyncio.get_running_loop()
+        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._held = b""
+        self._frame: memoryview | None = None
+        self._filled = 0
+        self._written = 0
+        self._syncing = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._followers.begin(self.answer)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by duck typing
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        return self._scratch if self._frame is None else self._frame[self._filled :]
+
+    def buffer_updated(self, count: int) -> None:
+        if self._frame is None:
+            self._parse(self._held + bytes(self._scratch[:count]))
+        else:
+            self._filled += count
+            self._finish()
+        if self._written and not self._syncing:
+            self._sync()
+
+    def _parse(self, data: bytes) -> None:
+        while len(data) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(data)
+            self._frame = memoryview(bytearray(length))
+            body = data[_LENGTH.size : _LENGTH.size + length]
+            self._frame[: len(body)] = body
+            self._filled = len(body)
+            data = data[_LENGTH.size + length :]
+            self._finish()
+        self._held = data
+
+    def _finish(self) -> None:
+        if self._frame is not None and self._filled == len(self._frame):
+            self._followers.pass_on(self._frame)
+            os.write(self._fd, self._frame)
+            self._frame = None
+            self._written += 1
+
+    def _sync(self) -> None:
+        self._syncing, self._written = self._written, 0
+        if self._pool is None:
+            sync_data(self._fd)
+            self._synced()
+        else:
+            done = self._pool.submit(sync_data, self._fd)
+            done.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._synced))
+
+    def _synced(self) -> None:
+        self._followers.own_disk_has(self._syncing)
+        self._syncing = 0
+        if self._written:
+            self._sync()
+
+    def answer(self, frames: int) -> None:
+        self._transport.write(ANSWER * frames)
+
+
+class _Followers:
+    """The replicas behind a server, and how many frames each of them has."""
+
+    def __init__(self) -> None:
+        self._links: list[_FollowerLink] = []
+        self._own = 0
+        self._answered = 0
+        self._answer: Callable[[int], None] = lambda _frames: None
+
+    async def connect(self, ports: Iterable[str]) -> None:
+        loop = asyncio.get_running_loop()
+        for port in ports:
+            transport, link = await loop.create_connection(
+                partial(_FollowerLink, self._look), HOST, int(port)
+            )
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._links.append(link)
+
+    def begin(self, answer: Callable[[int], None]) -> None:
+        """A client has connected; the one before it has all its answers."""
+        self._answer = answer
+
+    def pass_on(self, frame: memoryview) -> None:
+        for link in self._links:
+            link.transport.writelines((_LENGTH.pack(len(frame)), frame))
+
+    def own_disk_has(self, frames: int) -> None:
+        self._own += frames
+        self._look()
+
+    def _look(self) -> None:
+        everywhere = min([self._own, *(link.answers for link in self._links)])
+        if everywhere > self._answered:
+            self._answer(everywhere - self._answered)
+            self._answered = everywhere
+
+
+class _FollowerLink(asyncio.Protocol):
+    """To one follower: frames out, one byte back for each."""
+
+    def __init__(self, on_answers: Callable[[], None]) -> None:
+        self._on_answers = on_answers
+        self.answers = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.answers += len(data)
+        self._on_answers()
+
+
+async def _serve(listener: socket.socket, path: str, how: str, ports: Iterable[str]) -> None:
+    followers = _Followers()
+    await followers.connect(ports)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    pool = ThreadPoolExecutor(1) if how == "thread" else None
+    server = await asyncio.get_running_loop().create_server(
+        lambda: _FloorProtocol(fd, pool, followers), sock=listener
+    )
+    await server.serve_forever()
+
+
+@contextmanager
+def floor_server(directory: Path, *, sync: str, followers: int = 0) -> Iterator[tuple[str, int]]:
+    """A floor server process, with so many behind it; ``sync`` is ``thread`` or ``inline``.
+
+    Yields its address.
+    """
+    with ExitStack() as stack:
+        ports = [
+            str(stack.enter_context(_process(directory / f"floor-{number}", sync, ()))[1])
+            for number in range(followers)
+        ]
+        yield stack.enter_context(_process(directory / "floor", sync, ports))
+
+
+@contextmanager
+def _process(path: Path, sync: str, ports: Iterable[str]) -> Iterator[tuple[str, int]]:
+    with socket.create_server((HOST, 0)) as listener:
+        number = str(listener.fileno())
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__, number, str(path), sync, *ports],
+            pass_fds=[listener.fileno()],
+        )
+        try:
+            yield listener.getsockname()
+        finally:
+            process.kill()
+            process.wait()
+
+
+def empty_files(directory: Path) -> None:
+    """Give back the room that the servers' files take."""
+    for path in directory.glob("floor*"):
+        os.truncate(path, 0)
+
+
+def warm_page_cache(directory: Path, size_bytes: int) -> None:
+    """Write and remove so many bytes, so that measuring does not meet memory never used before.
+
+    On a virtual machine the first use of a page of memory may cost ten times what its second does:
+    whoever came first would pay for all.
+    """
+    path = directory / "warm"
+    with path.open("wb", buffering=0) as file:
+        for _ in range(size_bytes // MIB + 1):
+            file.write(bytes(MIB))
+    path.unlink()
+
+
+class FloorClient:
+    """Sends frames, some in flight; blocking, in the caller's thread."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._socket = socket.create_connection(address)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def stream(self, frame: bytes, *, frames: int, in_flight_max: int) -> float:
+        """Seconds until ``frames`` copies of ``frame`` are sent and answered."""
+        parts = [_LENGTH.pack(len(frame)), frame]
+        size = len(frame) + _LENGTH.size
+        in_flight = 0
+        start = time.perf_counter()
+        for _ in range(frames):
+            while in_flight >= in_flight_max:
+                in_flight -= len(self._socket.recv(4_096))
+            sent = self._socket.sendmsg(parts)
+            if sent < size:
+                self._socket.sendall(b"".join(parts)[sent:])
+            in_flight += 1
+        while in_flight:
+            in_flight -= len(self._socket.recv(4_096))
+        return time.perf_counter() - start
+
+    def round_trips(self, frame: bytes, *, count: int) -> list[float]:
+        """Seconds of each of ``count`` round trips, one in flight."""
+        whole = _LENGTH.pack(len(frame)) + frame
+        seconds = []
+        for _ in range(count):
+            start = time.perf_counter()
+            self._socket.sendall(whole)
+            self._socket.recv(1)
+            seconds.append(time.perf_counter() - start)
+        return seconds
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def measure(directory: Path | None, *, rounds: int, frames: int = 300) -> Figure:
+    """The floor by itself, in a directory that is removed afterwards; times in microseconds."""
+    rates, seconds = [], []
+    frame = bytes(MIB)
+    with scratch(directory) as home:
+        with floor_server(home, sync="thread") as address:
+            client = FloorClient(address)
+            for _ in range(rounds):
+                elapsed = client.stream(frame, frames=frames, in_flight_max=5)
+                rates.append(frames * MIB / elapsed / 1e6)
+            client.close()
+        with floor_server(home, sync="inline") as address:
+            client = FloorClient(address)
+            for _ in range(rounds):
+                seconds += client.round_trips(bytes(200), count=1_000)
+            client.close()
+    rate = statistics.median(rates)
+    p50, p99 = percentile_us(seconds, 50), percentile_us(seconds, 99)
+    return Figure(
+        {"streamed_megabytes_per_s": rate, "p50_us": p50, "p99_us": p99},
+        {
+            "streamed MB/s": f"{rate:.0f}",
+            "round trip p50 us": f"{p50:.0f}",
+            "round trip p99 us": f"{p99:.0f}",
+        },
+    )
+
+
+if __name__ == "__main__":
+    listening = socket.socket(fileno=int(sys.argv[1]))
+    uvloop.run(_serve(listening, sys.argv[2], sys.argv[3], sys.argv[4:]))

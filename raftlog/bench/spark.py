@@ -1,0 +1,313 @@
+"""What Spark's reading and writing of topics costs: on one cluster, in one session.
+
+Each figure is measured beside what bounds it, in alternate rounds of the same run: the pipe between
+Spark and Python fed from memory, Parquet with the same records, the rows without a writer.
+"""
+
+from __future__ import annotations
+
+import statistics
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from raftlog import Admin, Producer
+from raftlog.bench import spark_sources as sources
+from raftlog.bench.figures import Figure
+from raftlog.bench.memory import memory_mib
+from raftlog.bench.spark_session import (
+    forget_peaks,
+    seconds,
+    session,
+    task_workers,
+    to_nowhere,
+)
+from raftlog.bench.spark_sources import values_of
+from raftlog.bench.target import new_topic, target
+from raftlog.spark_source import register
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BROKERS: Final = 3
+PLAN_PARTITIONS: Final = 1_000
+SMALL_PART: Final = 10  # the row path, and the smaller topic, have one in so many records
+WRITE_PART: Final = 3  # a round of writing has one in so many
+_CALL_RECORDS: Final = 9_000  # of 100 bytes: about a batch
+_VALUES_MAX: Final = 90_000  # different ones
+_FILL_TIMEOUT_S: Final = 600
+_BATCH_ROWS: Final = 10_000  # the default of batchMaxRows
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Where everything is measured, and with what."""
+
+    spark: SparkSession
+    bootstrap: str
+    home: Path  # for files, on the disk to measure
+    value_bytes: int
+    partitions: int
+    rounds: int
+
+    def frame(self, topic: str, **options: str) -> DataFrame:
+        """The topic, as users load it."""
+        return (
+            self.spark.read.format("raftlog")
+            .option("bootstrap.servers", self.bootstrap)
+            .option("subscribe", topic)
+            .options(**options)
+            .load()
+        )
+
+
+def everything(
+    directory: Path | None, *, records: int, value_bytes: int, partitions: int, rounds: int
+) -> Iterator[Sequence[Figure]]:
+    """All figures, those of one table at a time, as soon as they are there."""
+    with target(directory, brokers=BROKERS) as brokers, session(brokers.directory) as spark:
+        scene = Scene(spark, brokers.bootstrap, brokers.directory, value_bytes, partitions, rounds)
+        yield from measure(scene, records=records)
+
+
+def measure(scene: Scene, *, records: int) -> Iterator[Sequence[Figure]]:
+    """The same, on what runs already. Topics are made, and deleted afterwards."""
+    register(scene.spark)
+    sources.register(scene.spark)
+    yield [plan(scene, partitions=PLAN_PARTITIONS)]
+    few = max(1, records // SMALL_PART)
+    with filled(scene, few) as small, filled(scene, records) as large:
+        yield memory(scene, {small: few, large: records})
+        parquet = str(scene.home / f"parquet-{uuid.uuid4().hex[:8]}")
+        scene.frame(large).write.parquet(parquet)
+        yield reading(scene, large=large, records=records, small=small, few=few, parquet=parquet)
+        yield writing(scene, large, records // WRITE_PART)
+
+
+@contextmanager
+def filled(scene: Scene, records: int) -> Iterator[str]:
+    """A topic with so many records, in batches as a producer makes them."""
+    values = values_of(min(records, _VALUES_MAX), scene.value_bytes)
+    with new_topic(scene.bootstrap, scene.partitions) as topic:
+        with Producer(scene.bootstrap) as producer:
+            sent = 0
+            while sent < records:
+                first = sent % len(values)
+                some = values[first : first + min(_CALL_RECORDS, records - sent)]
+                producer.send_many(topic, some)
+                sent += len(some)
+            producer.flush(timeout=_FILL_TIMEOUT_S)
+        yield topic
+
+
+# -- plan ------------------------------------------------------------------------------------------
+
+
+def plan(scene: Scene, *, partitions: int) -> Figure:
+    """Seconds from ``load()`` until Spark knows the tasks of a topic, a task for each partition.
+
+    ``first_s``: the first in a session, which starts the Python processes that plan, and loads
+    Spark's classes; ``later_s``: the median of others; ``cluster_s``: the part of those that is
+    spent asking the brokers, and deciding.
+    """
+    from raftlog.spark_source.batch_reader import BatchReader
+    from raftlog.spark_source.options import SourceOptions
+    from raftlog.spark_source.schema import read_schema
+
+    with new_topic(scene.bootstrap, partitions) as topic:
+        with Producer(scene.bootstrap) as producer:
+            for number in range(partitions):
+                producer.send(topic, b"x", partition=number)
+            producer.flush(timeout=_FILL_TIMEOUT_S)
+
+        def load() -> None:
+            execution = scene.frame(topic)._jdf.queryExecution()  # there is no public way
+            found = execution.toRdd().getNumPartitions()
+            assert found == partitions, f"{found} tasks for {partitions} partitions"
+
+        options = {"bootstrap.servers": scene.bootstrap, "subscribe": topic}
+        reader = BatchReader(SourceOptions.parse(options, streaming=False), read_schema())
+        first_s = seconds(load)
+        reader.partitions()  # connects
+        later_s = statistics.median(seconds(load) for _ in range(scene.rounds))
+        cluster_s = statistics.median(seconds(reader.partitions) for _ in range(scene.rounds))
+    return Figure(
+        {
+            "partitions": partitions,
+            "first_s": first_s,
+            "later_s": later_s,
+            "cluster_s": cluster_s,
+        },
+        {
+            "benchmark": f"plan {partitions:,} partitions",
+            "s": f"{later_s:.2f}",
+            "of that, cluster s": f"{cluster_s:.2f}",
+            "first in a session s": f"{first_s:.2f}",
+        },
+    )
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+def memory(scene: Scene, topics: dict[str, int]) -> list[Figure]:
+    """Resident memory of the Python worker that took most to read topics of so many records.
+
+    In MiB, the smallest topic first. ``rest_mib``: before it reads anything.
+    """
+    to_nowhere(from_memory(scene, _BATCH_ROWS))  # starts them
+    rest_mib = max(memory_mib(pid)[0] for pid in task_workers())
+    found = []
+    for topic, records in topics.items():
+        forget_peaks(task_workers())
+        to_nowhere(scene.frame(topic))
+        workers = task_workers()
+        peak_mib = max(memory_mib(pid)[1] for pid in workers)
+        found.append(_memory_figure(scene, records, len(workers), rest_mib, peak_mib))
+    return found
+
+
+def _memory_figure(
+    scene: Scene, records: int, workers: int, rest_mib: float, peak_mib: float
+) -> Figure:
+    return Figure(
+        {
+            "records": records,
+            "value_bytes": scene.value_bytes,
+            "workers": workers,
+            "rest_mib": rest_mib,
+            "peak_mib": peak_mib,
+        },
+        {
+            "Python workers' memory": f"reading {records:,} of {scene.value_bytes} bytes",
+            "workers": f"{workers}",
+            "at rest MiB": f"{rest_mib:.0f}",
+            "peak MiB": f"{peak_mib:.0f}",
+        },
+    )
+
+
+def from_memory(scene: Scene, records: int) -> DataFrame:
+    """So many records, or a few more, of the pipe alone."""
+    return (
+        scene.spark.read.format(sources.FromMemory.name())
+        .option("records", records)
+        .option("tasks", scene.partitions)
+        .option("batchRows", _BATCH_ROWS)
+        .option("valueBytes", scene.value_bytes)
+        .load()
+    )
+
+
+# -- rates -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """One of those that are compared: what it is called, what a round is, and of how much."""
+
+    name: str
+    records: int
+    run: Callable[[], None]
+
+
+def compare(scene: Scene, subject: str, contests: Sequence[Contest]) -> list[Figure]:
+    """The rates of all, in rounds of each once; ``subject`` is what they call the first.
+
+    Records per second, the median of the rounds; ``ratio``: those of ``subject`` over these.
+    """
+    rates: dict[str, list[float]] = {contest.name: [] for contest in contests}
+    for number in range(scene.rounds):
+        for contest in contests if number % 2 == 0 else reversed(contests):
+            rates[contest.name].append(contest.records / seconds(contest.run))
+    medians = {name: statistics.median(found) for name, found in rates.items()}
+    first = medians[contests[0].name]
+    return [
+        _rate(scene, subject, contest, medians[contest.name], first / medians[contest.name])
+        for contest in contests
+    ]
+
+
+def _rate(
+    scene: Scene, subject: str, contest: Contest, records_per_s: float, ratio: float
+) -> Figure:
+    return Figure(
+        {
+            "name": contest.name,
+            "records": contest.records,
+            "value_bytes": scene.value_bytes,
+            "rounds": scene.rounds,
+            "records_per_s": records_per_s,
+            "subject": subject,
+            "ratio": ratio,
+        },
+        {
+            "benchmark": contest.name,
+            "records": f"{contest.records:,}",
+            "value bytes": f"{scene.value_bytes}",
+            "records/s": f"{records_per_s:,.0f}",
+            f"{subject} over it": f"{ratio:.2f}",
+        },
+    )
+
+
+def reading(
+    scene: Scene, *, large: str, records: int, small: str, few: int, parquet: str
+) -> list[Figure]:
+    """A topic as Arrow batches, beside the pipe alone, the same as rows, and Parquet."""
+    as_rows = (
+        scene.spark.read.format(sources.AsRows.name())
+        .option("bootstrap", scene.bootstrap)
+        .option("topic", small)
+    )
+    frames: list[tuple[str, int, Callable[[], DataFrame]]] = [
+        ("read a topic", records, lambda: scene.frame(large)),
+        ("the pipe, from memory", records, lambda: from_memory(scene, records)),
+        ("read a topic, as rows", few, as_rows.load),
+        ("read Parquet", records, lambda: scene.spark.read.parquet(parquet)),
+        ("read values and offsets", records, lambda: scene.frame(large, columns="value,offset")),
+    ]
+    for frame in (scene.frame(small), as_rows.load()):
+        found = frame.count()  # warms up, too
+        assert found == few, f"{found} records were read, {few} were written"
+    contests = [Contest(name, count, _reads(load)) for name, count, load in frames]
+    return compare(scene, "Arrow read", contests)
+
+
+def _reads(load: Callable[[], DataFrame]) -> Callable[[], None]:
+    return lambda: to_nowhere(load())
+
+
+def writing(scene: Scene, large: str, wanted: int) -> list[Figure]:
+    """So many of a topic's values to another one, beside the same to a sink that drops them.
+
+    They come from Spark's cache, which costs little. The new topic is as topics are: every record
+    is synced by all brokers.
+    """
+    frame = scene.frame(large, columns="value,offset")
+    frame = frame.where(f"offset < {max(1, wanted // scene.partitions)}").select("value").cache()
+    records = frame.count()
+    with new_topic(scene.bootstrap, scene.partitions) as topic:
+        to_topic = (
+            frame.write.format("raftlog")
+            .option("bootstrap.servers", scene.bootstrap)
+            .option("topic", topic)
+            .mode("append")
+        )
+        to_drain = frame.write.format(sources.Drain.name()).mode("append")
+        for each in (to_topic, to_drain):
+            each.save()  # warms up
+        contests = [
+            Contest("write to a topic", records, to_topic.save),
+            Contest("the pipe, to a sink that drops all", records, to_drain.save),
+        ]
+        rates = compare(scene, "write", contests)
+        with Admin(scene.bootstrap) as admin:
+            stored = sum(end or 0 for end in admin.offsets(topic).values())
+    expected = records * (scene.rounds + 1)
+    assert stored == expected, f"{stored} records are stored, {expected} were written"
+    frame.unpersist()
+    return rates

@@ -1,0 +1,89 @@
+"""What benchmarks measure: brokers and topics of their own, on the disk that is to be measured."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from raftlog import Admin, NewTopic, Producer
+from raftlog.testing.cluster import cluster
+
+FILL_RECORDS: Final = 1_000
+TOPIC_TIMEOUT_MS: Final = 300_000  # a thousand replicated partitions, on a machine that is busy
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Running brokers, their process ids, and a directory on their disk for the floor."""
+
+    bootstrap: str
+    pids: tuple[int, ...]
+    directory: Path
+
+    @property
+    def pid(self) -> int:
+        """The first broker's."""
+        return self.pids[0]
+
+
+@contextmanager
+def scratch(directory: Path | None) -> Iterator[Path]:
+    """A new directory below ``directory`` (None: the system's temporary one), then removed."""
+    with tempfile.TemporaryDirectory(prefix="raftlog-bench-", dir=directory) as home:
+        yield Path(home)
+
+
+@contextmanager
+def target(
+    directory: Path | None, *, brokers: int = 1, settings: Mapping[str, str] | None = None
+) -> Iterator[Target]:
+    """A new broker, or a cluster of them, in a directory of ``scratch``; stopped afterwards."""
+    with (
+        scratch(directory) as home,
+        cluster(brokers=brokers, directory=home, settings=settings, with_relays=False) as running,
+    ):
+        pids = tuple(broker.pid for broker in running.brokers if broker.pid is not None)
+        assert len(pids) == brokers
+        yield Target(running.bootstrap, pids, home)
+
+
+@contextmanager
+def new_topic(
+    bootstrap: str,
+    partitions: int = 1,
+    *,
+    replicas: int = 0,
+    config: Mapping[str, str] | None = None,
+) -> Iterator[str]:
+    """A topic, deleted afterwards. ``replicas``: of each partition; 0 is the cluster's default."""
+    name = f"bench-{uuid.uuid4().hex[:8]}"
+    with Admin(bootstrap, request_timeout_ms=TOPIC_TIMEOUT_MS) as admin:
+        admin.create_topics([NewTopic(name, partitions, replicas, config or {})])
+        try:
+            yield name
+        finally:
+            admin.delete_topics([name])
+
+
+def fill(
+    bootstrap: str, topic: str, records: int, value: bytes, *, partitions: int = 1, keys: int = 0
+) -> None:
+    """Write ``value`` so many times, in calls of ``FILL_RECORDS``, to the partitions in turn.
+
+    With ``keys``, that many different ones, each as often as the others.
+    """
+    with Producer(bootstrap) as producer:
+        for start in range(0, records, FILL_RECORDS):
+            numbers = range(start, min(start + FILL_RECORDS, records))
+            producer.send_many(
+                topic,
+                [value] * len(numbers),
+                [b"key-%012d" % (number % keys) for number in numbers] if keys else None,
+                partition=start // FILL_RECORDS % partitions,
+            )
+        producer.flush(timeout=300)

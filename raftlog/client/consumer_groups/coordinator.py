@@ -1,0 +1,234 @@
+"""Finding the coordinator of a consumer group, and asking it, through failovers.
+
+A group's coordinator is a broker, and another one when that fails. Any broker says which it is; who
+says something else than what turns out is rather not asked next time (``Cluster.doubt``). As for
+partitions, one that says nothing is given up once others name another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from raftlog import limits
+from raftlog.client.cluster import Cluster
+from raftlog.client.connection import SILENCE_S, Connection
+from raftlog.client.retry import may_retry
+from raftlog.config import Address
+from raftlog.errors import (
+    BrokerUnavailableError,
+    CoordinatorLoadingError,
+    NotCoordinatorError,
+    OutcomeUnknownError,
+    RaftlogError,
+    RequestTimedOutError,
+    RetriableError,
+    StaleMemberEpochError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from raftlog.protocol import api as apis
+from raftlog.protocol.api import Api
+from raftlog.protocol.groups import (
+    DeleteGroupsResponse,
+    DeleteOffsetsResponse,
+    DescribeGroupsResponse,
+    FindCoordinatorsRequest,
+    FindCoordinatorsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+)
+from raftlog.protocol.schema import Failure, Message
+
+logger: Final = logging.getLogger(__name__)
+
+# Doing one of these twice does no more than doing it once, as long as nothing came between.
+_REPEATABLE: Final = (apis.OFFSET_COMMIT, apis.DELETE_OFFSETS)
+_LOOK_AGAIN_S: Final = 0.5  # for another coordinator than one that is silent
+
+
+class Coordinator(NamedTuple):
+    """The broker that coordinates a group."""
+
+    broker_id: int
+    address: Address
+
+
+class Coordinators:
+    """The coordinators of groups, as far as they are known. Used on one event loop."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._known: dict[str, Coordinator] = {}
+
+    async def call(
+        self, group: str, api: Api, message: Message, *, timeout_ms: int | None = None
+    ) -> Message:
+        """What the group's coordinator answers; again while its error allows it.
+
+        For ``timeout_ms``, default: a request's. What is idempotent is repeated when an answer is
+        lost, and so is a commit: keep those of one consumer in order. Failures of single groups or
+        partitions are left in the answer, unless they call for another try. Raises as
+        ``Cluster.call``; ``StaleMemberEpochError`` is raised at once, for only its member knows the
+        new epoch.
+        """
+
+        async def attempt() -> Message | StaleMemberEpochError:
+            try:
+                return await self.ask(group, api, message)
+            except StaleMemberEpochError as stale:
+                return stale
+
+        answer = await self._cluster.persist(
+            attempt, repeatable=_is_repeatable(api), timeout_ms=timeout_ms
+        )
+        if isinstance(answer, StaleMemberEpochError):
+            raise answer
+        return answer
+
+    async def ask(self, group: str, api: Api, message: Message, *, wait_ms: int = 0) -> Message:
+        """Ask once. ``wait_ms``: for how long the coordinator may hold its answer back."""
+        found = self._known.get(group)
+        try:
+            if found is None:
+                found = (await self.find([group]))[group]
+            connection = await self._connection(found)
+            answer = await self._answer(group, found, connection, api, message, wait_ms)
+            _check(answer, repeatable=_is_repeatable(api))
+            self._check_heard(message, answer)
+        except (RetriableError, OutcomeUnknownError) as error:
+            if found is not None and not isinstance(
+                error, StaleMemberEpochError | CoordinatorLoadingError
+            ):
+                self._cluster.doubt(found.broker_id)
+                self.forget(group, found)
+            raise
+        return answer
+
+    def _check_heard(self, message: Message, answer: Message) -> None:
+        """Raise if the coordinator has not heard of a topic yet that a commit is about.
+
+        The metadata, which is asked for again, has it, so that will pass.
+        """
+        if not isinstance(message, OffsetCommitRequest):
+            return
+        assert isinstance(answer, OffsetCommitResponse)
+        known = self._cluster.view.topics
+        for part in answer.partitions:
+            error = None if part.failure is None else part.failure.to_error()
+            if not isinstance(error, UnknownTopicError | UnknownPartitionError):
+                continue
+            topic = known.get(part.topic)
+            if (
+                topic is not None
+                and topic.id == message.topic_ids.get(part.topic)
+                and part.partition < topic.partition_count
+            ):
+                self._cluster.refresh_soon()
+                raise CoordinatorLoadingError(f"the coordinator is behind: {error}")
+
+    async def find(self, groups: Iterable[str]) -> dict[str, Coordinator]:
+        """Ask once which brokers coordinate these groups, and remember it.
+
+        Raises the first failure; ``InvalidGroupError`` for what is no name of a group.
+        """
+        names = list(dict.fromkeys(groups))
+        for start in range(0, len(names), limits.GROUPS_PER_REQUEST_MAX):
+            request = FindCoordinatorsRequest(
+                groups=names[start : start + limits.GROUPS_PER_REQUEST_MAX]
+            )
+            answer = await self._cluster.call(apis.FIND_COORDINATORS, request, timeout_ms=0)
+            assert isinstance(answer, FindCoordinatorsResponse)
+            for info in answer.coordinators:
+                if info.failure is not None:
+                    raise info.failure.to_error()
+                address = Address(info.host, info.port)
+                self._known[info.group] = Coordinator(info.broker_id, address)
+        missing = [name for name in names if name not in self._known]
+        if missing:
+            raise NotCoordinatorError(f"the broker named no coordinator of group {missing[0]!r}")
+        return {name: self._known[name] for name in names}
+
+    def forget(self, group: str, found: Coordinator | None = None) -> None:
+        """Look for the group's coordinator next time (unless it is no longer ``found``)."""
+        if found is None or self._known.get(group) == found:
+            self._known.pop(group, None)
+
+    async def _connection(self, found: Coordinator) -> Connection:
+        connection = self._cluster.open_connection(found.broker_id)
+        if connection is None:
+            try:
+                connection = await self._cluster.connection_to(found.address)
+            except BrokerUnavailableError as error:
+                raise BrokerUnavailableError(
+                    f"broker {found.broker_id}, which coordinates the group, cannot be reached at "
+                    f"{found.address} ({error})"
+                ) from error
+        if connection.broker_id != found.broker_id:
+            raise NotCoordinatorError(
+                f"broker {found.broker_id} is no longer at {found.address}: broker "
+                f"{connection.broker_id} is"
+            )
+        return connection
+
+    async def _answer(
+        self,
+        group: str,
+        found: Coordinator,
+        connection: Connection,
+        api: Api,
+        message: Message,
+        wait_ms: int,
+    ) -> Message:
+        """The answer, unless none comes and another broker is the coordinator by now."""
+        timeout_ms = self._cluster.settings.request_timeout_ms + wait_ms
+        asking = connection.start(api, message, timeout_ms=timeout_ms)
+        patience_s = SILENCE_S + wait_ms / 1_000
+        try:
+            while not (await asyncio.wait([asking], timeout=patience_s))[0]:
+                self._cluster.doubt(found.broker_id)
+                if await self._is_replaced(group, found):
+                    raise RequestTimedOutError(
+                        f"broker {found.broker_id} does not respond to {api.name}, and no "
+                        f"longer coordinates group {group!r}"
+                    )
+                patience_s = _LOOK_AGAIN_S
+            return asking.result().message
+        finally:
+            asking.cancel()
+
+    async def _is_replaced(self, group: str, silent: Coordinator) -> bool:
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                found = await self.find([group])
+        except (TimeoutError, RaftlogError) as error:
+            logger.debug("the coordinator of group %r is not known: %s", group, error)
+            return False
+        return found[group].broker_id != silent.broker_id
+
+
+def _is_repeatable(api: Api) -> bool:
+    return api.idempotent or api in _REPEATABLE
+
+
+def _failures(answer: Message) -> Sequence[Failure | None]:
+    """Those of single groups or partitions."""
+    if isinstance(answer, OffsetCommitResponse | DeleteOffsetsResponse):
+        return [part.failure for part in answer.partitions]
+    if isinstance(answer, OffsetFetchResponse):
+        return [offset.failure for offset in answer.offsets]
+    if isinstance(answer, DescribeGroupsResponse | DeleteGroupsResponse):
+        return [group.failure for group in answer.groups]
+    return ()
+
+
+def _check(answer: Message, *, repeatable: bool) -> None:
+    """Raise the first failure in ``answer`` that may pass when all is asked again."""
+    for failure in _failures(answer):
+        if failure is not None:
+            error = failure.to_error()
+            if may_retry(error, repeatable=repeatable):
+                raise error

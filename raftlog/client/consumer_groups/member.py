@@ -1,0 +1,312 @@
+"""A consumer's part in its group, put together: membership, heartbeats, commits and positions.
+
+Everything here runs on the I/O loop, but for what says that it is the application's: that may be
+called in its thread. What the application does about changes is ``rebalancing``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from raftlog.client.cluster import Cluster
+from raftlog.client.consumer_groups.committing import Committer
+from raftlog.client.consumer_groups.coordinator import Coordinators
+from raftlog.client.consumer_groups.heartbeats import Heartbeats
+from raftlog.client.consumer_groups.membership import Membership, Owned, Phase
+from raftlog.client.consumer_groups.offsets import Offsets, check_ends, fetch_offsets
+from raftlog.client.metadata import ClusterView
+from raftlog.client.settings import GroupSettings
+from raftlog.client.subscription import Subscription
+from raftlog.errors import (
+    ClosedError,
+    RaftlogError,
+    RequestTimedOutError,
+)
+from raftlog.types import Offset, OffsetAndMetadata, TopicPartition
+
+logger: Final = logging.getLogger(__name__)
+
+# How often, per ``max_poll_interval_ms``, an iteration over many records is seen to go on.
+_SIGNS_PER_INTERVAL: Final = 4
+
+
+class Reading(NamedTuple):
+    """Offsets to commit, and by whom the records before them were read."""
+
+    offsets: Offsets
+    topic_ids: Mapping[str, str]
+    incarnation: int
+    known: Mapping[TopicPartition, Offset]  # up to where the partitions are known to go
+
+
+class Member:
+    """Of one consumer that names a group. ``schedule`` and ``on_change`` are set before its use."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        cluster: Cluster,
+        subscription: Subscription,
+        *,
+        now: Callable[[], float],
+        member_id: str,
+    ) -> None:
+        self.settings = settings
+        self.schedule: Callable[[Callable[[], None]], object]  # has it called on the loop
+        self.on_change: Callable[[], None]  # there may be something to fetch
+        self.coordinators = Coordinators(cluster)
+        self.membership = Membership(settings, member_id)
+        self.commit_due = False  # the time for an automatic commit has come
+        self._problem: RaftlogError | None = None  # that the application has yet to see
+        self._cluster = cluster
+        self._subscription = subscription
+        self._now = now
+        self._heartbeats = Heartbeats(
+            self.membership,
+            self.coordinators,
+            cluster,
+            now=now,
+            on_news=subscription.interrupt,
+        )
+        self._committer = Committer(
+            self.membership, self.coordinators, self._heartbeats, on_committed=self._committed
+        )
+        self._in_order = asyncio.Lock()  # commits go to the committer in the order of the calls
+        self._known: dict[str, tuple[str, int]] = {}  # topic -> id, partitions: when subscribed
+        self._assigned_ids: dict[str, str] = {}  # of topics, when no group assigns
+        self._pulse: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # -- what is read
+
+    def begin(self, view: ClusterView) -> None:
+        """Partitions were assigned by the application."""
+        topics = {tp.topic for tp in self._subscription.parts}
+        self._assigned_ids = {topic: view.topics[topic].id for topic in topics}
+        self._start_pulse()
+
+    def subscribe(self, topics: Sequence[str], view: ClusterView) -> None:
+        """Be a member that reads these."""
+        if self.membership.phase is Phase.OUT:
+            self._subscription.assign(())
+        for topic in topics:
+            found = view.topic(topic)
+            if self._known.get(topic, ("", 0))[0] != found.id:
+                self._known[topic] = found.id, found.partition_count
+        self._start_pulse()
+        self.resubscribe(topics)
+
+    def resubscribe(self, topics: Sequence[str]) -> None:
+        """The same, of topics that may be newer than the subscription."""
+        self.membership.subscribe(topics, now=self._now())
+        self._heartbeats.look()
+
+    def report(self, error: RaftlogError) -> None:
+        """Have the application's next poll raise ``error``; the consumer goes on nevertheless."""
+        self._problem = error
+        self._subscription.interrupt()
+
+    def take_problem(self) -> RaftlogError | None:
+        """What was reported last, once. The application's."""
+        problem, self._problem = self._problem, None
+        return problem
+
+    def look(self) -> None:
+        """The application has changed something. May be called in its thread."""
+        self.schedule(self._heartbeats.look)
+
+    def add(self, partitions: Owned) -> None:
+        """Begin to read what was assigned. The application's."""
+        known: list[TopicPartition] = []
+        new: list[TopicPartition] = []
+        for tp, topic_id in partitions.items():
+            of, count = self._known.get(tp.topic, ("", 0))
+            (known if of == topic_id and tp.partition < count else new).append(tp)
+        self._subscription.add_known(known)
+        self._subscription.add(new, start="committed")
+        self.schedule(self.on_change)
+
+    # -- offsets
+
+    def reading(
+        self,
+        offsets: Offsets | None = None,
+        *,
+        of: Owned | None = None,
+        automatic: bool = False,
+    ) -> Reading:
+        """What to commit: ``offsets``, or where the application is, if that is not committed yet.
+
+        ``of``: only of these partitions. ``automatic``: nothing that would have to be looked up.
+        The application's.
+        """
+        parts = self._subscription.parts.copy()
+        membership = self.membership
+        is_alone = membership.phase is Phase.OUT
+        if offsets is None:
+            offsets = {
+                tp: OffsetAndMetadata(part.position)
+                for tp, part in parts.items()
+                if part.position is not None
+                and (of is None or tp in of)
+                and (part.position != part.committed or (is_alone and not automatic))
+                and (part.position <= part.known_to or not automatic)
+            }
+        return Reading(
+            offsets,
+            self._assigned_ids if is_alone else membership.topic_ids(),
+            membership.incarnation,
+            {tp: part.known_to for tp, part in parts.items()},
+        )
+
+    async def commit(self, reading: Reading, *, timeout_ms: int | None = None) -> Offsets:
+        """Commit, after what was to be committed before. Raises why it is not."""
+        if timeout_ms is None:
+            timeout_ms = self._cluster.settings.request_timeout_ms
+        try:
+            async with asyncio.timeout(timeout_ms / 1_000):
+                async with self._in_order:
+                    await check_ends(self._cluster, reading.offsets, known=reading.known)
+                    future = self._committer.start(
+                        reading.offsets,
+                        reading.topic_ids,
+                        incarnation=reading.incarnation,
+                        timeout_ms=timeout_ms,
+                    )
+                return await asyncio.shield(future)
+        except TimeoutError:
+            raise RequestTimedOutError(
+                f"the offsets were not committed within {timeout_ms} ms; they may be later"
+            ) from None
+
+    async def committed(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What is committed, by this consumer's earlier commits too."""
+        for tp in partitions:
+            (await self._cluster.topic(tp.topic)).check_partition(tp.partition)
+        async with self._in_order:
+            await self._committer.settled()
+        return await fetch_offsets(self.coordinators, self.settings.group, partitions)
+
+    async def look_up(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, Offset | None]:
+        found = await fetch_offsets(self.coordinators, self.settings.group, partitions)
+        return {tp: None if given is None else given.offset for tp, given in found.items()}
+
+    def _committed(self, offsets: Offsets) -> None:
+        for tp, given in offsets.items():
+            part = self._subscription.parts.get(tp)
+            if part is not None:
+                part.committed = given.offset
+
+    def commit_soon(self, reading: Reading, then: Callable[[RaftlogError | None], None]) -> None:
+        """Commit; ``then`` is called on the loop with what went wrong. The application's."""
+        self.schedule(lambda: self._run(self._commit_then(reading, then)))
+
+    async def _commit_then(
+        self, reading: Reading, then: Callable[[RaftlogError | None], None]
+    ) -> None:
+        error: RaftlogError | None = None
+        try:
+            await self.commit(reading)
+        except RaftlogError as problem:
+            error = problem
+        except asyncio.CancelledError:
+            then(ClosedError("the consumer was closed before the offsets were committed"))
+            raise
+        then(error)
+
+    def commit_automatically(self) -> None:
+        """Commit what is processed, if it is time to. The application's."""
+        self.commit_due = False
+        reading = self.reading(automatic=True)
+        if reading.offsets:
+            self.commit_soon(reading, self._log)
+
+    def release(self, partitions: Owned) -> None:
+        """Read these no longer; tell the group when what was read is committed. The application's.
+
+        Until then nobody else gets them.
+        """
+        membership = self.membership
+        offsets: Offsets | None = None if self.settings.auto_commit else {}
+        reading = self.reading(offsets, of=partitions, automatic=True)
+        self._subscription.remove(partitions)
+
+        def released(error: RaftlogError | None) -> None:
+            self._log(error)
+            membership.released(partitions, incarnation=reading.incarnation, now=self._now())
+            self._heartbeats.look()
+
+        async def release() -> None:
+            async with self._in_order:  # whatever else the application commits of them
+                await self._committer.settled()
+            await self._commit_then(reading, released)
+
+        self.schedule(lambda: self._run(release()))
+
+    def _log(self, error: RaftlogError | None) -> None:
+        if error is not None:
+            logger.warning(
+                "offsets of group %r were not committed: %s; records that were read may come again",
+                self.settings.group,
+                error,
+            )
+
+    # -- by itself
+
+    def _start_pulse(self) -> None:
+        """Have the application look up from what it reads, now and then.
+
+        It commits what it has processed, and shows that it goes on.
+        """
+        if self._pulse is None:
+            period_ms = self.settings.max_poll_interval_ms / _SIGNS_PER_INTERVAL
+            if self.settings.auto_commit:
+                period_ms = min(period_ms, self.settings.auto_commit_interval_ms)
+            loop = asyncio.get_running_loop()
+            self._pulse = loop.call_later(period_ms / 1_000, self._on_pulse)
+
+    def _on_pulse(self) -> None:
+        self._pulse = None
+        self.commit_due = self.settings.auto_commit
+        self._subscription.interrupt()
+        self._start_pulse()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- the end
+
+    async def leave(self, reading: Reading, epoch: int, *, timeout_ms: int) -> None:
+        """Commit, and leave the group, within ``timeout_ms``; log what cannot be done.
+
+        What the application had begun to commit before is waited for, too.
+        """
+        deadline = self._now() + timeout_ms / 1_000
+        await asyncio.sleep(0)  # what was asked for before begins
+        try:
+            await self.commit(reading, timeout_ms=timeout_ms)
+        except RaftlogError as error:
+            self._log(error)
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=max(deadline - self._now(), 0.0))
+        left_ms = max(int((deadline - self._now()) * 1_000), 0)
+        await self._heartbeats.leave(epoch, timeout_ms=left_ms)
+
+    async def close(self) -> None:
+        """Stop, without a word. Idempotent."""
+        if self._pulse is not None:
+            self._pulse.cancel()
+        self._heartbeats.close()
+        await asyncio.sleep(0)  # what was started begins, and is told of the end
+        for task in list(self._tasks):
+            task.cancel()
+        await self._committer.close()

@@ -1,0 +1,91 @@
+"""A group's committed offsets: what users pass, checked; and what the coordinator has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from raftlog import limits
+from raftlog.client.cluster import Cluster
+from raftlog.client.consumer_groups.coordinator import Coordinators
+from raftlog.client.partition_requests import list_offsets
+from raftlog.client.settings import integer
+from raftlog.client.subscription import check_partitions
+from raftlog.errors import InvalidRequestError
+from raftlog.protocol import api as apis
+from raftlog.protocol.groups import OffsetFetchRequest, OffsetFetchResponse, PartitionName
+from raftlog.types import Offset, OffsetAndMetadata, TopicPartition
+
+Offsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
+
+_STEP = limits.PARTITIONS_PER_REQUEST_MAX
+
+
+def check_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
+    """What ``commit`` takes, checked: a dict of partition to the offset of its next record."""
+    if not isinstance(offsets, Mapping):
+        raise TypeError(
+            f"offsets={offsets!r}: a dict of TopicPartition to the offset to go on from, an int or "
+            "an OffsetAndMetadata"
+        )
+    checked: dict[TopicPartition, OffsetAndMetadata] = {}
+    for tp, value in zip(check_partitions(offsets), offsets.values(), strict=True):
+        given = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
+        integer(f"the offset of {tp}", given.offset, 0, limits.OFFSET_MAX)
+        integer(f"the leader epoch of {tp}", given.leader_epoch, -1, (1 << 31) - 1)
+        if not isinstance(given.metadata, str):
+            raise TypeError(f"the metadata of {tp} is {given.metadata!r}: a text (str)")
+        if len(given.metadata) > limits.OFFSET_METADATA_CHARS_MAX:
+            raise InvalidRequestError(
+                f"the metadata of {tp} has {len(given.metadata)} characters: up to "
+                f"{limits.OFFSET_METADATA_CHARS_MAX} are kept"
+            )
+        checked[tp] = given
+    return checked
+
+
+async def check_ends(
+    cluster: Cluster, offsets: Offsets, *, known: Mapping[TopicPartition, Offset]
+) -> None:
+    """Raise ``InvalidRequestError`` for an offset that is beyond its partition's end.
+
+    ``known``: offsets up to which the partitions are known to go. Also raises
+    ``UnknownTopicError`` and ``UnknownPartitionError``.
+    """
+    doubtful = [tp for tp, given in offsets.items() if given.offset > known.get(tp, 0)]
+    for tp in offsets:
+        (await cluster.topic(tp.topic)).check_partition(tp.partition)
+    ends = await list_offsets(cluster, dict.fromkeys(doubtful, "latest"))
+    for tp in doubtful:
+        if offsets[tp].offset > ends[tp].offset:
+            raise InvalidRequestError(
+                f"{tp}: the offset {offsets[tp].offset} is beyond the end, {ends[tp].offset}: "
+                "commit the offset after the last record that was processed"
+            )
+
+
+async def fetch_offsets(
+    coordinators: Coordinators, group: str, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    """What the group has committed for each of these; None for nothing. Raises what fails."""
+    found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    for start in range(0, len(partitions), _STEP):
+        request = OffsetFetchRequest(
+            group=group,
+            partitions=[
+                PartitionName(topic=tp.topic, partition=tp.partition)
+                for tp in partitions[start : start + _STEP]
+            ],
+        )
+        answer = await coordinators.call(group, apis.OFFSET_FETCH, request)
+        assert isinstance(answer, OffsetFetchResponse)
+        for told in answer.offsets:
+            if told.failure is not None:
+                raise told.failure.to_error()
+            tp = TopicPartition(told.topic, told.partition)
+            found[tp] = (
+                None
+                if told.offset < 0
+                else OffsetAndMetadata(told.offset, told.metadata, told.leader_epoch)
+            )
+    return {tp: found.get(tp) for tp in partitions}

@@ -1,0 +1,207 @@
+"""What a consumer does in the application's thread for its group: give up, begin, commit, tell.
+
+Written once for both consumers, as coroutines that wait for nothing but the application's callbacks
+(``run_now`` runs them where there is no loop). All that takes time is left to the I/O loop.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeAlias, TypeVar
+
+from raftlog.client.consumer_groups.member import Member, Reading
+from raftlog.client.consumer_groups.membership import Change, Owned, Phase
+from raftlog.client.consumer_groups.offsets import Offsets
+from raftlog.client.subscription import Subscription
+from raftlog.errors import InvalidRequestError, RaftlogError
+from raftlog.types import RebalanceListener
+
+logger: Final = logging.getLogger(__name__)
+
+T = TypeVar("T")
+# Called with the offsets, and None or why they were not committed.
+CommitCallback: TypeAlias = Callable[[Offsets, RaftlogError | None], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """The application's, each called with a list of partitions."""
+
+    on_assign: RebalanceListener | None = None
+    on_revoke: RebalanceListener | None = None
+    on_lost: RebalanceListener | None = None  # default: on_revoke
+
+
+class Rebalancer:
+    """Of one consumer. All of it is the application's, but for ``committed``."""
+
+    def __init__(
+        self, member: Member, subscription: Subscription, *, now: Callable[[], float]
+    ) -> None:
+        self.listeners = Listeners()
+        self.is_busy = False  # within a callback
+        self._member = member
+        self._membership = member.membership
+        self._subscription = subscription
+        self._now = now
+        self._was_cut_short = False  # by Ctrl-C, anywhere
+        self._done: deque[Callable[[], object]] = deque()  # callbacks of commits that are done
+
+    # -- around each poll
+
+    def polling(self) -> None:
+        """The application asks for records: it is done with those that it has."""
+        if self.is_busy:
+            raise InvalidRequestError("a callback of a rebalance, or of a commit, may not poll")
+        self._subscription.all_processed()
+        membership = self._membership
+        membership.polling()
+        if (now := self._now()) >= membership.expires_at:
+            membership.tick(now=now)
+            self._subscription.interrupt()
+
+    def polled(self) -> None:
+        self._membership.polled(now=self._now())
+
+    # -- what is to be done before records are given
+
+    async def attend(self) -> None:
+        """Act on what has changed. Raises what a callback raised, when all is done."""
+        subscription, membership = self._subscription, self._membership
+        subscription.interrupted = False
+        errors: list[Exception] = []
+        try:
+            if self._was_cut_short:
+                self._mend()
+            await self._call_done(errors)
+            while (change := membership.take()) is not None:
+                await self._act_on(change, errors)
+            if self._member.commit_due:
+                self._member.commit_automatically()
+            if (problem := self._member.take_problem()) is not None:
+                errors.append(problem)
+            _raise_first(errors)
+            if membership.phase is Phase.ENDED and membership.error is not None:
+                raise type(membership.error)(*membership.error.args)
+        except Exception:
+            subscription.interrupted = True  # there may be more to do, or to tell again
+            raise
+        except BaseException:
+            self._was_cut_short = subscription.interrupted = True
+            raise
+
+    def _mend(self) -> None:
+        """Ctrl-C came between what was taken from the membership and what was done about it."""
+        subscription, membership = self._subscription, self._membership
+        had, releasing = membership.holdings()
+        if membership.phase is not Phase.OUT:
+            subscription.remove([tp for tp in subscription.parts if tp not in had])
+            self._member.add({tp: of for tp, of in had.items() if tp not in subscription.parts})
+            if releasing:
+                self._member.release(releasing)
+            membership.rejoin(now=self._now())
+            self._member.look()
+        self._was_cut_short = False
+
+    async def _act_on(self, change: Change, errors: list[Exception]) -> None:
+        listeners = self.listeners
+        if change.is_out or change.error is not None:
+            try:
+                await self._tell(listeners.on_lost or listeners.on_revoke, change.lost, errors)
+            finally:
+                self._subscription.remove(list(self._subscription.parts))
+                self._membership.rejoin(now=self._now())
+                self._member.look()
+        if change.revoked:
+            try:
+                await self._tell(listeners.on_revoke, change.revoked, errors)
+            finally:
+                self._member.release(change.revoked)
+        if change.assigned:
+            self._member.add(change.assigned)
+            await self._tell(listeners.on_assign, change.assigned, errors)
+
+    async def _tell(
+        self, listener: RebalanceListener | None, partitions: Owned, errors: list[Exception]
+    ) -> None:
+        if listener is not None and partitions:
+            await self._call(partial(listener, sorted(partitions)), errors)
+
+    async def _call(self, callback: Callable[[], object], errors: list[Exception]) -> None:
+        was_busy, self.is_busy = self.is_busy, True
+        try:
+            result = callback()
+            if inspect.iscoroutine(result):
+                await result
+        except Exception as error:  # noqa: BLE001 - it goes to the caller of poll
+            errors.append(error)
+        finally:
+            self.is_busy = was_busy
+
+    # -- commits
+
+    def committed(
+        self, callback: CommitCallback, offsets: Offsets, error: RaftlogError | None
+    ) -> None:
+        """A commit is done: have its callback called by the application. On the loop."""
+        self._done.append(partial(callback, offsets, error))
+        self._subscription.interrupt()
+
+    async def _call_done(self, errors: list[Exception]) -> None:
+        while self._done:
+            await self._call(self._done.popleft(), errors)
+
+    # -- the end
+
+    async def give_up(self, errors: list[Exception], *, only_processed: bool) -> Reading:
+        """Tell the application that it has nothing any more; what is to be committed then."""
+        self._subscription.interrupted = False
+        if only_processed:
+            self._subscription.forget_unprocessed()
+        membership = self._membership
+        if membership.phase is Phase.IN:
+            held = dict.fromkeys(self._subscription.parts, "")
+            await self._tell(self.listeners.on_revoke, held, errors)
+        elif membership.phase is Phase.LOST and (change := membership.take()) is not None:
+            await self._tell(
+                self.listeners.on_lost or self.listeners.on_revoke, change.lost, errors
+            )
+        offsets: Offsets | None = None if self._member.settings.auto_commit else {}
+        return self._member.reading(offsets, automatic=True)
+
+    async def end(self, errors: list[Exception]) -> None:
+        """All is done: call what is left to be called, and raise what was raised."""
+        await self._call_done(errors)
+        _raise_first(errors)
+
+
+def _raise_first(errors: list[Exception]) -> None:
+    for error in errors[1:]:
+        logger.error("another callback of the consumer raised", exc_info=error)
+    if errors:
+        raise errors[0]
+
+
+def check_listener(name: str, listener: Any, *, coroutines: bool) -> None:
+    if listener is None:
+        return
+    if not callable(listener):
+        raise TypeError(f"{name}={listener!r}: a function of a list of TopicPartition, or None")
+    if not coroutines and inspect.iscoroutinefunction(listener):
+        raise TypeError(f"{name}={listener!r} is a coroutine function: use raftlog.aio for that")
+
+
+def run_now(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits for nothing."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    work.close()
+    raise TypeError("a callback returned an awaitable. Use raftlog.aio for coroutine callbacks")

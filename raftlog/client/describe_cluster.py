@@ -1,0 +1,333 @@
+"""One picture of the cluster from the answers of all its brokers.
+
+Each broker knows who leads, as far as news have come to it; only a partition's leader knows how far
+its replicas are, and only a replica what its own bytes are like. So all are asked at once, those
+that do not answer soon are left out, and of what is told twice the newest leader epoch counts, and
+in it the leader's own word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
+
+from raftlog.client.cluster import Cluster
+from raftlog.client.descriptions import (
+    BrokerDescription,
+    ClusterDescription,
+    PartitionOverview,
+    ReplicaDescription,
+)
+from raftlog.config import Address
+from raftlog.errors import (
+    BrokerUnavailableError,
+    OutcomeUnknownError,
+    RaftlogError,
+    RetriableError,
+    UnknownTopicError,
+)
+from raftlog.protocol import api as apis
+from raftlog.protocol.cluster import (
+    BrokerStatus,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    PartitionStatus,
+    ReplicaStatus,
+)
+from raftlog.protocol.schema import Message
+from raftlog.protocol.topics import (
+    DescribeTopicsRequest,
+    DescribeTopicsResponse,
+    PartitionDescription,
+    TopicDescription,
+)
+
+PATIENCE_S: Final = 2.0  # with a broker that says nothing
+
+_Answers: TypeAlias = Mapping[int, Message | RaftlogError]  # by broker
+_Told: TypeAlias = tuple[int, PartitionStatus]  # which broker said it
+_UNKNOWN: Final = -1
+
+
+async def describe_cluster(
+    cluster: Cluster, topics: Sequence[str] | None, *, partitions: bool
+) -> ClusterDescription:
+    """Brokers, and the partitions of ``topics`` (None: of all).
+
+    Raises ``BrokerUnavailableError`` when no broker answers, ``UnknownTopicError``.
+    """
+    request = DescribeClusterRequest(
+        topics=None if topics is None else list(topics), include_partitions=partitions
+    )
+
+    async def attempt() -> _Answers:
+        await cluster.refresh()
+        known = dict(cluster.view.brokers)
+        answers = await _ask(cluster, request, known)
+        # A broker that is cut off names itself alone in its metadata, and all in this answer.
+        others = {
+            status.id: Address(status.host, status.port)
+            for answer in answers.values()
+            if isinstance(answer, DescribeClusterResponse)
+            for status in answer.brokers
+            if status.id not in known and status.port
+        }
+        answers = {**answers, **await _ask(cluster, request, others)}
+        _check_answered(answers, DescribeClusterResponse)
+        return answers
+
+    answers = await cluster.persist(attempt, repeatable=True)
+    brokers = _merged_brokers(cluster, answers)
+    down = {broker.id for broker in brokers if not broker.live}
+    found = _merged_partitions(answers, down) if partitions else ()
+    missing = set(topics or ()) - {partition.topic for partition in found}
+    if partitions and missing:
+        raise UnknownTopicError(f"there is no topic {min(missing)!r}")
+    return ClusterDescription(
+        cluster_id=cluster.view.cluster_id,
+        brokers=brokers,
+        controller=_controller(answers),
+        partitions=found,
+    )
+
+
+async def _ask(
+    cluster: Cluster, request: DescribeClusterRequest, brokers: Mapping[int, Address]
+) -> _Answers:
+    return await cluster.ask_all(
+        apis.DESCRIBE_CLUSTER, request, brokers=brokers, patience_s=PATIENCE_S
+    )
+
+
+def _check_answered(answers: _Answers, kind: type[Message]) -> None:
+    """Raise a broker's error if none has answered."""
+    errors = [answer for answer in answers.values() if isinstance(answer, RaftlogError)]
+    if not any(isinstance(answer, kind) for answer in answers.values()):
+        raise errors[0] if errors else BrokerUnavailableError("no broker is known")
+
+
+def _responses(answers: _Answers) -> list[tuple[int, DescribeClusterResponse]]:
+    return [
+        (broker, answer)
+        for broker, answer in answers.items()
+        if isinstance(answer, DescribeClusterResponse)
+    ]
+
+
+def _controller(answers: _Answers) -> int | None:
+    """The broker that says so of itself; else what most say."""
+    named = [answer.controller for _, answer in _responses(answers)]
+    claims = [broker for broker, answer in _responses(answers) if answer.controller == broker]
+    candidates = claims or [broker for broker in named if broker is not None]
+    return max(candidates, key=named.count, default=None)
+
+
+def _merged_brokers(cluster: Cluster, answers: _Answers) -> tuple[BrokerDescription, ...]:
+    told: dict[int, BrokerStatus] = {}
+    for source, answer in _responses(answers):
+        for status in answer.brokers:
+            best = told.get(status.id)
+            # Of one epoch, the broker's own word.
+            if best is None or (status.broker_epoch, source == status.id) > (best.broker_epoch, 0):
+                told[status.id] = status
+    return tuple(
+        _broker(cluster, broker_id, told.get(broker_id), answers.get(broker_id))
+        for broker_id in sorted(cluster.view.brokers.keys() | told.keys())
+    )
+
+
+def _broker(
+    cluster: Cluster,
+    broker_id: int,
+    status: BrokerStatus | None,
+    answer: Message | RaftlogError | None,
+) -> BrokerDescription:
+    view = cluster.view
+    is_live = answer is not None and not isinstance(answer, RetriableError | OutcomeUnknownError)
+    problem = "its address is not known" if answer is None else ""
+    if isinstance(answer, RaftlogError):
+        problem = str(answer)
+    address = view.brokers.get(broker_id)
+    if status is None:
+        assert address is not None, "it is in the metadata, or somebody told of it"
+        return BrokerDescription(
+            broker_id,
+            address.host,
+            address.port,
+            view.racks.get(broker_id),
+            live=is_live,
+            problem=problem,
+        )
+    return BrokerDescription(
+        id=broker_id,
+        host=address.host if address is not None else status.host,
+        port=address.port if address is not None else status.port,
+        rack=view.racks.get(broker_id, status.rack),
+        directory_id=status.directory_id,
+        broker_epoch=status.broker_epoch,
+        fenced=status.fenced,
+        live=is_live,
+        problem=problem,
+        clock_error_ms=status.clock_error_ms,
+    )
+
+
+def _merged_partitions(answers: _Answers, down: set[int]) -> tuple[PartitionOverview, ...]:
+    told: dict[tuple[str, int], list[_Told]] = {}
+    for source, answer in _responses(answers):
+        for status in answer.partitions:
+            told.setdefault((status.topic, status.partition), []).append((source, status))
+    return tuple(_overview(told[key], down) for key in sorted(told))
+
+
+def _overview(told: Sequence[_Told], down: set[int]) -> PartitionOverview:
+    source, best = max(told, key=_weight)
+    is_available = source == best.leader
+    # Without its leader, the replica that knows most: what is committed only grows.
+    offsets = best if is_available else max(told, key=lambda said: said[1].high_watermark)[1]
+    failures = [status.failure for _, status in told if status.failure is not None]
+    return PartitionOverview(
+        topic=best.topic,
+        topic_id=best.topic_id,
+        partition=best.partition,
+        leader=best.leader,
+        leader_epoch=best.leader_epoch,
+        replicas=tuple(best.replicas),
+        isr=tuple(best.isr),
+        witnesses=tuple(best.witnesses),
+        elr=tuple(best.elr),
+        min_isr=best.min_isr,
+        is_available=is_available,
+        log_start_offset=offsets.log_start_offset,
+        high_watermark=offsets.high_watermark,
+        replica_states=_replicas(best, told, is_available=is_available),
+        problem=str(failures[0].to_error()) if failures else "",
+        down=tuple(broker for broker in best.replicas if broker in down),
+        unclean_epoch=best.unclean_epoch,
+        unclean_offset=best.unclean_offset,
+    )
+
+
+def _weight(told: _Told) -> tuple[int, bool]:
+    source, status = told
+    return status.leader_epoch, source == status.leader
+
+
+def _replicas(
+    best: PartitionStatus, told: Sequence[_Told], *, is_available: bool
+) -> tuple[ReplicaDescription, ...]:
+    """Each replica: by its own word what it has, by its leader's how far behind that is."""
+    by_leader = {status.broker: status for status in best.replica_status if is_available}
+    own = {
+        source: status
+        for source, partition in told
+        for status in partition.replica_status
+        if status.broker == source
+    }
+    leader = by_leader.get(best.leader if best.leader is not None else _UNKNOWN)
+    found = []
+    for broker in best.replicas:
+        progress = by_leader.get(broker, ReplicaStatus(broker=broker))
+        status = own.get(broker, progress)
+        end = status.log_end_offset
+        is_comparable = leader is not None and min(end, leader.log_end_offset) >= 0
+        lag = max(0, leader.log_end_offset - end) if is_comparable and leader else _UNKNOWN
+        found.append(
+            ReplicaDescription(
+                broker=broker,
+                log_end_offset=end,
+                durable_end_offset=status.durable_end_offset,
+                lag_records=lag,
+                lag_ms=progress.lag_ms,
+                in_isr=broker in best.isr,
+                chain=status.chain,
+                damage=status.damage or progress.damage,
+            )
+        )
+    return tuple(found)
+
+
+async def describe_topics(cluster: Cluster, topics: Sequence[str] | None) -> list[TopicDescription]:
+    """The topics (None: all), each partition as its leader has it, where that answers.
+
+    One that does not exist has its ``failure``. Raises ``BrokerUnavailableError`` when no broker
+    answers.
+    """
+    found: list[TopicDescription] = []
+    after, names = "", None if topics is None else list(topics)
+    while True:
+        page, end = await _describe_page(cluster, names, after)
+        found += page
+        if end is None:
+            return found
+        if names is None:
+            after = end
+        else:
+            names = names[names.index(end) + 1 :]
+
+
+async def _describe_page(
+    cluster: Cluster, names: list[str] | None, after: str
+) -> tuple[list[TopicDescription], str | None]:
+    """The first of these topics, and the name of the last of them; None with all of them."""
+    request = DescribeTopicsRequest(topics=names, after=after, paged=True)
+
+    async def attempt() -> _Answers:
+        await cluster.refresh()
+        answers = await cluster.ask_all(
+            apis.DESCRIBE_TOPICS, request, brokers=cluster.view.brokers, patience_s=PATIENCE_S
+        )
+        _check_answered(answers, DescribeTopicsResponse)
+        return answers
+
+    answers = await cluster.persist(attempt, repeatable=True)
+    pages = {
+        source: answer
+        for source, answer in answers.items()
+        if isinstance(answer, DescribeTopicsResponse)
+    }
+    place = (lambda name: name) if names is None else names.index
+    ends = [page.topics[-1].name for page in pages.values() if page.is_page]
+    end = min(ends, key=place, default=None)  # up to it, all have answered
+    told: dict[str, list[tuple[int, TopicDescription]]] = {}
+    for source, page in pages.items():
+        for topic in page.topics:
+            if end is None or place(topic.name) <= place(end):
+                told.setdefault(topic.name, []).append((source, topic))
+    controller = cluster.view.controller
+    decides = isinstance(answers.get(_UNKNOWN if controller is None else controller), Message)
+    found = [
+        _merged_topic([said for said in sayings if said[1].failure is None] or sayings, controller)
+        for sayings in told.values()
+        if names is not None or not decides or any(said[0] == controller for said in sayings)
+    ]
+    return found if names is not None else sorted(found, key=lambda topic: topic.name), end
+
+
+def _merged_topic(
+    told: Sequence[tuple[int, TopicDescription]], controller: int | None
+) -> TopicDescription:
+    newest = max(told, key=lambda said: (said[0] == controller, _newest_epoch(said[1])))[1]
+    same = [(source, topic) for source, topic in told if topic.id == newest.id]
+    partitions: dict[int, list[tuple[int, PartitionDescription]]] = {}
+    for source, topic in same:
+        for part in topic.partitions:
+            partitions.setdefault(part.info.partition, []).append((source, part))
+    return TopicDescription(
+        name=newest.name,
+        failure=newest.failure,
+        id=newest.id,
+        config=newest.config,
+        config_overrides=newest.config_overrides,
+        partitions=[max(partitions[number], key=_part_weight)[1] for number in sorted(partitions)],
+        is_internal=newest.is_internal,
+    )
+
+
+def _newest_epoch(topic: TopicDescription) -> int:
+    return max((part.info.leader_epoch for part in topic.partitions), default=_UNKNOWN)
+
+
+def _part_weight(told: tuple[int, PartitionDescription]) -> tuple[int, bool, int]:
+    source, part = told
+    return part.info.leader_epoch, source == part.info.leader, part.high_watermark

@@ -1,0 +1,26 @@
+"""The environment of a client: how it connects, its thread, its clock and its random numbers.
+
+The default is the real one. The embedded log and the tests pass others.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from raftlog.client.connection import Connector
+from raftlog.client.loop_thread import LoopThread
+from raftlog.client.retry import Chance
+from raftlog.clock import Clock, SystemClock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientEnvironment:
+    """``connector``: None opens TCP connections. ``loop_thread``: for the synchronous clients to
+    share; None gives each its own, which ends with it. Asynchronous ones run where they are used.
+    """
+
+    connector: Connector | None = None
+    loop_thread: LoopThread | None = None
+    clock: Clock = field(default_factory=SystemClock)
+    chance: Chance = field(default_factory=lambda: random.Random().random)

@@ -1,0 +1,317 @@
+"""Requests about partitions, split by leader, sent, joined and retried.
+
+An unresponsive leader is no longer waited for once metadata names a newer one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
+
+from raftlog import limits
+from raftlog.client.cluster import Cluster
+from raftlog.client.connection import SILENCE_S
+from raftlog.client.replica_selector import STAND_IN_AFTER_S, End, replica_offsets
+from raftlog.client.retry import is_behind, may_pass
+from raftlog.errors import (
+    ConnectionLostError,
+    LeaderNotAvailableError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    RaftlogError,
+    RequestTimedOutError,
+    RetriableError,
+)
+from raftlog.protocol import api as apis
+from raftlog.protocol.api import Api
+from raftlog.protocol.fetch import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetAnswer,
+    OffsetQuery,
+)
+from raftlog.protocol.produce import (
+    DescribedProducer,
+    DescribedProducers,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    ProducersQuery,
+)
+from raftlog.protocol.schema import Failure, Message
+from raftlog.protocol.topics import (
+    DeletedRecords,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    RecordsToDelete,
+)
+from raftlog.types import Offset, TimestampMs, TopicPartition
+
+At: TypeAlias = Literal["earliest", "latest"] | TimestampMs
+
+
+class PartitionAnswer(Protocol):
+    """What every answer about one partition has."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def failure(self) -> Failure | None: ...
+
+
+AnswerT = TypeVar("AnswerT", bound=PartitionAnswer)
+Request: TypeAlias = Callable[[Sequence[TopicPartition]], Message]
+Read: TypeAlias = Callable[[Message], Sequence[AnswerT]]
+StandIn: TypeAlias = Callable[
+    [Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, AnswerT]]
+]
+
+
+async def list_offsets(
+    cluster: Cluster, queries: Mapping[TopicPartition, At], *, any_replica: bool = False
+) -> dict[TopicPartition, OffsetAnswer]:
+    """The answer for each partition. Raises the first failure, as the error that it is.
+
+    ``any_replica``: while there is no leader that answers, take the beginning and the end from the
+    replica that knows most. Without it only a leader says, and is waited for: ends that were shown
+    never go back. Times are a leader's to look up in any case.
+    """
+
+    async def stand_in(
+        partitions: Sequence[TopicPartition],
+    ) -> dict[TopicPartition, OffsetAnswer]:
+        ends: dict[TopicPartition, End] = {}
+        for tp in partitions:
+            at = queries[tp]
+            if at == "earliest" or at == "latest":
+                ends[tp] = at
+        return await replica_offsets(cluster, ends) if ends else {}
+
+    return await _asking_offsets(cluster, queries).run(stand_in if any_replica else None)
+
+
+async def try_offsets(
+    cluster: Cluster, queries: Mapping[TopicPartition, At], *, patience_ms: int
+) -> dict[TopicPartition, OffsetAnswer | RaftlogError]:
+    """The answer for each partition, or why there is none within ``patience_ms``."""
+    asking = _asking_offsets(cluster, queries)
+    problem: RaftlogError = LeaderNotAvailableError("it was not asked for")
+    try:
+        await asking.run(None, patience_ms=patience_ms)
+    except RaftlogError as error:
+        problem = error
+    reasons = asking.troubles | asking.refused
+    return {tp: asking.answers.get(tp) or reasons.get(tp, problem) for tp in queries}
+
+
+def _asking_offsets(
+    cluster: Cluster, queries: Mapping[TopicPartition, At]
+) -> _Asking[OffsetAnswer]:
+    def request(partitions: Sequence[TopicPartition]) -> Message:
+        return ListOffsetsRequest(
+            queries=[
+                OffsetQuery(
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    at=queries[tp],
+                    leader_epoch=cluster.view.partition(*tp).leader_epoch,
+                )
+                for tp in partitions
+            ]
+        )
+
+    def read(message: Message) -> Sequence[OffsetAnswer]:
+        assert isinstance(message, ListOffsetsResponse)
+        return message.answers
+
+    return _Asking(cluster, apis.LIST_OFFSETS, list(queries), request, read)
+
+
+async def delete_records(
+    cluster: Cluster, before: Mapping[TopicPartition, Offset]
+) -> dict[TopicPartition, DeletedRecords]:
+    """The answer for each partition. Raises the first failure, as the error that it is."""
+
+    def request(partitions: Sequence[TopicPartition]) -> Message:
+        return DeleteRecordsRequest(
+            partitions=[
+                RecordsToDelete(topic=tp.topic, partition=tp.partition, before_offset=before[tp])
+                for tp in partitions
+            ]
+        )
+
+    def read(message: Message) -> Sequence[DeletedRecords]:
+        assert isinstance(message, DeleteRecordsResponse)
+        return message.partitions
+
+    return await _Asking(cluster, apis.DELETE_RECORDS, list(before), request, read).run(None)
+
+
+async def describe_producer(
+    cluster: Cluster, partitions: Sequence[TopicPartition], producer_id: int
+) -> dict[TopicPartition, DescribedProducer]:
+    """What each partition has of one producer, committed. Raises the first failure as the error."""
+
+    def request(asked: Sequence[TopicPartition]) -> Message:
+        return DescribeProducersRequest(
+            partitions=[
+                ProducersQuery(
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    producer_ids=[producer_id],
+                    leader_epoch=cluster.view.partition(*tp).leader_epoch,
+                )
+                for tp in asked
+            ]
+        )
+
+    def read(message: Message) -> Sequence[DescribedProducers]:
+        assert isinstance(message, DescribeProducersResponse)
+        return message.partitions
+
+    asking = _Asking(cluster, apis.DESCRIBE_PRODUCERS, partitions, request, read)
+    answers = await asking.run(None)
+    found: dict[TopicPartition, DescribedProducer] = {}
+    for tp, answer in answers.items():
+        if [one.producer_id for one in answer.producers] != [producer_id]:
+            raise ConnectionLostError(f"the broker's answer about {tp} is for other producers")
+        found[tp] = answer.producers[0]
+    return found
+
+
+_STEP: Final = min(limits.PARTITIONS_PER_REQUEST_MAX, limits.PRODUCERS_PER_REQUEST_MAX)
+_LOOK_AGAIN_S: Final = 0.2  # for a newer leader than the one that is asked
+
+
+@dataclass(slots=True)
+class _Asking(Generic[AnswerT]):
+    """All partitions are tried; those that failed in a way that may pass are asked again."""
+
+    cluster: Cluster
+    api: Api
+    partitions: Sequence[TopicPartition]
+    request: Request
+    read: Read[AnswerT]
+    answers: dict[TopicPartition, AnswerT] = field(default_factory=dict)
+    refused: dict[TopicPartition, RaftlogError] = field(default_factory=dict)
+    troubles: dict[TopicPartition, RaftlogError] = field(default_factory=dict)  # that may pass
+    is_hasty: bool = False  # a leader that is silent is not waited for
+
+    async def run(
+        self, stand_in: StandIn[AnswerT] | None, *, patience_ms: int | None = None
+    ) -> dict[TopicPartition, AnswerT]:
+        """Ask until all have answered; after a while without a leader, ask ``stand_in``.
+
+        ``patience_ms``: for so long, and no leader that is silent is waited for.
+        """
+        loop = asyncio.get_running_loop()
+        stand_in_at = loop.time() + STAND_IN_AFTER_S
+        self.is_hasty = stand_in is not None or patience_ms is not None
+
+        async def attempt() -> None:
+            try:
+                await self._attempt()
+            except RaftlogError:
+                if stand_in is None or loop.time() < stand_in_at:
+                    raise
+                with suppress(RaftlogError):  # then the leaders' error says more
+                    self.answers.update(await stand_in(self._left()))
+                if self._left():
+                    raise
+
+        if self.partitions:
+            await self.cluster.persist(
+                attempt, repeatable=self.api.idempotent, timeout_ms=patience_ms
+            )
+        for tp in self.partitions:
+            if tp in self.refused:
+                raise self.refused[tp]
+        return self.answers
+
+    def _left(self) -> list[TopicPartition]:
+        return [tp for tp in self.partitions if tp not in self.answers and tp not in self.refused]
+
+    async def _attempt(self) -> None:
+        failures: list[RaftlogError] = []
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for tp in self._left():
+            topic = await self.cluster.topic(tp.topic)
+            topic.check_partition(tp.partition)
+            try:
+                by_leader.setdefault(self.cluster.view.leader(*tp), []).append(tp)
+            except LeaderNotAvailableError as error:
+                self.troubles[tp] = error
+                failures.append(error)
+        found = await asyncio.gather(
+            *(
+                self._ask(leader, led[start : start + _STEP])
+                for leader, led in by_leader.items()
+                for start in range(0, len(led), _STEP)
+            )
+        )
+        failures += [error for error in found if error is not None]
+        if failures:
+            self.cluster.refresh_soon()
+            raise failures[0]
+
+    async def _ask(self, leader: int, partitions: Sequence[TopicPartition]) -> RaftlogError | None:
+        """Note what the leader answers; an error that may pass, if there is one."""
+        try:
+            answers = self.read(await self._answer(leader, partitions))
+        except RaftlogError as error:
+            self.cluster.doubt(leader)
+            self.troubles.update(dict.fromkeys(partitions, error))
+            return error
+        found = [self._take(leader, answer) for answer in answers]
+        return next((error for error in found if error is not None), None)
+
+    def _take(self, leader: int, answer: AnswerT) -> RaftlogError | None:
+        tp = TopicPartition(answer.topic, answer.partition)
+        if answer.failure is None:
+            self.answers[tp] = answer
+            return None
+        error = answer.failure.to_error()
+        if is_behind(error):
+            self.cluster.doubt(leader)
+        if isinstance(error, RetriableError | OutcomeUnknownError):
+            self.troubles[tp] = error
+            return error
+        if may_pass(error, repeatable=self.api.idempotent):
+            return NotLeaderError(f"broker {leader} seems to be behind: {error}")
+        self.refused[tp] = error
+        return None
+
+    async def _answer(self, leader: int, partitions: Sequence[TopicPartition]) -> Message:
+        """The leader's answer, unless it says nothing and there is a newer leader meanwhile."""
+        cluster, loop = self.cluster, asyncio.get_running_loop()
+        epochs = [cluster.view.partition(*tp).leader_epoch for tp in partitions]
+
+        async def ask() -> Message:
+            connection = await cluster.connection(leader)
+            answer = await connection.request(
+                self.api,
+                self.request(partitions),
+                timeout_ms=cluster.settings.request_timeout_ms,
+            )
+            return answer.message
+
+        asking = asyncio.ensure_future(ask())
+        silent_at = loop.time() + SILENCE_S
+        try:
+            while not (await asyncio.wait([asking], timeout=_LOOK_AGAIN_S))[0]:
+                is_silent = loop.time() >= silent_at
+                known = [cluster.view.partition(*tp).leader_epoch for tp in partitions]
+                if known != epochs or (is_silent and self.is_hasty):
+                    raise RequestTimedOutError(
+                        f"broker {leader} does not respond to {self.api.name} for {partitions[0]}"
+                    )
+                if is_silent:
+                    cluster.doubt(leader)
+                    cluster.refresh_soon()
+            return asking.result()
+        finally:
+            asking.cancel()

@@ -1,0 +1,173 @@
+"""Selects the broker that a partition is read from: its leader, or a replica while there is none.
+
+A consumer reads committed records. The leader knows the newest high watermark, so it is the default
+source. While it is unreachable and no other leader is elected, another replica replaces it: records
+of a replica are committed, too, but there may be fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from raftlog.client.broker_connections import BrokerConnections
+from raftlog.client.cluster import Cluster
+from raftlog.client.connection import SILENCE_S
+from raftlog.client.metadata import NO_EPOCH, PartitionView
+from raftlog.client.settings import ConsumerSettings
+from raftlog.protocol import api as apis
+from raftlog.protocol.fetch import OffsetAnswer
+from raftlog.protocol.topics import DescribeTopicsRequest, DescribeTopicsResponse
+from raftlog.types import LeaderEpoch, TopicPartition
+
+STAND_IN_AFTER_S: Final = 1.0  # without a leader that can be reached
+_SHUN_S: Final = 2.0  # a replica that refused is left alone for so long
+
+End: TypeAlias = Literal["earliest", "latest"]
+
+
+class Source(NamedTuple):
+    """A broker to fetch a partition from."""
+
+    broker_id: int
+    leader_epoch: LeaderEpoch  # to be fenced by; NO_EPOCH where the leader is not to be had
+    replica_ok: bool  # it need not lead
+
+
+class ReplicaSelector:
+    """One consumer's choice of brokers. Used on one event loop; ``now``: monotonic seconds."""
+
+    def __init__(
+        self, settings: ConsumerSettings, cluster: Cluster, links: BrokerConnections, *, turn: int
+    ) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._links = links
+        self._turn = turn  # spreads the partitions of different consumers over the replicas
+        self._lost_at: dict[TopicPartition, float] = {}  # since when no leader can be reached
+        self._shunned: dict[tuple[TopicPartition, int], float] = {}  # until then
+        self._disputed: set[TopicPartition] = set()
+
+    def choose(self, tp: TopicPartition, now: float) -> Source | float:
+        """The broker to fetch from now; else the time to ask again, when no news come before.
+
+        Raises ``RefusedError`` when there is no such partition.
+        """
+        known = self._cluster.view.partition(tp.topic, tp.partition)
+        if self._settings.read_from == "replica" and tp not in self._disputed:
+            near = self._near(tp, known, now)
+            if near is not None:
+                return Source(near, known.leader_epoch, replica_ok=True)
+        leader = known.leader
+        if leader is not None and self._links.is_usable(leader, now):
+            self._lost_at.pop(tp, None)
+            return Source(leader, known.leader_epoch, replica_ok=False)
+        again_at = self._links.refresh() or now + STAND_IN_AFTER_S
+        if leader is not None:
+            self._links.connection(self._links.link(leader), now)  # it may come back
+        stand_in_at = self._lost_at.setdefault(tp, now) + STAND_IN_AFTER_S
+        if stand_in_at > now:
+            return min(again_at, stand_in_at)
+        for broker_id in self._turned(tp, _others(known)):
+            if self._is_good(tp, broker_id, now):
+                return Source(broker_id, NO_EPOCH, replica_ok=True)
+        return again_at
+
+    def _near(self, tp: TopicPartition, known: PartitionView, now: float) -> int | None:
+        """An in-sync replica, of the consumer's own rack if there is one (KIP-392)."""
+        good = [broker_id for broker_id in known.isr if self._is_good(tp, broker_id, now)]
+        racks = self._cluster.view.racks
+        near = [
+            broker_id
+            for broker_id in good
+            if self._settings.client_rack and racks.get(broker_id) == self._settings.client_rack
+        ]
+        return next(iter(self._turned(tp, near or good)), None)
+
+    def _turned(self, tp: TopicPartition, brokers: Sequence[int]) -> Sequence[int]:
+        """``brokers`` from another one on for each partition, and always the same for one."""
+        if not brokers:
+            return brokers
+        start = (self._turn + tp.partition) % len(brokers)
+        return [*brokers[start:], *brokers[:start]]
+
+    def _is_good(self, tp: TopicPartition, broker_id: int, now: float) -> bool:
+        if not self._links.is_usable(broker_id, now):
+            self._links.connection(self._links.link(broker_id), now)  # it may come back
+            return False
+        return self._shunned.get((tp, broker_id), now) <= now
+
+    def refused(self, tp: TopicPartition, source: Source, now: float) -> None:
+        """A replica would not give the partition: rather another one, for a while."""
+        self._shunned[tp, source.broker_id] = now + _SHUN_S
+
+    def is_disputed(self, tp: TopicPartition) -> bool:
+        """Whether a replica has called the position out of range, and the leader is to say."""
+        return tp in self._disputed
+
+    def dispute(self, tp: TopicPartition) -> None:
+        self._disputed.add(tp)
+
+    def settle(self, tp: TopicPartition) -> None:
+        """The leader has answered."""
+        self._disputed.discard(tp)
+
+    def turn(self, tp: TopicPartition) -> None:
+        """Rather another replica than the one before."""
+        self._turn += 1
+        self.settle(tp)
+
+    def keep(self, partitions: Mapping[TopicPartition, object]) -> None:
+        """Forget all others."""
+        self._disputed &= partitions.keys()
+        self._lost_at = {tp: at for tp, at in self._lost_at.items() if tp in partitions}
+        self._shunned = {key: at for key, at in self._shunned.items() if key[0] in partitions}
+
+
+def _others(known: PartitionView) -> list[int]:
+    """The replicas beside the leader, those in sync first: they have the most."""
+    return [
+        broker_id
+        for broker_id in dict.fromkeys((*known.isr, *known.replicas))
+        if broker_id != known.leader
+    ]
+
+
+async def replica_offsets(
+    cluster: Cluster, queries: Mapping[TopicPartition, End]
+) -> dict[TopicPartition, OffsetAnswer]:
+    """Where partitions begin and end by the replica that knows most, for want of a leader.
+
+    The end is that of what the replicas that can be reached know to be committed: it may be lower
+    than what a leader has shown. A partition of which no replica answers is left out.
+    """
+    view = cluster.view
+    replicas = {
+        broker_id
+        for part in (view.partition(*tp) for tp in queries)
+        for broker_id in (*part.isr, *part.replicas)
+    }
+    topics = sorted({tp.topic for tp in queries})
+    answers = await cluster.ask_all(
+        apis.DESCRIBE_TOPICS,
+        DescribeTopicsRequest(topics=topics),
+        brokers={id_: address for id_, address in view.brokers.items() if id_ in replicas},
+        patience_s=SILENCE_S,
+    )
+    spans: dict[TopicPartition, tuple[int, int]] = {}  # (high watermark, log start offset)
+    for answer in answers.values():
+        if not isinstance(answer, DescribeTopicsResponse):
+            continue
+        for topic in answer.topics:
+            for part in topic.partitions:
+                tp = TopicPartition(topic.name, part.info.partition)
+                span = (part.high_watermark, part.log_start_offset)
+                if part.high_watermark >= 0:
+                    spans[tp] = max(span, spans.get(tp, span))
+    found: dict[TopicPartition, OffsetAnswer] = {}
+    for tp, end in queries.items():
+        if tp in spans:
+            high_watermark, log_start = spans[tp]
+            offset = log_start if end == "earliest" else high_watermark
+            found[tp] = OffsetAnswer(topic=tp.topic, partition=tp.partition, offset=offset)
+    return found

@@ -1,0 +1,415 @@
+"""One consumer group: its members, what each has, and how that becomes what each is to have.
+
+The one rule: **a partition is in ``assigned`` or ``revoking`` of at most one member**; ``owner``
+says of which. It comes free when its owner says at its current epoch that it has given it up, or is
+a member no more; then it goes to the member whose target has it. So two never have it at a time,
+but for one that was thrown out and has not noticed, whose commits are refused.
+
+A rebalance computes new targets and moves nothing by itself: members that have more than their
+target are asked for the difference, and those that lack something get what is free (KIP-848). Who
+keeps what it has is not touched, woken or written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from raftlog.consumer_groups.member import FormerMember, Member
+from raftlog.consumer_groups.offsets import OffsetTable
+from raftlog.consumer_groups.records import (
+    FormerKey,
+    FormerValue,
+    GroupKey,
+    GroupValue,
+    Key,
+    MemberKey,
+    MemberValue,
+    OffsetKey,
+    OffsetValue,
+    PartRows,
+    Value,
+    record,
+)
+from raftlog.consumer_groups.targets import World, choose_targets
+from raftlog.consumer_groups.values import GroupRecord, GroupView, Part, Parts
+from raftlog.types import TopicPartition
+
+
+class Group:
+    """Invariants: ``owner`` is exactly what members have in ``assigned`` and ``revoking``, ``heir``
+    what they have in ``target``; ``instances`` names members; ``empty_since_ms`` is None exactly
+    when there are members.
+    """
+
+    __slots__ = (
+        "_changed",
+        "_group_changed",
+        "_is_due",
+        "_newcomers",
+        "_records",
+        "assignor",
+        "empty_since_ms",
+        "epoch",
+        "former",
+        "heir",
+        "id",
+        "instances",
+        "members",
+        "offsets",
+        "owner",
+        "subscriptions",
+        "timer",
+        "woken",
+        "world",
+    )
+
+    def __init__(self, group_id: str, world: World) -> None:
+        self.id = group_id
+        self.world = world
+        self.epoch = 0
+        self.assignor = ""
+        self.members: dict[str, Member] = {}
+        self.instances: dict[str, str] = {}  # instance id -> member id
+        self.former: dict[str, FormerMember] = {}
+        self.owner: dict[Part, str] = {}
+        self.heir: dict[Part, str] = {}
+        self.offsets = OffsetTable()
+        self.subscriptions: frozenset[str] = frozenset()
+        self.empty_since_ms: int | None = None
+        self.timer = math.inf  # when the shard looks at it next
+        self.woken: set[str] = set()
+        self._records: list[GroupRecord] = []
+        self._changed: dict[str, None] = {}  # members to be written
+        self._group_changed = False
+        self._newcomers: list[Member] | None = None  # of those that join at once; None: each alone
+        self._is_due = False  # a rebalance for them
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        if not self.members:
+            return "empty"
+        settled = all(member.is_settled for member in self.members.values())
+        return "stable" if settled else "reconciling"
+
+    def view(self) -> GroupView:
+        topics = self.world.topics
+        return GroupView(
+            group=self.id,
+            state=self.state,
+            group_epoch=self.epoch,
+            assignor=self.assignor,
+            members=tuple(member.view(topics) for _, member in sorted(self.members.items())),
+        )
+
+    # -- members come and go -----------------------------------------------------------------------
+
+    def admit(self, member: Member) -> None:
+        """A new member, which has nothing yet. A rebalance has to follow."""
+        self.members[member.id] = member
+        if member.id in self.former:
+            self._forget_former(member.id)
+        if member.instance_id is not None:
+            self.instances[member.instance_id] = member.id
+        if self.empty_since_ms is not None or self.epoch == 0:
+            self.empty_since_ms = None
+            self._group_changed = True
+        self.touch(member)
+
+    def begin_with(self, member: Member, *, changed: bool, now: float) -> None:
+        """It was admitted, or took a place over; ``changed``: so there is to be a rebalance."""
+        if self._newcomers is not None:
+            self._newcomers.append(member)
+            self._is_due = self._is_due or changed
+            return
+        if changed:
+            self.rebalance(now=now, changed=True)
+        self._welcome(member)
+
+    def hold(self) -> None:
+        """Until ``go_on``, those that join are taken without a rebalance for each of them."""
+        if self._newcomers is None:
+            self._newcomers, self._is_due = [], False
+
+    def go_on(self, *, now: float) -> None:
+        """One rebalance for all that came since ``hold``, if it takes one."""
+        newcomers, self._newcomers = self._newcomers or (), None
+        if self._is_due:
+            self._is_due = False
+            self.rebalance(now=now, changed=True)
+        for member in newcomers:
+            self._welcome(member)
+
+    def _welcome(self, member: Member) -> None:
+        """It has what it is given from here on; one with nothing is at the group's epoch, too."""
+        if not member.revoking:
+            member.epoch = self.epoch
+        member.known_epoch = member.epoch
+        member.answer = None
+
+    def expel(self, member: Member, reason: str, *, now: float, now_ms: int) -> None:
+        """It is a member no more, and what it had is free. A rebalance has to follow."""
+        self._forget_member(member)
+        self._free([*member.assigned, *member.revoking])
+        self.remember(member, reason, instance_id=None, now=now)
+        if not self.members:
+            self.empty_since_ms = now_ms
+            self._group_changed = True
+
+    def supersede(self, old: Member, new: Member, *, now: float) -> None:
+        """``new`` has the same instance id: it takes over what ``old`` has and is to have.
+
+        At once, without asking: ``old`` is fenced from here on. One that was away has given its
+        instance up by itself, and may take it again.
+        """
+        assert old.instance_id is not None
+        assert old.instance_id == new.instance_id
+        self._forget_member(old)
+        self._free(old.revoking)
+        self.members[new.id] = new
+        if new.id in self.former:
+            self._forget_former(new.id)
+        self.instances[old.instance_id] = new.id
+        new.assigned, new.target = old.assigned, old.target
+        self.owner.update(dict.fromkeys(new.assigned, new.id))
+        self.heir.update(dict.fromkeys(new.target, new.id))
+        new.epoch = new.known_epoch = self.epoch
+        lost = None if old.is_away else old.instance_id
+        reason = f"a newer member, {new.id}, has its group.instance.id {new.instance_id!r}"
+        self.remember(old, reason, instance_id=lost, now=now)
+        self.touch(new)
+        self.hand_out([new.id, *self._heirs(old.revoking)])
+
+    def remember(self, member: Member, reason: str, *, instance_id: str | None, now: float) -> None:
+        former = FormerMember(reason, member.sequence, member.session_timeout_ms, instance_id)
+        self.former[member.id] = former.begun_anew(now)
+        if instance_id is not None:
+            value = FormerValue(1, instance_id, former.timeout_ms, former.sequence)
+            self._write(FormerKey(self.id, member.id), value)
+        while len(self.former) > self.world.settings.members_per_group_max:
+            self._forget_former(next(iter(self.former)))
+
+    def forget_former(self, *, now: float) -> None:
+        """Those whose time is over."""
+        for name in [name for name, former in self.former.items() if former.until <= now]:
+            self._forget_former(name)
+
+    # -- partitions move ---------------------------------------------------------------------------
+
+    def release(self, member: Member, owned: Parts) -> None:
+        """The member has of what it was asked for only what is in ``owned``: the rest is free."""
+        released = [part for part in member.revoking if part not in owned]
+        if not released:
+            return
+        for part in released:
+            del member.revoking[part]
+        self._free(released)
+        if not member.revoking:
+            member.epoch = self.epoch
+        self.touch(member)
+        self.hand_out([member.id, *self._heirs(released)])
+
+    def set_away(self, member: Member) -> None:
+        """The member reads nothing for now, but keeps its place: what it was to give up is free."""
+        member.is_away = True
+        released = list(member.revoking)
+        member.revoking.clear()
+        self._free(released)
+        self.touch(member)
+        self.hand_out([member.id, *self._heirs(released)])
+
+    def come_back(self, member: Member, owned: Parts) -> None:
+        """The member joins again: what it does not own it has given up."""
+        member.is_away = False
+        released = [part for part in member.revoking if part not in owned]
+        for part in released:
+            del member.revoking[part]
+        self._free(released)
+        if not member.revoking:
+            member.epoch = self.epoch
+        member.known_epoch = member.epoch
+        self.touch(member)
+        self.hand_out([member.id, *self._heirs(released)])
+
+    def rebalance(self, *, now: float, changed: bool) -> None:
+        """Compute who is to have what, and begin to bring it about.
+
+        ``changed``: members or subscriptions differ, so that this is a new epoch of the group even
+        if nothing is to move.
+        """
+        targets, assignor = choose_targets(self.id, self.members, self.owner, self.world)
+        moved = [m for m in self.members.values() if m.target != targets[m.id]]
+        self.subscriptions = frozenset(
+            topic for member in self.members.values() for topic in member.topics
+        )
+        if not (changed or moved or assignor != self.assignor):
+            self.hand_out(self.members)  # what a topic's end, or a torn step, has left free
+            return
+        self.epoch += 1
+        self.assignor = assignor
+        self._group_changed = True
+        for member in moved:
+            member.target = targets[member.id]
+            self._changed[member.id] = None
+        self.heir = {part: name for name, target in targets.items() for part in target}
+        for member in moved:
+            self._ask_back(member, now=now)
+        self.hand_out(self.members)
+
+    def hand_out(self, names: Iterable[str]) -> None:
+        """Give members what is free of their targets; not to one that has yet to give up some."""
+        for name in names:
+            member = self.members[name]
+            if member.revoking:
+                continue
+            gained = [p for p in member.target - member.assigned if p not in self.owner]
+            if gained:
+                member.assigned |= frozenset(gained)
+                member.epoch = self.epoch
+                self.owner.update(dict.fromkeys(gained, name))
+                self.touch(member)
+
+    def forget_gone_topics(self) -> None:
+        """Partitions and offsets of topics that are no more. A rebalance has to follow."""
+        topics = self.world.topics
+        gone = {part for part in (*self.owner, *self.heir) if not topics.has(part)}
+        for member in self.members.values() if gone else ():
+            had, awaited = member.assigned, len(member.revoking)
+            if not gone.isdisjoint(member.target):
+                member.target -= gone
+                self.write(member)
+            member.assigned -= gone
+            for part in gone.intersection(member.revoking):
+                del member.revoking[part]
+            if awaited and not member.revoking:
+                member.epoch = self.epoch
+            if member.assigned != had or awaited != len(member.revoking):
+                self.touch(member)
+        for part in gone:
+            self.owner.pop(part, None)
+            self.heir.pop(part, None)
+        self.forget_offsets(self.offsets.without_topic(topics))
+
+    # -- offsets -----------------------------------------------------------------------------------
+
+    def put_offset(self, where: TopicPartition, value: OffsetValue) -> None:
+        self.offsets.put(where, value)
+        self._write(OffsetKey(self.id, where.topic, where.partition), value)
+
+    def forget_offsets(self, gone: Iterable[TopicPartition]) -> None:
+        for where in gone:
+            if self.offsets.remove(where):
+                self._write(OffsetKey(self.id, where.topic, where.partition), None)
+
+    # -- the log -----------------------------------------------------------------------------------
+
+    def touch(self, member: Member) -> None:
+        """What the member is answered with has changed: write it, and wake it."""
+        member.answer = None
+        self._changed[member.id] = None
+        self.woken.add(member.id)
+
+    def write(self, member: Member) -> None:
+        """Something about the member has changed that it need not be told."""
+        self._changed[member.id] = None
+
+    def write_group(self) -> None:
+        self._group_changed = True
+
+    def changed_members(self) -> list[Member]:
+        """Since the records were last taken."""
+        return [self.members[name] for name in self._changed]
+
+    def take_records(self) -> list[GroupRecord]:
+        """What was changed since they were last taken."""
+        if self._group_changed:
+            self._write(GroupKey(self.id), self._group_value())
+        for name in self._changed:
+            self._write(MemberKey(self.id, name), _member_value(self.members[name]))
+        taken, self._records = self._records, []
+        self._changed, self._group_changed = {}, False
+        return taken
+
+    def tombstones(self) -> list[GroupRecord]:
+        """Of every key that the group has in the log."""
+        former = [name for name, one in self.former.items() if one.instance_id is not None]
+        keys: list[Key] = [
+            *(MemberKey(self.id, name) for name in self.members),
+            *(FormerKey(self.id, name) for name in former),
+            *(OffsetKey(self.id, where.topic, where.partition) for where, _ in self.offsets),
+            GroupKey(self.id),
+        ]
+        return [record(key, None) for key in keys]
+
+    # -- parts of the above ------------------------------------------------------------------------
+
+    def _write(self, key: Key, value: Value | None) -> None:
+        self._records.append(record(key, value))
+
+    def _group_value(self) -> GroupValue:
+        version = self.world.topics.version
+        return GroupValue(1, self.epoch, version, self.empty_since_ms, self.assignor)
+
+    def _forget_member(self, member: Member) -> None:
+        del self.members[member.id]
+        if self.instances.get(member.instance_id or "") == member.id:
+            del self.instances[member.instance_id or ""]
+        self._changed.pop(member.id, None)
+        self._write(MemberKey(self.id, member.id), None)
+        self.woken.add(member.id)
+
+    def _forget_former(self, name: str) -> None:
+        if self.former.pop(name).instance_id is not None:
+            self._write(FormerKey(self.id, name), None)
+
+    def _free(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            del self.owner[part]
+
+    def _heirs(self, parts: Iterable[Part]) -> list[str]:
+        """The members whose targets these are, each once."""
+        found = (self.heir.get(part) for part in parts)
+        return [name for name in dict.fromkeys(found) if name is not None and name in self.members]
+
+    def _ask_back(self, member: Member, *, now: float) -> None:
+        """What the member has beyond its target. One that is away reads nothing: that is free."""
+        extra = member.assigned - member.target
+        if not extra:
+            return
+        member.assigned -= extra
+        if member.is_away:
+            self._free(extra)
+        else:
+            until = now + member.rebalance_timeout_ms / 1_000
+            member.revoking.update(dict.fromkeys(extra, until))
+        self.touch(member)
+
+
+def rows_of(parts: Iterable[Part]) -> PartRows:
+    rows: PartRows = {}
+    for topic_id, partition in sorted(parts):
+        rows.setdefault(topic_id, []).append(partition)
+    return rows
+
+
+def _member_value(member: Member) -> MemberValue:
+    return MemberValue(
+        version=1,
+        epoch=member.epoch,
+        known_epoch=member.known_epoch,
+        sequence=member.sequence,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        host=member.host,
+        rack=member.rack,
+        topics=member.topics,
+        assignor=member.assignor,
+        session_timeout_ms=member.session_timeout_ms,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        is_away=member.is_away,
+        assigned=rows_of(member.assigned),
+        revoking=rows_of(member.revoking),
+        target=rows_of(member.target),
+    )

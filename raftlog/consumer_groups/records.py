@@ -1,0 +1,176 @@
+"""The records of ``__consumer_offsets``: what a coordinator writes, so that the next one knows it.
+
+    key    msgpack [kind, group, ...]     value    msgpack [version, ...]
+
+    1  [1, group]                    epoch, topics version, empty since (ms), assignor
+    2  [2, group, member]            all that the group knows of a member, but for its session
+    3  [3, group, topic, partition]  topic id, offset, leader epoch, metadata, time (ms), topics
+                                     version
+    4  [4, group, member]            of one that lost its instance: which, and its timeout
+
+A record says all of what its key names, and each stands for itself: the state follows from the last
+record of each key, in any order. So it is the same whatever compaction has taken away. A group that
+goes takes each of its keys with it by a tombstone of its own: one for the group alone would let its
+members rise again when compaction drops it.
+
+Fields may be added at the end, with a default: older releases ignore them. What an older release
+must not misread gets a new version, or a new kind, which it skips.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from raftlog.consumer_groups.values import GroupRecord
+from raftlog.errors import InvalidRequestError
+
+GROUP_KIND: Final = 1
+MEMBER_KIND: Final = 2
+OFFSET_KIND: Final = 3
+FORMER_KIND: Final = 4
+VERSION: Final = 1
+
+PartRows: TypeAlias = dict[str, list[int]]  # topic id -> partitions
+
+
+class GroupValue(msgspec.Struct, frozen=True, array_like=True):
+    """``topics_version``: of the cluster's state that the coordinator had when it wrote."""
+
+    version: int
+    epoch: int
+    topics_version: int
+    empty_since_ms: int | None
+    assignor: str
+
+
+class MemberValue(msgspec.Struct, frozen=True, array_like=True):
+    """``group.Member``, without its times."""
+
+    version: int
+    epoch: int
+    known_epoch: int
+    sequence: int
+    instance_id: str | None
+    client_id: str
+    host: str
+    rack: str
+    topics: tuple[str, ...]
+    assignor: str | None
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    is_away: bool
+    assigned: PartRows
+    revoking: PartRows
+    target: PartRows
+
+
+class OffsetValue(msgspec.Struct, frozen=True, array_like=True):
+    """No field has a default: an offset that cannot be read must never read as one."""
+
+    version: int
+    topic_id: str
+    offset: int
+    leader_epoch: int
+    metadata: str
+    committed_at_ms: int
+    topics_version: int
+
+
+class FormerValue(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    instance_id: str
+    timeout_ms: int
+    sequence: int
+
+
+Value: TypeAlias = GroupValue | MemberValue | OffsetValue | FormerValue
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode_any: Final = msgspec.msgpack.Decoder().decode
+_DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
+    GROUP_KIND: msgspec.msgpack.Decoder(GroupValue),
+    MEMBER_KIND: msgspec.msgpack.Decoder(MemberValue),
+    OFFSET_KIND: msgspec.msgpack.Decoder(OffsetValue),
+    FORMER_KIND: msgspec.msgpack.Decoder(FormerValue),
+}
+_GROUP_KEY: Final = msgspec.msgpack.Decoder(tuple[int, str])
+_MEMBER_KEY: Final = msgspec.msgpack.Decoder(tuple[int, str, str])
+_OFFSET_KEY: Final = msgspec.msgpack.Decoder(tuple[int, str, str, int])
+_KEYS: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
+    GROUP_KIND: _GROUP_KEY,
+    MEMBER_KIND: _MEMBER_KEY,
+    OFFSET_KIND: _OFFSET_KEY,
+    FORMER_KIND: _MEMBER_KEY,
+}
+
+
+class GroupKey(msgspec.Struct, frozen=True):
+    group: str
+
+
+class MemberKey(msgspec.Struct, frozen=True):
+    group: str
+    member: str
+
+
+class FormerKey(msgspec.Struct, frozen=True):
+    group: str
+    member: str
+
+
+class OffsetKey(msgspec.Struct, frozen=True):
+    group: str
+    topic: str
+    partition: int
+
+
+Key: TypeAlias = GroupKey | MemberKey | OffsetKey | FormerKey
+
+_KIND_OF: Final[dict[type[Key], int]] = {
+    GroupKey: GROUP_KIND,
+    MemberKey: MEMBER_KIND,
+    OffsetKey: OFFSET_KIND,
+    FormerKey: FORMER_KIND,
+}
+_KEY_TYPES: Final = {kind: type_ for type_, kind in _KIND_OF.items()}
+
+
+def record(key: Key, value: Value | None) -> GroupRecord:
+    """The record that says so; None deletes."""
+    encoded = _encode((_KIND_OF[type(key)], *msgspec.structs.astuple(key)))
+    return GroupRecord(encoded, None if value is None else _encode(value))
+
+
+def decode_key(data: bytes) -> Key | None:
+    """None for a kind of a newer release. Raises ``InvalidRequestError`` for bytes of no kind."""
+    try:
+        kind = _head(data)
+        if kind not in _KEYS:
+            return None
+        fields = _KEYS[kind].decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequestError(f"no key of a group's record: {error}") from error
+    return _KEY_TYPES[kind](*fields[1:])
+
+
+def decode_value(key: Key, data: bytes) -> Value | None:
+    """None for a newer version. Raises ``InvalidRequestError`` for bytes that are no value."""
+    try:
+        if _head(data) > VERSION:
+            return None
+        value: Value = _DECODERS[_KIND_OF[type(key)]].decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequestError(f"no value of {key}: {error}") from error
+    if isinstance(value, OffsetValue) and value.offset < 0:
+        raise InvalidRequestError(f"no value of {key}: its offset is {value.offset}")
+    return value
+
+
+def _head(data: bytes) -> int:
+    """The first number of an array: the kind of a key, the version of a value."""
+    fields = _decode_any(data)
+    if not (isinstance(fields, list) and fields and type(fields[0]) is int and fields[0] > 0):
+        raise InvalidRequestError("a group's record that does not begin with its kind or version")
+    return fields[0]

@@ -1,0 +1,87 @@
+"""Who of a group is to have what: the assignor is chosen, asked and checked, and stood in for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from raftlog.consumer_groups.assignors import UNIFORM, Assignor, MemberSpec, Spec, checked, elected
+from raftlog.consumer_groups.member import Member
+from raftlog.consumer_groups.settings import GroupSettings
+from raftlog.consumer_groups.values import Part, Parts, Topics
+from raftlog.types import TopicPartition
+
+
+@dataclass(slots=True)
+class World:
+    """What all groups of a shard share. ``notes``: for the operator's log, until they are taken."""
+
+    settings: GroupSettings
+    assignors: Mapping[str, Assignor]
+    topics: Topics = field(default_factory=Topics)
+    assignor_failures: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def choose_targets(
+    group_id: str, members: Mapping[str, Member], owner: Mapping[Part, str], world: World
+) -> tuple[dict[str, Parts], str]:
+    """What each member is to have, and the name of the assignor that says so.
+
+    An assignor that raises, or says nonsense, is counted and noted, and ``uniform`` stands in.
+    """
+    if not members:
+        return {}, ""
+    spec = _spec(members, owner, world.topics)
+    votes = (m.assignor if m.assignor in world.assignors else None for m in members.values())
+    name = elected(votes, world.settings.default_assignor)
+    assignor = world.assignors[name]
+    if assignor is UNIFORM:
+        assigned = checked(UNIFORM.assign(spec), spec)
+    else:
+        try:
+            assigned = checked(assignor.assign(spec), spec)
+        except Exception as error:  # noqa: BLE001 - somebody else's code may raise anything
+            world.assignor_failures += 1
+            world.notes.append(
+                f"assignor {name!r} failed for group {group_id!r}, which is balanced by "
+                f"{UNIFORM.name!r} in its place: {error!r}"
+            )
+            assigned, name = checked(UNIFORM.assign(spec), spec), UNIFORM.name
+    ids = {topic: world.topics.by_name[topic].id for topic in spec.partitions}
+    targets = {
+        member: frozenset((ids[topic], number) for topic, number in partitions)
+        for member, partitions in assigned.items()
+    }
+    return targets, name
+
+
+def _spec(members: Mapping[str, Member], owner: Mapping[Part, str], topics: Topics) -> Spec:
+    """What is to be assigned. What nobody is to have any more stays best with who has it."""
+    owned: dict[str, set[TopicPartition]] = {name: set() for name in members}
+    targeted: set[Part] = set()
+    for name, member in members.items():
+        targeted |= member.target
+        owned[name].update(TopicPartition(topics.names[t], p) for t, p in member.target)
+    for part, name in owner.items():
+        if part not in targeted:
+            owned[name].add(TopicPartition(topics.names[part[0]], part[1]))
+    specs = {
+        name: MemberSpec(
+            topics=frozenset(member.topics),
+            owned=frozenset(owned[name]),
+            instance_id=member.instance_id,
+            client_id=member.client_id,
+            rack=member.rack,
+        )
+        for name, member in members.items()
+    }
+    wanted = frozenset[str]().union(*(spec.topics for spec in specs.values()))
+    partitions = {
+        topic: topics.by_name[topic].partition_count
+        for topic in sorted(wanted)
+        if topic in topics.by_name
+    }
+    # A plug-in may not change what its answer is checked against.
+    return Spec(MappingProxyType(specs), MappingProxyType(partitions))

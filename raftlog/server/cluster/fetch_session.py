@@ -1,0 +1,422 @@
+"""The leader's side of copying: what one follower wants of this broker, over one connection.
+
+The follower names the partitions whose position changed; the rest is kept here. A partition is
+looked at only when it has news: something was appended, or the follower moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from raftlog.errors import (
+    DamagedLogError,
+    FencedLeaderEpochError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    RaftlogError,
+    UnknownLeaderEpochError,
+    UnknownTopicError,
+)
+from raftlog.protocol.replica_session import LeaderSession, PartitionKey
+from raftlog.protocol.replication import (
+    Divergence,
+    DurablePosition,
+    ReplicaFetched,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+    ReplicaPosition,
+)
+from raftlog.protocol.schema import Failure
+from raftlog.replication.following import (
+    Diverged,
+    OutOfRange,
+    divergence,
+    lacks_committed,
+    may_lose_committed,
+)
+from raftlog.server.cluster.hosted_partition import HostedPartition
+from raftlog.server.partition import Partition
+from raftlog.server.reply import Reply
+
+logger = logging.getLogger(__name__)
+
+UNTOLD = (-1, -1)
+
+
+class _Copied:
+    """One partition, as far as this follower has copied it."""
+
+    __slots__ = ("_session", "at", "host", "is_answered", "is_prefix", "key", "told")
+
+    def __init__(self, session: FetchSession, key: PartitionKey, at: ReplicaPosition) -> None:
+        self._session = session
+        self.key = key
+        self.at = at
+        self.host: Partition | None = None
+        self.told = UNTOLD  # the high watermark and the log's start, as the follower knows them
+        self.is_answered = False  # until the follower has moved, there is nothing more to say
+        self.is_prefix = False  # its log up to there is known to be one of the leader's
+
+    def wake(self) -> None:
+        self._session.has_news(self)
+
+    @property
+    def knows_old_start(self) -> bool:
+        """Whether the follower was told of a start of the log that is not the last one."""
+        return (
+            self.host is not None
+            and self.told != UNTOLD
+            and self.told[1] != self.host.log.log_start_offset
+        )
+
+    def watch(self, host: Partition | None) -> None:
+        if host is self.host:
+            return
+        if self.host is not None:
+            self.host.unwatch_appends(self)
+        self.host = host
+        if host is not None:
+            host.watch_appends(self)
+
+
+class FetchSession:
+    """Ends with its connection: call ``close``."""
+
+    def __init__(
+        self,
+        follower: int,
+        directory_id: str,
+        boot: int,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        find: Callable[[str, int], HostedPartition | None],
+        on_progress: Callable[[HostedPartition], None],
+        on_damage: Callable[[Partition, RaftlogError], None],
+    ) -> None:
+        """``on_progress``: told when a follower outside the ISR has moved, and of damage.
+
+        ``on_damage``: this broker's own log lacks what its follower knows is committed.
+        """
+        self.follower = follower
+        self._directory_id = directory_id
+        self._boot = boot
+        self._loop = loop
+        self._find = find
+        self._on_progress = on_progress
+        self._on_damage = on_damage
+        self._session = LeaderSession()
+        self._copied: dict[PartitionKey, _Copied] = {}
+        self._news: dict[_Copied, None] = {}
+        self._sent: dict[PartitionKey, tuple[int, int]] = {}  # epoch and offset of the last batches
+        self._waits_for_room = False
+        self._waiting: tuple[Reply, ReplicaFetchRequest] | None = None
+        self._round = 0  # of the last answer that somebody waits to see followed
+        self._round_due = False
+        self._round_waiters: deque[tuple[int, Callable[[], None]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- requests
+
+    def fetch(self, request: ReplicaFetchRequest, reply: Reply) -> None:
+        """Answer when there is something; one that waits already is answered at once."""
+        self._answer_waiting(final=True)
+        self._session.take(request)
+        while self._round_waiters and self._round_waiters[0][0] <= request.round:
+            self._round_waiters.popleft()[1]()
+        gone = (
+            [key for key in self._copied if key not in self._session.positions]
+            if request.full or request.forgotten
+            else []
+        )
+        for key in gone:
+            copied = self._copied.pop(key)
+            copied.watch(None)
+            self._news.pop(copied, None)
+        for at in request.partitions:
+            self._moved(at)
+        self._waiting = reply, request
+        self._timer = self._loop.call_later(
+            request.wait_ms_max / 1_000, lambda: self._answer_waiting(final=True)
+        )
+        self._answer_waiting(final=False)
+
+    def progress(self, positions: list[DurablePosition]) -> None:
+        """The follower's disk has more."""
+        for position in positions:
+            copied = self._copied.get((position.topic_id, position.partition))
+            member = self._find(position.topic_id, position.partition)
+            if copied is None or member is None or member.host is None:
+                continue
+            if position.leader_epoch == copied.at.leader_epoch:
+                self._count(member, copied, position.durable_offset, position.log_start)
+
+    def follows(self, topic_id: str, partition: int, leader_epoch: int) -> bool:
+        """Whether the follower copies the partition in that epoch, by its last word."""
+        copied = self._copied.get((topic_id, partition))
+        return copied is not None and copied.at.leader_epoch == leader_epoch
+
+    def when_heard_anew(self, done: Callable[[], None]) -> None:
+        """Call ``done`` when the follower has asked again after an answer that is yet to be sent.
+
+        Never, if the connection ends first. What it follows then, ``follows`` tells.
+        """
+        self._round_waiters.append((self._round + 1, done))
+        if not self._round_due:
+            self._round_due = True
+            self._loop.call_soon(self._begin_round)
+
+    def _begin_round(self) -> None:
+        self._round_due = False
+        self._round += 1
+        self._answer_waiting(final=True)  # if none waits, the next answer carries the round
+
+    def close(self) -> None:
+        self._round_waiters.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._waiting = None
+        for copied in self._copied.values():
+            copied.watch(None)
+        self._copied.clear()
+        self._news.clear()
+
+    # -- inside
+
+    def _moved(self, at: ReplicaPosition) -> None:
+        key = at.topic_id, at.partition
+        copied = self._copied.get(key)
+        if copied is None:
+            copied = self._copied[key] = _Copied(self, key, at)
+        if at.leader_epoch != copied.at.leader_epoch or at.fetch_offset <= copied.at.fetch_offset:
+            copied.told = UNTOLD  # it may have let be what came while it rested, or was refused
+        copied.at = at
+        copied.is_answered = copied.is_prefix = False
+        member = self._find(*key)
+        copied.watch(None if member is None else member.host)
+        self._news[copied] = None
+        if self._sent.get(key) == (at.leader_epoch, at.fetch_offset):
+            self._doubt(copied)
+        if member is not None and member.host is not None:
+            self._check_complete(member.host, at)
+            self._count(member, copied, at.durable_offset, at.log_start)
+
+    def _check_complete(self, host: Partition, at: ReplicaPosition) -> None:
+        """Give this broker's own copy up if it lacks what the follower knows is committed.
+
+        To commit over it would lose that, and it need not be known here otherwise: files may have
+        vanished, or be older than they were, in a way that a start cannot see.
+        """
+        leadership = host.leadership
+        if leadership is None or at.leader_epoch != host.leader_epoch or host.log.damage:
+            return
+        state = leadership.state
+        is_accepted = may_lose_committed(
+            last_epoch=at.last_epoch, unclean_epoch=state.unclean_epoch
+        )
+        if self.follower not in state.replicas or is_accepted:
+            return
+        high_watermark = min(at.high_watermark, at.fetch_offset)
+        if lacks_committed(self._differs(host, at), high_watermark=high_watermark):
+            end = host.log.log_end_offset
+            reason = (
+                f"{host.log.directory} ends at offset {end} and lacks committed records: broker "
+                f"{self.follower} has them up to offset {high_watermark}"
+            )
+            self._on_damage(host, DamagedLogError(reason))
+
+    def _doubt(self, copied: _Copied) -> None:
+        """The follower wants once more what it was sent: the bytes may be bad, and on this disk.
+
+        Damage that is found is noted by the log; who leads with it gives that up.
+        """
+        host, at = copied.host, copied.at
+        if host is None or host.leadership is None or host.log.damage:
+            return
+        try:
+            host.log.verify(at.fetch_offset, bytes_max=at.bytes_max)
+        except DamagedLogError as error:
+            logger.error("%s is damaged: %s", host.topic_partition, error)
+            member = self._find(*copied.key)
+            if member is not None:
+                self._on_progress(member)
+        except OffsetOutOfRangeError:
+            pass  # it is told so
+
+    def _count(
+        self, member: HostedPartition, copied: _Copied, durable_offset: int, log_start: int
+    ) -> None:
+        """A fetch in the leader's own epoch is the acknowledgement of what lies below it."""
+        host = member.host
+        assert host is not None
+        leadership, at = host.leadership, copied.at
+        if leadership is None or at.leader_epoch != host.leader_epoch:
+            return
+        if self._differs(host, at) is not None:
+            return
+        host.on_follower(
+            self.follower,
+            self._directory_id,
+            boot=self._boot,
+            fetch_offset=max(at.fetch_offset, durable_offset),
+            durable_offset=durable_offset,
+            log_start=log_start,
+        )
+        if self.follower not in leadership.state.isr or leadership.has_lost(self.follower):
+            self._on_progress(member)
+
+    def has_news(self, copied: _Copied) -> None:
+        self._news[copied] = None
+        if self._waiting is not None:
+            self._answer_waiting(final=False)
+
+    def _answer_waiting(self, *, final: bool) -> None:
+        if self._waiting is None or (not self._news and not final):
+            return
+        reply, request = self._waiting
+        if not reply.is_wanted:
+            self.close()
+            return
+        if not reply.connection.may_answer_at_length and not final:
+            if not self._waits_for_room:
+                self._waits_for_room = True
+                reply.connection.when_writable(self._has_room)
+            return
+        answers, batches = self._read(request.bytes_max)
+        if final:
+            answers += self._watermarks()
+        if not answers and not final:
+            return
+        self._waiting = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        reply.send(ReplicaFetchResponse(partitions=answers, round=self._round), batches)
+
+    def _has_room(self) -> None:
+        self._waits_for_room = False
+        self._answer_waiting(final=False)
+
+    def _read(self, bytes_left: int) -> tuple[list[ReplicaFetched], list[bytes]]:
+        answers: list[ReplicaFetched] = []
+        batches: list[bytes] = []
+        for copied in list(self._news):
+            if bytes_left <= 0:
+                break
+            del self._news[copied]
+            if copied.is_answered:
+                continue
+            answer, found = self._look(copied, bytes_left)
+            if answer is None:
+                if copied.knows_old_start:
+                    answers.append(self._answer(copied))
+                continue
+            copied.is_answered = True
+            answers.append(answer)
+            batches += found
+            bytes_left -= answer.length
+        return answers, batches
+
+    def _look(self, copied: _Copied, bytes_left: int) -> tuple[ReplicaFetched | None, list[bytes]]:
+        at, host = copied.at, copied.host
+        try:
+            if host is None:
+                raise UnknownTopicError("there is no such partition here (yet)")
+            _check_epoch(host, at)
+            differs = self._differs(host, at)
+            if isinstance(differs, Diverged):
+                point = Divergence(epoch=differs.epoch, end_offset=differs.end_offset)
+                return self._answer(copied, diverged=point), []
+            if isinstance(differs, OutOfRange):
+                return self._answer(copied, restart_at=differs.log_start), []
+            copied.is_prefix = True
+            if at.fetch_offset >= host.log.log_end_offset:
+                return None, []
+            found = host.read_uncommitted(
+                start_offset=at.fetch_offset, bytes_max=min(at.bytes_max, bytes_left)
+            )
+            if not found:
+                raise OffsetOutOfRangeError(f"there is nothing to read at {at.fetch_offset}")
+        except RaftlogError as error:
+            copied.is_prefix = False
+            if isinstance(error, DamagedLogError):
+                self._doubt(copied)  # it may have been an error of the moment
+            return self._answer(copied, failure=Failure.of(error)), []
+        except OSError as error:
+            copied.is_prefix = False
+            unreadable = DamagedLogError(f"{copied.key}: {error}")
+            return self._answer(copied, failure=Failure.of(unreadable)), []
+        self._sent[copied.key] = at.leader_epoch, at.fetch_offset
+        return self._answer(copied, length=sum(map(len, found))), found
+
+    def _differs(self, host: Partition, at: ReplicaPosition) -> Diverged | OutOfRange | None:
+        log = host.log
+        return divergence(
+            log.epochs,
+            log_end=log.log_end_offset,
+            log_start=log.log_start_offset,
+            last_epoch=at.last_epoch,
+            fetch_offset=at.fetch_offset,
+        )
+
+    def _answer(
+        self,
+        copied: _Copied,
+        *,
+        failure: Failure | None = None,
+        diverged: Divergence | None = None,
+        restart_at: int | None = None,
+        length: int = 0,
+    ) -> ReplicaFetched:
+        host = copied.host
+        if host is not None:
+            copied.told = _limits(host)
+        return ReplicaFetched(
+            topic_id=copied.key[0],
+            partition=copied.key[1],
+            failure=failure,
+            leader_epoch=copied.at.leader_epoch,
+            high_watermark=-1 if host is None else host.high_watermark,
+            log_start_offset=-1 if host is None else host.log.log_start_offset,
+            diverged=diverged,
+            restart_at=restart_at,
+            length=length,
+            tombstones_removed_below=0 if host is None else host.log.tombstones_removed_below,
+            clean_end=0 if host is None else host.log.compaction.clean_end_offset,
+        )
+
+    def _watermarks(self) -> list[ReplicaFetched]:
+        """Partitions without news whose high watermark or log start the follower does not know yet.
+
+        Only of those whose log is known to be a prefix of this one, in this epoch: elsewhere it
+        would be taken for that of records that are still to be cut.
+        """
+        return [
+            self._answer(copied)
+            for copied in self._copied.values()
+            if copied.host is not None
+            and copied.is_prefix
+            and copied not in self._news
+            and copied.host.leadership is not None
+            and copied.host.leader_epoch == copied.at.leader_epoch
+            and copied.told != _limits(copied.host)
+        ]
+
+
+def _limits(host: Partition) -> tuple[int, int]:
+    return host.high_watermark, host.log.log_start_offset
+
+
+def _check_epoch(host: Partition, at: ReplicaPosition) -> None:
+    if at.leader_epoch < host.leader_epoch:
+        raise FencedLeaderEpochError(
+            f"{host.topic_partition} is in epoch {host.leader_epoch}, not {at.leader_epoch}"
+        )
+    if at.leader_epoch > host.leader_epoch:
+        raise UnknownLeaderEpochError(
+            f"{host.topic_partition}: epoch {at.leader_epoch} is not known here yet"
+        )
+    if host.leadership is None:
+        raise NotLeaderError(f"this broker does not lead {host.topic_partition}")

@@ -1,0 +1,202 @@
+"""Whether this broker still leads a partition: asked before it names an end.
+
+A leader that was cut off does not know that another one has been elected and has committed more.
+What it hands out as records was committed all the same; but the *end* that it would name is an old
+one, and what a client may see must never go back (P3). So it asks, as Raft's ReadIndex does (Raft
+dissertation, section 6.4). There are two ways to know, and the first that succeeds settles it:
+
+- Every other broker that could have been elected copies from this leader in this epoch, by a
+  message that it sent after the question. A new leader is elected from the ISR or the ELR, and
+  stops copying when it begins. This costs one round of the fetches that run anyway.
+- The partition's Raft group applies a command that was proposed after the question, and this broker
+  is the leader in the state that it has then. This costs an entry in a majority's journals. It is
+  needed where a member cannot answer: a member of the ELR is mostly one that is down, and must not
+  keep a leader that a majority hears from answering.
+
+A leader that has neither is cut off, or cannot know that it is not, and names no end.
+"""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeAlias
+
+from raftlog.consensus import Applied, Outcome
+from raftlog.errors import LeaderNotAvailableError, NotLeaderError, RaftlogError
+from raftlog.server.cluster.fetch_session import FetchSession
+from raftlog.server.cluster.hosted_partition import HostedPartition
+from raftlog.server.cluster.role_manager import NOTHING
+from raftlog.server.offset_waiters import Acknowledge
+from raftlog.server.partition import Partition
+from raftlog.server.rounds import Rounds
+
+CONFIRM_SECONDS_MAX: Final = 1.0
+# Until a broker that does not copy yet, or has no connection yet, is asked again: the first moments
+# of an epoch, in which many ask at once.
+ASK_AGAIN_SECONDS: Final = 0.02
+# Until the partition's Raft group is asked too: longer than members take that are well.
+ASK_GROUP_SECONDS: Final = 0.1
+
+Propose: TypeAlias = Callable[[str, bytes, Callable[[Outcome], None]], None]
+
+
+class LeadershipCheck:
+    """Asks on behalf of all partitions that this broker leads."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        *,
+        loop: AbstractEventLoop,
+        session_of: Callable[[int], FetchSession | None],
+        find: Callable[[str, int], HostedPartition | None],
+        propose: Propose,
+    ) -> None:
+        """``session_of``: what a broker copies from here. ``propose``: to a Raft group."""
+        self._broker_id = broker_id
+        self._loop = loop
+        self._session_of = session_of
+        self._find = find
+        self._propose = propose
+        self._rounds: dict[str, Rounds] = {}  # by the groups that have been asked
+
+    def confirm(self, host: Partition, done: Acknowledge) -> None:
+        """Call ``done`` with None once it is certain that no newer leader had begun when this was
+        called; with an error after ``CONFIRM_SECONDS_MAX``. At once if no other broker is eligible.
+        """
+        leadership = host.leadership
+        if leadership is None:
+            done(NotLeaderError(f"this broker does not lead {host.topic_partition}"))
+            return
+        eligible = {member for member, _ in leadership.maximal_isr()} | leadership.state.elr.keys()
+        others = eligible - {self._broker_id}
+        if not others:
+            done(None)
+            return
+        question = _Question(self._loop, host, others, done, self._session_of, self._ask_group)
+        question.begin()
+
+    def _ask_group(self, host: Partition, done: Acknowledge) -> None:
+        """Call ``done`` with None if the group's state, as of after this call, has ``host``'s
+        leadership in its epoch. One proposal of a group is out at a time.
+        """
+        member = self._find(host.topic_id, host.topic_partition.partition)
+        if member is None:
+            done(NotLeaderError(f"{host.topic_partition} is no longer stored on this broker"))
+            return
+        rounds = self._rounds.get(member.group_id)
+        if rounds is None:
+            rounds = self._rounds[member.group_id] = Rounds(partial(self._apply_nothing, member))
+        epoch = host.leader_epoch
+
+        def applied(error: RaftlogError | None) -> None:
+            state = member.state
+            if error is None and (state.leader, state.leader_epoch) != (self._broker_id, epoch):
+                error = NotLeaderError(
+                    f"this broker is no longer the leader of {host.topic_partition}; broker "
+                    f"{state.leader} is"
+                )
+            done(error)
+
+        rounds.ask(applied)
+
+    def _apply_nothing(self, member: HostedPartition, done: Acknowledge) -> None:
+        def ended(outcome: Outcome) -> None:
+            if isinstance(outcome, Applied):
+                done(None)
+            else:
+                done(LeaderNotAvailableError(f"{member}: {outcome.reason}"))
+
+        self._propose(member.group_id, NOTHING, ended)
+
+    def forget(self, group_id: str) -> None:
+        """The partition is gone from this broker."""
+        self._rounds.pop(group_id, None)
+
+
+class _Question:
+    """One partition's, until it is settled or the time is up. ``done`` is called once."""
+
+    __slots__ = (
+        "_ask_group",
+        "_done",
+        "_epoch",
+        "_group_timer",
+        "_host",
+        "_loop",
+        "_missing",
+        "_session_of",
+        "_timer",
+    )
+
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        host: Partition,
+        members: set[int],
+        done: Acknowledge,
+        session_of: Callable[[int], FetchSession | None],
+        ask_group: Callable[[Partition, Acknowledge], None],
+    ) -> None:
+        self._loop = loop
+        self._session_of = session_of
+        self._ask_group = ask_group
+        self._host = host
+        self._epoch = host.leader_epoch
+        self._missing = members
+        self._done: Acknowledge | None = done
+        self._timer = loop.call_later(CONFIRM_SECONDS_MAX, self._give_up)
+        # A member without a connection is not waited for.
+        are_linked = all(session_of(member) is not None for member in members)
+        delay = ASK_GROUP_SECONDS if are_linked else 0.0
+        self._group_timer = loop.call_later(delay, ask_group, host, self._group_answered)
+
+    def begin(self) -> None:
+        for member in sorted(self._missing):
+            self.ask(member)
+
+    def ask(self, follower: int) -> None:
+        if self._done is None:
+            return
+        session = self._session_of(follower)
+        if session is None:
+            self._loop.call_later(ASK_AGAIN_SECONDS, self.ask, follower)
+        else:
+            session.when_heard_anew(partial(self.heard, follower, session))
+
+    def heard(self, follower: int, session: FetchSession) -> None:
+        host = self._host
+        partition = host.topic_partition.partition
+        if session.follows(host.topic_id, partition, self._epoch):
+            self._missing.discard(follower)
+            if not self._missing:
+                self._end(None)
+        else:
+            self._loop.call_later(ASK_AGAIN_SECONDS, self.ask, follower)
+
+    def _group_answered(self, error: RaftlogError | None) -> None:
+        """The group may have no leader for the moment: then its members may still answer."""
+        if error is None or isinstance(error, NotLeaderError):
+            self._end(error)
+
+    def _give_up(self) -> None:
+        names = ", ".join(map(str, sorted(self._missing)))
+        self._end(
+            LeaderNotAvailableError(
+                f"{self._host.topic_partition}: neither brokers {names} nor a majority of the "
+                "partition's voters confirm that this broker leads it; another one may"
+            )
+        )
+
+    def _end(self, error: RaftlogError | None) -> None:
+        done, self._done = self._done, None
+        self._timer.cancel()
+        self._group_timer.cancel()
+        if done is None:
+            return
+        host = self._host
+        if error is None and (host.leadership is None or host.leader_epoch != self._epoch):
+            error = NotLeaderError(f"this broker is no longer the leader of {host.topic_partition}")
+        done(error)

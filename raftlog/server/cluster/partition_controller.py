@@ -1,0 +1,245 @@
+"""What the Raft leader of a partition's group does: see that the partition has a leader.
+
+It need not be that leader itself, nor hold a copy. Everything it wants is proposed as a
+compare-and-set; one that comes too late is refused and looked at again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from raftlog.consensus import Applied, Outcome
+from raftlog.replication.cluster_commands import SetReplicas
+from raftlog.replication.cluster_state import ClusterMachine, Done
+from raftlog.replication.commands import ChangeReplicas, Command, Elect, ElectUnclean
+from raftlog.replication.election import (
+    choose_leader,
+    choose_preferred,
+    choose_replacement,
+    has_leader,
+)
+from raftlog.replication.partition_state import Accepted, PartitionState
+from raftlog.replication.placement import voters_count
+from raftlog.server.cluster.hosted_partition import HostedPartition
+from raftlog.server.cluster.liveness import Liveness
+from raftlog.server.cluster.membership import CLUSTER_GROUP
+from raftlog.server.cluster.surveys import Surveys
+from raftlog.server.consensus_plane import ConsensusPlane
+
+logger = logging.getLogger(__name__)
+
+# Leaders given back at the same time: clients follow each of them, so not all are moved at once.
+REBALANCED_AT_A_TIME: Final = 16
+# With too few in sync, those that could lead take turns, each twice as long as the one before.
+TURNS_DOUBLED_MAX: Final = 5
+
+
+class PartitionController:
+    """Looks at partitions one at a time: ``look`` is cheap when all is well."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        plane: ConsensusPlane,
+        liveness: Liveness,
+        *,
+        machine: ClusterMachine,
+        now: Callable[[], float],
+        lag_max_seconds: float,
+        replacement_delay_seconds: float,
+        rebalance_delay_seconds: float,
+        surveys: Surveys,
+    ) -> None:
+        self._broker_id = broker_id
+        self._machine = machine
+        self._plane = plane
+        self._liveness = liveness
+        self._now = now
+        self._lag_max_seconds = lag_max_seconds
+        self._replacement_delay_seconds = replacement_delay_seconds
+        self._rebalance_delay_seconds = rebalance_delay_seconds
+        self._surveys = surveys
+        self._rebalanced = 0  # since the last look at all
+
+    def look_at_all(self, members: Iterable[HostedPartition]) -> None:
+        self._rebalanced = 0
+        for member in members:
+            self.look(member)
+
+    def look(self, member: HostedPartition) -> None:
+        """Propose what the partition lacks, if this broker leads its group."""
+        if member.deciding or not self._plane.leads(member.group_id):
+            return
+        command: Command | None
+        if self.has_leader(member.state):
+            command = (
+                self._relief(member)
+                or self._replacement(member)
+                or self._growth(member)
+                or self._rebalance(member)
+            )
+        else:
+            command = self._election(member)
+        if command is not None:
+            self._propose(member, command)
+        elif (noted := self._replicas_to_note(member)) is not None:
+            self._note_replicas(member, noted)
+        else:
+            self._readmit(member)
+
+    def has_leader(self, state: PartitionState) -> bool:
+        """Whether the leader is there, in the very run and on the disk it was elected with."""
+        return has_leader(
+            state,
+            is_live=self._liveness.is_live,
+            directory_of=self._liveness.directory_of,
+            boot_of=self._liveness.boot_of,
+        )
+
+    def _election(self, member: HostedPartition) -> Elect | ElectUnclean | None:
+        state = member.state
+        if state.leader_epoch:
+            return self._surveys.choose(member, first=self._broker_id)
+        # A new partition begins with its preferred leader, so that leaders are spread. Nothing was
+        # ever stored in it.
+        is_live = self._liveness.is_live
+        return choose_leader(
+            state,
+            arbiter=state.replicas[0] if is_live(state.replicas[0]) else self._broker_id,
+            is_live=is_live,
+            directory_of=self._liveness.directory_of,
+            boot_of=self._liveness.boot_of,
+        )
+
+    def _relief(self, member: HostedPartition) -> Elect | None:
+        """Another leader, where too few have been in sync for long though one that is eligible is
+        there: the leader's links to its followers may be down, and that to this broker up.
+        """
+        state, now = member.state, self._now()
+        turn = self._lag_max_seconds * 2 ** min(member.turns, TURNS_DOUBLED_MAX)
+        if len(state.isr) >= state.min_isr:
+            member.stalled_since = None
+            if now - member.turn_began >= turn:
+                member.turns = 0
+            return None
+        others = {*state.isr, *state.elr} - {state.leader}
+        if not any(map(self._liveness.is_live, others)):
+            member.stalled_since = None
+            return None
+        if member.stalled_since is None:
+            member.stalled_since = now
+        if now - member.stalled_since < turn:
+            return None
+        elect = self._surveys.choose(member, without=state.leader)
+        if not isinstance(elect, Elect):
+            return None
+        member.turns += 1
+        member.stalled_since = member.turn_began = now
+        return elect
+
+    def _replacement(self, member: HostedPartition) -> ChangeReplicas | None:
+        return choose_replacement(
+            member.state,
+            replication_factor=member.replication_factor,
+            dead_seconds=self._liveness.silent_seconds,
+            delay_seconds=self._replacement_delay_seconds,
+            is_live=self._liveness.is_live,
+        )
+
+    def _growth(self, member: HostedPartition) -> ChangeReplicas | None:
+        """More witnesses, where there are brokers for them now and were not when it was made."""
+        state = member.state
+        voters = {*state.replicas, *state.witnesses}
+        if len(voters) >= 2 * member.replication_factor - 1:
+            return None
+        live = [b for b in sorted(self._machine.brokers) if self._liveness.is_live(b)]
+        if len(live) < member.replication_factor:
+            return None
+        missing = voters_count(member.replication_factor, len(live)) - len(voters)
+        strangers = [broker for broker in live if broker not in voters]
+        if missing <= 0 or len(strangers) < missing:
+            return None
+        turn = member.partition % len(strangers)  # so that not all partitions get the same ones
+        recruits = (strangers[turn:] + strangers[:turn])[:missing]
+        return ChangeReplicas(state.version, state.replicas, (*state.witnesses, *recruits))
+
+    def _rebalance(self, member: HostedPartition) -> Elect | None:
+        """Leaders pile up where brokers stayed; in time each partition goes back to its own."""
+        elect = choose_preferred(
+            member.state,
+            is_live=self._liveness.is_live,
+            directory_of=self._liveness.directory_of,
+            boot_of=self._liveness.boot_of,
+        )
+        if elect is None:
+            member.misled_since = None
+            return None
+        now = self._now()
+        if member.misled_since is None:
+            member.misled_since = now
+        is_due = now - member.misled_since >= self._rebalance_delay_seconds
+        if not is_due or self._rebalanced >= REBALANCED_AT_A_TIME:
+            return None
+        self._rebalanced += 1
+        member.misled_since = None
+        return elect
+
+    def _replicas_to_note(self, member: HostedPartition) -> SetReplicas | None:
+        """What the partition's group has agreed on and the cluster does not know yet."""
+        record, state = self._machine.topic_by_id(member.topic_id), member.state
+        if record is None:
+            return None
+        held = record.partitions[member.partition]
+        is_known = (held.replicas, held.witnesses) == (state.replicas, state.witnesses)
+        if is_known or held.version >= state.version:
+            return None
+        return SetReplicas(
+            topic_id=member.topic_id,
+            partition=member.partition,
+            replicas=state.replicas,
+            witnesses=state.witnesses,
+            version=state.version,
+        )
+
+    def _note_replicas(self, member: HostedPartition, command: SetReplicas) -> None:
+        member.deciding = True
+
+        def done(outcome: Outcome) -> None:
+            if not (isinstance(outcome, Applied) and isinstance(outcome.result, Done)):
+                logger.debug("%s: %s came to nothing: %s", member, command, outcome)
+            self._decided(member)
+
+        self._plane.propose_bytes(CLUSTER_GROUP, command.encode(), done)
+
+    def _readmit(self, member: HostedPartition) -> None:
+        """A voter that came back with an empty disk, or after a recovery without it, votes again
+        from the next generation on.
+        """
+        voters = self._plane.status(member.group_id).voters
+        changed = self._liveness.changed_directories(
+            voters, (*member.state.replicas, *member.state.witnesses)
+        )
+        if changed:
+            logger.info("%s: brokers %s vote from now on, on new disks", member, sorted(changed))
+            member.deciding = True
+            self._plane.seal(
+                member.group_id, {**voters, **changed}, lambda _outcome: self._decided(member)
+            )
+
+    def _propose(self, member: HostedPartition, command: Command) -> None:
+        member.deciding = True
+        logger.debug("%s: proposing %s", member, command)
+
+        def done(outcome: Outcome) -> None:
+            if isinstance(outcome, Applied) and isinstance(outcome.result, Accepted):
+                logger.info("%s: agreed on %s", member, command)
+            else:
+                logger.debug("%s: %s came to nothing: %s", member, command, outcome)
+            self._decided(member)
+
+        self._plane.propose_bytes(member.group_id, command.encode(), done)
+
+    def _decided(self, member: HostedPartition) -> None:
+        member.deciding = False

@@ -1,0 +1,316 @@
+"""The role of each copy that this broker has: leading, following, waiting, or given up.
+
+Taken from the committed state of the partition's own group, and from nothing else (S24); a state
+that may be older than what this broker has acted on before its start counts for nothing yet.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from raftlog.consensus import Applied, Outcome, Unknown
+from raftlog.errors import StorageFailedError
+from raftlog.replication.cluster_state import ClusterMachine
+from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Command
+from raftlog.replication.election import has_leader
+from raftlog.replication.partition_state import Accepted, PartitionState
+from raftlog.server.cluster import damage, step_down
+from raftlog.server.cluster.hosted_partition import HostedPartition
+from raftlog.server.cluster.liveness import Incarnation, Liveness
+from raftlog.server.cluster.surveys import Surveys
+from raftlog.server.consensus_plane import ConsensusPlane
+from raftlog.server.partition import HostServices, Partition
+
+logger = logging.getLogger(__name__)
+
+# No command of a partition's: applying it changes nothing, and shows how far this broker is.
+NOTHING: Final = b""
+
+
+class RoleManager:
+    """``look`` at a partition when its state has changed, and now and then."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        me: Incarnation,
+        *,
+        lag_max_seconds: float,
+        replacement_delay_seconds: float,
+        machine: ClusterMachine,
+        plane: ConsensusPlane,
+        liveness: Liveness,
+        services: HostServices,
+        surveys: Surveys,
+        on_role: Callable[[HostedPartition], None],
+        look_soon: Callable[[HostedPartition], None],
+        change_copy: Callable[[HostedPartition], None],
+    ) -> None:
+        """``on_role``: told when a host begins to lead or to follow.
+
+        ``change_copy``: told of a partition whose copy is to be made, set aside, or dropped.
+        """
+        self._broker_id = broker_id
+        self._me = me
+        self._lag_max_seconds = lag_max_seconds
+        self._replacement_delay_seconds = replacement_delay_seconds
+        self._machine = machine
+        self._plane = plane
+        self._liveness = liveness
+        self._services = services
+        self._surveys = surveys
+        self._on_role = on_role
+        self._look_soon = look_soon
+        self._change_copy = change_copy
+
+    def look(self, member: HostedPartition) -> None:
+        """Put the partition's host into the role that its group has agreed on. Cheap when it is.
+
+        One partition's failure is to harm no other: to be called again now and then.
+        """
+        try:
+            self._set_role(member)
+        except StorageFailedError as error:
+            self._services.on_failed(error)
+        except Exception:  # nobody else would hear of it
+            logger.exception("%s cannot take its role", member)
+
+    def _set_role(self, member: HostedPartition) -> None:
+        host, state = member.host, member.state
+        is_replica = self._broker_id in state.replicas
+        if host is None:
+            if is_replica and self._is_current(member):
+                self._change_copy(member)  # a witness has become a replica
+            return
+        if host.closed is not None or host.leader_epoch > state.leader_epoch:
+            return  # or the group's log is being replayed
+        suspect = host.log.damage or host.log.doubt
+        is_elected = self._is_elected(state)
+        member.is_current |= is_elected  # in this run
+        if is_elected and not suspect:
+            self._lead(member, host)
+        elif self.is_to_settle(member):
+            self._change_copy(member)
+        elif self._is_current(member):
+            self._follow(member, host)
+
+    def _follow(self, member: HostedPartition, host: Partition) -> None:
+        """Copy from the leader, or wait for one; or give the copy up."""
+        state, suspect = member.state, host.log.damage or host.log.doubt
+        is_replica = self._broker_id in state.replicas
+        can_follow = is_replica and state.leader != self._broker_id and not suspect
+        leader = state.leader if can_follow else None
+        if (host.leader, host.leader_epoch) != (leader, state.leader_epoch) or host.leadership:
+            host.unclean_epoch = state.unclean_epoch
+            host.follow(leader, state.leader_epoch)
+            self._on_role(member)
+        if not is_replica:
+            if self.may_drop(member):
+                self._change_copy(member)
+        elif suspect:
+            self._give_up(member)
+        else:
+            self._give_way(member, host)
+
+    def _is_elected(self, state: PartitionState) -> bool:
+        """Whether this broker was elected, in this run and on the disk that it has."""
+        return (
+            state.leader == self._broker_id
+            and state.isr.get(self._broker_id) == self._me.directory_id
+            and state.leader_boot == self._me.boot
+        )
+
+    def is_to_settle(self, member: HostedPartition) -> bool:
+        """Whether this broker was elected to lead with a copy that may lack acknowledged records,
+        because it is the best there is: it continues with what is there.
+        """
+        host, state = member.host, member.state
+        if host is None or not self._is_elected(state):
+            return False
+        may_lead = host.log.is_torn or (host.log.doubt and not host.log.damage)
+        return bool(may_lead) and state.unclean_epoch == state.leader_epoch
+
+    def _lead(self, member: HostedPartition, host: Partition) -> None:
+        state = member.state
+        if host.leadership is not None and host.leader_epoch == state.leader_epoch:
+            host.on_state(state)
+            self._give_way(member, host)
+            self.review(member)
+            return
+        host.lead(
+            state,
+            self._broker_id,
+            lag_max_seconds=self._lag_max_seconds,
+        )
+        logger.info("%s: leading in epoch %d", member, state.leader_epoch)
+        self._on_role(member)
+
+    def _is_current(self, member: HostedPartition) -> bool:
+        """Whether this broker may act on the state that it knows.
+
+        What is committed is known again only bit by bit after a start. Who followed an old leader
+        meanwhile would acknowledge, or cut, what it has to keep for a newer one. So something is
+        proposed first: once that is applied, so is all that any earlier run has acted on.
+        """
+        if member.is_current or member.asking:
+            return member.is_current
+        member.asking = True
+
+        def done(outcome: Outcome) -> None:
+            member.asking = False
+            if isinstance(outcome, Applied):
+                member.is_current = True
+                self._look_soon(member)
+
+        self._plane.propose_bytes(member.group_id, NOTHING, done)
+        return False
+
+    def may_drop(self, member: HostedPartition) -> bool:
+        """Whether the cluster, too, has agreed that this broker is no replica any more."""
+        record = self._machine.topic_by_id(member.topic_id)
+        return (
+            record is not None
+            and self._broker_id not in record.partitions[member.partition].replicas
+        )
+
+    # -- damage
+
+    def _give_up(self, member: HostedPartition) -> None:
+        """Take the next step to be rid of a copy that may lack records, if none is in flight."""
+        if member.giving_up:
+            return
+        command = self.next_step(member)
+        if command == damage.SET_ASIDE:
+            self._change_copy(member)
+        if command is None or isinstance(command, str):
+            return  # None: nobody else has it; what is there is all there is
+        member.giving_up = True
+
+        def done(outcome: Outcome) -> None:
+            member.giving_up = False
+            if isinstance(outcome, Applied) and isinstance(outcome.result, Accepted):
+                if isinstance(command, ChangeIsr):
+                    member.fenced_in = outcome.result.state.leader_epoch
+                self._look_soon(member)  # else it is tried again at the next review
+
+        self._plane.propose_bytes(member.group_id, command.encode(), done)
+
+    def next_step(self, member: HostedPartition) -> Command | str | None:
+        liveness = self._liveness
+        return damage.next_step(
+            member.state,
+            self._broker_id,
+            fenced_in=member.fenced_in,
+            has_leader=has_leader(
+                member.state,
+                is_live=liveness.is_live,
+                directory_of=liveness.directory_of,
+                boot_of=liveness.boot_of,
+            ),
+            is_sound=lambda broker: self._surveys.is_sound(member, broker),
+            choose_other=lambda: self._surveys.choose(member, without=self._broker_id),
+        )
+
+    # -- disks that are full or hang
+
+    def _give_way(self, member: HostedPartition, host: Partition) -> None:
+        """Let others do what this broker's disk keeps it from, if that has lasted."""
+        leads = host.leadership is not None
+        if not host.must_give_way() or member.giving_up:
+            return
+        command: Command | None = step_down.next_step(
+            member.state,
+            self._broker_id,
+            is_live=self._liveness.is_live,
+            directory_of=self._liveness.directory_of,
+            boot_of=self._liveness.boot_of,
+        )
+        if command is None and host.hindrance.seconds >= self._replacement_delay_seconds:
+            command = step_down.successor(
+                member.state,
+                self._broker_id,
+                replication_factor=member.replication_factor,
+                is_live=self._liveness.is_live,
+            )
+        if command is None:
+            return
+        member.giving_up = True
+
+        def done(outcome: Outcome) -> None:
+            member.giving_up = False
+            if isinstance(outcome, Applied) and isinstance(outcome.result, Accepted):
+                what = "leads it no more" if leads else "is not in sync any more"
+                if isinstance(command, ChangeReplicas):
+                    what = "has a witness store it"
+                logger.warning("%s: this broker %s: %s", member, what, host.hindrance)
+                host.hindrance.gave_way(leads=leads)  # else it is tried again at the next review
+
+        self._plane.propose_bytes(member.group_id, command.encode(), done)
+
+    # -- the in-sync replicas
+
+    def review(self, member: HostedPartition) -> None:
+        """Propose the change that the ISR needs, if it needs one and none is under way."""
+        host = member.host
+        leadership = None if host is None else host.leadership
+        if host is None or leadership is None:
+            return
+        if host.log.damage:
+            self._look_soon(member)  # it was found just now: this broker is not to lead any more
+            return
+        host.obstacle = self._obstacle(member)
+        change = leadership.isr_change(
+            self._services.loop.time(),
+            is_live=self._liveness.is_live,
+            directory_of=self._liveness.directory_of,
+            min_isr=host.log.config.effective_min_isr(len(member.state.replicas)),
+            may_propose=lambda: self._hears_who_decides(member),
+            boot_of=self._liveness.boot_of,
+        )
+        if change is None:
+            return
+
+        def done(outcome: Outcome) -> None:
+            accepted = isinstance(outcome, Applied) and isinstance(outcome.result, Accepted)
+            if accepted:
+                logger.info("%s: agreed on %s", member, change)
+            leadership.proposal_done(change, None if isinstance(outcome, Unknown) else accepted)
+
+        self._plane.propose_bytes(member.group_id, change.encode(), done)
+
+    def _hears_who_decides(self, member: HostedPartition) -> bool:
+        """Whether the leader of the partition's group is heard; or, if that is this broker, the
+        majority that would have to agree. Without one, a proposal waits until one is heard of.
+        """
+        group = self._plane.status(member.group_id)
+        if group.leader is None or not self._liveness.is_linked(group.leader):
+            return True
+        if group.leader != self._broker_id:
+            return self._liveness.is_heard(group.leader)
+        heard = [voter for voter in group.voters if self._liveness.is_heard(voter)]
+        return 2 * len(heard) > len(group.voters)
+
+    def _obstacle(self, member: HostedPartition) -> str:
+        """Why this leader can commit nothing for now, as far as links tell; "" if it can.
+
+        To refuse is always safe, and better than to append what nobody may ever acknowledge.
+        """
+        state = member.state
+        gone = [broker for broker in state.isr if not self._liveness.is_live(broker)]
+        if not gone:
+            return ""
+        names = ", ".join(map(str, gone))
+        if len(state.isr) - len(gone) < state.min_isr:
+            return (
+                f"in-sync replicas {names} cannot be reached, and min.insync.replicas is "
+                f"{state.min_isr}: nothing was appended. Bring brokers back, or lower it"
+            )
+        if self._plane.status(member.group_id).leader is None:
+            return (
+                f"in-sync replicas {names} cannot be reached, and no majority of the partition's "
+                "voters is there to go on without them: nothing was appended. Bring brokers back, "
+                "or see `raftlog cluster recover`"
+            )
+        return ""

@@ -1,0 +1,81 @@
+"""Sends partition states to the brokers that do not vote on them and answer metadata requests.
+
+The leader of a partition's group sends its state. Its version tells which of two is newer, so a
+state may arrive twice, or late. All are sent again periodically, in place of lost ones.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from raftlog import limits
+from raftlog.protocol import api as apis
+from raftlog.protocol.replication import EncodedPartitionState, PartitionStatesRequest
+from raftlog.replication.partition_state import PartitionState, decode_state
+from raftlog.server.cluster.hosted_partition import HostedPartition
+from raftlog.server.consensus_plane import ConsensusPlane
+from raftlog.server.peers.links import PeerLinks
+
+logger = logging.getLogger(__name__)
+
+
+class StateBroadcast:
+    """``told`` is what others told this broker, by topic id and partition."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        plane: ConsensusPlane,
+        links: PeerLinks,
+        *,
+        brokers: Callable[[], Iterable[int]],
+    ) -> None:
+        self._broker_id = broker_id
+        self._plane = plane
+        self._links = links
+        self._brokers = brokers
+        self.told: dict[tuple[str, int], PartitionState] = {}
+
+    def tell(self, members: Iterable[HostedPartition]) -> None:
+        """Tell those who have no vote on these partitions, where this broker leads the group."""
+        others = [b for b in self._brokers() if b != self._broker_id and self._links.is_up(b)]
+        by_broker: dict[int, list[EncodedPartitionState]] = {}
+        for member in members:
+            state = member.state
+            voters = {*state.replicas, *state.witnesses}
+            strangers = [broker for broker in others if broker not in voters]
+            if not strangers or not self._plane.leads(member.group_id):
+                continue
+            encoded = EncodedPartitionState(
+                topic_id=member.topic_id,
+                partition=member.partition,
+                version=state.version,
+                state=state.encode(),
+            )
+            for broker in strangers:
+                by_broker.setdefault(broker, []).append(encoded)
+        for broker, states in by_broker.items():
+            for start in range(0, len(states), limits.PARTITIONS_PER_REQUEST_MAX):
+                part = states[start : start + limits.PARTITIONS_PER_REQUEST_MAX]
+                self._links.tell(broker, apis.PARTITION_STATES, PartitionStatesRequest(states=part))
+
+    def take(self, states: Iterable[EncodedPartitionState]) -> None:
+        """Note what is newer than what is known. Bytes that are no state change nothing."""
+        for encoded in states:
+            key = encoded.topic_id, encoded.partition
+            known = self.told.get(key)
+            if known is not None and known.version >= encoded.version:
+                continue
+            try:
+                state = decode_state(encoded.state)
+            except ValueError as error:
+                logger.warning("a peer told no state of %s:%d: %s", *key, error)
+                continue
+            if known is None or known.version < state.version:
+                self.told[key] = state
+
+    def forget(self, topic_id: str) -> None:
+        """The topic is gone."""
+        for key in [key for key in self.told if key[0] == topic_id]:
+            del self.told[key]

@@ -1,0 +1,505 @@
+"""The consumer groups of one partition of ``__consumer_offsets``, while this broker leads it.
+
+``raftlog.consumer_groups.GroupShard`` decides. This module writes its decisions to the partition's
+log, and answers once they are committed. It changes its state at once, before anything is written.
+So nothing is told, not even a refusal, before all that it has decided until then is committed; and
+when a decision cannot be written, the state is thrown away and read from the log anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from raftlog import limits
+from raftlog.consumer_groups import JOIN_EPOCH, GroupShard, Heartbeat, HeartbeatResult, StateChange
+from raftlog.consumer_groups.values import Topics
+from raftlog.errors import (
+    CommitUnknownError,
+    CoordinatorLoadingError,
+    NotEnoughReplicasError,
+    OutcomeUnknownError,
+    RaftlogError,
+    StorageError,
+    ThrottledError,
+)
+from raftlog.record import parse_header
+from raftlog.server.broker_clock import BrokerClock
+from raftlog.server.consumer_groups.heartbeat_keepalive import HeartbeatAnswer, HeartbeatKeepalive
+from raftlog.server.consumer_groups.heartbeat_purgatory import HeartbeatPurgatory, MemberKey
+from raftlog.server.consumer_groups.loading import load
+from raftlog.server.consumer_groups.pending_responses import (
+    Failed,
+    PendingResponses,
+    not_coordinator,
+)
+from raftlog.server.consumer_groups.writing import batches_of
+from raftlog.server.offset_waiters import Acknowledge
+from raftlog.server.partition import Partition
+from raftlog.server.rounds import Rounds
+from raftlog.types import Offset
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PAUSE_SECONDS_MIN: Final = 0.05  # before the state is read again, when that did not work
+PAUSE_SECONDS_MAX: Final = 0.5
+PAUSE_SECONDS_DAMAGED: Final = 10.0  # the same, where an operator has to look
+SOUND_SECONDS: Final = 10.0  # a shard that has served for so long had no trouble
+MEMBERS_TOLD_MAX: Final = 100_000  # remembered; a member that is not is answered once too often
+TICK_SECONDS_MIN: Final = 0.001  # timers may fire a little early
+
+
+@dataclass(frozen=True, slots=True)
+class ShardServices:
+    """What a broker lends to all its shards."""
+
+    loop: asyncio.AbstractEventLoop
+    clock: BrokerClock
+    new_groups: Callable[[], GroupShard]
+    topics: Callable[[], Topics]  # as they are now
+    confirm: Callable[[Partition, Acknowledge], None]  # that this broker leads
+    doubt: Callable[[Partition, Offset], None]  # told of stored bytes that cannot be read
+    reading: asyncio.Lock  # one shard at a time reads its log
+
+
+class ActiveShard:
+    """From when this broker begins to lead the partition until it leads it no more, or anew.
+
+    Invariant: all that ``_groups`` has decided is in the log below ``_end``, or ``_groups`` is
+    None.
+    """
+
+    def __init__(self, host: Partition, services: ShardServices) -> None:
+        """Begins to read the state."""
+        self.host = host
+        self.epoch = host.leader_epoch
+        self._services = services
+        self._loop = services.loop
+        self._groups: GroupShard | None = None  # None: it is not read yet
+        self._end: Offset = 0
+        self._closed = False
+        self._why: RaftlogError = self._loading_error("")
+        self._parked = HeartbeatPurgatory(services.loop)
+        self._joining: dict[MemberKey, tuple[Heartbeat, HeartbeatAnswer]] = {}  # in this turn
+        self._told: set[MemberKey] = set()  # whose heartbeat was answered since topics changed
+        self._confirmations = Rounds(partial(services.confirm, host))  # that this broker leads
+        self._answers = PendingResponses(host, self._confirmations, self._loop)
+        self._reassurances = HeartbeatKeepalive(self._loop, self._confirmations, self._may_tell)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._failures = 0  # without a sound time in between
+        self._served_from = 0.0
+        self._loading = self._loop.create_task(self._keep_loading(0.0))
+
+    # -- what the coordinator asks -----------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this broker leads the partition no more, or in another epoch."""
+        host = self.host
+        return (
+            self._closed
+            or host.closed is not None
+            or host.leadership is None
+            or host.leader_epoch != self.epoch
+        )
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether the state is being read, or is newer than what is known here of the topics."""
+        return self._groups is None or not self._groups.is_started
+
+    def set_topics(self, topics: Topics) -> None:
+        """There are other topics, or other partitions of them. Every member is told soon: those
+        that subscribe to a pattern look at the topics then.
+        """
+        self._told.clear()
+        self._decide(
+            lambda groups, now, now_ms: groups.set_topics(
+                topics.by_name, version=topics.version, now=now, now_ms=now_ms
+            )
+        )
+        self._parked.wake_all()
+
+    def forget(self, owner: Hashable) -> None:
+        """A connection is gone."""
+        self._parked.forget(owner)
+
+    def close(self, reason: RaftlogError) -> asyncio.Task[None]:
+        """Decide nothing more. What waits to be committed is answered when it is, or never will be.
+
+        Returns what is to be awaited before the loop ends.
+        """
+        self._closed = True
+        self._drop(reason)
+        self._loading.cancel()
+        return self._loading
+
+    # -- what requests ask -------------------------------------------------------------------------
+
+    def change(
+        self,
+        operation: Callable[[GroupShard, float, int], StateChange[T]],
+        done: Callable[[T], None],
+        failed: Failed,
+    ) -> None:
+        """Call ``done`` with what the step gives once it is committed, else ``failed``.
+
+        ``operation`` is given the time in seconds (monotonic) and the wall clock's in milliseconds.
+        Raises what keeps it from being begun. ``CommitUnknownError``: it may come to be, or not.
+        """
+        groups = self._serving()
+        self._check_writable()
+        try:
+            step = self._operate(operation, groups)
+        except RaftlogError as error:
+            self._refuse(error, groups, failed)
+        else:
+            done_with_it = partial(done, step.result)
+            self._settle(done_with_it, failed, is_appended=bool(step.records))
+
+    def ask(
+        self,
+        question: Callable[[GroupShard], T],
+        done: Callable[[T], None],
+        failed: Failed,
+    ) -> None:
+        """Call ``done`` with the answer once it is certain that nobody else knew better when it was
+        asked. Raises what ``change`` raises.
+        """
+        groups = self._serving()
+        try:
+            go = partial(done, question(groups))
+        except RaftlogError as error:
+            go = partial(failed, error)
+        self._settle(go, failed, confirmed_since=self._confirmations.mark)
+
+    def heartbeat(
+        self,
+        beat: Heartbeat,
+        done: Callable[[HeartbeatResult], None],
+        failed: Failed,
+        *,
+        owner: Hashable,
+        wait_seconds: float,
+    ) -> None:
+        """Take a member's heartbeat; if there is nothing to tell it, answer in ``wait_seconds``.
+
+        The first one since topics have changed has something to be told: that they have. One whose
+        answer takes long to be committed is answered with what its member was told last.
+
+        Another one of the same member that waits is answered now. Raises what ``change`` raises.
+        """
+        member: MemberKey = (beat.group, beat.member_id)
+        self._parked.wake(member)
+        if member in self._joining:
+            self._admit()
+        groups = self._serving()
+        if beat.member_epoch <= 0:
+            self._check_writable()  # joins and leaves are written
+        if beat.member_epoch == JOIN_EPOCH:
+            self._admit_soon(member, beat, done, failed)
+            return
+        try:
+            step = self._operate(
+                lambda groups, now, now_ms: groups.heartbeat(beat, now=now, now_ms=now_ms), groups
+            )
+        except RaftlogError as error:
+            self._refuse(error, groups, failed)
+            return
+        answer = self._reassurances.begin(
+            member, beat.member_epoch, done, failed, session_ms=beat.session_timeout_ms
+        )
+        is_known = member in self._told and not step.result.is_news_to(beat)
+        if is_known and wait_seconds > 0:
+            unpark = partial(self._unpark, member, answer)
+            self._parked.park(member, owner, unpark, wait_seconds=wait_seconds)
+            return
+        self._tell(member)
+        self._settle_beat(step.result, answer)
+
+    def _admit_soon(
+        self,
+        member: MemberKey,
+        beat: Heartbeat,
+        done: Callable[[HeartbeatResult], None],
+        failed: Failed,
+    ) -> None:
+        """All that join in one turn of the loop cost one rebalance, and are written together."""
+        if not self._joining:
+            self._loop.call_soon(self._admit)
+        answer = self._reassurances.begin(member, JOIN_EPOCH, done, failed, session_ms=0)
+        self._joining[member] = beat, answer
+
+    def _admit(self) -> None:
+        joining, self._joining = self._joining, {}
+        if not joining:
+            return
+        joins = [beat for beat, _ in joining.values()]
+        try:
+            groups = self._serving()
+            step = self._operate(
+                lambda groups, now, now_ms: groups.join_all(joins, now=now, now_ms=now_ms), groups
+            )
+        except RaftlogError as error:
+            for _, answer in joining.values():
+                answer.fail(error)
+            return
+        except Exception as error:  # nobody else would hear of it
+            logger.exception("%s: a mistake about consumer groups", self.host.topic_partition)
+            for _, answer in joining.values():
+                answer.fail(OutcomeUnknownError(f"internal broker error: {error!r}"))
+            return
+        for (member, (_, answer)), outcome in zip(joining.items(), step.result, strict=True):
+            if isinstance(outcome, RaftlogError):
+                self._settle(partial(answer.fail, outcome), answer.fail)
+                continue
+            self._tell(member)
+            self._settle_beat(outcome, answer)
+
+    def _tell(self, member: MemberKey) -> None:
+        """What it is told now, it is told for the first time since topics have changed."""
+        if len(self._told) >= MEMBERS_TOLD_MAX:
+            self._told.clear()
+        self._told.add(member)
+
+    def _unpark(
+        self, member: MemberKey, answer: HeartbeatAnswer, reason: RaftlogError | None
+    ) -> None:
+        if reason is not None:
+            answer.fail(reason)
+            return
+        self._told.add(member)
+        assert self._groups is not None, "what is parked is refused when the state is dropped"
+        try:
+            beat = self._groups.beat(*member)
+        except RaftlogError as error:
+            self._settle(partial(answer.fail, error), answer.fail)
+        else:
+            self._settle_beat(beat, answer)
+
+    def _may_tell(self, member: MemberKey) -> bool:
+        """Whether the member may be told again what it was told last."""
+        if self.is_over or self._groups is None:
+            return False
+        try:
+            self._groups.beat(*member)
+        except RaftlogError:  # it is thrown out, though that is not committed
+            return False
+        return True
+
+    # -- deciding and writing ----------------------------------------------------------------------
+
+    def _serving(self) -> GroupShard:
+        """The state, or raise why it cannot be asked."""
+        if self.is_over:
+            raise not_coordinator(self.host, "it leads it no more")
+        if self._groups is None:
+            raise self._why
+        if len(self._answers) >= limits.GROUP_ANSWERS_WAITING_MAX:
+            raise ThrottledError(
+                f"{self.host.topic_partition}: {len(self._answers)} answers about its consumer "
+                "groups wait for the log already (GROUP_ANSWERS_WAITING_MAX); try again in a moment"
+            )
+        return self._groups
+
+    def _check_writable(self) -> None:
+        """Refuse before anything is decided what the log would refuse: it costs no reading anew."""
+        leadership = self.host.leadership
+        if self.host.obstacle or leadership is None or not leadership.has_quorum:
+            raise NotEnoughReplicasError(
+                f"{self.host.topic_partition}: nothing can be committed at the moment. "
+                f"{self.host.obstacle or 'Too few of its replicas are in sync: bring brokers back'}"
+            )
+
+    def _operate(
+        self, operation: Callable[[GroupShard, float, int], StateChange[T]], groups: GroupShard
+    ) -> StateChange[T]:
+        """Decide, and write what was decided. Raises what refuses it, or what kept it from being
+        written.
+        """
+        try:
+            step = operation(groups, self._loop.time(), self._services.clock.wall_ms())
+        except RaftlogError:
+            self._plan_tick()
+            raise
+        except Exception as error:
+            self._begin_anew(error)  # nobody knows what it has changed
+            raise
+        self._carry_out(step)
+        return step
+
+    def _carry_out(self, step: StateChange[Any]) -> None:
+        host, is_begun = self.host, False
+        batches = batches_of(
+            step.records,
+            now_ms=self._services.clock.wall_ms(),
+            bytes_max=host.log.config.max_message_bytes,
+        )
+        try:
+            for batch in batches:
+                self._end = host.append(batch, parse_header(batch)).last_offset + 1
+                is_begun = True
+        except RaftlogError as error:
+            self._begin_anew(error)
+            if is_begun:
+                raise CommitUnknownError(f"only a part of it was written: {error}") from error
+            raise
+        for note in step.notes:
+            logger.info("%s: %s", host.topic_partition, note)
+        for member in sorted(step.wake):
+            self._parked.wake(member)
+        self._plan_tick()
+
+    def _decide(self, operation: Callable[[GroupShard, float, int], StateChange[None]]) -> None:
+        """What nobody has asked for, and nobody waits for."""
+        if self._groups is None or self.is_over:
+            return
+        try:
+            self._operate(operation, self._groups)
+        except RaftlogError as error:
+            logger.warning("%s: %s", self.host.topic_partition, error)
+        except Exception:  # nobody else would hear of it
+            logger.exception("%s: a mistake about consumer groups", self.host.topic_partition)
+
+    # -- answering ---------------------------------------------------------------------------------
+
+    def _refuse(self, error: RaftlogError, groups: GroupShard, failed: Failed) -> None:
+        """A refusal may tell of what was decided and is not committed: it waits, like an answer."""
+        if self._groups is not groups:
+            raise error  # by the log; and the state is gone
+        self._settle(partial(failed, error), failed)
+
+    def _settle_beat(self, beat: HeartbeatResult, answer: HeartbeatAnswer) -> None:
+        """A heartbeat is answered by a broker that still led after it came: see ``reassuring``."""
+        drop = self._settle(partial(answer.go, beat), answer.fail, confirmed_since=answer.mark)
+        answer.wait(drop)
+
+    def _settle(
+        self,
+        go: Callable[[], None],
+        failed: Failed,
+        *,
+        confirmed_since: int | None = None,
+        is_appended: bool = False,
+    ) -> Callable[[], object]:
+        """Nothing is told before all that was decided so far is committed. Returns what drops it.
+
+        But for what a member knows already, see ``reassuring``.
+        """
+        if self.is_over:  # what is committed here from now on is another leader's
+            failed(not_coordinator(self.host, "it leads it no more"))
+            return _nothing
+        return self._answers.settle(
+            go, failed, end=self._end, confirmed_since=confirmed_since, is_appended=is_appended
+        )
+
+    # -- the time ----------------------------------------------------------------------------------
+
+    def _plan_tick(self) -> None:
+        """Have ``_tick`` called when the state wants it. One timer, moved only to an earlier time:
+        every heartbeat puts some deadline off.
+        """
+        deadline = None if self._groups is None else self._groups.deadline()
+        if deadline is None or (self._timer is not None and self._timer_at <= deadline):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = max(deadline, self._loop.time() + TICK_SECONDS_MIN)
+        self._timer = self._loop.call_at(self._timer_at, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        expiry_ms = self._services.clock.deletion_ms()
+        self._decide(
+            lambda groups, now, now_ms: groups.tick(now=now, now_ms=now_ms, expiry_ms=expiry_ms)
+        )
+
+    # -- reading the state -------------------------------------------------------------------------
+
+    def _drop(self, reason: RaftlogError) -> None:
+        self._groups = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._parked.refuse_all(reason)
+        self._reassurances.forget_all()
+
+    def _begin_anew(self, error: Exception) -> None:
+        """What was decided last is not in the log: forget it, by reading what is."""
+        logger.warning(
+            "%s: reading its consumer groups anew, as the log did not take a change: %s",
+            self.host.topic_partition,
+            error,
+        )
+        if self._loop.time() - self._served_from > SOUND_SECONDS:
+            self._failures = 0
+        self._why = self._loading_error(f": {error}")
+        self._drop(self._why)
+        if not self.is_over and self._loading.done():
+            self._loading = self._loop.create_task(self._keep_loading(self._pause()))
+
+    async def _keep_loading(self, pause_seconds: float) -> None:
+        while not self.is_over:
+            if pause_seconds:
+                await asyncio.sleep(pause_seconds)
+            try:
+                await self._load()
+            except RaftlogError as error:
+                self._note(error)
+            except Exception:  # a mistake; other partitions are unhurt
+                where = self.host.topic_partition
+                logger.exception("%s: its consumer groups cannot be read", where)
+                self._why = StorageError(
+                    f"{where}: its consumer groups cannot be read: see the log"
+                )
+            if self._groups is not None:
+                return
+            pause_seconds = self._pause()
+
+    def _pause(self) -> float:
+        if isinstance(self._why, StorageError):
+            return PAUSE_SECONDS_DAMAGED
+        self._failures += 1
+        return float(min(PAUSE_SECONDS_MIN * 2 ** min(self._failures, 10), PAUSE_SECONDS_MAX))
+
+    def _note(self, error: RaftlogError) -> None:
+        """Why it is not read yet: an operator's to see to, or something that passes."""
+        if isinstance(error, StorageError):
+            if str(error) != str(self._why):
+                logger.error("%s", error)
+            self._why = error
+        else:
+            self._why = self._loading_error(f": {error}")
+
+    def _loading_error(self, why: str) -> CoordinatorLoadingError:
+        return CoordinatorLoadingError(
+            f"the consumer groups of {self.host.topic_partition} are being read{why}"
+        )
+
+    async def _load(self) -> None:
+        services = self._services
+        groups = services.new_groups()
+        await load(groups, self.host, turn=services.reading, doubt=services.doubt)
+        if self.is_over:
+            return
+        self._end = self.host.log.log_end_offset
+        self._groups, self._served_from = groups, self._loop.time()
+        topics = services.topics()
+        self._operate(
+            lambda groups, now, now_ms: groups.start(
+                topics.by_name, version=topics.version, now=now, now_ms=now_ms
+            ),
+            groups,
+        )
+        logger.info("%s: its consumer groups are read", self.host.topic_partition)
+
+
+def _nothing() -> None:
+    """Of what is over already, nothing has to be dropped."""

@@ -1,0 +1,141 @@
+"""Finding coordinators: makes ``__consumer_offsets`` when somebody asks for one for the first time.
+
+Whichever broker is asked makes it; that another one does so at the same time is no failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from raftlog import limits
+from raftlog.config import BrokerConfig
+from raftlog.consumer_groups import partition_of_group
+from raftlog.errors import (
+    ClusterNotReadyError,
+    LeaderNotAvailableError,
+    OutcomeUnknownError,
+    RaftlogError,
+    RefusedError,
+    ThrottledError,
+    TopicExistsError,
+)
+from raftlog.protocol.groups import CoordinatorInfo
+from raftlog.protocol.metadata import BrokerInfo
+from raftlog.protocol.schema import Failure
+from raftlog.server.administration import Administration, TopicAuthority
+from raftlog.server.offset_waiters import Acknowledge
+from raftlog.server.topic_table import TopicTable
+from raftlog.types import OFFSETS_TOPIC, check_group_id
+
+MESSAGE_BYTES_MAX: Final = 8 * limits.MIB  # so that one step is one batch, however large
+# How long brokers that have not registered yet are waited for, that they may have their share.
+PATIENCE_SECONDS: Final = 10.0
+
+
+class Lookup:
+    """``when_made``, then ``find``."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        administration: Administration,
+        *,
+        authority: Callable[[], TopicAuthority],
+        missing_brokers: Callable[[], int],
+        now: Callable[[], float],
+    ) -> None:
+        """``missing_brokers``: how many are not here of those that should have a copy."""
+        self._config = config
+        self._topics = topics
+        self._administration = administration
+        self._authority = authority
+        self._missing_brokers = missing_brokers
+        self._now = now
+        self._first_asked_at: float | None = None
+        self._waiting: list[Acknowledge] = []
+
+    def when_made(self, done: Acknowledge) -> None:
+        """Call ``done`` once there is a topic for consumer groups, or with why there is none."""
+        if OFFSETS_TOPIC in self._topics:
+            done(None)
+            return
+        if len(self._waiting) >= limits.COORDINATOR_LOOKUPS_MAX:
+            raise ThrottledError(
+                f"{len(self._waiting)} requests wait for {OFFSETS_TOPIC} to be made already "
+                "(COORDINATOR_LOOKUPS_MAX); try again in a moment"
+            )
+        self._waiting.append(done)
+        if len(self._waiting) == 1:
+            try:
+                self._administration.submit_work(self._make, self._made)
+            except RaftlogError as error:
+                self._made(error)
+
+    def find(self, group: str, brokers: dict[int, BrokerInfo]) -> CoordinatorInfo:
+        """Who coordinates the consumer group, among ``brokers``: those that can be asked."""
+        try:
+            broker = self._coordinator(check_group_id(group), brokers)
+        except RaftlogError as error:
+            return CoordinatorInfo(group=group, failure=Failure.of(error))
+        return CoordinatorInfo(group=group, broker_id=broker.id, host=broker.host, port=broker.port)
+
+    # -- inside
+
+    def _coordinator(self, group: str, brokers: dict[int, BrokerInfo]) -> BrokerInfo:
+        topic = self._topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            raise LeaderNotAvailableError(
+                f"this broker has not received metadata of {OFFSETS_TOPIC} yet"
+            )
+        partition = partition_of_group(group, len(topic.hosts))
+        state = self._topics.state(topic, partition)
+        broker = None if state is None or state.leader is None else brokers.get(state.leader)
+        if broker is None:
+            raise LeaderNotAvailableError(
+                f"{OFFSETS_TOPIC}:{partition}, in which the consumer group is, has no leader at "
+                "the moment"
+            )
+        return broker
+
+    def _made(self, error: RaftlogError | None) -> None:
+        waiting, self._waiting = self._waiting, []
+        for done in waiting:
+            done(error)
+
+    async def _make(self) -> None:
+        """Raises retriable errors only, but for those of this broker's disk."""
+        self._topics.check_complete()
+        if OFFSETS_TOPIC in self._topics:
+            return
+        config = self._config
+        self._wait_for_brokers()
+        try:
+            await self._authority().create(
+                OFFSETS_TOPIC,
+                partitions=config.offsets_topic_num_partitions,
+                replication_factor=config.offsets_topic_replication_factor,
+                config={
+                    "cleanup.policy": "compact",
+                    "segment.bytes": str(config.offsets_topic_segment_bytes),
+                    "max.message.bytes": str(MESSAGE_BYTES_MAX),
+                },
+            )
+        except TopicExistsError:
+            pass
+        except (RefusedError, OutcomeUnknownError) as error:  # there may be more brokers soon
+            raise ClusterNotReadyError(f"{OFFSETS_TOPIC} cannot be made now: {error}") from error
+
+    def _wait_for_brokers(self) -> None:
+        """A topic made while brokers are still coming would have too few copies for ever."""
+        if self._config.offsets_topic_replication_factor:
+            return  # it says itself how many it takes
+        if self._first_asked_at is None:
+            self._first_asked_at = self._now()
+        missing = self._missing_brokers()
+        if missing and self._now() - self._first_asked_at < PATIENCE_SECONDS:
+            raise ClusterNotReadyError(
+                f"{missing} of the cluster's brokers have yet to come: {OFFSETS_TOPIC} is made "
+                f"when they are here, or {PATIENCE_SECONDS:g} s after the first request for it"
+            )

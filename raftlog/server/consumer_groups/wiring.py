@@ -1,0 +1,95 @@
+"""Puts a broker's coordinator together and has it told what it needs to hear. Decides nothing."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from raftlog import limits
+from raftlog.config import BrokerConfig
+from raftlog.consumer_groups import GroupSettings, GroupShard
+from raftlog.server.consumer_groups.assignors import load_assignors
+from raftlog.server.consumer_groups.coordinator import Coordinator, CoordinatorServices
+from raftlog.server.consumer_groups.lookup import Lookup
+from raftlog.server.consumer_groups.topic_source import AgreedTopics, OwnTopics, TopicSource
+from raftlog.server.context import BrokerContext
+from raftlog.server.offset_waiters import Acknowledge
+from raftlog.server.partition import Partition
+from raftlog.server.scrubber import DOUBT_BYTES_MAX
+from raftlog.types import Offset
+
+MINUTE_MS: Final = 60_000
+
+
+def begin_to_coordinate(context: BrokerContext) -> None:
+    """Give the broker its coordinator. Raises ``InvalidConfigError`` about ``group.assignors``."""
+    table, cluster = context.topics, context.cluster
+    source: TopicSource = (
+        OwnTopics(table, context.clock.wall_ms) if cluster is None else AgreedTopics(cluster)
+    )
+    coordinator = Coordinator(
+        CoordinatorServices(
+            loop=context.loop,
+            clock=context.clock,
+            topics=table,
+            source=source,
+            new_groups=_maker(context.config),
+            confirm=partial(_confirm, context),
+            doubt=partial(_doubt, context),
+        )
+    )
+    context.coordinator = coordinator
+    context.lookup = Lookup(
+        context.config,
+        table,
+        context.administration,
+        authority=lambda: context.authority,
+        missing_brokers=partial(_missing_brokers, context),
+        now=context.loop.time,
+    )
+    if cluster is None:
+        table.on_change = coordinator.topics_changed
+    else:
+        table.on_change = coordinator.look
+        cluster.on_role = coordinator.look
+        cluster.on_topics = coordinator.topics_changed
+        cluster.on_version = coordinator.version_changed
+    coordinator.look()
+
+
+def _maker(config: BrokerConfig) -> partial[GroupShard]:
+    assignors, default = load_assignors(config.group_assignors)
+    settings = GroupSettings(
+        session_timeout_ms_min=config.group_min_session_timeout_ms,
+        session_timeout_ms_max=config.group_max_session_timeout_ms,
+        offsets_retention_ms=config.offsets_retention_minutes * MINUTE_MS,
+        members_per_group_max=config.group_max_size,
+        default_assignor=default,
+    )
+    return partial(GroupShard, settings, assignors)
+
+
+def _confirm(context: BrokerContext, host: Partition, done: Acknowledge) -> None:
+    """With nobody else there is nobody else to lead."""
+    if context.cluster is None:
+        done(host.closed)
+    else:
+        context.cluster.confirm(host, done)
+
+
+def _doubt(context: BrokerContext, host: Partition, offset: Offset) -> None:
+    context.verifier.doubt(host, offset, bytes_max=DOUBT_BYTES_MAX)
+
+
+def _missing_brokers(context: BrokerContext) -> int:
+    """How many more live brokers there should be, for a topic that is made to have all its copies.
+
+    As many as are configured to vote, or have been here before, up to the usual number of copies.
+    """
+    cluster = context.cluster
+    if cluster is None:
+        return 0
+    config, machine = context.config, cluster.machine
+    copies = config.default_replication_factor or limits.REPLICATION_FACTOR_DEFAULT
+    wanted = min(copies, max(len(config.voters), len(machine.brokers)))
+    return max(0, wanted - len(machine.live()))

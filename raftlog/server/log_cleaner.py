@@ -1,0 +1,157 @@
+"""Compaction on a broker: selects the next log, reports on it, and handles its failures.
+
+One log at a time, in a separate thread: see ``log_compaction``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from raftlog.config import BrokerConfig
+from raftlog.errors import (
+    DamagedLogError,
+    DiskFullError,
+    StorageFailedError,
+)
+from raftlog.server.broker_clock import BrokerClock
+from raftlog.server.log_compaction import Pace, Pass, Terms
+from raftlog.server.partition import Partition
+from raftlog.server.scrubber import LogVerifier
+from raftlog.server.workers import Workers
+from raftlog.types import TimestampMs, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+HOSTS_PER_TURN: Final = 50  # looked at before the loop serves others
+
+
+class LogCleaner:
+    """All logs of a broker that are compacted, one after the other, the dirtiest first."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        hosts: Callable[[], Sequence[Partition]],
+        workers: Workers,
+        *,
+        clock: BrokerClock,
+        entropy: Callable[[int], bytes],
+        verifier: LogVerifier,
+        on_failed: Callable[[StorageFailedError], None],
+    ) -> None:
+        """``workers``: of one thread. ``verifier``: is told of damage that is met."""
+        self._hosts = hosts
+        self._workers = workers
+        self._clock = clock
+        self._entropy = entropy
+        self._verifier = verifier
+        self._on_failed = on_failed
+        self._memory_bytes = config.log_cleaner_dedupe_buffer_size
+        self._bytes_per_second = config.log_cleaner_io_max_bytes_per_second
+        self._put_off: set[TopicPartition] = set()  # for want of room, as the log was told
+
+    async def step(self) -> None:
+        """Compact what is due. What fails is left alone until the next step. Nothing is due while
+        the time is not known for sure: tombstones would go too early.
+        """
+        if self._clock.deletion_ms() is None:
+            return
+        left_out: set[Partition] = set()
+        while (host := await self._dirtiest(left_out)) is not None:
+            if not await self._compact(host):
+                left_out.add(host)
+
+    async def _dirtiest(self, left_out: set[Partition]) -> Partition | None:
+        """The log with the largest share of records that were never compacted, of those due."""
+        found: Partition | None = None
+        most = 0.0
+        for number, host in enumerate(tuple(self._hosts()), start=1):
+            if host.closed is None and host.log.config.is_compacted and host not in left_out:
+                ratio = self._dirty_ratio(host)
+                if ratio > most:
+                    found, most = host, ratio
+            if number % HOSTS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        return found
+
+    def _now_ms(self) -> TimestampMs:
+        now_ms = self._clock.deletion_ms()
+        assert now_ms is not None, "a time that is known stays known"
+        return now_ms
+
+    def _dirty_ratio(self, host: Partition) -> float:
+        """Of a log that is due; else 0."""
+        try:
+            return host.log.dirty_ratio(
+                now_ms=self._now_ms(),
+                high_watermark=host.high_watermark,
+                tombstones_kept_from=host.tombstones_kept_from,
+            )
+        except (DamagedLogError, OSError) as error:
+            logger.warning("%s cannot be compacted: %s", host.topic_partition, error)
+            return 0.0
+
+    async def _compact(self, host: Partition) -> bool:
+        """Whether the log was compacted."""
+        future: asyncio.Future[Pass] = asyncio.get_running_loop().create_future()
+
+        def finished(outcome: Pass) -> None:
+            if not future.done():  # whoever waited may have been cancelled
+                future.set_result(outcome)
+
+        log = host.log
+        known = log.damage
+        terms = Terms(
+            now_ms=self._now_ms(),
+            chance_seed=int.from_bytes(self._entropy(8)),
+            memory_bytes=self._memory_bytes,
+        )
+        compaction = host.compaction
+        compaction.begin(
+            terms,
+            high_watermark=lambda: host.high_watermark,
+            tombstones_kept_from=lambda: host.tombstones_kept_from,
+            workers=self._workers,
+            pause=Pace(lambda: compaction.is_given_up, bytes_per_second=self._bytes_per_second),
+            finished=finished,
+        )
+        outcome = await future
+        if log.damage and log.damage != known:
+            self._verifier.tell(host)
+        elif outcome.error is not None:
+            self._failed(host, outcome.error)
+        elif outcome.is_done:
+            self._put_off.discard(host.topic_partition)
+            self._say(host)
+        return outcome.is_done
+
+    def _say(self, host: Partition) -> None:
+        """One line for each pass, which may take several tickets."""
+        status = host.log.compaction
+        if status.last is None or status.is_under_way:
+            return
+        logger.info(
+            "%s: compacted up to offset %d: from %d bytes to %d, %d records less, in %.1f s",
+            host.topic_partition,
+            status.clean_end_offset,
+            status.last.bytes_before,
+            status.last.bytes_after,
+            status.last.records_removed,
+            (self._now_ms() - status.last.began_ms) / 1_000,
+        )
+
+    def _failed(self, host: Partition, error: Exception) -> None:
+        tp = host.topic_partition
+        if isinstance(error, OSError):
+            error = host.log.disk_failed(f"compacting {host.log.directory}", error)
+        if isinstance(error, StorageFailedError):
+            self._on_failed(error)
+        elif isinstance(error, DiskFullError):
+            if tp not in self._put_off:  # it is the same at every step, until there is room
+                logger.warning("%s: compaction is put off until the disk has room: %s", tp, error)
+            self._put_off.add(tp)
+        else:
+            logger.error("%s: compaction failed", tp, exc_info=error)

@@ -1,0 +1,114 @@
+"""The topic that is checked is deleted, and made again: what of a history is about the new one.
+
+A send that was acknowledged before the deletion was asked for is of the former topic: it is owed
+nowhere, and must not be in the new one. As long as any broker led a partition of the former topic,
+nobody knows which of the two an operation was about. From then on everything holds as for any
+topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from raftlog.errors import RaftlogError, UnknownTopicError
+from raftlog.testing.simulator.checker import Violation
+from raftlog.testing.simulator.history import (
+    Deletion,
+    EndOffsets,
+    History,
+    Outcome,
+    Poll,
+    Recreation,
+    Seen,
+    Send,
+)
+from raftlog.testing.simulator.process import ClientMachine
+from raftlog.testing.simulator.workload import PATIENCE_S, TOPIC, Workload, create_topic
+from raftlog.types import TopicPartition
+
+FORMER = "FORMER"  # a record of a topic that was deleted is in the one that was made in its place
+
+
+class Recreating:
+    """A client that does it once, also if it is killed meanwhile."""
+
+    def __init__(self, workload: Workload, after_s: float) -> None:
+        self._workload = workload
+        self._after_s = after_s
+        self._recreation: Recreation | None = None
+        self._is_deleted = False
+
+    async def run(self, machine: ClientMachine) -> None:
+        workload = self._workload
+        if self._recreation is None:
+            await asyncio.sleep(self._after_s)
+            self._recreation = workload.history.recreation(machine.name)
+        while not self._is_deleted:
+            await self._delete(machine)
+        await create_topic(workload, machine)
+        workload.history.end(self._recreation, Outcome.OK)
+
+    async def _delete(self, machine: ClientMachine) -> None:
+        admin = self._workload.admin(machine)
+        try:
+            await admin.delete_topics([TOPIC])
+        except UnknownTopicError:
+            self._is_deleted = True
+        except RaftlogError as error:
+            self._workload.world.trace(f"the topic is not deleted yet: {error}")
+            await asyncio.sleep(PATIENCE_S)
+        else:
+            self._is_deleted = True
+        await admin.close()
+
+
+def recreation_of(history: History) -> Recreation | None:
+    """The one that there is, if there is one."""
+    return next((entry for entry in history if isinstance(entry, Recreation)), None)
+
+
+def revenants(
+    history: History,
+    recreation: Recreation,
+    found: Iterable[tuple[TopicPartition, Iterable[Seen]]],
+) -> Iterator[Violation]:
+    """What was ``found`` in the new topic, and was acknowledged before the other's deletion."""
+    former = {
+        send.value
+        for send in history.sends
+        if send.is_ok and send.offset >= 0 and send.completed_ns < recreation.invoked_ns
+    }
+    for name, records in found:
+        for seen in records:
+            if seen.value in former:
+                yield Violation(FORMER, f"{name} has {seen.value} at {seen.offset}")
+
+
+def polled(history: History) -> Iterator[tuple[TopicPartition, Sequence[Seen]]]:
+    """All that consumers were given."""
+    for entry in history:
+        if isinstance(entry, Poll) and entry.is_ok:
+            yield from entry.records.items()
+
+
+def of_the_new_topic(history: History, recreation: Recreation, since_ns: int) -> History:
+    """What is to be judged. ``since_ns``: when nobody led a partition of the former topic.
+
+    A consumer may have fetched records before, so only those are judged that began later.
+    """
+    found = History(lambda: 0)
+    first_ns: dict[str, int] = {}
+    for entry in history:
+        first_ns.setdefault(entry.process, entry.invoked_ns)
+        is_early = entry.invoked_ns <= since_ns
+        if isinstance(entry, Poll):
+            is_early = first_ns[entry.process] <= since_ns
+        elif isinstance(entry, Deletion):
+            is_early = entry.completed_ns < recreation.invoked_ns
+        if is_early and isinstance(entry, Send) and entry.is_ok:
+            found.operations.append(replace(entry, outcome=Outcome.INFO))
+        elif not is_early or not isinstance(entry, Poll | EndOffsets | Deletion):
+            found.operations.append(entry)
+    return found

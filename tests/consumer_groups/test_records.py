@@ -1,0 +1,185 @@
+"""The records' bytes: golden, read back, and refused where they are none."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raftlog.consumer_groups import records
+from raftlog.consumer_groups.records import (
+    FormerKey,
+    FormerValue,
+    GroupKey,
+    GroupValue,
+    Key,
+    MemberKey,
+    MemberValue,
+    OffsetKey,
+    OffsetValue,
+    Value,
+    decode_key,
+    decode_value,
+    record,
+)
+from raftlog.errors import InvalidRequestError
+
+MEMBER = MemberValue(
+    version=1,
+    epoch=5,
+    known_epoch=4,
+    sequence=9,
+    instance_id=None,
+    client_id="c",
+    host="h",
+    rack="r",
+    topics=("t",),
+    assignor="range",
+    session_timeout_ms=45_000,
+    rebalance_timeout_ms=300_000,
+    is_away=False,
+    assigned={"id-t": [0, 1]},
+    revoking={},
+    target={"id-t": [0, 1]},
+)
+
+# The log of a release is read by the next: these bytes never change.
+GOLDEN: list[tuple[Key, Value, str, str]] = [
+    (
+        GroupKey("g"),
+        GroupValue(1, 7, 12, None, "uniform"),
+        "9201a167",
+        "9501070cc0a7756e69666f726d",
+    ),
+    (
+        MemberKey("g", "m"),
+        MEMBER,
+        "9302a167a16d",
+        (
+            "dc001001050409c0a163a168a17291a174a572616e6765cdafc8ce000493e0c281a469642d749200"
+            "018081a469642d74920001"
+        ),
+    ),
+    (
+        OffsetKey("g", "t", 3),
+        OffsetValue(1, "id-t", 300, 2, "note", 1_700_000_000_000, 12),
+        "9403a167a17403",
+        "9701a469642d74cd012c02a46e6f7465cf0000018bcfe568000c",
+    ),
+    (FormerKey("g", "m"), FormerValue(1, "i", 45_000, 8), "9304a167a16d", "9401a169cdafc808"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "key_hex", "value_hex"), GOLDEN, ids=lambda x: None)
+def test_the_bytes_are_these_for_ever(key: Key, value: Value, key_hex: str, value_hex: str) -> None:
+    found = record(key, value)
+    assert found.value is not None
+    assert (found.key.hex(), found.value.hex()) == (key_hex, value_hex)
+    assert decode_key(found.key) == key
+    assert decode_value(key, found.value) == value
+    assert record(key, None).value is None
+
+
+@pytest.mark.parametrize(("key", "value", "key_hex", "value_hex"), GOLDEN, ids=lambda x: None)
+def test_fields_that_a_later_release_adds_are_ignored(
+    key: Key, value: Value, key_hex: str, value_hex: str
+) -> None:
+    fields = [*msgspec.msgpack.decode(bytes.fromhex(value_hex)), "more"]
+    assert decode_value(key, msgspec.msgpack.encode(fields)) == value
+
+
+@pytest.mark.parametrize(("key", "value", "key_hex", "value_hex"), GOLDEN, ids=lambda x: None)
+def test_what_a_later_release_writes_anew_is_left_alone(
+    key: Key, value: Value, key_hex: str, value_hex: str
+) -> None:
+    assert decode_value(key, msgspec.msgpack.encode([2, "whatever"])) is None
+    assert decode_key(msgspec.msgpack.encode([5, "whatever", {}])) is None
+
+
+BAD_KEYS = [
+    b"",
+    b"\xc1",
+    *map(msgspec.msgpack.encode, ([], 1, [0, "g"], ["1", "g"], [1], [1, 2], [2, "g"], [True, "g"])),
+    msgspec.msgpack.encode([3, "g", "t", "0"]),
+]
+
+
+@pytest.mark.parametrize("data", BAD_KEYS)
+def test_bytes_that_are_no_key_are_refused(data: bytes) -> None:
+    with pytest.raises(InvalidRequestError):
+        decode_key(data)
+
+
+@pytest.mark.parametrize("fields", [[], [1], [1, "id", -1, 0, "", 0, 0], [1, "id", None], [0], "x"])
+def test_bytes_that_are_no_offset_are_refused_and_never_read_as_0(fields: object) -> None:
+    with pytest.raises(InvalidRequestError):
+        decode_value(OffsetKey("g", "t", 0), msgspec.msgpack.encode(fields))
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    for read in (decode_key, *(lambda d, k=key: decode_value(k, d) for key, *_ in GOLDEN)):
+        with suppress(InvalidRequestError):
+            read(data)
+
+
+def test_versions_are_the_ones_that_are_written() -> None:
+    assert records.VERSION == 1
+    assert all(value.version == records.VERSION for _, value, *_ in GOLDEN)
+
+
+@pytest.mark.parametrize(("key", "value", "key_hex", "value_hex"), GOLDEN, ids=lambda x: None)
+def test_a_value_that_lacks_a_field_is_refused(
+    key: Key, value: Value, key_hex: str, value_hex: str
+) -> None:
+    fields = msgspec.msgpack.decode(bytes.fromhex(value_hex))
+    for count in range(len(fields)):
+        with pytest.raises(InvalidRequestError):
+            decode_value(key, msgspec.msgpack.encode(fields[:count]))
+
+
+@pytest.mark.parametrize(("key", "value", "key_hex", "value_hex"), GOLDEN, ids=lambda x: None)
+def test_a_value_with_a_field_of_another_type_is_refused(
+    key: Key, value: Value, key_hex: str, value_hex: str
+) -> None:
+    fields = msgspec.msgpack.decode(bytes.fromhex(value_hex))
+    for index in range(len(fields)):
+        wrong = [*fields[:index], 0.5, *fields[index + 1 :]]
+        with pytest.raises(InvalidRequestError):
+            decode_value(key, msgspec.msgpack.encode(wrong))
+
+
+DAMAGED = [
+    msgspec.msgpack.encode([True, "uniform"]),  # a bool is no version and no kind
+    b"\x92\x01\xa1\xff",  # text that is no UTF-8
+    b"\x91" * 100_000,  # deeper than a decoder may go
+    b"\xdd\xff\xff\xff\xff",  # four thousand million fields, it says
+]
+
+
+@pytest.mark.parametrize("data", DAMAGED, ids=["bool", "text", "deep", "long"])
+def test_damage_is_refused_and_says_of_what(data: bytes) -> None:
+    with pytest.raises(InvalidRequestError, match="a group's record"):
+        decode_key(data)
+    for key, *_ in GOLDEN:
+        with pytest.raises(InvalidRequestError, match=r"a group's record|no value of \w+Key\("):
+            decode_value(key, data)
+
+
+@given(st.text(), st.text(), st.text(), st.integers(0, 2**31), st.integers(0, 2**63 - 1))
+def test_whatever_is_written_is_read_again(
+    group: str, name: str, metadata: str, partition: int, offset: int
+) -> None:
+    key = OffsetKey(group, name, partition)
+    value = OffsetValue(1, "id", offset, -1, metadata, -1, 0)
+    found = record(key, value)
+    assert found.value is not None
+    assert decode_key(found.key) == key
+    assert decode_value(key, found.value) == value
+    others: list[Key] = [MemberKey(group, name), FormerKey(group, name), GroupKey(group)]
+    for other in others:
+        read = decode_key(record(other, None).key)
+        assert (type(read), read) == (type(other), other)

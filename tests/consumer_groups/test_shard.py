@@ -1,0 +1,412 @@
+"""All groups of a partition: topics, time, offsets, and what an administrator does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from raftlog.consumer_groups import (
+    BUILT_IN,
+    Commit,
+    Committed,
+    GroupListing,
+    GroupSettings,
+    GroupShard,
+    Heartbeat,
+    TopicInfo,
+)
+from raftlog.errors import (
+    CoordinatorLoadingError,
+    GroupNotEmptyError,
+    InvalidGroupError,
+    InvalidRequestError,
+    UnknownGroupError,
+    UnknownMemberError,
+)
+from raftlog.types import TopicPartition
+from tests.consumer_groups.scene import GROUP, Scene, share, topics_of
+from tests.consumer_groups.states import groups_of, replayed
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+# -- the log -----------------------------------------------------------------------------------
+
+
+def test_records_of_a_later_release_are_counted_and_left_alone() -> None:
+    shard = GroupShard(GroupSettings(), BUILT_IN)
+    encode = msgspec.msgpack.encode
+    shard.replay(encode([9, "g"]), b"whatever")
+    shard.replay(encode([1, "g"]), encode([2, "whatever"]))
+    shard.replay(encode([9, "g"]), None)
+    assert (shard.skipped_records, len(shard._groups)) == (3, 0)
+
+
+@pytest.mark.parametrize(("key", "value"), [(b"", b""), (b"\x92\x01\xa1g", b"\xc1")])
+def test_bytes_that_nobody_has_written_are_refused(key: bytes, value: bytes) -> None:
+    shard = GroupShard(GroupSettings(), BUILT_IN)
+    with pytest.raises(InvalidRequestError):
+        shard.replay(key, value)
+    assert len(shard._groups) == 0
+
+
+OPERATIONS: dict[str, Any] = {
+    "heartbeat": lambda shard: shard.heartbeat(
+        Heartbeat(group="g", member_id="m", member_epoch=0, sequence=1, topics=()),
+        now=0.0,
+        now_ms=0,
+    ),
+    "join_all": lambda shard: shard.join_all([], now=0.0, now_ms=0),
+    "beat": lambda shard: shard.beat("g", "m"),
+    "commit": lambda shard: shard.commit("g", "", -1, [Commit("t", 0, 1)], {}, now=0.0, now_ms=0),
+    "fetch": lambda shard: shard.fetch("g"),
+    "list": lambda shard: shard.list(),
+    "describe": lambda shard: shard.describe("g"),
+    "delete_group": lambda shard: shard.delete_group("g"),
+    "delete_offsets": lambda shard: shard.delete_offsets("g", [], now=0.0),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS.keys())
+def test_until_the_log_is_read_nobody_is_served(operation: Any) -> None:
+    shard = GroupShard(GroupSettings(), BUILT_IN)
+    with pytest.raises(CoordinatorLoadingError, match="try again in a moment"):
+        operation(shard)
+    assert shard.deadline() is None
+    assert shard.tick(now=0.0, now_ms=0, expiry_ms=0).records == ()
+
+
+def behind() -> tuple[Scene, GroupShard]:
+    """A coordinator that has not heard of topic u, for which a member has committed."""
+    scene = Scene({"t": 1})
+    scene.join("m1", "t", "u")
+    scene.set_topics({"t": 1, "u": 2})
+    scene.commit("m1", ("u", 1), offset=8)
+    shard = replayed(scene.log, scene.settings)
+    step = shard.start(topics_of({"t": 1}), version=1, now=0.0, now_ms=0)
+    assert (step.records, shard.is_started) == ((), False)
+    return scene, shard
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS.keys())
+def test_until_it_knows_the_topics_that_the_log_knows_nobody_is_served(operation: Any) -> None:
+    _, shard = behind()
+    with pytest.raises(CoordinatorLoadingError):
+        operation(shard)
+    assert shard.deadline() is None
+
+
+def test_no_offset_is_lost_by_a_coordinator_that_has_yet_to_hear_of_the_topic() -> None:
+    scene, shard = behind()
+    shard.set_topics(scene.topics, version=scene.version, now=0.0, now_ms=0)
+    assert shard.is_started
+    assert shard.fetch(GROUP) == [Committed("u", 1, 8, 3, "", scene.now_ms)]
+
+
+def test_a_topic_that_went_while_nobody_coordinated_is_gone() -> None:
+    scene = Scene({"t": 2, "u": 2})
+    scene.join("m1", "t", "u")
+    scene.commit("m1", ("t", 0), ("u", 0))
+    scene.topics, scene.version = topics_of({"u": 3}), 2
+    scene.fail_over()
+    assert (scene.of("m1", "t"), scene.of("m1", "u")) == (set(), {0, 1, 2})
+    assert [found.topic for found in scene.shard.fetch(GROUP)] == ["u"]
+
+
+def test_older_topics_than_the_last_change_nothing() -> None:
+    scene = Scene({"t": 2})
+    scene.join("m1")
+    scene.set_topics({"t": 4})
+    step = scene.shard.set_topics(topics_of({}), version=1, now=scene.now, now_ms=0)
+    assert (step.records, scene.of("m1")) == ((), {0, 1, 2, 3})
+
+
+def test_topics_are_as_they_were_given() -> None:
+    """What the caller does with its table later is its own business."""
+    scene = Scene({"t": 2})
+    scene.join("m1")
+    scene.topics["t"] = TopicInfo("id-t", 4)
+    scene.set_topics({"t": 4})
+    assert scene.of("m1") == {0, 1, 2, 3}
+
+
+def test_topics_to_which_nobody_subscribes_wake_nobody() -> None:
+    scene = Scene({"t": 2})
+    scene.join("m1")
+    before = len(scene.log)
+    scene.set_topics({"t": 2, "u": 9})
+    assert (len(scene.log), scene.woken) == (before, set())
+    scene.beat("m1", topics=("t", "u"))
+    scene.beat("m1", topics=("u",))
+    scene.settle()
+    scene.set_topics({"t": 3, "u": 9})
+    assert (scene.of("m1", "t"), scene.woken) == (set(), set())
+
+
+# -- groups are strangers ----------------------------------------------------------------------
+
+
+def test_one_group_knows_nothing_of_another() -> None:
+    scene = Scene()
+    scene.join("m1")
+    scene.join("x1", "t", group="other")
+    assert scene.of("m1") == {0, 1, 2, 3}
+    assert scene.shard.beat("other", "x1").assignment == (share("t", 0, 1, 2, 3),)
+    scene.commit("m1", ("t", 0))
+    assert scene.offset("t", 0, "other") == -1
+    with pytest.raises(UnknownMemberError):
+        scene.shard.beat("other", "m1")
+    assert scene.shard.list() == [
+        GroupListing("g", "stable", 1),
+        GroupListing("other", "stable", 1),
+    ]
+
+
+# -- time --------------------------------------------------------------------------------------
+
+
+def test_a_member_of_which_nothing_is_heard_is_no_member_any_more() -> None:
+    scene = Scene()
+    scene.join("m1")
+    scene.join("m2")
+    scene.settle()
+    scene.after(9)
+    scene.beat("m2")
+    scene.after(0.9)
+    assert scene.of("m2") == {2, 3}
+    scene.after(0.2)
+    assert scene.woken == {"m1", "m2"}
+    assert scene.of("m2") == {0, 1, 2, 3}
+    assert scene.notes == (
+        "member m1 of group 'g' is out: nothing was heard of it for 10000 ms, its session",
+    )
+    with pytest.raises(UnknownMemberError, match="nothing was heard of it for 10000 ms"):
+        scene.beat("m1")
+    assert scene.join("m1").member_epoch == 4
+
+
+def test_one_that_does_not_give_up_in_time_is_no_member_any_more() -> None:
+    scene = Scene()
+    scene.join("m1", rebalance_timeout_ms=15_000)
+    scene.join("m2")
+    for _ in range(2):
+        scene.after(7)
+        scene.beat("m1", [share("t", 0, 1, 2, 3)])
+        scene.beat("m2")
+    assert scene.of("m2") == set()
+    scene.after(1.1)
+    assert scene.of("m2") == {0, 1, 2, 3}
+    with pytest.raises(UnknownMemberError, match="within 15000 ms: poll more often"):
+        scene.beat("m1")
+
+
+def test_each_partition_has_its_own_time() -> None:
+    """3 is given up in time; 1, which was asked for later, has as long again."""
+    scene = Scene()
+    scene.join("m1", rebalance_timeout_ms=9_000)
+    scene.join("m2")
+    scene.after(5)
+    scene.settle("m2")
+    scene.join("m3")
+    scene.join("m4")
+    scene.after(3)
+    left = scene.members[0].revoking[0].partitions
+    assert left == (1, 2, 3)
+    scene.beat("m1", [share("t", 0, 1)])
+    scene.after(5)
+    assert "m1" in {member.member_id for member in scene.members}
+    for name in ("m2", "m3", "m4"):
+        scene.settle(name)
+    scene.after(2)
+    assert "m1" not in {member.member_id for member in scene.members}
+
+
+def test_deadlines_are_told() -> None:
+    scene = Scene()
+    assert scene.shard.deadline() is None
+    scene.join("m1")
+    assert scene.shard.deadline() == scene.now + 10
+    scene.join("m2", "t", session_timeout_ms=4_000)
+    assert scene.shard.deadline() == scene.now + 4
+
+
+def test_a_shorter_session_counts_at_once() -> None:
+    scene = Scene()
+    scene.join("m1")
+    scene.beat("m1", session_timeout_ms=2_000)
+    scene.after(2.1)
+    assert scene.state == "empty"
+
+
+def test_a_coordinator_that_stood_still_hears_everybody_first() -> None:
+    scene = Scene()
+    scene.join("m1")
+    scene.join("m2")
+    scene.settle()
+    scene.now += 60
+    scene.take(scene.shard.tick(now=scene.now, now_ms=scene.now_ms, expiry_ms=scene.now_ms))
+    assert len(scene.members) == 2
+    scene.beat("m1")
+    scene.after(2.1)
+    assert [member.member_id for member in scene.members] == ["m1"]
+
+
+def test_idle_heartbeats_leave_the_timers_alone() -> None:
+    scene = Scene()
+    scene.join("m1")
+    for _ in range(100):
+        scene.after(1)
+        scene.beat("m1")
+    assert len(scene.shard._timers._heap) <= 2
+    assert scene.members[0].member_id == "m1"
+
+
+# -- offsets that nobody needs ------------------------------------------------------------------
+
+
+def test_offsets_go_when_the_group_has_been_empty_for_long_enough() -> None:
+    scene = Scene(offsets_retention_ms=100_000)
+    scene.join("m1", session_timeout_ms=1_000_000)
+    scene.commit("m1", ("t", 0))
+    scene.after(900)
+    assert scene.offset("t", 0) == 7
+    scene.leave("m1")
+    scene.after(99)
+    assert scene.offset("t", 0) == 7
+    scene.after(102)
+    assert scene.offset("t", 0) == -1
+    assert scene.shard.list() == []
+    assert groups_of(replayed(scene.log, scene.settings)) == {}
+
+
+def test_no_offset_goes_while_the_time_is_not_known_for_sure() -> None:
+    scene = Scene(offsets_retention_ms=100_000)
+    scene.commit(None, ("t", 0))
+    shard, late_ms = scene.shard, scene.now_ms + 1_000_000
+    for expiry_ms, records in ((None, 0), (scene.now_ms + 99_000, 0), (late_ms, 2)):
+        scene.now += 100
+        step = shard.tick(now=scene.now, now_ms=late_ms, expiry_ms=expiry_ms)
+        assert len(step.records) == records
+
+
+def test_a_commit_of_nobody_keeps_its_offset_for_as_long_again() -> None:
+    scene = Scene(offsets_retention_ms=100_000)
+    scene.commit(None, ("t", 0), ("t", 1))
+    scene.after(90)
+    scene.commit(None, ("t", 1))
+    scene.after(80)
+    scene.fail_over()
+    scene.after(19)
+    assert (scene.offset("t", 0), scene.offset("t", 1)) == (-1, 7)
+    scene.after(100)
+    assert (scene.offset("t", 0), scene.shard.list()) == (-1, [])
+
+
+def test_a_group_with_members_keeps_all_its_offsets() -> None:
+    scene = Scene({"t": 1, "u": 1}, offsets_retention_ms=5_000)
+    scene.join("m1", "t", "u")
+    scene.commit("m1", ("t", 0), ("u", 0))
+    scene.beat("m1", topics=("u",))
+    for _ in range(10):
+        scene.after(9)
+        scene.beat("m1")
+    assert (scene.offset("t", 0), scene.offset("u", 0)) == (7, 7)
+
+
+def test_a_group_that_never_committed_is_forgotten_soon() -> None:
+    scene = Scene()
+    scene.join("m1")
+    scene.leave("m1")
+    scene.after(500)
+    assert scene.state == "empty"
+    scene.after(800)
+    assert scene.shard.list() == []
+    assert scene.shard.deadline() is None
+    assert groups_of(replayed(scene.log, scene.settings)) == {}
+
+
+# -- what an administrator does -----------------------------------------------------------------
+
+
+def test_a_group_is_described() -> None:
+    scene = Scene()
+    scene.join("m1", client_id="c", host="h", instance_id="i1")
+    scene.join("m2")
+    view = scene.shard.describe(GROUP)
+    assert (view.state, view.group_epoch, view.assignor) == ("reconciling", 2, "uniform")
+    m1, m2 = view.members
+    assert (m1.client_id, m1.host, m1.instance_id, m1.topics) == ("c", "h", "i1", ("t",))
+    assert (m1.assigned, m1.revoking) == ((share("t", 0, 1),), (share("t", 2, 3),))
+    assert (m1.target, m2.target) == ((share("t", 0, 1),), (share("t", 2, 3),))
+    assert (m2.assigned, m2.member_epoch, m2.session_timeout_ms) == ((), 2, 10_000)
+
+
+@pytest.mark.parametrize("operation", ["describe", "delete_group", "delete_offsets"])
+def test_a_group_that_there_is_not(operation: str) -> None:
+    with pytest.raises(UnknownGroupError, match="there is no consumer group 'g'"):
+        OPERATIONS[operation](Scene().shard)
+
+
+def test_a_name_that_no_group_can_have_is_told_apart() -> None:
+    shard = Scene().shard
+    with pytest.raises(InvalidGroupError):
+        shard.describe("x" * 300)
+    with pytest.raises(InvalidGroupError):
+        shard.fetch("")
+
+
+def test_a_group_with_members_is_not_deleted() -> None:
+    scene = Scene()
+    scene.join("m1")
+    with pytest.raises(GroupNotEmptyError, match="has 1 members: stop its consumers first"):
+        scene.shard.delete_group(GROUP)
+    scene.commit("m1", ("t", 0))
+    scene.leave("m1")
+    scene.take(scene.shard.delete_group(GROUP))
+    assert (scene.shard.list(), scene.offset("t", 0)) == ([], -1)
+    assert scene.join("m1").member_epoch == 1
+
+
+def test_every_key_of_a_deleted_group_has_its_tombstone() -> None:
+    """One for the group alone would let the rest rise again once compaction drops it."""
+    scene = Scene()
+    scene.join("m1", instance_id="i1")
+    scene.join("m2", "t", instance_id="i1")
+    scene.commit("m2", ("t", 0), ("t", 1))
+    scene.leave("m2")
+    step = scene.shard.delete_group(GROUP)
+    scene.take(step)
+    last = {one.key: one.value for one in scene.log}
+    assert set(last.values()) == {None}
+    assert len(step.records) == 4  # group, m1 that was fenced, two offsets
+
+
+def test_offsets_are_forgotten_unless_a_member_subscribes_to_their_topic() -> None:
+    scene = Scene({"t": 2, "u": 2})
+    scene.join("m1", "t")
+    scene.commit("m1", ("t", 0), ("u", 0))
+    results = scene.take(
+        scene.shard.delete_offsets(
+            GROUP, [T0, TopicPartition("u", 0), TopicPartition("u", 1)], now=scene.now
+        )
+    )
+    assert isinstance(results[0], GroupNotEmptyError)
+    assert results[1:] == [None, None]
+    assert (scene.offset("t", 0), scene.offset("u", 0)) == (7, -1)
+    scene.leave("m1")
+    assert scene.take(scene.shard.delete_offsets(GROUP, [T0], now=scene.now)) == [None]
+    assert scene.shard.fetch(GROUP) == []
+
+
+def test_what_is_fetched() -> None:
+    scene = Scene()
+    scene.commit(None, ("t", 1), ("t", 0), offset=4)
+    assert [found.partition for found in scene.shard.fetch(GROUP)] == [0, 1]
+    assert [found.offset for found in scene.shard.fetch(GROUP, [T1, TopicPartition("u", 0)])] == [
+        4,
+        -1,
+    ]
+    assert scene.shard.fetch("other") == []
+    assert scene.shard.fetch("other", [T0]) == [Committed("t", 0)]

@@ -1,0 +1,27 @@
+"""A partition as this broker takes part in it."""
+
+from __future__ import annotations
+
+from raftlog.replication.commands import Elect
+from raftlog.replication.partition_state import PartitionMachine
+from raftlog.server.cluster.hosted_partition import HostedPartition, group_id
+from tests.server.cluster.paper import DISKS, state_of
+
+
+def test_its_group_and_its_name() -> None:
+    member = HostedPartition("t", "T1", 3, 2, PartitionMachine(state_of(1, 2).encode()))
+    assert member.group_id == group_id("T1", 3) == "T1/3"
+    assert str(member) == "t:3"
+
+
+def test_its_state_is_what_the_machine_has_now() -> None:
+    member = HostedPartition("t", "T1", 0, 2, PartitionMachine(state_of(1, 2).encode()))
+    member.machine.apply(Elect(1, 2, DISKS[2], 5).encode())
+    assert (member.state.leader, member.state.leader_boot) == (2, 5)
+
+
+def test_two_of_the_same_partition_are_not_the_same() -> None:
+    machine = PartitionMachine(state_of(1).encode())
+    one, other = (HostedPartition("t", "T1", 0, 1, machine) for _ in range(2))
+    assert one != other
+    assert len({one, other}) == 2

@@ -1,0 +1,85 @@
+"""Room behind the journal: asked for once, again when half is used, and not always in vain."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+from raftlog.server.cluster.journal_reserve import AGAIN_SECONDS, KEPT_BYTES, JournalReserve
+from tests.server.cluster.paper import Scene, play
+
+
+class Keeping:
+    def __init__(self, s: Scene) -> None:
+        self.size = 1_000
+        self.asked: list[int] = []
+        self.error: OSError | None = None
+        self.room = JournalReserve(
+            self.reserve, size=lambda: self.size, worker=s.workers, now=s.loop.time
+        )
+
+    def reserve(self, size: int) -> None:
+        self.asked.append(size)
+        if self.error is not None:
+            raise self.error
+
+    async def look(self, s: Scene) -> int:
+        """How often it was asked for in all."""
+        self.room.look()
+        await s.settle()
+        return len(self.asked)
+
+
+def test_it_is_kept_again_when_half_of_it_is_used() -> None:
+    async def test(s: Scene) -> None:
+        k = Keeping(s)
+        assert await k.look(s) == 1
+        assert k.asked == [KEPT_BYTES]
+        assert await k.look(s) == 1
+        k.size += KEPT_BYTES // 2 - 1
+        assert await k.look(s) == 1
+        k.size += 1
+        assert await k.look(s) == 2
+        assert await k.look(s) == 2
+
+    play(test)
+
+
+def test_it_is_kept_again_behind_a_journal_that_was_rewritten() -> None:
+    async def test(s: Scene) -> None:
+        k = Keeping(s)
+        await k.look(s)
+        k.size -= 1
+        assert await k.look(s) == 2
+
+    play(test)
+
+
+def test_one_at_a_time() -> None:
+    async def test(s: Scene) -> None:
+        k = Keeping(s)
+        s.workers.hold()
+        k.room.look()
+        k.room.look()
+        s.workers.release()
+        await s.settle()
+        assert len(k.asked) == 1
+
+    play(test)
+
+
+def test_where_there_is_none_it_is_asked_for_later() -> None:
+    async def test(s: Scene) -> None:
+        k = Keeping(s)
+        k.error = OSError(errno.ENOSPC, "No space left on device")
+        assert await k.look(s) == 1
+        assert await k.look(s) == 1
+        await asyncio.sleep(AGAIN_SECONDS)
+        assert await k.look(s) == 2
+        k.error = None
+        await asyncio.sleep(AGAIN_SECONDS)
+        assert await k.look(s) == 3
+        await asyncio.sleep(AGAIN_SECONDS)
+        assert await k.look(s) == 3
+
+    play(test)

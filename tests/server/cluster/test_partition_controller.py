@@ -1,0 +1,379 @@
+"""The Raft leader of a partition's group: it sees to a leader, to copies, to votes."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from raftlog.replication.cluster_commands import CreateTopic, SetReplicas
+from raftlog.replication.cluster_commands import decode_command as decode_cluster_command
+from raftlog.replication.cluster_records import founding_state
+from raftlog.replication.commands import ChangeReplicas, Elect
+from raftlog.replication.partition_state import PartitionState
+from raftlog.server.cluster.hosted_partition import HostedPartition
+from raftlog.server.cluster.liveness import GRACE_SECONDS, Incarnation
+from raftlog.server.cluster.membership import CLUSTER_GROUP
+from raftlog.server.cluster.partition_controller import REBALANCED_AT_A_TIME, PartitionController
+from tests.server.cluster.paper import DISKS, TOPIC_ID, PaperSurveys, Scene, play, state_of
+
+DISKS_OF_TWO = {broker: DISKS[broker] for broker in (2, 3)}
+LAG_S = 10.0
+DELAY_S = 60.0
+REBALANCE_S = 300.0
+
+
+class Deciding:
+    """The arbiter is broker 1; brokers 2 and 3 are there."""
+
+    def __init__(self, s: Scene, state: PartitionState, *, leads: bool = True) -> None:
+        self.s = s
+        s.see(2, 3)
+        self.member: HostedPartition = s.member(state)
+        self.surveys = PaperSurveys(s)
+        self.arbiter = PartitionController(
+            1,
+            s.plane.as_plane,
+            s.liveness,
+            machine=s.machine,
+            now=asyncio.get_running_loop().time,
+            lag_max_seconds=LAG_S,
+            replacement_delay_seconds=DELAY_S,
+            rebalance_delay_seconds=REBALANCE_S,
+            surveys=self.surveys,
+        )
+        if leads:
+            s.plane.leading.add(self.member.group_id)
+
+    def wants(self) -> Any:
+        self.arbiter.look_at_all([self.member])
+        assert len(self.s.plane.proposals) <= 1, "one at a time"
+        proposals = self.s.plane.proposals
+        if not proposals or proposals[0].seal is not None:
+            return proposals[0].seal if proposals else None
+        if proposals[0].group_id == CLUSTER_GROUP:
+            return decode_cluster_command(proposals[0].command)
+        return proposals[0].decoded
+
+
+def test_all_is_well() -> None:
+    async def test(s: Scene) -> None:
+        d = Deciding(s, state_of(2, 3))
+        assert d.wants() is None
+        assert d.arbiter.has_leader(d.member.state)
+
+    play(test)
+
+
+def test_a_dead_leader_is_followed_by_the_arbiter_itself_first() -> None:
+    async def test(s: Scene) -> None:
+        d = Deciding(s, state_of(2, 3, 1, min_isr=2))
+        s.lose(2)
+        assert d.wants() is None, "a link that comes back at once was never down"
+        await asyncio.sleep(2 * GRACE_SECONDS)
+        assert d.wants() == Elect(1, 1, DISKS[1], 1)
+        s.plane.agree()
+        assert d.member.state.leader == 1
+
+    play(test)
+
+
+@pytest.mark.parametrize("reason", ["fenced", "another run", "another disk"])
+def test_a_leader_is_not_there_when_it_is_not_who_was_elected(reason: str) -> None:
+    async def test(s: Scene) -> None:
+        d = Deciding(s, state_of(2, 3))
+        if reason == "fenced":
+            s.fenced.add(2)
+        elif reason == "another run":
+            s.see(2, boot=2)
+        else:
+            s.liveness.link_up(2, Incarnation("wiped", 1))
+        assert not d.arbiter.has_leader(d.member.state)
+        elect = d.wants()
+        assert isinstance(elect, Elect)
+        # In a new run, on its disk, it holds what is committed: it may lead, in a new epoch.
+        assert (elect.leader, elect.boot) == ((2, 2) if reason == "another run" else (3, 1))
+
+    play(test)
+
+
+def test_a_new_partition_begins_with_its_preferred_leader() -> None:
+    async def test(s: Scene) -> None:
+        d = Deciding(s, state_of(3, 1, 2, epoch=0, boot=0, version=0))
+        assert d.wants() == Elect(0, 3, DISKS[3], 1)
+
+    play(test)
+
+
+def test_without_the_preferred_leader_another_begins() -> None:
+    async def test(s: Scene) -> None:
+        d = Deciding(s, state_of(3, 1, 2, epoch=0, boot=0, version=0))
+        s.lose(3)
+        await asyncio.sleep(2 * GRACE_SECONDS)
+        assert d.wants() == Elect(0, 1, DISKS[1], 1)
+
+    play(test)
+
+
+def test_nobody_in_sync_means_nobody_leads() -> None:
+    async def test(s: Scene) -> None:
+        d = Deciding(s, state_of(2, 3, 1, isr=[2]))
+        s.lose(2)
+        await asyncio.sleep(1)
+        assert d.wants() is None
+
+    play(test)
+
+
+def test_who_does_not_lead_the_group_decides_nothing() -> None:
+    async def test(s: Scene) -> None:
+        d = Deciding(s, state_of(2, 3), leads=False)
+        s.lose(2)
+        await asyncio.sleep(1)
+        assert d.wants() is None
+
+    play(test)
+
+
+@pytest.mark.parametrize("outcome", ["refuse", "lose"])
+def test_what_comes_to_nothing_is_looked_at_again_and_not_at_once(outcome: str) -> None:
+    async def test(s: Scene) -> None:
+        d = Deciding(s, state_of(2, 3))
+        s.fenced.add(2)
+        assert isinstance(d.wants(), Elect)
+        getattr(s.plane, outcome)()
+        assert s.plane.proposals == []
+        assert not d.member.deciding
+        assert isinstance(d.wants(), Elect)
+
+    play(test)
+
+
+def test_what_comes_too_late_is_refused_and_looked_at_again() -> None:
+    async def test(s: Scene) -> None:
+        d = Deciding(s, state_of(2, 3))
+        s.fenced.add(2)
+        d.wants()
+        s.fenced.clear()
+        d.member.machine.apply(Elect(1, 2, DISKS[2], 1).encode())
+        s.plane.agree()
+        assert d.member.state.leader == 2
+        assert d.wants() is None
+
+    play(test)
+
+
+def test_a_replica_that_is_gone_for_long_is_replaced_by_a_witness() -> None:
+    async def test(s: Scene) -> None:
+        d = Deciding(s, state_of(1, 2, witnesses=[3], isr=[1]))
+        s.lose(2)
+        await asyncio.sleep(DELAY_S * 0.9)
+        assert d.wants() is None
+        await asyncio.sleep(DELAY_S * 0.2)
+        assert d.wants() == ChangeReplicas(1, (1, 3), (2,))
+
+    play(test)
+
+
+async def wants_within(d: Deciding, seconds: float) -> Any:
+    """What it wants then; it looks every second meanwhile."""
+    for _ in range(round(seconds)):
+        await asyncio.sleep(1)
+        if (wanted := d.wants()) is not None:
+            return wanted
+    return None
+
+
+def test_a_leader_with_too_few_in_sync_gives_way_to_one_that_is_there() -> None:
+    """And they take turns, ever longer ones, while none of them can commit."""
+
+    async def test(s: Scene) -> None:
+        d = Deciding(s, state_of(2, 3, 1, isr=[2], elr=[3], min_isr=2))
+        assert await wants_within(d, LAG_S * 0.9) is None
+        assert await wants_within(d, LAG_S * 0.3) == Elect(1, 3, DISKS[3], 1)
+        s.plane.agree()
+        assert (set(d.member.state.isr), set(d.member.state.elr)) == ({3}, {2})
+        assert await wants_within(d, LAG_S * 1.9) is None
+        assert await wants_within(d, LAG_S * 0.3) == Elect(2, 2, DISKS[2], 1)
+
+    play(test)
+
+
+@pytest.mark.parametrize(("seconds", "patience"), [(LAG_S, 2 * LAG_S), (3 * LAG_S, LAG_S)])
+def test_a_turn_was_in_vain_if_enough_were_in_sync_for_a_moment_only(
+    seconds: float, patience: float
+) -> None:
+    """Of two full disks, each is in sync until it lags."""
+
+    async def test(s: Scene) -> None:
+        state = state_of(2, 3, 1, isr=[2], elr=[3], min_isr=2)
+        d = Deciding(s, state)
+        assert await wants_within(d, LAG_S * 1.2) is not None
+        s.plane.refuse()
+        d.member.machine.restore(replace(state, isr=DISKS_OF_TWO, elr={}).encode())
+        assert await wants_within(d, seconds) is None
+        d.member.machine.restore(state.encode())
+        assert await wants_within(d, patience * 0.9) is None
+        assert await wants_within(d, patience * 0.3) is not None
+
+    play(test)
+
+
+def test_a_leader_with_too_few_in_sync_stays_while_nobody_else_could_lead() -> None:
+    async def test(s: Scene) -> None:
+        d = Deciding(s, state_of(2, 3, 1, isr=[2], elr=[3], min_isr=2))
+        s.lose(3)
+        await asyncio.sleep(1)
+        assert await wants_within(d, 2 * LAG_S) is None
+        s.see(3)
+        assert await wants_within(d, LAG_S * 0.9) is None, "it has time to join"
+        d.surveys.reported[3] = None
+        assert await wants_within(d, LAG_S) is None
+
+    play(test)
+
+
+def test_a_leader_with_enough_in_sync_stays() -> None:
+    async def test(s: Scene) -> None:
+        d = Deciding(s, state_of(2, 3, 1, isr=[2, 3], min_isr=2))
+        assert await wants_within(d, 2 * LAG_S) is None
+
+    play(test)
+
+
+def topic(s: Scene) -> None:
+    s.machine.restore(founding_state("c"))
+    s.register(1, 2, 3)
+    s.command(CreateTopic(name="t", topic_id=TOPIC_ID, partitions=1, replication_factor=2))
+
+
+def test_the_cluster_is_told_what_the_partition_has_agreed_on() -> None:
+    async def test(s: Scene) -> None:
+        topic(s)
+        held = s.machine.topics["t"].partitions[0]
+        s.plane.machines[CLUSTER_GROUP] = s.machine
+        (witness,) = held.witnesses
+        replicas = (held.replicas[0], witness)
+        d = Deciding(s, state_of(*replicas, witnesses=[held.replicas[1]], version=5))
+        assert d.wants() == SetReplicas(
+            topic_id=TOPIC_ID,
+            partition=0,
+            replicas=replicas,
+            witnesses=(held.replicas[1],),
+            version=5,
+        )
+        s.plane.agree()
+        assert s.machine.topics["t"].partitions[0].replicas == replicas
+        assert d.wants() is None
+
+    play(test)
+
+
+def test_what_the_cluster_knows_already_or_newer_is_not_told() -> None:
+    async def test(s: Scene) -> None:
+        topic(s)
+        held = s.machine.topics["t"].partitions[0]
+        d = Deciding(s, state_of(*held.replicas, witnesses=held.witnesses, version=9))
+        assert d.wants() is None
+        s.command(
+            SetReplicas(
+                topic_id=TOPIC_ID,
+                partition=0,
+                replicas=held.replicas[::-1],
+                witnesses=held.witnesses,
+                version=9,
+            )
+        )
+        assert d.wants() is None, "this one is no newer"
+
+    play(test)
+
+
+def test_a_topic_that_is_gone_is_told_of_nobody() -> None:
+    async def test(s: Scene) -> None:
+        d = Deciding(s, state_of(1, 2, version=9))
+        assert d.wants() is None
+
+    play(test)
+
+
+def test_a_voter_on_a_new_disk_gets_its_vote_back() -> None:
+    async def test(s: Scene) -> None:
+        d = Deciding(s, state_of(1, 2, witnesses=[3], isr=[1]))
+        s.liveness.link_up(3, Incarnation("wiped", 1))
+        assert d.wants() == {1: DISKS[1], 2: DISKS[2], 3: "wiped"}
+        s.plane.agree()
+        assert d.wants() is None
+        assert not d.member.deciding
+
+    play(test)
+
+
+def test_an_election_comes_before_everything_else() -> None:
+    async def test(s: Scene) -> None:
+        d = Deciding(s, state_of(2, 1, witnesses=[3]))
+        s.liveness.link_up(3, Incarnation("wiped", 1))
+        s.fenced.add(2)
+        assert isinstance(d.wants(), Elect)
+
+    play(test)
+
+
+# -- preferred leaders -----------------------------------------------------------------------------
+
+
+def test_a_partition_goes_back_to_its_preferred_leader_in_time() -> None:
+    async def test(s: Scene) -> None:
+        d = Deciding(s, state_of(3, 2, 1, leader=2))
+        assert d.wants() is None
+        await asyncio.sleep(REBALANCE_S - 1)
+        assert d.wants() is None
+        await asyncio.sleep(1)
+        assert d.wants() == Elect(1, 3, DISKS[3], 1)
+
+    play(test)
+
+
+@pytest.mark.parametrize("away", ["gone", "out of sync"])
+def test_it_has_to_have_been_able_to_lead_all_the_while(away: str) -> None:
+    async def test(s: Scene) -> None:
+        isr = [2, 1] if away == "out of sync" else [3, 2, 1]
+        d = Deciding(s, state_of(3, 2, 1, leader=2, isr=isr))
+        if away == "gone":
+            assert d.wants() is None  # since now it could
+            await asyncio.sleep(REBALANCE_S / 2)
+            s.lose(3)
+            await asyncio.sleep(2 * GRACE_SECONDS)
+            assert d.wants() is None
+            s.see(3)
+            assert d.wants() is None
+            await asyncio.sleep(REBALANCE_S / 2)
+            assert d.wants() is None, "it counts from its return"
+            await asyncio.sleep(REBALANCE_S / 2)
+            assert isinstance(d.wants(), Elect)
+        else:
+            assert d.wants() is None
+            await asyncio.sleep(REBALANCE_S + 1)
+            assert d.wants() is None
+
+    play(test)
+
+
+def test_not_all_leaders_move_at_once() -> None:
+    async def test(s: Scene) -> None:
+        d = Deciding(s, state_of(3, 2, 1, leader=2))
+        members = [d.member]
+        for partition in range(1, 2 * REBALANCED_AT_A_TIME + 1):
+            members.append(s.member(state_of(3, 2, 1, leader=2), partition=partition))
+            s.plane.leading.add(members[-1].group_id)
+        d.arbiter.look_at_all(members)
+        await asyncio.sleep(REBALANCE_S)
+        for moved in (1, 2):
+            d.arbiter.look_at_all(members)
+            assert len(s.plane.proposals) == moved * REBALANCED_AT_A_TIME
+        d.arbiter.look_at_all(members)
+        assert len(s.plane.proposals) == len(members)
+
+    play(test)
