@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -22,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 import click  # noqa: E402 - the repository has to be importable first
 
 import raftlog  # noqa: E402
-from raftlog import errors  # noqa: E402
+from raftlog import errors, limits  # noqa: E402
 from raftlog.cli.main import root  # noqa: E402
 from raftlog.config import BROKER_KEYS, TOPIC_KEYS, ConfigKey  # noqa: E402
 from tests.scenarios.index import SCENARIOS  # noqa: E402
@@ -40,8 +41,9 @@ def pages() -> dict[Path, str]:
         docs / "reference" / "python.md": python_page(),
         docs / "reference" / "config.md": config_page(),
         docs / "reference" / "errors.md": errors_page(),
-        docs / "internals" / "scenarios.md": scenarios_page(),
-        docs / "internals" / "whats-here.md": modules_page(),
+        docs / "reference" / "limits.md": limits_page(),
+        docs / "contributing" / "scenarios.md": scenarios_page(),
+        docs / "contributing" / "modules.md": modules_page(),
     }
 
 
@@ -224,6 +226,26 @@ def errors_page() -> str:
     )
 
 
+LIMITS_INTRODUCTION = """\
+The constants of `raftlog/limits.py`. They cannot be changed; [settings](config.md) stay below them.
+The unit is in the name: bytes, chars (characters), ms, S (seconds).
+"""
+LIMIT = re.compile(r"^([A-Z_]+): Final = (?:\(\n)?.*?(?:  # (.*))?$", re.MULTILINE)
+
+
+def limits_page() -> str:
+    parts = [NOTICE, "# Limits\n", LIMITS_INTRODUCTION]
+    for section in inspect.getsource(limits).split("\n# -- ")[1:]:
+        title, _, body = section.partition("\n")
+        rows = [
+            (f"`{name}`", f"{getattr(limits, name):,}", note.replace("``", "`"))
+            for name, note in LIMIT.findall(body)
+        ]
+        parts.append(f"## {title.partition(' (')[0].rstrip(' -').capitalize()}\n")
+        parts.append(table(("limit", "value", "note"), rows))
+    return "\n".join(parts)
+
+
 def summary(docstring: str | None) -> str:
     return " ".join((docstring or "").partition("\n\n")[0].split()).replace("``", "`")
 
@@ -256,7 +278,7 @@ def scenarios_page() -> str:
 def modules_page() -> str:
     parts = [
         NOTICE,
-        "# What's here\n",
+        "# Modules\n",
         "One line for each module: the first of its docstring.\n",
     ]
     for package in PACKAGES:
