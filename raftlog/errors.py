@@ -171,6 +171,7 @@ class ConnectionLostError(OutcomeUnknownError):
     """The connection closed after the request was sent and before its answer came."""
 
     code = 101
+    by_peer = False  # whether the peer's system closed it: the peer was not merely out of reach
 
 
 class RequestTimedOutError(OutcomeUnknownError):

@@ -9,9 +9,9 @@ word (``accept_loss``) a partition goes on only where nothing acknowledged can b
 - and only if no newer state can exist. The voters that are gone were a majority: they may have
   agreed on another ISR without those that are left. They cannot have, where a survivor was in
   touch with the group in this run and saw them end: all but so few that these are no majority. A
-  link that fell silent is no end: the others may be at work behind a cut. A survivor that was
-  restarted cannot know, but of a partition of which it stores the only replica: another broker
-  enters the ISR only if that survivor, as the leader, proposes it.
+  link that fell silent or timed out is no end: the others may be at work behind a cut. A survivor
+  that was restarted cannot know, but of a partition of which it stores the only replica: another
+  broker enters the ISR only if that survivor, as the leader, proposes it.
 
 With the operator's word, the longest log leads: (epoch, end), as in Kafka's unclean recovery.
 """
@@ -170,7 +170,8 @@ def plan(reports: Sequence[Report], birth: PartitionState) -> Plan:
     if members and (loss.is_certain or state.replicas == (loss.newest.broker,)):
         leader = max(members, key=_order(state))
         note = f"broker {leader.broker} was in sync: nothing that was acknowledged is lost"
-        return GoOn(leader.broker, generation, state, None, may_lose=False, note=note)
+        base = _above_unseen(state)
+        return GoOn(leader.broker, generation, base, None, may_lose=False, note=note)
     copies = [there[b] for b in state.replicas if b in there and _is_sound(there[b])]
     if not copies:
         names = ", ".join(map(str, state.replicas))
@@ -192,19 +193,22 @@ def _with_loss(
     told = max((r.copy.high_watermark for r in reports if r.copy is not None), default=0)
     lost = max(0, told - end)
     note = _price(state, loss, leader, lost)
-    before = state
-    if not loss.has_majority:
-        before = replace(
-            state,
-            version=state.version + UNSEEN_ELECTIONS,
-            leader_epoch=state.leader_epoch + UNSEEN_ELECTIONS,
-        )
+    before = state if loss.has_majority else _above_unseen(state)
     command = ElectUnclean(before.version, leader.broker, leader.directory_id, leader.boot)
     if loss.has_majority:
         return GoOn(leader.broker, generation, None, command, True, lost, note)
     changed = apply(before, command)
     assert isinstance(changed, Accepted), "the leader is a replica, and the version is the state's"
     return GoOn(leader.broker, generation, changed.state, None, True, lost, note)
+
+
+def _above_unseen(state: PartitionState) -> PartitionState:
+    """The state, with a version and an epoch that those that are gone have not come to."""
+    return replace(
+        state,
+        version=state.version + UNSEEN_ELECTIONS,
+        leader_epoch=state.leader_epoch + UNSEEN_ELECTIONS,
+    )
 
 
 def _price(state: PartitionState, loss: GroupLoss, leader: Report, lost: int) -> str:

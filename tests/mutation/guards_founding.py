@@ -11,6 +11,7 @@ _FOUNDING: Final = "raftlog/server/cluster/founding.py"
 _RECOVERY: Final = "raftlog/replication/recovery.py"
 _PLANS: Final = "tests/replication/test_recovery.py"
 _CLUSTER: Final = "tests/server/cluster/test_recovery.py"
+_CHANNEL: Final = "tests/server/peers/test_channel.py"
 _TESTS: Final = "tests/server/cluster/test_founding.py"
 
 GUARDS: Final = [
@@ -134,10 +135,18 @@ GUARDS: Final = [
         ),
     ),
     Guard(
+        name="a connection that timed out is no end of a process",
+        why="a broker that was cut off takes the others for ended",
+        module="raftlog/server/peers/channel.py",
+        function="PeerChannel.connection_lost",
+        change=value("assign by_peer", "True"),
+        tests=(f"{_CHANNEL}::test_only_the_peers_system_closes_a_connection",),
+    ),
+    Guard(
         name="an unclean leader's epoch is above any that was not seen",
         why="clients that know a newer epoch never follow",
         module=_RECOVERY,
-        function="_with_loss",
+        function="_above_unseen",
         change=argument("call replace", "leader_epoch", "_.keywords[1].value.left"),
         tests=(f"{_PLANS}::test_a_survivor_that_may_have_left_the_isr_needs_the_operators_word",),
     ),

@@ -22,6 +22,14 @@ LEADING: Final = [
         ),
     ),
     Guard(
+        name="an offset beyond a damaged copy's end is not out of range",
+        why="a consumer that has read more resets its position",
+        module="raftlog/server/handlers/fetch.py",
+        function="_Fetch._is_beyond_the_end",
+        change=replace("or _request", "_.values[0]"),
+        tests=("tests/server/cluster/test_cut_off_leaders.py::test_a_damaged_copy_names_no_end",),
+    ),
+    Guard(
         name="commits wait for the followers",
         why="a leader acknowledges what it alone has; the next one does not have it",
         module="raftlog/replication/leadership.py",

@@ -60,10 +60,10 @@ class Liveness:
         if self._ended.get(broker_id) == incarnation.directory_id:
             del self._ended[broker_id], self._ended_at[broker_id]
 
-    def link_down(self, broker_id: int, *, silently: bool = True) -> None:
-        """``silently``: nothing was heard any more; else the other side closed the connection."""
+    def link_down(self, broker_id: int, *, closed: bool = False) -> None:
+        """``closed``: by the peer's system; else the peer may live and only be out of reach."""
         incarnation = self._up.pop(broker_id, None)
-        if incarnation is not None and not silently and self._now() >= self._blind_until:
+        if incarnation is not None and closed and self._now() >= self._blind_until:
             self._ended[broker_id] = incarnation.directory_id
             self._ended_at[broker_id] = self._now()
         self._down_since.setdefault(broker_id, self._now())

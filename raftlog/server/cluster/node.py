@@ -15,7 +15,7 @@ from raftlog import limits
 from raftlog.config import Address, BrokerConfig
 from raftlog.consensus import ConsensusNode, ConsensusSettings
 from raftlog.consensus.journal import Journal
-from raftlog.errors import RaftlogError, RequestTimedOutError
+from raftlog.errors import ConnectionLostError, RaftlogError
 from raftlog.protocol.metadata import BrokerInfo
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
@@ -405,7 +405,8 @@ class ClusterNode:
         self._look_soon(0.0)
 
     def _peer_down(self, peer: int, reason: RaftlogError) -> None:
-        self.liveness.link_down(peer, silently=isinstance(reason, RequestTimedOutError))
+        closed = isinstance(reason, ConnectionLostError) and reason.by_peer
+        self.liveness.link_down(peer, closed=closed)
         self.plane.peer_down(peer)
         self._loop.call_later(GRACE_SECONDS + 0.01, self._look_soon, 0.0)
 

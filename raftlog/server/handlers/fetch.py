@@ -85,14 +85,15 @@ class _Fetch:
             yield from self._go_on(final=False)
 
     def _is_beyond_the_end(self, part: FetchPartition, host: Partition) -> bool:
-        """Whether the client has more than this broker, which leads, as far as it knows.
+        """Whether the client has more than this broker, and this broker cannot know it for wrong.
 
-        It may have read that from a newer leader. An offset is out of range by the word of a
-        leader that is one: a consumer that resets its position goes back, or leaves records out.
+        The client may have read that from a newer leader, or from this broker before its copy was
+        damaged. Only a leader that is one may call an offset out of range: a consumer that resets
+        its position reads records again, or skips some.
         """
         return (
             self._context.cluster is not None
-            and host.leadership is not None
+            and (host.leadership is not None or not self._request.replica_ok)
             and part.offset > host.log.log_end_offset
         )
 

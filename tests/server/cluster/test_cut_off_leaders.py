@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from raftlog.client.aio.admin import AsyncAdmin
-from raftlog.errors import LeaderNotAvailableError, OffsetOutOfRangeError, RaftlogError
+from raftlog.errors import (
+    LeaderNotAvailableError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    RaftlogError,
+)
 from raftlog.protocol import api as apis
 from raftlog.protocol.fetch import (
     FetchPartition,
@@ -102,6 +107,19 @@ def test_a_leader_alone_in_sync_that_is_cut_off_names_no_end(cluster: Cluster) -
     assert isinstance(fetch_once(cluster, new, 5), OffsetOutOfRangeError)
     cluster.world.heal()
     cluster.in_sync(new, {old, new})
+
+
+def test_a_damaged_copy_names_no_end(cluster: Cluster) -> None:
+    """What is good of it is read until another broker leads, which may have more."""
+    leader, _, _ = alone_in_sync(cluster)
+    topic = cluster.node(leader).machine.topics["t"]
+    host = cluster.node(leader).partitions.members[group_id(topic.id, 0)].host
+    assert host is not None
+    host.log.note_damage("found by a test", offset=1)
+    cluster.until(lambda: host.leadership is None)
+    assert fetch_once(cluster, leader, 0) is None
+    for beyond in (4, 1 << 41):
+        assert isinstance(fetch_once(cluster, leader, beyond), NotLeaderError)
 
 
 def test_a_leader_that_only_the_arbiter_reaches_is_followed_by_one_that_can_commit() -> None:

@@ -105,3 +105,14 @@ def test_who_is_to_vote_on_another_disk(s: Scene) -> None:
     assert s.liveness.changed_directories(voters, [1, 2]) == {}
     s.liveness.link_down(3)
     assert s.liveness.changed_directories(voters, [3]) == {}, "only who is there"
+
+
+# -- whose end was seen
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_only_a_connection_that_its_peer_closed_shows_an_end(s: Scene, closed: bool) -> None:
+    s.liveness.link_up(2, TWO)
+    s.liveness.link_down(2, closed=closed)
+    assert s.liveness.was_seen_to_end(2, "disk-2") is closed
+    assert not s.liveness.was_seen_to_end(2, "disk-3")
