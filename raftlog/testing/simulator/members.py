@@ -32,7 +32,6 @@ from raftlog.types import Offset, OffsetAndMetadata, TopicPartition
 GROUP: Final = "readers"
 JOINING_S_MAX: Final = 10.0
 PREFIX: Final = "member-"  # of the names of machines and processes
-COMMIT_TIMEOUT_MS: Final = 1_000
 CLOSE_TIMEOUT_MS: Final = 2_000
 QUESTIONS_MAX: Final = 8  # about the group, to one broker
 LEFT_PAUSED_SHARE: Final = 0.3
@@ -48,6 +47,7 @@ class Members:
         self._owned: dict[str, dict[TopicPartition, Owning]] = {}  # by machine
         self._machines: list[ClientMachine] = []
         self._left_paused: NodeLoop | None = None
+        self._is_disturbed = True
 
     def start(self) -> None:
         """Start them, and let some time pass for all partitions to have an owner."""
@@ -78,7 +78,10 @@ class Members:
         return [machine.name for machine in self._machines]
 
     def leave_one_paused(self) -> None:
-        """One may stand still from now on, until ``resume``: others get what it has."""
+        """Disturb no member any more. One may stand still from now on, until ``resume``: others
+        get what it has.
+        """
+        self._is_disturbed = False
         random = self._workload.world.random("core/members")
         running = [machine for machine in self._machines if machine.is_running]
         if len(running) > 1 and random.random() < LEFT_PAUSED_SHARE:
@@ -98,7 +101,7 @@ class Members:
 
     def _disturb(self, plan: GroupPlan) -> None:
         """One is killed, and started again later; stands still for a while; or is cut off."""
-        if self._workload.is_over:
+        if self._workload.is_over or not self._is_disturbed:
             return
         machine = self._random.choice(self._machines)
         how = self._random.choice((self._kill, self._pause, self._cut_off))
@@ -232,7 +235,7 @@ class _Member:
             future.add_done_callback(lambda done: self._committed(commit, done.exception()))
             return
         try:
-            await self._consumer.commit(named, timeout_ms=COMMIT_TIMEOUT_MS)
+            await self._consumer.commit(named, timeout_ms=self._plan.session_timeout_ms)
         except RaftlogError as error:
             self._committed(commit, error)
         else:

@@ -88,6 +88,9 @@ HARMED_SHARE: Final = 0.2
 REPLICA_READS_SHARE: Final = 0.3  # of the seeds of clusters
 GROUP_SHARE: Final = 0.2  # of the seeds of clusters, where no stored bytes are harmed
 RECREATION_SHARE: Final = 0.12  # of those of safety that have none
+# Of members that have to get on: every change of a group waits for the disks of all replicas in
+# sync, and a replica whose syncs take up to ``replica.lag.time.max.ms`` stays in sync.
+PATIENT_SESSION_MS: Final = 8_000
 GROUP_LONGER_S: Final = 6.0  # for members to join, and for sessions to end
 NEVER_MS: Final = 604_800_000
 SCRUB_INTERVAL_MS: Final = 3_000  # where stored bytes are harmed: all of it is found in time
@@ -215,6 +218,8 @@ class Scenario:
         own.
         """
         plan = GroupPlan.draw(random)
+        if self.mode == "liveness":
+            plan = replace(plan, session_timeout_ms=PATIENT_SESSION_MS)
         is_sound = not (self.faults.harmed or self.is_compacted or self.absent)
         if random.random() >= GROUP_SHARE or not is_sound:
             return self

@@ -18,12 +18,6 @@ from raftlog.testing.simulator.scenario import Mode, Scenario, Verdict, run
 
 SEEDS_PER_TEST = 10
 NIGHTLY_SEEDS = 100_000
-# (mode, brokers, seed) of light runs: what is wrong in them, and is not mended yet. In both the
-# members of a consumer group commit nothing for 60 s after a majority of the brokers was healed.
-OPEN: dict[tuple[Mode, int, int], set[str]] = {
-    ("liveness", 3, 20250269): {"UNAVAILABLE"},
-    ("liveness", 5, 20250246): {"UNAVAILABLE"},
-}
 # Of a broken build: more than the first few that find it, and so few that it takes seconds.
 BROKEN_WITHIN_SEEDS = 30
 
@@ -36,17 +30,14 @@ def seeds(
     light: bool = True,
     compacted: bool = False,
 ) -> None:
-    """Run so many seeds; the first bad one fails, and is told with what replays it.
-
-    A seed in ``OPEN`` is an open defect: it has to be bad until it is mended, and taken out then.
-    """
+    """Run so many seeds; the first bad one fails, and is told with what replays it."""
     for number in numbers:
         scenario = Scenario.draw(
             number, mode=mode, brokers=brokers, light=light, compacted=compacted
         )
         verdict = run(scenario)
         kinds = {violation.kind for violation in verdict.violations}
-        assert kinds == OPEN.get((mode, brokers, number), set()), (
+        assert not kinds, (
             verdict.violations[:10],
             replay(verdict),
         )
