@@ -110,6 +110,11 @@ class Broker:
         ticket.run()
         self.node.complete_sync(ticket, self.network.now)
 
+    def finish_one_sync(self) -> None:
+        """End the sync that is held, and begin the next one."""
+        self._finish_sync()
+        self.sync()
+
     def hold_disk(self) -> None:
         """From now on a sync begins and does not end."""
         self.is_held = True

@@ -120,6 +120,46 @@ def test_inputs_that_arrive_during_a_sync_are_handled_after_it_in_order() -> Non
     assert [kinds(each) for each in outcomes[1:]] == [["NotProposed"]] * 4
 
 
+def test_what_is_durable_counts_though_every_sync_leaves_more_to_journal() -> None:
+    network = opened(1)
+    broker = network[1]
+    network.run(1)
+    broker.hold_disk()
+    for number in range(1, 6):
+        outcomes = broker.propose(b"%d" % number)
+        for boot in (2 * number, 2 * number + 1):  # it is placed, and counted
+            bring_news(broker, boot)
+            broker.finish_one_sync()
+        assert outcomes == [Applied(number)]
+
+
+def test_a_leader_that_is_behind_with_its_messages_takes_nobody_for_silent() -> None:
+    network = opened()
+    leader, (a, b) = network.leader(), followers(network)
+    term, election_s = leader.status().term, network.settings.election_timeout_ms / 1_000
+    network.run(2)
+    outcomes = leader.propose(b"x")
+    for each in (a, b):
+        network.deliver(leader.id, each.id)
+    leader.hold_disk()
+    bring_news(leader, 1)
+    network.deliver(a.id, leader.id)
+    bring_news(leader, 2)
+    leader.finish_one_sync()
+    assert outcomes == [], "a's answer has come, and is not counted"
+    network.now += election_s + 0.5
+    network.deliver(b.id, leader.id)
+    leader.finish_one_sync()
+    assert outcomes == [Applied(1)]
+    assert (leader.status().term, leader.is_leader()) == (term, True)
+
+
+def bring_news(broker: Broker, boot: int) -> None:
+    """An input that the broker journals, and that has nothing to do with its groups."""
+    broker.node.peer_up(99, "disk-99", boot, broker.network.now)
+    broker.sync()
+
+
 def test_one_sync_covers_what_many_groups_say() -> None:
     network = Network()
     for number in range(50):

@@ -303,9 +303,35 @@ SYNC_BEFORE_SEND: Final = [
         why="a leader counts itself for an entry that a power cut takes",
         module="raftlog/consensus/node.py",
         function="ConsensusNode._work",
-        change=replace("if _step", "_.body[0]\n_.body[1]"),
+        change=replace("if _touch_due", "_.body[0]\n_.body[1]"),
         tests=(
             "tests/consensus/test_node.py::test_an_entry_of_ours_counts_only_once_it_is_durable",
+        ),
+    ),
+    Guard(
+        name="what is durable counts before inputs journal more",
+        why="on a slow disk nothing is applied while each sync leaves inputs",
+        module="raftlog/consensus/node.py",
+        function="ConsensusNode._work",
+        change=never("if _deliver"),
+        tests=(
+            (
+                "tests/consensus/test_node.py"
+                "::test_what_is_durable_counts_though_every_sync_leaves_more_to_journal"
+            ),
+        ),
+    ),
+    Guard(
+        name="who may have been heard is not silent",
+        why="a leader whose disk is slow steps down though its followers answer",
+        module="raftlog/consensus/node.py",
+        function="ConsensusNode._work",
+        change=replace("call _step _handled_at", "self._step(now)"),
+        tests=(
+            (
+                "tests/consensus/test_node.py"
+                "::test_a_leader_that_is_behind_with_its_messages_takes_nobody_for_silent"
+            ),
         ),
     ),
     Guard(
