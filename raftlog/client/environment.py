@@ -5,7 +5,9 @@ The default is the real one. The embedded log and the tests pass others.
 
 from __future__ import annotations
 
+import os
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from raftlog.client.connection import Connector
@@ -18,9 +20,11 @@ from raftlog.clock import Clock, SystemClock
 class ClientEnvironment:
     """``connector``: None opens TCP connections. ``loop_thread``: for the synchronous clients to
     share; None gives each its own, which ends with it. Asynchronous ones run where they are used.
+    ``entropy``: so many random bytes, for what nobody may guess.
     """
 
     connector: Connector | None = None
     loop_thread: LoopThread | None = None
     clock: Clock = field(default_factory=SystemClock)
     chance: Chance = field(default_factory=lambda: random.Random().random)
+    entropy: Callable[[int], bytes] = os.urandom

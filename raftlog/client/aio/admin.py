@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -367,7 +366,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         """
         if not self._secret:
             return
-        asking = Asking(self._secret, os.urandom(NONCE_BYTES))
+        asking = Asking(self._secret, self._host.entropy(NONCE_BYTES))
         try:
             hello = await self._cluster.ask(connection, apis.OPERATOR_HELLO, asking.hello())
         except UnsupportedFeatureError:

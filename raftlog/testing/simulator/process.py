@@ -373,7 +373,9 @@ class ClientMachine(Machine):
 
     def host(self) -> ClientEnvironment:
         """What a client takes from its surroundings."""
-        return ClientEnvironment(clock=self.clock, chance=self.random.random)
+        return ClientEnvironment(
+            clock=self.clock, chance=self.random.random, entropy=self.random.randbytes
+        )
 
     def own(self, client: LoopBound) -> None:
         """Remember a client, which nobody closes when the process is killed."""
