@@ -34,6 +34,7 @@ class PartitionFetchState:
     paused: bool = False
     not_before: float = 0.0  # backing off until then
     failures: int = 0  # in a row
+    topic_id: str = ""  # of the topic that the position is of; "" until it is known
     last_epoch: LeaderEpoch = -1  # of the last batch that was fetched, if that was just before
     doubted: Offset | None = None  # what was to be read from there on came damaged, once at least
     damaged_since: float | None = None  # since when its broker calls its own copy damaged
@@ -89,6 +90,7 @@ class Chunk:
     batches: deque[Batch]
     size_bytes: int = 0
     error: RaftlogError | None = None
+    reset: OffsetReset | None = None  # in the place of batches: look the position up anew
     # Of the first batch, once it is decoded. Those before ``position`` are read.
     records: list[ConsumerRecord] = field(default_factory=list)
     is_iterated: bool = False  # an iteration runs over ``records``
@@ -96,6 +98,11 @@ class Chunk:
     @property
     def is_stale(self) -> bool:
         return self.generation != self.part.generation
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is left of it that the application has to see."""
+        return not self.batches and self.error is None and self.reset is None
 
     def end_iteration(self) -> None:
         """Have an iteration over the records end here: it would not notice what happens now."""

@@ -134,11 +134,17 @@ class Fetcher:
 
     def _load(self, want: Wanted, now: float, loads: _Loads) -> float | None:
         """Put ``want`` with what its broker is asked for; else, when to try again by oneself."""
+        part = want.part
         try:
-            source = self._sources.choose(want.part.tp, now)
+            source = self._sources.choose(part.tp, now)
+            topic_id = self._cluster.view.topic(part.tp.topic).id
         except RefusedError as error:
             self._subscription.failed(want, error)
             return None
+        if part.topic_id not in ("", topic_id):
+            self._recreated(want)
+            return None
+        part.topic_id = topic_id
         if isinstance(source, float):
             return source
         if source.replica_ok and self._sources.is_disputed(want.part.tp):
@@ -189,6 +195,7 @@ class Fetcher:
                     bytes_max=want.part.bytes_to_fetch(settings.max_partition_fetch_bytes),
                     leader_epoch=source.leader_epoch,
                     doubtful=want.doubtful,
+                    topic_id=want.part.topic_id,
                 )
                 for want, source in load.wants
             ],
@@ -338,7 +345,20 @@ class Fetcher:
             self._subscription.failed(want, told)
         else:
             logger.warning("%s: %s; going on from the %s offset", tp, error, reset)
-            self._subscription.lost(want)
+            self._subscription.lost(want, reset)
+
+    def _recreated(self, want: Wanted) -> None:
+        """The offset to fetch from is of a topic that was deleted, and another has its name."""
+        reset = self._settings.auto_offset_reset
+        if reset != "error":
+            reset = "earliest"  # all of it is new
+        logger.warning(
+            "%s: the topic was deleted and created again; going on from %s",
+            want.part.tp,
+            "seek()" if reset == "error" else "its first record",
+        )
+        self._subscription.lost(want, reset)
+        asyncio.get_running_loop().call_soon(self.look)
 
     async def _examine(self, want: Wanted) -> None:
         """A replica calls the offset out of range, and there is no leader to ask.
@@ -412,6 +432,10 @@ class Fetcher:
     # -- positions
 
     async def _look_up(self, wanted: Sequence[Wanted]) -> None:
+        topics = self._cluster.view.topics
+        for want in wanted:
+            topic = topics.get(want.part.tp.topic)
+            want.part.topic_id = "" if topic is None else topic.id
         for want, error in await self._positions.look_up(wanted):
             if may_retry(error, repeatable=True):
                 self._delay(want)

@@ -123,6 +123,7 @@ class Subscription:
             part = self.part(tp)
             self._drop(part)
             part.doubted = part.unprocessed = None
+            part.topic_id = ""
             part.position = part.fetch_offset = offset
 
     def reset(self, tp: TopicPartition, how: OffsetReset) -> None:
@@ -268,19 +269,25 @@ class Subscription:
                 return
         self.failed(wanted, error)
 
-    def lost(self, wanted: Wanted) -> None:
-        """The offset to fetch from is out of range: look a position up anew, by the reset policy.
+    def lost(self, wanted: Wanted, reset: OffsetReset) -> None:
+        """Nothing is at the offset to fetch from: look a position up anew.
 
-        But first the application reads what it has: that was in range.
+        But first the application reads what it has, which was there.
         """
         part = wanted.part
         with self.lock:
             if wanted.generation != part.generation:
                 return
-            part.in_flight = False
             if part.fetch_offset == part.position:
-                self._drop(part)
-                part.position, part.reset = None, self._settings.auto_offset_reset
+                self._look_up_anew(part, reset)
+                return
+            part.in_flight = False
+            part.halted = True
+            self._chunks.append(Chunk(part, part.generation, deque(), reset=reset))
+
+    def _look_up_anew(self, part: PartitionFetchState, reset: OffsetReset) -> None:
+        self._drop(part)
+        part.position, part.reset, part.topic_id = None, reset, ""
 
     def delayed(self, wanted: Wanted, until: float) -> None:
         """A fetch failed, or brought nothing, in a way that asks for a pause."""
@@ -314,10 +321,14 @@ class Subscription:
         with self.lock:
             for chunk in list(self._chunks):
                 part = chunk.part
-                if chunk.is_stale or (chunk.error is None and not chunk.batches):
+                if chunk.is_stale or chunk.is_empty:
                     self._remove(chunk)  # Ctrl-C came when this was to be done
                     continue
                 if part.paused:
+                    continue
+                if chunk.reset is not None:
+                    self._look_up_anew(part, chunk.reset)
+                    self.starved = True
                     continue
                 if chunk.error is not None:
                     if not errors:

@@ -33,6 +33,8 @@ class FetchPartition(Message):
     """``doubtful``: what the client got from ``offset`` on was damaged when it came.
 
     The broker then verifies what it has there before it reads it, for it may be its disk.
+    ``topic_id``: of the topic that the offset is of; another one may have its name by now. "" is
+    any.
     """
 
     topic: TopicName
@@ -41,6 +43,7 @@ class FetchPartition(Message):
     bytes_max: ByteCount = limits.MIB
     leader_epoch: WireEpoch = -1
     doubtful: bool = False
+    topic_id: Annotated[str, Meta(max_length=limits.ID_CHARS_MAX)] = ""
 
 
 class FetchRequest(Message):

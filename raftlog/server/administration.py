@@ -233,7 +233,7 @@ class LocalTopics:
                 logger.warning("%s:%d: %s", topic.name, partition, note)
             if log.damage:
                 logger.error("%s:%d is damaged: %s", topic.name, partition, log.damage)
-            host = Partition(TopicPartition(topic.name, partition), log, self._services)
+            host = Partition(TopicPartition(topic.name, partition), log, self._services, topic.id)
             host.lead_alone(self._store.identity.broker_id, self._store.identity.directory_id)
             hosts.append(host)
         return hosts

@@ -236,6 +236,14 @@ class Partition:
         """Raise unless the epoch that a client knows is this replica's; -1 is any."""
         check_epoch(known_epoch, self.leader_epoch, self.topic_partition)
 
+    def check_topic(self, topic_id: str) -> None:
+        """Raise ``NotLeaderError`` for another topic that has, or had, the same name. "" is any."""
+        if topic_id not in ("", self.topic_id):
+            raise NotLeaderError(
+                f"{self.topic_partition}: this is topic {self.topic_id}; the request is about "
+                f"{topic_id}, which had or has the same name. Ask for metadata"
+            )
+
     def check_readable(self, *, replica_ok: bool) -> None:
         """Raise unless consumers may read here: from the leader, or with ``replica_ok`` anywhere.
 

@@ -351,6 +351,46 @@ def test_out_of_range_without_a_policy_is_told_with_the_range() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_a_topic_that_was_made_again_is_read_from_its_first_record(
+    caplog: pytest.LogCaptureFixture, reset: str
+) -> None:
+    """An offset of the old one says nothing of the new one."""
+
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        async with Rig(fake, auto_offset_reset=reset) as rig:
+            await asyncio.sleep(1)
+            fill(fake, 3)
+            assert await rig.read(3) == [0, 1, 2]
+            fake.create("t")
+            fill(fake, 7)
+            assert await rig.read(7) == list(range(7))
+
+    run(test)
+    assert "the topic was deleted and created again; going on from its first record" in caplog.text
+
+
+def test_a_topic_that_was_made_again_needs_a_seek_where_there_is_no_policy() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fill(fake, 3)
+        async with Rig(fake, auto_offset_reset="error") as rig:
+            rig.subscription.seek(A, 0)
+            rig.fetcher.look()
+            assert await rig.read(3) == [0, 1, 2]
+            fake.create("t")
+            fill(fake, 7)
+            await asyncio.sleep(10)
+            with pytest.raises(OffsetOutOfRangeError, match=r"Call seek\(\)"):
+                rig.subscription.next_chunk()
+            rig.subscription.seek(A, 2)
+            rig.fetcher.look()
+            assert await rig.read(5) == [2, 3, 4, 5, 6]
+
+    run(test)
+
+
 def failing(error: Exception) -> Behaviour:
     """Answer a fetch: its one partition fails."""
 

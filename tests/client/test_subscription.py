@@ -118,7 +118,7 @@ def test_moving_drops_what_is_fetched_and_what_is_on_its_way() -> None:
     made.fetched(on_its_way, batches(5, 5), 100)
     made.failed(on_its_way, CorruptBatchError("late"))
     made.delayed(on_its_way, 50.0)
-    made.lost(on_its_way)
+    made.lost(on_its_way, "latest")
     made.found(on_its_way, 3)
     assert wants(made) == {A: 100}
     assert made.next_chunk() is None
@@ -215,12 +215,22 @@ def test_out_of_range_is_met_by_the_policy_once_the_rest_is_read() -> None:
     made = subscription(auto_offset_reset="latest")
     at(made, 0)
     bring(made, 2)
-    made.lost(want(made))
+    made.lost(want(made), "latest")
     assert made.part(A).position == 0
+    assert wants(made) == {}, "nothing is fetched, in vain, before the rest is read"
     assert read(made, 9) == [0, 1]
-    made.lost(want(made))
+    assert made.next_chunk() is None
     assert made.part(A).position is None
     assert made.part(A).reset == "latest"
+    assert made.starved, "the fetcher is told that there is something to look up"
+    assert wants(made) == {A: None}
+
+
+def test_out_of_range_is_met_at_once_where_nothing_is_left_to_read() -> None:
+    made = subscription()
+    at(made, 7)
+    made.lost(want(made), "earliest")
+    assert (made.part(A).position, made.part(A).reset) == (None, "earliest")
 
 
 def test_a_delay_counts_failures_and_ends() -> None:

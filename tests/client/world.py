@@ -22,6 +22,7 @@ from raftlog.client.environment import ClientEnvironment
 from raftlog.config import Address
 from raftlog.errors import (
     ConnectionLostError,
+    NotLeaderError,
     OffsetOutOfRangeError,
     RaftlogError,
     UnknownPartitionError,
@@ -421,6 +422,8 @@ class FakeCluster:
 
     def _read(self, broker_id: int, part: FetchPartition, *, replica_ok: bool) -> list[bytes]:
         topic = self._topic(broker_id, part.topic, part.partition)
+        if part.topic_id not in ("", topic.id):
+            raise NotLeaderError(f"this is topic {topic.id}, not {part.topic_id}")
         log = topic.log_at(broker_id, part.partition, part.leader_epoch, replica_ok=replica_ok)
         end = topic.end_at(broker_id, part.partition)
         if not log.start <= part.offset <= end:

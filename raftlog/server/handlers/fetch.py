@@ -67,6 +67,7 @@ class _Fetch:
         for number, part in enumerate(parts, start=1):
             try:
                 host = context.topics.host(part.topic, part.partition)
+                host.check_topic(part.topic_id)
                 host.check_epoch(part.leader_epoch)
                 host.check_readable(replica_ok=self._may_be_any(host))
             except RaftlogError as error:
