@@ -70,11 +70,13 @@ class Ending:
     """What is there at the end.
 
     ``reads``: what fresh consumers read of each partition, from its start to its end: one sequence
-    for each of them. ``dumps``: what the replicas' files hold.
+    for each of them. ``dumps``: what the replicas' files hold. ``retained_from``: below these
+    offsets records may be gone by the topic's retention.
     """
 
     reads: Mapping[TopicPartition, Sequence[Sequence[Seen]]]
     dumps: Sequence[Dump] = ()
+    retained_from: Mapping[TopicPartition, Offset] = field(default_factory=dict)
 
     def everything(self) -> Iterator[tuple[TopicPartition, Sequence[Seen]]]:
         """All that was found of each partition, by anybody."""
@@ -118,7 +120,8 @@ class Checker:
         self.ends = [entry for entry in history if isinstance(entry, EndOffsets) and entry.is_ok]
         self.partitions: dict[TopicPartition, Partition] = {}
         for name in ending.reads:
-            self.partitions[name] = Partition(name)
+            retained_from = ending.retained_from.get(name, 0)
+            self.partitions[name] = Partition(name, deleted_below=retained_from)
         for entry in history:
             if isinstance(entry, Deletion) and entry.partition in self.partitions:
                 partition = self.partitions[entry.partition]

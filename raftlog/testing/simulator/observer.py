@@ -20,6 +20,7 @@ from raftlog.server.broker import Broker
 from raftlog.server.cluster.hosted_partition import group_id
 from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.partition import Partition
+from raftlog.storage import Log
 from raftlog.testing.simulator.checker import Violation
 from raftlog.testing.simulator.history import (
     Deletion,
@@ -52,6 +53,7 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "EARLY-ACK": "what is acknowledged with acks=all is committed",
     "EARLY-READ": "what a consumer is given is committed",
     "STALE-END": "an end that a client is given is no lower than what was committed when it asked",
+    "DELETED-TOO-MUCH": "a leader drops no more than retention and clients have asked for",
     "EARLIEST-REGRESSION": "where a log starts, as clients are given it, does not go back",
     "TIME-MISSED": "a time is looked up in all that was committed when the client asked",
 }
@@ -82,7 +84,8 @@ class Observer:
     """``violations`` grows while the world runs. ``states`` is the newest that any broker knows.
 
     ``committed``: the highest offset that a leader has committed up to, for each partition.
-    ``starts``: the highest start of each partition's log that a client was given. ``topic_id``:
+    ``starts``: the highest start of each partition's log that a client was given.
+    ``retained_from``: where logs may start by the topic's ``retention.bytes``. ``topic_id``:
     of the topic; when another one takes its place, all this begins anew. ``former_led_ns``: when a
     broker led a partition of a former topic for the last time; -1 if there was none.
     """
@@ -95,6 +98,7 @@ class Observer:
         self.states: dict[int, PartitionState] = {}
         self.committed: dict[int, Offset] = {}
         self.starts: dict[int, Offset] = {}
+        self.retained_from: dict[TopicPartition, Offset] = {}
         self._deleting: dict[int, Offset] = {}  # by partition: records below may be deleted
         self._known_at: dict[int, _Known] = {}  # by the id of an operation that is under way
         self._world = world
@@ -346,6 +350,7 @@ class Observer:
             return
         log = host.log
         seen = (
+            log.log_start_offset,
             log.log_end_offset,
             log.acknowledged_end_offset,
             host.high_watermark,
@@ -406,8 +411,10 @@ class Observer:
     ) -> None:
         who = f"{machine.name}, {partition}"
         self._check_leader(machine, partition, host)
+        if host.leadership is not None and copy.seen and copy.seen[0] != host.log.log_start_offset:
+            self._check_start(who, partition, host.log)
         if copy.host is host:
-            _, _, watermark, epoch, *_ = copy.seen
+            _, _, _, watermark, epoch, *_ = copy.seen
             assert isinstance(watermark, int) and isinstance(epoch, int)
             if host.leader_epoch < epoch:
                 self._violated("EPOCH-BACK", f"{who}: {epoch}, then {host.leader_epoch}")
@@ -451,6 +458,17 @@ class Observer:
             self._violated("TWO-LEADERS", f"{partition}, epoch {host.leader_epoch}: {first}, {run}")
         if machine.broker_id not in host.leadership.state.replicas:
             self._violated("WITNESS-LEADS", f"{partition}: {machine.name}")
+
+    def _check_start(self, who: str, partition: int, log: Log) -> None:
+        """A leader has dropped records: what is left is as much as is to be kept."""
+        start, allowed = log.log_start_offset, self._deleting.get(partition, 0)
+        if start <= allowed:
+            return
+        left, kept = sum(s.size_bytes for s in log._segments), log.config.retention_bytes
+        if not 0 <= kept <= left:
+            self._violated("DELETED-TOO-MUCH", f"{who}: {left} bytes are left from {start} on")
+        name = TopicPartition(self._topic, partition)
+        self._deleting[partition] = self.retained_from[name] = start
 
     def _check_chain(self, who: str, partition: int, host: Partition) -> None:
         """The chain value sums up all that is below."""

@@ -211,6 +211,11 @@ class WorkloadPlan:
         )
         return replace(self, consumers=consumers)
 
+    def with_retained_bytes(self, random: Random) -> WorkloadPlan:
+        """The same clients, and a topic of which only the newest records are kept, by size."""
+        kept = {"segment.bytes": "16384", "retention.bytes": random.choice(("0", "0", "16384"))}
+        return replace(self, topic_config={**self.topic_config, **kept})
+
     def with_retention(self, retention_ms: int) -> WorkloadPlan:
         """The same clients, and a topic with this ``retention.ms``."""
         return replace(self, topic_config={**self.topic_config, "retention.ms": str(retention_ms)})

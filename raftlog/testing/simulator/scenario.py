@@ -88,6 +88,7 @@ HARMED_SHARE: Final = 0.2
 REPLICA_READS_SHARE: Final = 0.3  # of the seeds of clusters
 GROUP_SHARE: Final = 0.2  # of the seeds of clusters, where no stored bytes are harmed
 RECREATION_SHARE: Final = 0.12  # of those of safety that have none
+RETAINED_BYTES_SHARE: Final = 0.15  # of those of safety that have neither
 # Of members that have to get on: every change of a group waits for the disks of all replicas in
 # sync, and a replica whose syncs take up to ``replica.lag.time.max.ms`` stays in sync.
 PATIENT_SESSION_MS: Final = 8_000
@@ -172,6 +173,7 @@ class Scenario:
             scenario = scenario._with_replica_reads(Random(f"{seed}/replica reads"))
             scenario = scenario._with_group(Random(f"{seed}/group"))
             scenario = scenario._with_recreation(Random(f"{seed}/recreation"))
+            scenario = scenario._with_retained_bytes(Random(f"{seed}/retained bytes"))
         return scenario
 
     def _with_strangers(self, random: Random, *, may_be_longer: bool) -> Scenario:
@@ -236,6 +238,15 @@ class Scenario:
         if random.random() >= RECREATION_SHARE or is_other:
             return self
         return replace(self, workload=replace(self.workload, recreates_after_s=after_s))
+
+    def _with_retained_bytes(self, random: Random) -> Scenario:
+        """Some with a topic that keeps so many bytes, whoever leads it."""
+        workload = self.workload.with_retained_bytes(random)
+        is_other = self.mode == "liveness" or self.is_compacted or self.workload.group is not None
+        is_other |= bool(self.workload.recreates_after_s)
+        if random.random() >= RETAINED_BYTES_SHARE or is_other:
+            return self
+        return replace(self, workload=workload)
 
     def _with_losses(self, random: Random) -> Scenario:
         """The same; of some seeds, stored bytes are harmed, or power cuts lose acknowledged ones.
@@ -527,12 +538,13 @@ def _judge(
         reads = {name: [reading.records[name] for reading in readings] for name in names}
         offsets = {name: {seen.offset for seen in read[0]} for name, read in reads.items()}
         in_group = _check_group(workload, offsets)
-        return in_group + _check(workload, observer, Ending(reads, dumps), durable_acks)
+        ending = Ending(reads, dumps, observer.retained_from)
+        return in_group + _check(workload, observer, ending, durable_acks)
     # The longest log of each partition is the best that is left.
     logs: dict[TopicPartition, Sequence[Seen]] = dict.fromkeys(names, ())
     for each in dumps:
         logs[each.partition] = max(logs[each.partition], each.records, key=_end_and_size)
-    best = Ending({name: [log] for name, log in logs.items()})
+    best = Ending({name: [log] for name, log in logs.items()}, (), observer.retained_from)
     return [Violation("STUCK", stuck), *_check(workload, observer, best, durable_acks)]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from random import Random
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from raftlog.replication.leadership import Leadership
 from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.cluster.role_manager import RoleManager
 from raftlog.server.partition import Partition
+from raftlog.storage import retention
 from raftlog.storage.compaction import CompactionState
 from raftlog.testing.simulator.faults import FaultPlan
 from raftlog.testing.simulator.scenario import Mode, Scenario, Verdict, run
@@ -163,6 +166,26 @@ def kinds_found(until: str, *, compacted: bool = False) -> set[str]:
         if until in kinds:
             break
     return kinds
+
+
+def small_topics(numbers: Iterable[int]) -> Iterable[Verdict]:
+    """Runs with a topic of which a few bytes are kept."""
+    for number in numbers:
+        scenario = Scenario.draw(number, brokers=3, light=True)
+        plan = replace(scenario.workload, deletes=False).with_retained_bytes(Random(number))
+        yield run(replace(scenario, workload=replace(plan, recreates_after_s=0.0, group=None)))
+
+
+def test_retaining_a_segment_too_few_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    expired = retention.expired
+
+    def one_more(segments: Sequence[retention.SegmentInfo], **terms: Any) -> int:
+        terms["retention_bytes"] -= 16_384
+        return expired(segments, **terms)
+
+    monkeypatch.setattr(retention, "expired", one_more)
+    found = (verdict.violations for verdict in small_topics(range(BROKEN_WITHIN_SEEDS)))
+    assert any(v.kind == "DELETED-TOO-MUCH" for violations in found for v in violations)
 
 
 def test_compacting_tombstones_away_at_once_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
