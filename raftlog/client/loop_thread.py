@@ -158,8 +158,12 @@ class _Call(Generic[T]):
         self._callbacks: list[Callable[[], object]] = []
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._work())
+        self._task = asyncio.get_running_loop().create_task(self._run())
         self._task.add_done_callback(self._finish)
+
+    async def _run(self) -> T:
+        """Call ``work`` inside the task: its error, such as a TypeError, is the waiter's."""
+        return await self._work()
 
     def cancel(self) -> None:
         if self._task is not None:

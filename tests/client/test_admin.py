@@ -106,6 +106,11 @@ def test_errors_come_through(fake: FakeCluster) -> None:
             admin.offsets("nope")
 
 
+def test_a_call_with_wrong_arguments_is_refused_as_any_function_does(fake: FakeCluster) -> None:
+    with admin_of(fake) as admin, pytest.raises(TypeError, match="unexpected keyword"):
+        admin.create_topics([], timeout_ms=5)  # type: ignore[call-arg]
+
+
 def test_nobody_there(fake: FakeCluster) -> None:
     fake.down.add(1)
     told = pytest.raises(BrokerUnavailableError, match="broker-1:9100")
