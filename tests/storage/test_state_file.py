@@ -42,7 +42,7 @@ def framed(text: bytes) -> bytes:
     return f"{crc32c(text):08x} ".encode() + text + b"\n"
 
 
-@given(state=st.dictionaries(st.text(), json_values))
+@given(state=st.dictionaries(st.text(), json_values, max_size=6))
 def test_what_was_encoded_is_decoded(state: dict[str, Any]) -> None:
     assert state_file.decode(state_file.encode(state), path=PATH) == state
 
