@@ -1,4 +1,5 @@
-"""The harness that breaks a cluster on purpose and judges what its clients saw, after Jepsen.
+"""Fault-injection harness, after Jepsen: injects faults into a cluster and checks the history of
+its clients.
 
-``runner`` makes a run: a cluster, clients, nemeses, a history. ``checker`` judges the history.
+``runner`` executes a run: a cluster, clients, nemeses, a history. ``checker`` checks the history.
 """

@@ -1,8 +1,9 @@
-"""Many runs: mixes of workloads, faults and clusters in turn, for hours, and a table of what came.
+"""Many runs: mixes of workloads, faults and clusters in turn, for hours, and a table of the
+results.
 
-Each run is a process of its own (``raftlog chaos run``), in its own sandbox, so several go on at
-the same time and none can spoil another. A run that fails is kept whole, and never repeated (h3,
-h5).
+Each run is a separate process (``raftlog chaos run``) in a separate sandbox, so several run at the
+same time and none can affect another. All files of a run that fails are kept, and it is never
+repeated (h3, h5).
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from pathlib import Path
 from typing import Any, Final
 
 STATUS: Final = {0: "valid", 1: "invalid", 3: "unknown"}
-USAGE: Final = 2  # the command line was refused: so would be all others
-OVERHEAD_S: Final = 600.0  # beyond its load, no run takes longer: it hangs
+USAGE: Final = 2  # wrong usage: all other command lines would fail too
+OVERHEAD_S: Final = 600.0  # a run that takes longer than its load plus this time hangs
 SUMMARY: Final = "summary.json"
-KEPT: Final = ("report.html", "verdict.json", SUMMARY)  # of a run that was right
+KEPT: Final = ("report.html", "verdict.json", SUMMARY)  # kept files of a valid run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """What one run of a campaign is made of. ``weight``: how often, beside the others."""
+    """Parameters of one run of a campaign. ``weight``: relative frequency."""
 
     name: str
     nemeses: tuple[str, ...]
@@ -40,7 +41,7 @@ class Mix:
     weight: int = 1
 
     def arguments(self) -> list[str]:
-        """Of ``raftlog chaos run``."""
+        """Return the arguments of ``raftlog chaos run``."""
         words = ["--workload", self.workload, "--nemesis", ",".join(self.nemeses)]
         words += ["--brokers", str(self.brokers)]
         if self.rate is not None:
@@ -93,8 +94,11 @@ MIXES: Final[tuple[Mix, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run. ``verdict``: valid, invalid, unknown, or why there is none. ``summary``: as
-    ``jepsen_like.summary`` has it; empty if the run did not come so far."""
+    """One run.
+
+    ``verdict``: valid, invalid, unknown, or the reason why there is none. ``summary``: the content
+    of summary.json (``jepsen_like.summary``); empty if the run ended before it was written.
+    """
 
     mix: Mix
     seed: int
@@ -107,14 +111,15 @@ class Row:
         return self.verdict == "valid"
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON. What the run's summary says of the verdict gives way to what it came to."""
+        """Return the run for JSON. The verdict of the row replaces that of the summary."""
         run = {"mix": self.mix.name, "arguments": self.mix.arguments(), "seed": self.seed}
         return {**self.summary, **run, "verdict": self.verdict, "seconds": round(self.seconds, 1)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignOptions:
-    """``time_s``: runs begin for so long. ``run_s``: the load of one run. ``jobs``: at once."""
+    """Options of a campaign. ``time_s``: new runs start for this time. ``run_s``: load of one run,
+    seconds. ``jobs``: runs at a time."""
 
     directory: Path
     time_s: float
@@ -126,7 +131,8 @@ class CampaignOptions:
 
 
 def campaign(options: CampaignOptions) -> list[Row]:
-    """Make runs until the time is over; the table is in ``campaign.md``, and grows with each."""
+    """Execute runs until the time is over. Each run adds its row to the table in
+    ``campaign.md``."""
     options.directory.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + options.time_s
     turns = [mix for mix in options.mixes for _ in range(mix.weight)]
@@ -152,7 +158,7 @@ def campaign(options: CampaignOptions) -> list[Row]:
 
 
 def run(mix: Mix, seed: int, options: CampaignOptions) -> Row:
-    """One run, in a process of its own. Raises ``ValueError`` if its options make no sense."""
+    """Execute one run in a separate process. Raises ``ValueError`` for contradictory options."""
     directory = options.directory / f"{seed:05d}-{mix.name.replace(' ', '-')}"
     command = [sys.executable, "-m", "raftlog", "chaos", "run", *mix.arguments()]
     command += ["--time", f"{options.run_s:g}", "--seed", str(seed), "--report", str(directory)]
@@ -167,12 +173,12 @@ def run(mix: Mix, seed: int, options: CampaignOptions) -> Row:
                 stderr=subprocess.STDOUT,
                 timeout=options.run_s + OVERHEAD_S,
                 check=False,
-                env={**os.environ, "PYTHONFAULTHANDLER": "1"},  # of brokers, too
+                env={**os.environ, "PYTHONFAULTHANDLER": "1"},  # for brokers, too
             ).returncode
         except subprocess.TimeoutExpired:
             status = None
     seconds = time.monotonic() - began
-    verdict = "it hung" if status is None else STATUS.get(status, f"exit status {status}")
+    verdict = "the run hung" if status is None else STATUS.get(status, f"exit status {status}")
     found = directory / SUMMARY
     row = Row(mix, seed, verdict, seconds, json.loads(found.read_bytes()) if found.exists() else {})
     if status == USAGE:
@@ -184,7 +190,7 @@ def run(mix: Mix, seed: int, options: CampaignOptions) -> Row:
 
 
 def _keep_little(directory: Path) -> None:
-    """A run that was right needs no evidence: gigabytes of logs would fill the disk."""
+    """Delete all files of a valid run except the results: gigabytes of logs would fill the disk."""
     for path in directory.iterdir():
         if path.name in KEPT:
             continue
@@ -195,7 +201,7 @@ def _keep_little(directory: Path) -> None:
 
 
 def table(rows: Iterable[Row]) -> str:
-    """The runs as a table in Markdown, in the order of their seeds, with sums below."""
+    """Return the runs as a table in Markdown, in the order of their seeds, with totals."""
     rows = sorted(rows, key=lambda row: row.seed)
     lines = [
         "| seed | mix | command | faults injected | acknowledged | longest outage | verdict |",
@@ -228,7 +234,7 @@ def _sums(rows: Sequence[Row]) -> list[str]:
         "",
         "Faults injected: " + (_counts(faults) or "none") + ".",
         "",
-        "Effects seen: " + (_counts(effects) or "none") + ".",
+        "Effects observed: " + (_counts(effects) or "none") + ".",
     ]
 
 

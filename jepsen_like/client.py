@@ -1,10 +1,10 @@
-"""How what clients do becomes history: values given out, outcomes decided, entries written.
+"""Recording of client operations in the history: new values, outcomes, entries.
 
-The calls here are raftlog's own with a recording around them. What is called, when and how often is
-the workloads' to say. All of it runs on one event loop.
+Each call is a call of raftlog's client, with a recording around it. The workloads decide which
+calls are made, when and how often. All run on one event loop.
 
-An error of raftlog's is data: it decides how the operation ended. Anything else that is raised is
-somebody's bug and passes through.
+An error of raftlog determines the outcome of the operation. All other exceptions are bugs, and are
+not caught.
 """
 
 from __future__ import annotations
@@ -26,23 +26,21 @@ from raftlog.types import ConsumerRecord, Offset, RecordMetadata, TopicPartition
 Failed: TypeAlias = Literal["fail", "info"]
 Source: TypeAlias = Literal["leader", "replica"]
 
-# Records of one call of ``send_many`` take no more: they go into one batch, so that an error is
-# about all of them. A larger record is sent alone.
+# Size limit of the records in one call of ``send_many``: they go into one batch, so that an error
+# applies to all of them. A larger record is sent alone.
 GROUP_BYTES_MAX: Final = 900_000
-# Beside a record's padding: its value as text, and what the format adds.
+# Size in addition to a record's padding: its value as text, and the overhead of the format.
 RECORD_BYTES: Final = 40
 ERROR_CHARS_MAX: Final = 300
 
-# What an error says of a send: "fail" if it certainly had no effect. Each class is decided here by
-# name; one that is not in the table counts as its nearest base that is.
-#
-# "fail" is for what the broker (or the client, before it sent anything) refuses ahead of the
-# append: not the leader, another leader epoch, too few replicas, no room, no connection, and what
-# is wrong with the request itself. The rest is "info", also where the product may well promise
-# more: a history must not rest on a promise that it is to test.
+# Outcome of a send by error class: "fail" if it certainly had no effect. A class that is not in the
+# table counts as its nearest base class that is. "fail" is for requests that the broker (or the
+# client, before sending) rejects before the append: not the leader, another leader epoch, too few
+# replicas, no disk space, no connection, invalid requests. All others are "info", also where
+# raftlog may guarantee more: a history must not depend on a guarantee that it tests.
 OUTCOMES: Final[Mapping[type[RaftlogError], Failed]] = {
     RaftlogError: "info",
-    # Nothing was done, by definition of the class.
+    # No effect, by definition of the class.
     errors.RetriableError: "fail",
     errors.NotLeaderError: "fail",
     errors.BrokerUnavailableError: "fail",
@@ -54,7 +52,7 @@ OUTCOMES: Final[Mapping[type[RaftlogError], Failed]] = {
     errors.NotEnoughReplicasError: "fail",
     errors.LeaderNotAvailableError: "fail",
     errors.ClusterNotReadyError: "fail",
-    # Maybe done, maybe not, by definition of the class.
+    # Unknown effect, by definition of the class.
     errors.OutcomeUnknownError: "info",
     errors.ConnectionLostError: "info",
     errors.RequestTimedOutError: "info",
@@ -68,16 +66,16 @@ OUTCOMES: Final[Mapping[type[RaftlogError], Failed]] = {
     errors.UnknownTopicError: "fail",
     errors.UnknownPartitionError: "fail",
     errors.RecordTooLargeError: "fail",
-    errors.BadRecordError: "info",  # a consumer's
+    errors.BadRecordError: "info",  # of a consumer
     errors.CorruptBatchError: "fail",
     errors.DeserializationError: "info",
-    # A sequence that does not fit may mean that the broker lost what an attempt had stored.
+    # A wrong sequence may mean that the broker lost data that an attempt had stored.
     errors.OutOfOrderSequenceError: "info",
     errors.ProducerFencedError: "info",
-    # Of a connection or a client that ended: what was on its way may have arrived.
+    # A connection or a client ended: requests in flight may have arrived.
     errors.FrameError: "info",
     errors.ClosedError: "info",
-    # Not of sends, or not of this set-up; were one to come, it would say nothing for sure.
+    # Not raised by sends, or not in this setup; if raised, the outcome is unknown.
     errors.UnsupportedApiError: "info",
     errors.UnsupportedVersionError: "info",
     errors.UnsupportedFeatureError: "info",
@@ -90,7 +88,7 @@ OUTCOMES: Final[Mapping[type[RaftlogError], Failed]] = {
     errors.WrongClusterError: "info",
     errors.StaleBrokerError: "info",
     errors.ChainMismatchError: "info",
-    # Of consumer groups, not of sends.
+    # Raised for consumer groups, not for sends.
     errors.NotCoordinatorError: "fail",
     errors.CoordinatorLoadingError: "fail",
     errors.StaleMemberEpochError: "fail",
@@ -102,7 +100,7 @@ OUTCOMES: Final[Mapping[type[RaftlogError], Failed]] = {
     errors.PartitionNotOwnedError: "info",
     errors.GroupNotEmptyError: "info",
     errors.UnknownAssignorError: "info",
-    # A disk that fails may have taken what it was given.
+    # A failing disk may have stored the data.
     errors.StorageError: "info",
     errors.DataDirectoryError: "info",
     errors.DamagedLogError: "info",
@@ -112,21 +110,21 @@ OUTCOMES: Final[Mapping[type[RaftlogError], Failed]] = {
 
 
 def outcome_of(error: RaftlogError) -> Failed:
-    """How a send ended that this error is all there is to know of."""
+    """Return the outcome of a send that ended with this error."""
     return next(OUTCOMES[kind] for kind in type(error).__mro__ if kind in OUTCOMES)
 
 
 def describe(error: RaftlogError) -> str:
-    """The error for a history: its class, and the beginning of what it says."""
+    """Return the error for a history: its class, and the beginning of its text."""
     return f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]
 
 
 @dataclass(slots=True)
 class Process:
-    """The name under which a client's operations stand in the history.
+    """The process name of a client's operations in the history.
 
-    One that does not know how its operation ended is *retired*: the client goes on under a new
-    name, as in Jepsen, so that nothing is concluded from what it did before.
+    A process with an unknown outcome is *retired*: the client continues under a new name, as in
+    Jepsen, so that the checker concludes nothing from the earlier operations.
     """
 
     client: str
@@ -137,14 +135,14 @@ class Process:
         return f"{self.client}.{self._names}" if self._names else self.client
 
     def retire(self, name: str) -> None:
-        """Take a new name, unless ``name`` is an old one: several operations may be under way."""
+        """Take a new name, unless ``name`` is an old one: several operations may be in flight."""
         if name == self.name:
             self._names += 1
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """An append that is under way. ``parts``: futures, with the first value of each."""
+    """An append in flight. ``parts``: futures, with the first value of each."""
 
     process: str
     partition: str
@@ -158,8 +156,8 @@ class Group:
 
 @dataclass(slots=True)
 class Clients:
-    """What the clients of a run share. ``acked``: by partition, the end of what acknowledged
-    appends have filled; only of appends that all in-sync replicas acknowledge."""
+    """Shared state of the clients of a run. ``acked``: by partition, the end of the acknowledged
+    appends; only of appends that all in-sync replicas acknowledge."""
 
     recorder: Recorder
     acked: dict[str, Offset] = field(default_factory=dict)
@@ -180,11 +178,11 @@ class Clients:
         idempotent: bool = True,
         keys: int = 0,
     ) -> Group:
-        """Queue ``count`` new values, each with ``padding`` bytes. The invocation is recorded.
+        """Queue ``count`` new values, each with ``padding`` bytes, and record the invocation.
 
-        By ``send_many``, or ``one_by_one`` by ``send``. Groups of one producer that are begun one
-        after the other are sent in that order. ``finish`` has to be called with what is returned.
-        ``keys``: how many keys the partition has; 0 for records without.
+        With ``send_many``, or ``one_by_one`` with ``send``. Groups of one producer are sent in the
+        order of these calls. The caller must pass the result to ``finish``. ``keys``: number of
+        keys of the partition; 0 for records without keys.
         """
         assert count == 1 or count * (padding + RECORD_BYTES) <= GROUP_BYTES_MAX
         first, self._next_value = self._next_value, self._next_value + count
@@ -219,7 +217,7 @@ class Clients:
         return Group(process, str(partition), first, count, acks, idempotent, parts, failure)
 
     async def finish(self, group: Group) -> Type:
-        """Wait for the outcome, and record it. What it was: ``ok``, ``fail`` or ``info``."""
+        """Wait for the outcome, record it, and return it: ``ok``, ``fail`` or ``info``."""
         failures = [] if group.error is None else [group.error]
         acknowledged: list[Where] = []
         for future, value in group.parts:
@@ -280,9 +278,9 @@ class Clients:
         records_max: int,
         source: Source = "leader",
     ) -> int:
-        """One call of ``poll``; how many records it gave. ``positions`` are moved on.
+        """Call ``poll`` once, update ``positions``, and return the number of records.
 
-        Raises what ``poll`` raises, when it is recorded.
+        Raises the exception of ``poll``, after it was recorded.
         """
         at = {str(partition): offset for partition, offset in positions.items()}
         self.recorder.record(
@@ -304,9 +302,9 @@ class Clients:
     async def ends(
         self, consumer: AsyncConsumer, process: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, Offset]:
-        """Where the partitions end, by their leaders' word. Raises what was recorded.
+        """Return the end offsets of the partitions, from their leaders. Raises recorded errors.
 
-        ``consumer`` has to be one that reads from leaders: a replica may know of less.
+        ``consumer`` has to read from leaders: a replica may know less.
         """
         self.recorder.record(Ends(time=0, process=process, type="invoke"))
         try:
@@ -320,7 +318,7 @@ class Clients:
 
 
 def _record(value: int, padding: int, count: int) -> tuple[bytes | None, dict[str, Any]]:
-    """What is sent; and key and headers, if there are ``count`` keys."""
+    """Return the record to send; with key and headers, if there are ``count`` keys."""
     if not count:
         return values.encode(value, padding), {}
     key, record, headers = keys_.encode(value, padding, count)
@@ -328,7 +326,7 @@ def _record(value: int, padding: int, count: int) -> tuple[bytes | None, dict[st
 
 
 def _columns(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The same for all records of a group at once."""
+    """Return the same for all records of a group."""
     if not rows[0]:
         return {}
     return {"keys": [r["key"] for r in rows], "headers": [r["headers"] for r in rows]}
@@ -337,7 +335,7 @@ def _columns(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def by_partition(
     records: Sequence[ConsumerRecord],
 ) -> dict[TopicPartition, list[tuple[int, int, int]]]:
-    """(offset, value, leader epoch) of each record, in the order given."""
+    """Return (offset, value, leader epoch) of each record, in the order of delivery."""
     decode = values.decode
     found: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
     for record in records:

@@ -1,8 +1,8 @@
-"""The cluster under test, on this machine: brokers as processes, each with its place and its disk.
+"""The cluster under test, on this machine: broker processes with their networks and disks.
 
-What it is made of follows from the shape of the run and from what the nemeses need: brokers in
-network namespaces or on the loopback device, links through relays, disks in files, clocks of their
-own. Everything is in one directory, and ends with ``close``. Nothing here does harm by itself.
+Its components depend on the shape of the run and on the needs of the nemeses: brokers in network
+namespaces or on the loopback device, links through relays, disks in files, separate clocks. All
+files are in one directory; ``close`` ends all processes. This module injects no faults.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ __all__ = [
     "PartitionStatus",
 ]
 
-PORT: Final = 9100  # of every broker that has a network to itself
-LOOK_S: Final = 0.2  # between two looks at a cluster that is to be quiet
+PORT: Final = 9100  # of every broker with a separate network
+LOOK_S: Final = 0.2  # interval of convergence checks
 ACTS: Final = ("kill", "start", "pause", "resume")
-CLIENTS: Final = 0  # the id of their place
+CLIENTS: Final = 0  # the id of their network
 TIME_COMMAND: Final = ("unshare", "--time", "--fork", "--kill-child")
-TIME_BASE_S: Final = 100_000  # times the broker's id: how far its monotonic clock is ahead
-# Of every broker, unless the plan says otherwise: what happens rarely should happen in a short run.
+TIME_BASE_S: Final = 100_000  # times the broker's id: offset of its monotonic clock, in seconds
+# Defaults of every broker: rare events must happen in a short run.
 SETTINGS: Final[Mapping[str, str]] = {
     "log.checkpoint.interval.ms": "2000",
     "log.retention.check.interval.ms": "2000",
@@ -66,13 +66,13 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What nemeses need of a cluster. The first, third and fourth need root on Linux.
+    """Requirements of the nemeses. The first, third and fourth need root on Linux.
 
-    ``namespaces``: a network of its own for each broker. ``relays``: links between brokers pass
-    through relays; ``client_relays``: those of clients do, too. ``loop_disks``: file systems in
-    files. ``time_namespaces``: monotonic clocks that differ by days. ``fake_time``: wall clocks
-    that can be set. ``failpoints``: brokers listen to them. ``member_places``: a network of its
-    own for each member of a consumer group; needs ``namespaces``, and counts only with them.
+    ``namespaces``: a separate network for each broker. ``relays``: links between brokers pass
+    through relays; ``client_relays``: those of clients, too. ``loop_disks``: file systems in files.
+    ``time_namespaces``: monotonic clocks that differ by days. ``fake_time``: wall clocks that can
+    be set. ``failpoints``: brokers read failpoint files. ``member_places``: a separate network for
+    each member of a consumer group; needs ``namespaces``, and is ignored without them.
     """
 
     namespaces: bool = False
@@ -86,11 +86,11 @@ class Needs:
 
 
 class ClusterUnderTest:
-    """Made, but not started, by the constructor; ``close`` it in the end.
+    """The cluster. The constructor creates it and does not start it; the owner must call ``close``.
 
     ``settings``: of every broker, as in its configuration file. ``source``: a directory with
-    another package ``raftlog``, which brokers run. Raises ``OSError`` when the machine does not
-    have what is needed; then nothing is left behind.
+    another package ``raftlog``, which brokers run. Raises ``OSError`` if the machine lacks a
+    requirement; then all that was created is removed.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class ClusterUnderTest:
         self.directory = directory.resolve()
         self.hosts: dict[int, Host] = {}
         self.namespaces: Namespaces | None = None
-        self.members: Members | None = None  # of consumer groups, once there are any
+        self.members: Members | None = None  # of consumer groups, None before they exist
         self.member_places: MemberPlaces | None = None
         self.net: Net
         self._settings = {**SETTINGS, **(settings or {})}
@@ -123,55 +123,56 @@ class ClusterUnderTest:
 
     @property
     def bootstrap(self) -> str:
-        """Every broker's address, as clients see it: "host:port,host:port"."""
+        """Addresses of all brokers for clients: "host:port,host:port"."""
         return ",".join(str(host.address) for host in self.hosts.values())
 
     def addresses(self) -> dict[int, str]:
-        """Where clients reach each broker, by its id."""
+        """Addresses for clients, by broker id."""
         return {host.id: str(host.address) for host in self.hosts.values()}
 
     def data_directories(self) -> dict[int, Path]:
-        """Where each broker keeps its data, by its id."""
+        """Data directories, by broker id."""
         return {host.id: host.data_dir for host in self.hosts.values()}
 
     def start(self) -> None:
-        """Start those that do not run; return when all are ready and have each other as members.
+        """Start all brokers that do not run. Return when all are ready and members of the cluster.
 
         Raises ``BrokerUnavailableError`` if one ends or is not ready, ``TimeoutError`` if they do
-        not meet.
+        not connect to each other.
         """
         self._start(host for host in self.hosts.values() if not host.process.running)
         deadline = time.monotonic() + READY_TIMEOUT_S
         while self.answers().members != self.hosts.keys():
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    f"brokers have not met after {READY_TIMEOUT_S:g} s: the controller counts "
-                    f"{sorted(self.answers().members)}; see {self.directory}"
+                    f"no cluster after {READY_TIMEOUT_S:g} s: the controller counts "
+                    f"{sorted(self.answers().members)}. See the logs in {self.directory}"
                 )
             time.sleep(LOOK_S)
 
     def stop(self) -> None:
-        """SIGTERM to all, and SIGKILL to those that do not end."""
+        """Send SIGTERM to all, and SIGKILL to those that do not end."""
         for host in self.hosts.values():
             host.process.send_stop()
         for host in self.hosts.values():
             host.process.stop()
 
     def close(self) -> None:
-        """Kill what runs, unmount, take the network down; files stay. May be called twice."""
+        """Kill all processes, unmount, remove the network; files remain. Can be called twice."""
         self._stack.close()
 
     # -- single ones
 
     def up(self) -> set[int]:
-        """Those that run and are not paused."""
+        """Return the brokers that run and are not paused."""
         processes = (host.process for host in self.hosts.values())
         return {process.id for process in processes if process.running and not process.paused}
 
     def start_broker(self, broker_id: int) -> float:
-        """Start a broker, unless it runs, and return when it is ready; the seconds that took.
+        """Start a broker, unless it runs. Returns the seconds until it was ready.
 
-        Raises ``BrokerUnavailableError`` with its last words if it ends or is not ready in 30 s.
+        Raises ``BrokerUnavailableError`` with its final log output if it ends or is not ready in 30
+        s.
         """
         host = self.hosts[broker_id]
         began = time.monotonic()
@@ -181,18 +182,19 @@ class ClusterUnderTest:
         return time.monotonic() - began
 
     def spawn(self, broker_id: int) -> None:
-        """Start a broker, unless it runs, and do not wait for it."""
+        """Start a broker, unless it runs, without waiting for it."""
         if not self.hosts[broker_id].process.running:
             self.hosts[broker_id].spawn()
 
     def cannot(self, act: str) -> str:
-        """Why something cannot be done to a broker here; what cannot be is not asked for."""
-        return "" if act in ACTS else f"nobody knows how to {act} a broker"
+        """Return why an action on brokers is not available; empty if it is."""
+        return "" if act in ACTS else f"the action {act} on brokers is not supported"
 
     def kill(self, broker_ids: Collection[int]) -> dict[int, str]:
-        """SIGKILL to these, at the same moment as far as can be. Returns when they are gone.
+        """Send SIGKILL to these brokers, at the same time if possible. Returns when they have
+        ended.
 
-        How each of those that ran ended, as the system told: "signal 9".
+        Returns how each running one ended, as the system reports: "signal 9".
         """
         processes = [self.hosts[broker_id].process for broker_id in broker_ids]
         ran = [process for process in processes if process.running]
@@ -213,36 +215,37 @@ class ClusterUnderTest:
             self.hosts[broker_id].process.resume()
 
     def state(self, broker_id: int) -> str:
-        """What the system says of a broker's process: gone, stopped, running, or unknown."""
+        """Return the state of a broker's process: gone, stopped, running, or unknown."""
         return self.hosts[broker_id].state()
 
-    # -- those that end by themselves
+    # -- unexpected ends
 
     def expect_exit(self, broker_ids: Collection[int]) -> None:
-        """Until they are next started with success, it would be no surprise if these ended."""
+        """Mark these brokers: until their next successful start, their end is expected."""
         for broker_id in broker_ids:
             self.hosts[broker_id].may_exit = True
 
     def exits(self) -> list[Exit]:
-        """All that ended though nobody ended them, expected or not, in the order they were seen."""
-        self.up()  # looks at every process
+        """All brokers that ended without a command of the harness, expected or not, in the order of
+        detection."""
+        self.up()  # checks every process
         found = (each for host in self.hosts.values() for each in host.exits)
         return sorted(found, key=lambda each: each.monotonic_ns)
 
     def unexpected_exits(self) -> list[str]:
-        """Those that ended though nobody ended them, nor expected it: how, and their last words."""
+        """Return the unexpected ends: status and final log output."""
         return [str(each) for each in self.exits() if not each.expected]
 
     def kills(self) -> dict[int, int]:
-        """How often each broker has ended by SIGKILL, by its id."""
-        self.up()  # looks at every process
+        """Return the number of ends by SIGKILL of each broker, by its id."""
+        self.up()  # checks every process
         return {host.id: host.process.kills for host in self.hosts.values()}
 
     def ensure_all_up(self) -> list[str]:
-        """Resume and start what does not run; says what was done, and what could not be."""
+        """Resume and start all brokers that do not run. Returns the actions and failures."""
         paused = [host.id for host in self.hosts.values() if host.process.paused]
         self.resume(paused)
-        told = [f"broker {broker_id} was paused still: resumed" for broker_id in paused]
+        told = [f"broker {broker_id} was still paused: resumed" for broker_id in paused]
         down = [host for host in self.hosts.values() if not host.process.running]
         for act in (Host.spawn, Host.wait_ready):
             for host in list(down):
@@ -253,23 +256,25 @@ class ClusterUnderTest:
                     told.append(f"broker {host.id} was down and cannot be started: {error}")
         for host in down:
             host.may_exit = False
-            told.append(f"broker {host.id} was down still: started")
+            told.append(f"broker {host.id} was still down: started")
         return told
 
     # -- what they say
 
     def answers(self) -> Answers:
-        """What the brokers that are up answer, in 3 s at most."""
+        """Return the responses of the running brokers, in at most 3 s."""
         return self._asking.answers(self.up())
 
     def status(self) -> ClusterStatus:
-        """All partitions, by the newest leader epoch that any broker tells of; 3 s at most."""
+        """Return all partitions, by the newest leader epoch that any broker reports; in at most 3
+        s."""
         return self.answers().status()
 
     def wait_quiet(self, timeout_s: float) -> list[str]:
-        """Wait until every broker is up and a member, and every replica is in the ISR and has all.
+        """Wait until every broker is a running member, and every replica is in the ISR and
+        complete.
 
-        What is still missing after ``timeout_s``: nothing if all is quiet.
+        Returns what is still missing after ``timeout_s``; empty if the cluster has converged.
         """
         return until_nothing(self._lacking, timeout_s=timeout_s)
 
@@ -300,7 +305,7 @@ class ClusterUnderTest:
         self._stack.callback(self._end_processes)
 
     def _places(self, ids: Collection[int]) -> dict[int, Address]:
-        """Where each broker listens."""
+        """Return the listen address of each broker."""
         if not self.needs.namespaces:
             ports = free_ports(len(ids))
             return {
@@ -338,7 +343,8 @@ class ClusterUnderTest:
     def _make_host(
         self, broker_id: int, listen: Mapping[int, Address], links: RelayLinks | None
     ) -> None:
-        """A host, with the configuration of its broker: whom it dials where, who may reach it."""
+        """Return a host, with its broker's configuration: addresses of its peers, and networks that
+        may connect."""
         voters = dict(listen)
         address = listen[broker_id]
         settings = dict(self._settings)
@@ -375,7 +381,7 @@ class ClusterUnderTest:
         return disk, disk.mount_point / "data"
 
     def _environment(self, broker_id: int) -> dict[str, str]:
-        """What a broker has to be started with so that its clock and failpoints can be set."""
+        """Return the environment of a broker for settable clocks and failpoints."""
         environment: dict[str, str] = {}
         if self.needs.fake_time:
             from raftlog.jepsen_like.control.clocks import FakeClock
@@ -389,7 +395,7 @@ class ClusterUnderTest:
         return environment
 
     def _prefix(self, broker_id: int) -> tuple[str, ...]:
-        """The command that puts a broker into its places."""
+        """Return the command that moves a broker into its namespaces."""
         prefix: tuple[str, ...] = ()
         if self.namespaces is not None:
             prefix += self.namespaces.prefix(broker_id)

@@ -1,7 +1,8 @@
-"""How what becomes of committed offsets gets into the history; see ``client`` for the rest.
+"""Recording of committed offsets in the history; see ``client`` for other operations.
 
-The calls are raftlog's own with a recording around them. What is told about an offset has to fit
-the note that was committed beside it: one that does not is told as an offset nobody committed.
+Each call is a call of raftlog's client, with a recording around it. A fetched offset has to match
+the note that was committed with it. If it does not, it is recorded as an offset that was never
+committed.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from raftlog.jepsen_like.history import Commit, Committed, Recorder
 from raftlog.types import Offset, OffsetAndMetadata, TopicPartition
 
 NOTHING: Final = -1
-MISMATCH: Final = 1 << 40  # above all offsets that there are: an offset with another one's note
-# What says for sure that nothing was committed: the client or the broker looked at the request
-# before anything else. Any other error may be about a later attempt than the one that did it.
+MISMATCH: Final = 1 << 40  # above all existing offsets: an offset with the note of another one
+# Errors after which certainly no offset was committed: the client or the broker validated the
+# request first. Any other error may be about a later attempt than the one that committed.
 CERTAIN: Final[tuple[type[RaftlogError], ...]] = (
     errors.InvalidGroupError,
     errors.InvalidRequestError,
@@ -28,12 +29,12 @@ CERTAIN: Final[tuple[type[RaftlogError], ...]] = (
 
 
 def outcome_of(error: RaftlogError) -> Failed:
-    """How a commit ended that this error is all there is to know of."""
+    """Return the outcome of a commit that ended with this error."""
     return "fail" if isinstance(error, CERTAIN) else "info"
 
 
 def noted(offsets: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Each offset with a note that says it, too."""
+    """Return each offset with a note that contains it, too."""
     return {tp: OffsetAndMetadata(offset, str(offset)) for tp, offset in offsets.items()}
 
 
@@ -44,7 +45,8 @@ async def commit(
     group: str,
     offsets: Mapping[TopicPartition, Offset],
 ) -> bool:
-    """Commit these, recorded. Whether they certainly are; raises nothing of raftlog's."""
+    """Commit these offsets, recorded. Returns whether they certainly are. Raises no error of
+    raftlog."""
     named = {str(tp): offset for tp, offset in offsets.items()}
     recorder.record(Commit(time=0, process=process, type="invoke", group=group, offsets=named))
     done = Commit(time=0, process=process, type="ok", group=group, offsets=named)
@@ -63,7 +65,7 @@ async def committed(
     group: str,
     partitions: Sequence[TopicPartition],
 ) -> dict[TopicPartition, Offset] | None:
-    """Ask what the group has committed, recorded. None if nobody says."""
+    """Fetch the committed offsets of the group, recorded. None without a response."""
     recorder.record(Committed(time=0, process=process, type="invoke", group=group))
     done = Committed(time=0, process=process, type="ok", group=group)
     try:

@@ -1,11 +1,11 @@
-"""A cluster that is not ours: addresses, and a user's script that can do harm to its brokers.
+"""An external cluster: its addresses, and a user's script that injects faults into its brokers.
 
-The script is called with what to do and to whom: ``kill 2``, ``start 2``, ``pause 2``,
-``resume 2``, ``wipe 2`` (remove the data of a broker that is down), ``cut 1 2`` (nothing that 1
-sends arrives at 2 any more; 0 stands for the clients), ``heal`` (undo all cuts), ``state 2`` (write
-running, stopped or gone on standard output). Status 0: it is done; 3: that cannot be done here,
-which is reported as not injected; any other: it failed, and standard error says why. ``start`` may
-return before the broker answers. Calls that are to happen at the same moment overlap.
+The script is called with an action and its targets: ``kill 2``, ``start 2``, ``pause 2``, ``resume
+2``, ``wipe 2`` (remove the data of a broker that is down), ``cut 1 2`` (messages from 1 do not
+arrive at 2 any more; 0 stands for the clients), ``heal`` (undo all cuts), ``state 2`` (write
+running, stopped or gone on standard output). Status 0: done; 3: not possible there, which is
+reported as not injected; any other: failed, with the reason on standard error. ``start`` may return
+before the broker responds. Calls for the same time overlap.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from raftlog.jepsen_like.plan import Shape
 from raftlog.jepsen_like.status import Answers, Asking, ClusterStatus, lacking, until_nothing
 from raftlog.testing.probes import POLL_INTERVAL_S, answers
 
-CANNOT: Final = 3  # the script's status for what cannot be done there
+CANNOT: Final = 3  # the script's status for an impossible action
 SCRIPT_TIMEOUT_S: Final = 120.0
 READY_TIMEOUT_S: Final = 60.0
 STATES: Final = ("running", "stopped", "gone")
 
 
 class ScriptError(OSError):
-    """The script failed: what it was called with, and what it said."""
+    """The script failed: its arguments, and its output."""
 
 
 class CannotError(ScriptError):
-    """The script says that this cannot be done."""
+    """The script reports that the action is not possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteHost:
-    """A broker somewhere else. What only a broker of this machine has is None, or empty."""
+    """An external broker. Properties of local brokers only are None, or empty."""
 
     id: int
     address: Address
@@ -53,25 +53,26 @@ class RemoteHost:
 
 
 class Script:
-    """The user's script; None: nothing can be done to brokers."""
+    """The user's script; None: no faults can be injected into brokers."""
 
     def __init__(self, path: Path | None, *, timeout_s: float = SCRIPT_TIMEOUT_S) -> None:
         self.path = path
         self._timeout_s = timeout_s
-        self._cannot: dict[str, str] = {}  # what it has refused
+        self._cannot: dict[str, str] = {}  # actions that it has rejected
 
     def cannot(self, act: str) -> str:
-        """Why that cannot be done; empty if it can, or nobody has tried yet."""
+        """Return why the action is not possible; empty if it is, or was not tried yet."""
         if self.path is None:
-            return "no script says how (--control)"
+            return "no control script. Set --control"
         return self._cannot.get(act, "")
 
     def do(self, act: str, *ids: int) -> str:
-        """What it says. Raises ``ScriptError``, and ``CannotError`` if it cannot be done there."""
+        """Run the script, and return its output. Raises ``ScriptError``, and ``CannotError`` if it
+        is not possible."""
         return self.do_all(act, [ids])[0]
 
     def do_all(self, act: str, calls: Sequence[tuple[int, ...]]) -> list[str]:
-        """The same with several at once. All have ended when this returns or raises."""
+        """Run several calls in parallel. All have ended when this returns or raises."""
         why = self.cannot(act)
         if why:
             raise CannotError(f"{act}: {why}")
@@ -101,7 +102,7 @@ class Script:
             process.communicate()
             raise ScriptError(f"{shown}: not done after {self._timeout_s:g} s") from None
         if process.returncode == CANNOT:
-            why = " ".join(complaint.split()) or "the script says that it cannot"
+            why = " ".join(complaint.split()) or "the script does not support it"
             self._cannot[command[1]] = why
             raise CannotError(f"{shown}: {why}")
         if process.returncode:
@@ -120,7 +121,7 @@ def _start(command: Sequence[str]) -> subprocess.Popen[str]:
 
 
 class ScriptNet:
-    """The network as the script cuts it. Only what clients reach can be seen from here."""
+    """The network as the script blocks it. Only the view of clients can be observed."""
 
     backend: Final = "script"
     links: None = None
@@ -131,12 +132,13 @@ class ScriptNet:
         self._cut: set[tuple[int, int]] = set()
 
     def cut(self, pairs: Collection[tuple[int, int]]) -> None:
-        """Raises ``OSError``: ``CannotError`` if the script has no way to."""
-        self._cut |= set(pairs)  # first: what fails half-way is healed too
+        """Block pairs. Raises ``OSError``: ``CannotError`` if the script does not support it."""
+        self._cut |= set(pairs)  # recorded first, so that a partial failure is undone too
         self._script.do_all("cut", sorted(pairs))
 
     def mend(self, pairs: Collection[tuple[int, int]]) -> None:
-        """The script can only undo everything: what is to stay cut is cut again."""
+        """Heal all, because the script can only undo everything, and block the other pairs
+        again."""
         rest = self._cut - set(pairs)
         self.heal()
         self.cut(rest)
@@ -147,29 +149,30 @@ class ScriptNet:
             self._cut = set()
 
     def reaches(self, a: int, b: int) -> bool:
-        """Observed for clients (0). Between brokers: as the script was told, both ways."""
+        """Observe for clients (0). Between brokers: the state requested from the script, in both
+        directions."""
         if a == 0:
             return answers(self._addresses[b])
         return self._cut.isdisjoint({(a, b), (b, a)})
 
     def passes(self, a: int, b: int) -> bool:
-        """As the script was told."""
+        """Return the state requested from the script."""
         return (a, b) not in self._cut
 
     def slow(self, broker: int, bits_per_s: int) -> None:
-        """Raises ``CannotError``: the script is not asked for that."""
-        raise CannotError(f"broker {broker}: no script slows links to {bits_per_s} bit/s")
+        """Raise ``CannotError``: the script has no such action."""
+        raise CannotError(f"broker {broker}: the script cannot slow links to {bits_per_s} bit/s")
 
     def unslow(self, broker: int) -> None:
         pass
 
 
 class ExternalCluster:
-    """A cluster that runs already. It has the face of ``ClusterUnderTest``, as far as it can.
+    """An external cluster, with the interface of ``ClusterUnderTest`` as far as possible.
 
-    ``bootstrap``: "host:port,host:port". ``script``: see the module; None: no harm is done.
-    ``shape``: what the plan takes it for. Raises ``ValueError`` if its brokers' ids are not those
-    of the plan, from 1 on, and ``RaftlogError`` if it cannot be reached.
+    ``bootstrap``: "host:port,host:port". ``script``: see the module; None: no faults are injected.
+    ``shape``: the shape in the plan. Raises ``ValueError`` if its brokers' ids are not those of the
+    plan, from 1 on, and ``RaftlogError`` if it cannot be reached.
     """
 
     def __init__(self, bootstrap: str, script: Path | None, *, shape: Shape | None = None) -> None:
@@ -201,13 +204,13 @@ class ExternalCluster:
         return {host.id: str(host.address) for host in self.hosts.values()}
 
     def data_directories(self) -> dict[int, Path]:
-        """None: they are out of reach."""
+        """Empty: they are not accessible."""
         return {}
 
     def start(self) -> None:
-        """Wait until all answer and are members; raises ``BrokerUnavailableError`` if not in 60 s.
+        """Wait until all respond and are members; raises ``BrokerUnavailableError`` after 60 s.
 
-        Nothing is started: whoever runs the cluster has done that.
+        Starts nothing: the operator of the cluster has done that.
         """
         missing = until_nothing(
             lambda: lacking(self.hosts.keys(), self.hosts.keys(), self.answers()),
@@ -217,42 +220,42 @@ class ExternalCluster:
             raise BrokerUnavailableError(f"{self.bootstrap}: {'; '.join(missing)}")
 
     def stop(self) -> None:
-        """Nothing: it goes on for those that run it."""
+        """Do nothing: the cluster continues to run."""
 
     def close(self) -> None:
-        """Let go of the cluster, and leave it as it is."""
+        """Disconnect from the cluster, and leave it unchanged."""
         self._asking.close()
 
     # -- single ones
 
     def cannot(self, act: str) -> str:
-        """Why the script cannot do that, as far as is known."""
+        """Return why the script cannot do that, as far as known."""
         return self.script.cannot(act)
 
     def up(self) -> set[int]:
-        """Those that the script was not told to kill, nor to pause."""
+        """Return the brokers that the script was not asked to kill or pause."""
         return self.hosts.keys() - self._down - self._paused
 
     def kill(self, broker_ids: Collection[int]) -> dict[int, str]:
-        """The script's word for those that ran. Raises ``ScriptError``."""
+        """Kill the running brokers. Returns the script's result. Raises ``ScriptError``."""
         ran = sorted(set(broker_ids) - self._down)
-        self._down |= set(ran)  # first: whom it half-way killed is started again
+        self._down |= set(ran)  # recorded first, so that a partial failure is undone too
         self.script.do_all("kill", [(broker_id,) for broker_id in ran])
         self._paused -= set(ran)
         for broker_id in ran:
             self._kills[broker_id] += 1
-        return dict.fromkeys(ran, "killed, as the script says")
+        return dict.fromkeys(ran, "killed, as the script reports")
 
     def spawn(self, broker_id: int) -> None:
-        """Have it started, unless it runs."""
+        """Start it with the script, unless it runs."""
         if broker_id in self._down:
             self.script.do("start", broker_id)
             self._down.discard(broker_id)
 
     def start_broker(self, broker_id: int) -> float:
-        """Have it started, unless it runs, and wait until it answers; the seconds that took.
+        """Start it with the script, unless it runs. Returns the seconds until it responds.
 
-        Raises ``ScriptError``; ``BrokerUnavailableError`` if it does not answer in 60 s.
+        Raises ``ScriptError``; ``BrokerUnavailableError`` if it does not respond in 60 s.
         """
         began = time.monotonic()
         self.spawn(broker_id)
@@ -260,8 +263,8 @@ class ExternalCluster:
         while not answers(address):
             if time.monotonic() - began > READY_TIMEOUT_S:
                 raise BrokerUnavailableError(
-                    f"broker {broker_id} does not answer at {address} {READY_TIMEOUT_S:g} s after "
-                    "the script was told to start it"
+                    f"broker {broker_id} does not respond at {address} {READY_TIMEOUT_S:g} s after "
+                    "the script was called to start it"
                 )
             time.sleep(POLL_INTERVAL_S)
         return time.monotonic() - began
@@ -279,15 +282,15 @@ class ExternalCluster:
         self._paused -= set(ids)
 
     def wipe(self, broker_id: int) -> None:
-        """Have a broker's data removed; it has to be down. Raises ``ScriptError``."""
+        """Remove a broker's data with the script; it has to be down. Raises ``ScriptError``."""
         if broker_id not in self._down:
-            raise ValueError(f"broker {broker_id} runs: kill it first")
+            raise ValueError(f"broker {broker_id} is running. Kill it first")
         self.script.do("wipe", broker_id)
 
     def state(self, broker_id: int) -> str:
-        """What the script says of the broker's process.
+        """Return the state of the broker's process, as the script reports.
 
-        If it has no word for it: ``running`` if the broker answers, else ``unknown``.
+        Without such an action: ``running`` if the broker responds, else ``unknown``.
         """
         try:
             said = self.script.do("state", broker_id)
@@ -298,22 +301,22 @@ class ExternalCluster:
         return "running" if answers(self.hosts[broker_id].address) else "unknown"
 
     def exits(self) -> list[object]:
-        """None: who ended by itself cannot be seen from here."""
+        """Empty: unexpected ends cannot be observed."""
         return []
 
     def expect_exit(self, broker_ids: Collection[int]) -> None:
-        """Nothing: see ``exits``."""
+        """Do nothing: see ``exits``."""
 
     def unexpected_exits(self) -> list[str]:
-        """None: see ``exits``."""
+        """Return an empty list: see ``exits``."""
         return []
 
     def kills(self) -> dict[int, int]:
-        """How often the script has killed each broker."""
+        """Return how often the script has killed each broker."""
         return dict(self._kills)
 
     def ensure_all_up(self) -> list[str]:
-        """Resume and start what the script was told to pause and kill; says what was done."""
+        """Resume and start the brokers that the script paused and killed. Returns the actions."""
         told = []
         for act, ids in (("resume", self._paused), ("start", self._down)):
             for broker_id in sorted(ids):
@@ -322,23 +325,25 @@ class ExternalCluster:
                         self.resume([broker_id])
                     else:
                         self.start_broker(broker_id)
-                    told.append(f"broker {broker_id} had to be told to {act} still")
+                    told.append(f"broker {broker_id} still needed {act}")
                 except (ScriptError, BrokerUnavailableError) as error:
-                    told.append(f"broker {broker_id} cannot be told to {act}: {error}")
+                    told.append(f"broker {broker_id} failed to {act}: {error}")
         return told
 
     # -- what they say
 
     def answers(self) -> Answers:
-        """What the brokers that are up answer, in 3 s at most."""
+        """Return the responses of the running brokers, in at most 3 s."""
         return self._asking.answers(self.up())
 
     def status(self) -> ClusterStatus:
-        """All partitions, by the newest leader epoch that any broker tells of; 3 s at most."""
+        """Return all partitions, by the newest leader epoch that any broker reports; in at most 3
+        s."""
         return self.answers().status()
 
     def wait_quiet(self, timeout_s: float) -> list[str]:
-        """What is missing after at most ``timeout_s`` until all is at work and whole."""
+        """Return what is missing until all brokers are members and all replicas complete, after at
+        most ``timeout_s``."""
         return until_nothing(
             lambda: lacking(self.hosts.keys(), self.up(), self.answers()), timeout_s=timeout_s
         )

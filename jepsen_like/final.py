@@ -1,8 +1,8 @@
-"""What is there at the end: read by fresh consumers, and read offline from every replica's files.
+"""The final state: read by new consumers, and read offline from every replica's files.
 
-Both are what the rest of the history is held against, so neither relies on anything that was seen
-before: readers are new, start at the log's start, and go to its end; a dump takes bytes as they lie
-on a disk whose broker is down.
+The history is compared with both, so neither depends on earlier observations: readers are new,
+start at the log's start, and read to its end; a dump reads the bytes on a disk whose broker is
+down.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ from raftlog.storage.segment import LOG_SUFFIX, base_offsets, file_name
 from raftlog.types import Offset, TopicPartition
 
 CAUGHT_UP_TIMEOUT_S: Final = 300.0
-# With so much more for one reader than for the quickest, when all is quiet, something is wrong.
+# Maximum extra time of one reader compared with the fastest, after convergence.
 SLOW_S: Final = 60.0
 SLOWER: Final = 10
 RUNS_MAX: Final = 5_000  # in one entry
 POLL_RECORDS: Final = 5_000
 POLL_WAIT_MS: Final = 1_000
 LOOK_TIMEOUT_S: Final = 5.0
-ERRORS_MAX: Final = 20  # of one consumer, before another takes its place
+ERRORS_MAX: Final = 20  # of one consumer, before it is replaced
 # From leaders, the second in small slices; then one from any replica.
 FETCH_BYTES: Final = (1 << 20, 20_000, 100_000)
 
 
 @dataclass(slots=True)
 class _Reader:
-    """One fresh reader. ``found`` and ``ends``: of the attempt under way, by partition."""
+    """One new reader. ``found`` and ``ends``: of the current attempt, by partition."""
 
     context: WorkloadContext
     name: str
     source: Source
     fetch_bytes_max: int
-    left: set[TopicPartition]  # not yet read to an end that will do
+    left: set[TopicPartition]  # not yet read to an acceptable end
     ends: dict[TopicPartition, Offset] = field(default_factory=dict)
     starts: dict[TopicPartition, Offset] = field(default_factory=dict)
     positions: dict[TopicPartition, Offset] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class _Reader:
     _attempt: int = 0
 
     async def run(self) -> None:
-        """Until all is read; whoever waits for it sets the bound."""
+        """Read until all is read; the caller sets the time limit."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         await self._read_all()
@@ -93,17 +93,17 @@ class _Reader:
                 await asyncio.sleep(PATIENCE_S)
 
     async def _forget_gone(self) -> None:
-        """A topic that came and went may have gone after it was listed."""
-        with suppress(TimeoutError):  # another attempt looks again
+        """Forget partitions of side topics that were deleted after the list was made."""
+        with suppress(TimeoutError):  # another attempt checks again
             there = await existing_partitions(self.context, timeout_s=LOOK_TIMEOUT_S)
             self.left -= {tp for tp in self.left if tp not in there and not self._is_stable(tp)}
 
     def _is_stable(self, partition: TopicPartition) -> bool:
-        """Whether its topic is there all the time."""
+        """Return whether its topic is never deleted."""
         return partition.topic in {topic.name for topic in self.context.plan.shape.topics}
 
     async def _read(self) -> None:
-        """One attempt at all that is left."""
+        """Make one attempt at all remaining partitions."""
         partitions = sorted(self.left)
         process = f"{self.name}/{self._attempt}"
         async with consumer_of(self.context.bootstrap) as asking:
@@ -122,10 +122,11 @@ class _Reader:
                 errors += not await self._poll(consumer)
 
     async def _poll(self, consumer: AsyncConsumer) -> bool:
-        """Whether it went well. A partition that is in trouble must not stop the others."""
+        """Poll once. Returns whether it succeeded. A partition with an error must not stop the
+        others."""
         try:
             records = await consumer.poll(POLL_WAIT_MS, POLL_RECORDS)
-            if not records:  # the last records before an end may have been compacted away
+            if not records:  # compaction may have removed the last records before an end
                 for partition in self.left:
                     at = await consumer.position(partition)
                     self.positions[partition] = max(at, self.positions[partition])
@@ -140,7 +141,8 @@ class _Reader:
         return True
 
     def _take_whole(self) -> bool:
-        """Record what is read to its end, if that end will do; whether there is more to read."""
+        """Record partitions that are read to an acceptable end. Returns whether there is more to
+        read."""
         for partition in sorted(self.left):
             is_whole = self.positions[partition] >= self.ends[partition]
             if is_whole and self.ends[partition] >= self._acked(partition):
@@ -148,7 +150,7 @@ class _Reader:
         return any(self.positions[partition] < self.ends[partition] for partition in self.left)
 
     def _acked(self, partition: TopicPartition) -> Offset:
-        if not self._is_stable(partition):  # it may have been made anew since
+        if not self._is_stable(partition):  # it may have been recreated since
             return 0
         return self.context.clients.acked.get(str(partition), 0)
 
@@ -168,7 +170,8 @@ class _Reader:
             )
 
     def give_up(self) -> None:
-        """Say what could not be read, and record what ends too soon: the rest of it is lost."""
+        """Report what could not be read, and record logs that end too early: the rest of them is
+        lost."""
         stuck = []
         for partition in sorted(self.left):
             position, end = self.positions.get(partition), self.ends.get(partition)
@@ -191,10 +194,10 @@ async def final_reads(
     timeout_s: float = CAUGHT_UP_TIMEOUT_S,
 ) -> bool:
     """Read each partition from its start to its end: ``readers`` times from its leader, and once
-    from any replica. All at the same time, each by a consumer of its own.
+    from any replica. All at the same time, each with a separate consumer.
 
-    A partition whose end is below what was acknowledged is read again, until it is not. Whether all
-    was read; what was not in ``timeout_s`` is noted as trouble.
+    A partition whose end is below the acknowledged offset is read again, until it is not. Returns
+    whether all was read; the rest is noted as trouble after ``timeout_s``.
     """
     sources: list[Source] = ["leader"] * readers
     reading = [
@@ -218,12 +221,12 @@ async def final_reads(
             reader.give_up()
         elif reader.took_s > SLOW_S + SLOWER * min(other.took_s for other in reading):
             text = f"{reader.name} took {reader.took_s:.0f} s, from {reader.source}s, to catch up"
-            context.note(f"{text} with what nobody appended to", is_trouble=True)
+            context.note(f"{text} with an idle log", is_trouble=True)
     return not late
 
 
 def _parts(found: Sequence[Seen]) -> Iterator[list[Seen]]:
-    """At least one, if only to say that there is nothing."""
+    """Yield at least one part, also without records."""
     for start in range(0, max(len(found), 1), RUNS_MAX):
         yield list(found[start : start + RUNS_MAX])
 
@@ -238,11 +241,11 @@ def dump_replicas(
     *,
     disk: Disk | None = None,
 ) -> int:
-    """Record what the files of each broker hold of each partition; how many records in all.
+    """Record the content of each broker's files of each partition. Returns the number of records.
 
-    ``hosts``: the data directory of each broker, all of which are down. ``isr``: who was in sync
-    when all was quiet. Only what is a topic's now counts: what a deletion left is passed over, and
-    so is what was moved aside as damaged.
+    ``hosts``: the data directory of each broker; all brokers are down. ``isr``: the ISR after
+    convergence. Only data of current topics counts: remains of deletions and quarantined copies are
+    skipped.
     """
     disk = disk or OsDisk()
     return sum(
@@ -260,11 +263,11 @@ class _Dumping:
     broker_id: int
     directory: str
     isr: Mapping[TopicPartition, Collection[int]]
-    _chain: str = ""  # of the last batch of the partition at hand
+    _chain: str = ""  # of the last batch of the current partition
 
     def run(self) -> int:
         try:
-            # No topic is made here, so no id is.
+            # No topic is created here, so no id is needed.
             catalog = Catalog(self.disk, f"{self.directory}/catalog", new_id=str)
         except DamagedLogError as error:
             self._note(f"broker {self.broker_id}: {error}", is_trouble=True)
@@ -283,15 +286,16 @@ class _Dumping:
         self._chain = ""
         try:
             report = next(inspect.verify(self.disk, directory))
-        except DataDirectoryError:  # nothing was ever written to it, or all of it is gone
+        except DataDirectoryError:  # it was never written to, or lost all its data
             self._record(partition, 0, 0, is_whole, "", [])
             return 0
         damage = [p.message for p in report.problems if p.kind == inspect.DAMAGE]
         for problem in report.problems:
-            if problem.kind != inspect.DAMAGE:  # the next start puts it right
+            if problem.kind != inspect.DAMAGE:  # the next start repairs it
                 self._note(f"broker {self.broker_id}, {problem.path}: {problem.message}")
         records = self._records(directory, report.log_start_offset)
-        if is_internal(partition.topic):  # not what clients have sent: its chain has to do
+        # its records are not those of clients: only its hash chain is checked
+        if is_internal(partition.topic):
             deque(records, 0)
             records = iter(())
         found = list(values.runs(records))
@@ -307,12 +311,13 @@ class _Dumping:
         return sum(run[1] for run in found)
 
     def _records(self, directory: str, log_start_offset: Offset) -> Iterator[tuple[int, int, int]]:
-        """Of every batch that is whole, from the log start on; notes the last one's chain."""
+        """Yield records of every valid batch, from the log start on; notes the hash-chain value of
+        the last one."""
         names = self.disk.list_dir(directory)
         for base in live_bases(base_offsets(names, LOG_SUFFIX), log_start_offset):
             for row in inspect.scan(self.disk, f"{directory}/{file_name(base, LOG_SUFFIX)}"):
                 if row.header is None or row.error:
-                    break  # the report tells of it
+                    break  # the report contains the error
                 self._chain = f"{row.header.chain:016x}"
                 lists = decode_lists(row.data, check_crc=False)
                 rows = zip(

@@ -1,7 +1,8 @@
-"""What clients a run has and what topics they use, drawn from its seed. Pure.
+"""Clients and topics of a run, drawn from its seed. Pure.
 
-Small and large, quick and slow, careful and careless: a tame workload is a blind checker. The same
-state of the random generator and the same arguments give the same shapes.
+Shapes vary widely (small and large, fast and slow, strict and lax settings), because a uniform
+workload hides defects. The same state of the random generator and the same arguments give the same
+shapes.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from raftlog.jepsen_like.plan import (
 
 RateMode: TypeAlias = Literal["slow", "pressure", "bursts"]
 RATE_MODES: Final[tuple[RateMode, ...]] = ("slow", "pressure", "bursts")
-# Records per second of all producers together. ``slow`` makes long histories with few records;
-# ``bursts`` leaves leader epochs without any.
+# Records per second of all producers. ``slow`` gives long histories with few records; ``bursts``
+# leaves leader epochs without records.
 RATES: Final[dict[RateMode, float]] = {"slow": 100.0, "pressure": 10_000.0, "bursts": 2_000.0}
 PRODUCERS: Final = (8, 32)
 CONSUMERS: Final = (4, 16)
@@ -34,9 +35,9 @@ TOPICS_MAX: Final = 3
 FACTORS: Final = (1, 3, 5)
 
 GROUP_MAX: Final = 100  # records
-# A producer makes no more groups than this in a second: each is an operation in the history.
+# Maximum number of groups per second of a producer: each is an operation in the history.
 GROUPS_PER_S: Final = 25.0
-# All producers together write no more than this, large records included.
+# Maximum bytes per second of all producers, with large records.
 BYTES_PER_S: Final = 4_000_000.0
 # Bytes of padding at most, how often, and whether such a producer is a rare one. The limit of a
 # batch is 1 MiB by default: the largest records are just below it.
@@ -45,7 +46,7 @@ LARGE_BYTES: Final = 20_000
 LARGE_RATE: Final = 1.0  # records per second of a producer of large ones
 
 SEGMENT_BYTES: Final = ("16384", "65536", "65536", "65536", "1048576")
-# With as much written, tiny segments are more files than the file system likes.
+# With this much data, tiny segments are too many files for the file system.
 PRESSURE_SEGMENT_BYTES: Final = ("65536", "262144", "1048576")
 ADMIN_RATES: Final = (0.2, 0.5, 1.0)
 
@@ -57,11 +58,12 @@ MEMBERS: Final = (3, 6)
 MEMBERS_ALL_MAX: Final = 14  # each is a process, and all share some processors with the brokers
 SESSION_TIMEOUTS_S: Final = (2.0, 4.0, 6.0)
 GROUP_PARTITIONS: Final = (4, 8, 12)  # of all topics of the group workload together
-GROUP_RATES: Final = (100.0, 300.0, 600.0)  # records per second; members log what they are given
+# records per second; members log the records that they receive
+GROUP_RATES: Final = (100.0, 300.0, 600.0)
 OFFSETS_RATES: Final = (50.0, 200.0)
 ADD_PARTITIONS_RATES: Final = (0.0, 0.05, 0.1)  # per second
 
-# -- where something else than appending matters most
+# -- where other operations than appends matter most
 FEW_CLIENTS: Final = frozenset(("offsets", "groups", "compact"))
 FEW_PRODUCERS: Final = (3, 6)
 FEW_CONSUMERS: Final = (2, 4)
@@ -127,7 +129,7 @@ def draw_shape(
 
 
 def _compacted(random: Random, topic: TopicShape) -> TopicShape:
-    """The same topic with keys; compacted as early and as often as can be."""
+    """Return the same topic with keys; compacted as early and as often as possible."""
     config = {
         **dict(topic.config),
         "cleanup.policy": random.choice(("compact", "compact", "compact,delete")),
@@ -142,8 +144,8 @@ def _compacted(random: Random, topic: TopicShape) -> TopicShape:
 
 
 def _topic_config(random: Random, mode: RateMode) -> tuple[tuple[str, str], ...]:
-    """Without min.insync.replicas, which the shape has. Nothing may go by age, whatever clocks say:
-    no run takes as long as the shortest retention."""
+    """Return the settings without min.insync.replicas, which the shape has. No record may expire by
+    age under any clock: no run takes as long as the shortest retention."""
     sizes = PRESSURE_SEGMENT_BYTES if mode == "pressure" else SEGMENT_BYTES
     config = {
         "retention.ms": random.choice(RETENTIONS_MS),
@@ -199,7 +201,7 @@ def _draw_admin_rate(random: Random, name: WorkloadName) -> float:
 
 
 def draw_settings(random: Random, *, workload: WorkloadName) -> tuple[tuple[str, str], ...]:
-    """Settings of every broker, for what the workload is about to happen often in a short run."""
+    """Return settings of every broker that make the relevant events frequent in a short run."""
     if workload in WITH_GROUPS:
         size = random.choice(("16384", "65536", "1048576"))
         settings = {"offsets.topic.segment.bytes": size, **CLEANER}
@@ -211,7 +213,7 @@ def draw_settings(random: Random, *, workload: WorkloadName) -> tuple[tuple[str,
 
 
 def draw_rate(random: Random, *, workload: WorkloadName) -> float | None:
-    """Records per second, where the workload has another opinion than the rate mode."""
+    """Return records per second, if the workload overrides the rate mode."""
     rates = {"groups": GROUP_RATES, "offsets": OFFSETS_RATES, "compact": COMPACT_RATES}
     return random.choice(rates[workload]) if workload in rates else None
 

@@ -1,13 +1,13 @@
-"""What happened in a run, a line of JSON for each event: ``history.jsonl``, format 1.
+"""The history of a run, a line of JSON for each event: ``history.jsonl``, format 1.
 
-The vocabulary is Jepsen's. A *process* invokes an operation and later completes it: ``ok``
-(acknowledged), ``fail`` (certainly without effect) or ``info`` (nobody knows); an operation that is
-never completed is ``info``. Times are nanoseconds of one monotonic clock, that of the process which
-runs the harness. A file that follows this format can be judged wherever it came from
-(``raftlog chaos check``); docs/reference/fault-injection.md describes it for others who write one.
+The terms are those of Jepsen. A *process* invokes an operation and later completes it: ``ok``
+(acknowledged), ``fail`` (certainly without effect) or ``info`` (unknown outcome). An operation that
+is never completed is ``info``. Times are nanoseconds of one monotonic clock, that of the harness
+process. A file of any origin that follows this format can be checked (``raftlog chaos check``);
+docs/reference/fault-injection.md describes it for authors of histories.
 
-Values are integers that no two sends of a run share. What is contiguous is written as a run: a
-hundred records that follow each other in offset and value are one tuple.
+Values are integers, unique among all sends of a run. Contiguous records are written as a run: a
+hundred records with consecutive offsets and values are one tuple.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 FORMAT: Final = 1
-STRANGE: Final = -1  # the value of a record that no send of this run can have made
+STRANGE: Final = -1  # the value of a record that no send of this run can have created
 
 Type: TypeAlias = Literal["invoke", "ok", "fail", "info"]
 Where: TypeAlias = tuple[int, int, int]  # first value, count, first offset
@@ -29,8 +29,8 @@ Seen: TypeAlias = tuple[int, int, int, int]  # first offset, count, first value,
 
 
 class Entry(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="f"):
-    """``time``: ns. ``process``: who; a client that does not know how its operation ended takes a
-    new name, and so does a consumer that changes its position."""
+    """An entry. ``time``: ns. ``process``: name of the process. A client that does not know the
+    outcome of its operation takes a new name, and so does a consumer that changes its position."""
 
     time: int
     process: str
@@ -38,19 +38,18 @@ class Entry(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="f"):
 
 
 class Start(Entry, tag="start"):
-    """The first line: what was asked for, and where it ran. ``type`` is always ``info``."""
+    """The first line: the options of the run, and its environment. ``type`` is always ``info``."""
 
     format: int = FORMAT
     plan: dict[str, Any] = {}
-    facts: dict[str, str] = {}  # versions, kernel, processors, back-ends that were used
+    facts: dict[str, str] = {}  # versions, kernel, processors, facilities that were used
 
 
 class Append(Entry, tag="append"):
     """``count`` values from ``first`` on, sent to one partition in this order.
 
-    The completion repeats ``first`` and has, in ``offsets``, what was acknowledged, which binds
-    whatever ``type`` says of the rest. ``ok``: all of it; ``fail``: all others certainly had no
-    effect.
+    The completion repeats ``first``. Its ``offsets`` contain the acknowledged values, which count
+    for every ``type``. ``ok``: all of them; ``fail``: all others certainly had no effect.
     """
 
     partition: str
@@ -63,15 +62,15 @@ class Append(Entry, tag="append"):
 
 
 class Poll(Entry, tag="poll"):
-    """One call of a consumer; an invocation says the positions that it reads from.
+    """One call of a consumer; an invocation contains the positions that it reads from.
 
     ``group``: of the consumer group that it is a member of. A member's poll is completed when the
-    application has dealt with the records, and before it asks for more; ``at``: when that was, by
-    the member's own clock, which is the history's.
+    application has processed the records, and before the next poll; ``at``: this time, by the
+    member's clock, which is the history's.
     """
 
     positions: dict[str, int] = {}
-    records: dict[str, list[Seen]] = {}  # in the order given, by partition
+    records: dict[str, list[Seen]] = {}  # in the order of delivery, by partition
     source: Literal["leader", "replica"] = "leader"
     group: str = ""
     at: int = 0
@@ -79,14 +78,14 @@ class Poll(Entry, tag="poll"):
 
 
 class Ends(Entry, tag="ends"):
-    """Where partitions end for consumers: their high watermarks."""
+    """End offsets of partitions for consumers: their high watermarks."""
 
     ends: dict[str, int] = {}
     error: str = ""
 
 
 class Delete(Entry, tag="delete"):
-    """The records of a partition below ``before`` are to be deleted."""
+    """A request to delete the records of a partition below ``before``."""
 
     partition: str
     before: int
@@ -96,8 +95,8 @@ class Delete(Entry, tag="delete"):
 class Admin(Entry, tag="admin"):
     """A change of topics or leaders. ``what``: create, delete, add-partitions, transfer, alter.
 
-    A topic that was deleted keeps nothing: what was sent to it before is judged no more, but must
-    not come back.
+    A deleted topic keeps no records: earlier records are not checked, except that they must not
+    reappear.
     """
 
     what: str
@@ -107,10 +106,11 @@ class Admin(Entry, tag="admin"):
 
 
 class Commit(Entry, tag="commit"):
-    """Offsets to go on from, committed for a consumer group, by partition.
+    """Offsets of a consumer group to continue from, by partition.
 
-    By a member of it, whose name the process is, or by one who is nobody's member. The completion
-    repeats the offsets. ``at``: when it was, if it was somebody else who wrote the line.
+    Committed by a member of the group, whose name the process is, or by a client without a
+    membership. The completion repeats the offsets. ``at``: time of the commit, if another process
+    wrote the line.
     """
 
     group: str
@@ -120,22 +120,22 @@ class Commit(Entry, tag="commit"):
 
 
 class Committed(Entry, tag="committed"):
-    """Somebody asks what a consumer group has committed. -1: nothing, for that partition."""
+    """A request for the committed offsets of a consumer group. -1: none, for that partition."""
 
     group: str
-    offsets: dict[str, int] = {}  # of the completion
+    offsets: dict[str, int] = {}  # in the completion
     error: str = ""
 
 
 class Member(Entry, tag="member"):
-    """What happened to a member of a consumer group; ``process``: its name, of one life of it.
+    """An event of a member of a consumer group; ``process``: the name of one process of it.
 
-    ``what``: ``start`` (``args`` has ``topics``, ``commits``: "manual" where it says so of each
-    commit and "auto" where it does not, ``session_timeout_s``, ``handling_s``: how long it may be
-    away from the consumer at most); ``assigned``, ``revoked`` and ``lost`` with partitions, as the
-    application was told; ``killed``, ``paused``, ``resumed``, ``cut`` and ``mended`` by a nemesis;
-    ``end``, however it ended. Until it is told, ends or is killed, a member believes that it has
-    what it was assigned.
+    ``what``: ``start`` (``args`` has ``topics``, ``commits``: "manual" if it reports each commit
+    and "auto" if not, ``session_timeout_s``, ``handling_s``: maximum time between two polls);
+    ``assigned``, ``revoked`` and ``lost`` with partitions, as reported to the application;
+    ``killed``, ``paused``, ``resumed``, ``cut`` and ``mended`` by a nemesis; ``end``, for any
+    reason. A member assumes that it owns its assigned partitions until it is notified, ends or is
+    killed.
     """
 
     group: str
@@ -147,8 +147,8 @@ class Member(Entry, tag="member"):
 
 
 class Fault(Entry, tag="fault"):
-    """A nemesis at work. ``type``: ``invoke`` before, ``info`` after it acted; ``phase`` says
-    whether it began or ended the fault. ``effect`` is what was seen of it, never what was hoped."""
+    """A fault. ``type``: ``invoke`` before, ``info`` after the nemesis acted; ``phase``: whether it
+    started or ended the fault. ``effect`` contains observations only, never expectations."""
 
     id: int
     kind: str
@@ -156,29 +156,29 @@ class Fault(Entry, tag="fault"):
     targets: list[int] = []
     args: dict[str, Any] = {}
     effect: dict[str, Any] = {}
-    injected: bool = True  # False: it did not come about; ``effect`` says why
+    injected: bool = True  # False: it was not injected; ``effect`` has the reason
     budget: Literal["within", "beyond"] = "within"
-    expects: Literal["available", "outage"] = "available"  # whether writes should go on meanwhile
+    expects: Literal["available", "outage"] = "available"  # whether writes must continue
 
 
 class Phase(Entry, tag="phase"):
     """The runner's next step: setup, load, heal, quiesce, drain, read, dump, end. With ``drain``,
-    members of consumer groups get the time to be given all that there is."""
+    members of consumer groups have time to receive all records."""
 
     name: str
 
 
 class Note(Entry, tag="note"):
-    """What the runner wants to be known; ``is_trouble``: the verdict cannot be better than unknown,
-    because something of the harness itself failed."""
+    """A remark of the runner. ``is_trouble``: the verdict cannot be better than unknown, because a
+    part of the harness failed."""
 
     text: str
     is_trouble: bool = False
 
 
 class Read(Entry, tag="read"):
-    """Part of what a fresh consumer read of a partition at the end, from its start to its end; the
-    parts of one reader follow each other."""
+    """Part of the records that a new consumer read of a partition at the end, from its start to its
+    end. The parts of one reader follow each other."""
 
     partition: str
     start: int  # the log start offset
@@ -187,9 +187,9 @@ class Read(Entry, tag="read"):
 
 
 class Dump(Entry, tag="dump"):
-    """Part of what the files of one replica hold, read offline when all brokers were down.
+    """Part of the records in the files of one replica, read offline after all brokers stopped.
 
-    ``should_be_whole``: it was in the ISR when all was quiet, so it has to hold all of it.
+    ``should_be_whole``: it was in the ISR after convergence, so it has to store all records.
     """
 
     broker: int
@@ -198,7 +198,7 @@ class Dump(Entry, tag="dump"):
     end: int
     chain: str = ""  # of the last batch, in hexadecimal
     should_be_whole: bool = True
-    problem: str = ""  # damage that was found in the files
+    problem: str = ""  # corruption found in the files
     records: list[Seen] = []
 
 
@@ -224,13 +224,13 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 class DamagedHistoryError(Exception):
-    """A line of a history cannot be read; says which, and why."""
+    """A line of a history cannot be read; contains its number, and the reason."""
 
 
 class Recorder:
-    """Writes a history as it happens. Any thread may record; lines are in the order of their times.
+    """Writes a history. Thread-safe; lines are in the order of their times.
 
-    ``now_ns``: the run's clock. ``acknowledged`` and ``unknown``: records of appends so far.
+    ``now_ns``: the run's clock. ``acknowledged`` and ``unknown``: records of appends until now.
     """
 
     def __init__(self, path: Path, now_ns: Callable[[], int]) -> None:
@@ -241,8 +241,8 @@ class Recorder:
         self._file = path.open("wb")
 
     def record(self, entry: AnyEntry) -> None:
-        """Stamp ``entry`` with the time and write it. An invocation is recorded before its work
-        begins, a completion after it has ended."""
+        """Set the time of ``entry`` and write it. Record an invocation before its work starts, and
+        a completion after it has ended."""
         with self._lock:
             entry.time = self.now_ns()
             self._file.write(_ENCODER.encode(entry) + b"\n")
@@ -263,7 +263,7 @@ class Recorder:
 
 
 def read(path: Path) -> Iterator[AnyEntry]:
-    """The entries of a history, in order. Raises ``DamagedHistoryError``, ``OSError``."""
+    """Yield the entries of a history, in order. Raises ``DamagedHistoryError``, ``OSError``."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:

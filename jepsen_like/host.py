@@ -1,4 +1,4 @@
-"""One broker of the cluster under test, with what is around it: process, disk, environment."""
+"""One broker of the cluster under test, with its process, disk and environment."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PROC: Final = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """A broker that ended though nobody ended it. ``status``: negative for a signal.
+    """An end of a broker without a command of the harness. ``status``: negative for a signal.
 
-    ``expected``: a nemesis had said that this might happen.
+    ``expected``: a nemesis had announced it.
     """
 
     broker: int
@@ -33,15 +33,15 @@ class Exit:
 
     def __str__(self) -> str:
         how = how_it_ended(self.status)
-        return f"broker {self.broker} ended by itself with {how}: {self.last_words}"
+        return f"broker {self.broker} ended unexpectedly with {how}: {self.last_words}"
 
 
 @dataclass
 class Host:
-    """``address``: where clients reach the broker; ``process.address``: where it listens.
+    """One broker. ``address``: for clients; ``process.address``: where it listens.
 
-    ``disk``: None where the data directory is an ordinary one. ``may_exit``: it would be no
-    surprise if the broker ended now.
+    ``disk``: None if the data directory is an ordinary one. ``may_exit``: an end of the broker is
+    expected now.
     """
 
     process: BrokerProcess
@@ -50,7 +50,7 @@ class Host:
     environment: dict[str, str] = field(default_factory=dict)
     may_exit: bool = False
     exits: list[Exit] = field(default_factory=list)
-    _words_at: int = 0  # where in the log what it says since its last start begins
+    _words_at: int = 0  # offset in the log of the output since its last start
 
     def __post_init__(self) -> None:
         self.process.environment = self.environment
@@ -70,20 +70,20 @@ class Host:
 
     @property
     def broker_pid(self) -> int | None:
-        """The process id of the broker itself, whatever command it runs under."""
+        """The process id of the broker itself, also under a wrapper command."""
         return self.process.broker_pid
 
     def spawn(self) -> None:
-        """Start the process; do not wait until it answers. Raises ``ValueError`` if it runs."""
+        """Start the process without waiting for it. Raises ``ValueError`` if it runs."""
         log = self.process.log_path
         self._words_at = log.stat().st_size if log.exists() else 0
         self.process.spawn()
 
     def wait_ready(self, *, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Return when the broker says, in its log, that it is ready.
+        """Return when the broker's log reports that it is ready.
 
-        It is not asked: the network may not let anything through at the moment. Raises
-        ``BrokerUnavailableError`` if it ends, with its last words, or is not ready in time.
+        Sends no request, because the network may be blocked. Raises ``BrokerUnavailableError`` if
+        it ends, with its final log output, or is not ready in time.
         """
         deadline = time.monotonic() + timeout_s
         while not self._says_ready():
@@ -100,9 +100,9 @@ class Host:
             time.sleep(POLL_INTERVAL_S)
 
     def state(self) -> str:
-        """What the system says of the process: ``gone``, ``stopped`` (every thread), ``running``.
+        """Return the state of the process: ``gone``, ``stopped`` (every thread), ``running``.
 
-        ``unknown`` where there is no /proc.
+        ``unknown`` without /proc.
         """
         pid = self.broker_pid
         if pid is None:
@@ -120,7 +120,7 @@ class Host:
 
 
 def how_it_ended(status: int | None) -> str:
-    """A process's exit status in words."""
+    """Describe a process's exit status."""
     if status is None:
         return "no end"
     return f"signal {-status}" if status < 0 else f"status {status}"
@@ -134,7 +134,7 @@ def state_of(pid: int) -> str:
     for stat in (PROC / str(pid) / "task").glob("*/stat"):
         try:
             states.add(stat.read_text().rpartition(")")[2].split()[0])
-        except OSError:  # this thread has ended meanwhile
+        except OSError:  # this thread has ended since
             continue
     if not states - {"Z", "X"}:
         return "gone"

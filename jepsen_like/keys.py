@@ -1,12 +1,11 @@
-"""Keys of records, and which of them delete: both follow from the record's value. Pure.
+"""Keys of records, and which records are tombstones: both follow from the record's value. Pure.
 
-In a topic that is compacted every record has a key, and some are tombstones: a key without a value.
-Neither has to be written into a history: whoever knows a value, and how many keys its partition
-has, knows its key and whether it deletes. A record that came back with another key is told from the
-one that was sent.
+In a compacted topic every record has a key, and some are tombstones: a key without a value. A
+history does not contain either: the value and the number of keys of its partition determine the key
+and whether it deletes. A record that returns with another key is therefore detected.
 
-A few keys come up all the time, most of them seldom: the last record of such a key has to outlive
-thousands of the others.
+A few keys are frequent, most are rare: the last record of a rare key has to outlive thousands of
+others.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from raftlog.jepsen_like.history import STRANGE
 from raftlog.types import Header, Headers
 
 HOT: Final = 16  # keys that three quarters of all records have
-HEADER: Final = "value"  # of a tombstone, which has no other place to say whose it is
+HEADER: Final = "value"  # of a tombstone, which can store the value only here
 _MASK: Final = (1 << 64) - 1
 # Steele, Lea, Flood: "Fast splittable pseudorandom number generators" (OOPSLA 2014), SplitMix64.
 _ADD: Final = 0x9E3779B97F4A7C15
@@ -44,25 +43,25 @@ def _mixed(value: int) -> int:
 
 
 def key_of(value: int, keys: int) -> int:
-    """The key of a value, 0 to ``keys`` - 1, in a partition with so many."""
+    """Return the key of a value, 0 to ``keys`` - 1, in a partition with ``keys`` keys."""
     mixed = _mixed(value)
     return (mixed >> _KEY_SHIFT) % (min(HOT, keys) if mixed & _HOT_BITS else keys)
 
 
 def is_tombstone(value: int) -> bool:
-    """Whether the record of this value deletes its key."""
+    """Return whether the record of this value deletes its key."""
     return (_mixed(value) >> _TOMBSTONE_SHIFT) & _TOMBSTONE_BITS == 0
 
 
 def keys_of(column: Ints, keys: int) -> Ints:
-    """``key_of`` for a column of values."""
+    """Return ``key_of`` for a column of values."""
     mixed = _mixed_column(column)
     counts = np.where(mixed & np.uint64(_HOT_BITS), np.uint64(min(HOT, keys)), np.uint64(keys))
     return ((mixed >> np.uint64(_KEY_SHIFT)) % counts).astype(np.int64)
 
 
 def are_tombstones(column: Ints) -> npt.NDArray[np.bool_]:
-    """``is_tombstone`` for a column of values."""
+    """Return ``is_tombstone`` for a column of values."""
     mixed = _mixed_column(column)
     found: npt.NDArray[np.bool_] = (
         (mixed >> np.uint64(_TOMBSTONE_SHIFT)) & np.uint64(_TOMBSTONE_BITS)
@@ -81,7 +80,8 @@ def _mixed_column(column: Ints) -> npt.NDArray[np.uint64]:
 
 
 def encode(value: int, padding: int, keys: int) -> tuple[bytes, bytes | None, list[Header]]:
-    """Key, value and headers of the record for ``value``, of a partition with ``keys`` keys."""
+    """Return key, value and headers of the record for ``value``, of a partition with ``keys``
+    keys."""
     key = b"%d/%d" % (key_of(value, keys), keys)
     if is_tombstone(value):
         return key, None, [(HEADER, b"%d" % value)]
@@ -89,7 +89,7 @@ def encode(value: int, padding: int, keys: int) -> tuple[bytes, bytes | None, li
 
 
 def decode(key: bytes | None, record: bytes | None, headers: Headers) -> int:
-    """The value that a record was made for; ``STRANGE`` if it is none that was sent so.
+    """Return the value that a record was created for; ``STRANGE`` for other records.
 
     A record without a key is one of ``values``.
     """

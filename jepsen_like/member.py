@@ -1,12 +1,12 @@
-"""One member of a consumer group, as a process of its own, so that it can be killed and stopped.
+"""One member of a consumer group, as a separate process, so that it can be killed and stopped.
 
-``python -m raftlog.jepsen_like.member JSON`` reads, deals with what it is given, commits, and tells
-of all of it, a line of JSON for each event, with the time of the system's monotonic clock. What it
-was given is told when it has dealt with it and before it asks for more: what is never told was
-never dealt with, and must not be committed.
+``python -m raftlog.jepsen_like.member JSON`` reads, processes records, commits, and reports all of
+it: a line of JSON for each event, with the time of the system's monotonic clock. Records are
+reported after they were processed and before the next poll. Records that are not reported were not
+processed, and must not be committed.
 
-It ends when its standard input says ``stop``, as an application would; and at once when its
-standard input ends, because whoever started it is no more.
+It ends when it reads ``stop`` from its standard input, as an application would; and immediately
+when its standard input ends, because its parent process has ended.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from raftlog.jepsen_like.committing import noted
 from raftlog.types import ConsumerRecord, Offset, TopicPartition
 
 POLL_MS: Final = 200
-PATIENCE_S: Final = 0.2  # after an error
+PATIENCE_S: Final = 0.2  # after an error; seconds
 REQUEST_TIMEOUT_MS: Final = 5_000
 METADATA_MAX_AGE_MS: Final = 2_000
-HEARTBEATS: Final = (3, 10, 15)  # in a session: the fewest that there may be, and more
-STOP_S: Final = 1.0  # for an iteration to notice that it is to end
-SLOW: Final = 0.1  # the share of polls that take long to deal with
-ITERATED: Final = 50  # records that come one by one count as a poll
-SLOW_RECORDS: Final = 0.002  # the share of records that do, where they come one by one
+HEARTBEATS: Final = (3, 10, 15)  # heartbeats per session: the minimum, and more
+STOP_S: Final = 1.0  # time limit for an iteration to notice the stop
+SLOW: Final = 0.1  # share of polls with slow processing
+ITERATED: Final = 50  # records of an iteration that count as a poll
+SLOW_RECORDS: Final = 0.002  # share of records with slow processing, in an iteration
 OUT: Final = 1  # standard output
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the member does; see ``plan.GroupShape`` and ``plan.MemberShape``."""
+    """Settings of the member; see ``plan.GroupShape`` and ``plan.MemberShape``."""
 
     bootstrap: str
     name: str
@@ -63,7 +63,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """A line. ``what``: assigned, revoked, lost, given, commit (with ``type``), error, end."""
+    """A line of output. ``what``: assigned, revoked, lost, given, commit (with ``type``), error,
+    end."""
 
     what: str
     at: int = 0
@@ -78,7 +79,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 def tell(event: Event) -> None:
-    """Write it at once: whoever kills this process must not take it along."""
+    """Write the event immediately: a kill of this process must not lose it."""
     event.at = event.at or time.monotonic_ns()
     line = memoryview(_ENCODER.encode(event) + b"\n")
     while line:
@@ -86,19 +87,19 @@ def tell(event: Event) -> None:
 
 
 class Work:
-    """What the application has dealt with, and committed. ``stopping``: it is to end."""
+    """Processed and committed offsets of the application. ``stopping``: it has to end."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.random = Random(settings.name)
         self.stopping = threading.Event()
-        self.done: dict[TopicPartition, Offset] = {}  # the next offset to deal with
+        self.done: dict[TopicPartition, Offset] = {}  # the next offset to process
         self.committed: dict[TopicPartition, Offset] = {}
         self._polls = 0
 
     @property
     def wanted(self) -> dict[str, Any]:
-        """What to subscribe to."""
+        """Return the arguments of ``subscribe``."""
         if self.settings.by_pattern:
             return {"pattern": "|".join(map(re.escape, self.settings.topics))}
         return {"topics": self.settings.topics}
@@ -121,7 +122,7 @@ class Work:
         }
 
     def pause_s(self, share: float) -> float:
-        """How long to deal with what has come: nothing, or now and then a while."""
+        """Draw the time for processing the records: none, or sometimes a while."""
         if self.settings.handling_s and self.random.random() < share:
             return self.random.uniform(0.0, self.settings.handling_s)
         return 0.0
@@ -139,7 +140,7 @@ class Work:
         self._polls += 1
 
     def due(self) -> dict[TopicPartition, Offset]:
-        """What to commit now; nothing if it is not yet time, or all is committed."""
+        """Return the offsets to commit now; empty if it is too early, or all are committed."""
         least = self.settings.commit_every * (ITERATED if self.settings.style == "iterate" else 1)
         if self.settings.commits != "manual" or self._polls < least:
             return {}
@@ -147,7 +148,8 @@ class Work:
         return self.open(self.done)
 
     def open(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Offset]:
-        """What was dealt with of these and is not committed; only with manual commits."""
+        """Return the offsets of these partitions that are processed and not committed; only with
+        manual commits."""
         if self.settings.commits != "manual":
             return {}
         return {
@@ -161,7 +163,7 @@ class Work:
             self.done.pop(tp, None)
             self.committed.pop(tp, None)
 
-    # -- commits, told before and after
+    # -- commits, reported before and after
 
     def committing(self, offsets: dict[TopicPartition, Offset]) -> Event:
         named = {str(tp): offset for tp, offset in offsets.items()}
@@ -206,7 +208,7 @@ class Synchronous:
                     time.sleep(PATIENCE_S)
 
     def stop(self) -> None:
-        """From another thread: an iteration may wait for a record that never comes."""
+        """Stop from another thread: an iteration may wait for a record that never arrives."""
         self.work.stopping.set()
         if self.work.settings.style == "iterate":
             time.sleep(STOP_S)
@@ -274,7 +276,7 @@ class Asynchronous:
         asyncio.run(self._run())
 
     def stop(self) -> None:
-        """From another thread."""
+        """Stop from another thread."""
         self.work.stopping.set()
 
     async def _run(self) -> None:
@@ -334,7 +336,8 @@ class Asynchronous:
 
 
 def main(argument: str) -> None:
-    """Be a member until told to stop. What it cannot go on after is raised, when it is told."""
+    """Run as a member until the stop. Errors that end the member are raised after they were
+    reported."""
     work = Work(msgspec.json.decode(argument, type=Settings))
     style = Asynchronous if work.settings.style == "aio" else Synchronous
     application = style(work)
@@ -346,7 +349,7 @@ def main(argument: str) -> None:
             if line.strip() == "stop":
                 application.stop()
                 stopped.set()
-        os._exit(1)  # nobody is there any more who would end this
+        os._exit(1)  # the parent process has ended and cannot stop this one
 
     threading.Thread(target=listen, name="listen", daemon=True).start()
     try:
@@ -354,9 +357,9 @@ def main(argument: str) -> None:
     except RaftlogError as error:
         tell(Event(what="end", error=describe(error)))
         raise
-    stopped.wait()  # whoever closed it may not be done yet
+    stopped.wait()  # the thread that set it may not be finished
     tell(Event(what="end"))
-    os._exit(0)  # whatever threads are there
+    os._exit(0)  # without waiting for other threads
 
 
 if __name__ == "__main__":

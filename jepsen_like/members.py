@@ -1,8 +1,8 @@
-"""The members of consumer groups: processes that are started, killed, stopped, and listened to.
+"""The members of consumer groups: processes that are started, killed, stopped, and read from.
 
-Each *slot* is a place in a group; one process after the other takes it. What a process says goes
-into the history, with the time at which it said that it happened. A slot whose process has ended by
-itself gets a new one, unless a nemesis holds it down. Any thread may call.
+Each *slot* is a place in a group, with one process at a time. The events that a process reports are
+recorded in the history, with its time. A slot whose process ended unexpectedly gets a new one,
+unless a nemesis holds it down. All methods are thread-safe.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COMMAND: Final = (sys.executable, "-P", "-m", "raftlog.jepsen_like.member")
 SOURCE: Final = Path(__file__).resolve().parents[1]
 STOP_TIMEOUT_S: Final = 20.0
 LAST_WORDS_BYTES: Final = 2_000
-FENCED: Final = "InstanceFencedError"  # an end that a static member has to expect
+FENCED: Final = "InstanceFencedError"  # an expected end of a static member
 _DECODER: Final = msgspec.json.Decoder(Event)
 
 
@@ -49,14 +49,14 @@ class Slot:
 
 @dataclass
 class Life:
-    """One process in a slot, and what it has said so far."""
+    """One process in a slot, and the events that it has reported."""
 
     slot: Slot
     name: str
     process: subprocess.Popen[bytes]
     reader: threading.Thread | None = None
-    generation: int = 0  # grows with every change of its assignment
-    is_ending: bool = False  # its end is wanted
+    generation: int = 0  # increases with every change of its assignment
+    is_ending: bool = False  # it was asked to end
     is_paused: bool = False
     error: str = ""  # its last one
     owned: set[str] = field(default_factory=set)
@@ -67,9 +67,9 @@ class Life:
 
 
 class Members:
-    """``prefix``: the command that puts a slot's process into its place, if it has one.
+    """The members of all groups. The owner must call ``close``.
 
-    ``close`` it in the end.
+    ``prefix``: the command that moves a slot's process into its network, if it has one.
     """
 
     def __init__(
@@ -83,21 +83,22 @@ class Members:
     ) -> None:
         slots = [(group, shape) for group in groups for shape in group.members]
         self.slots = [Slot(n, *slot) for n, slot in enumerate(slots, start=1)]
-        self.given: dict[tuple[str, str], int] = {}  # by group, partition: up to which offset
+        # by group, partition: end of the delivered records
+        self.given: dict[tuple[str, str], int] = {}
         self._directory = directory
         self._recorder = recorder
         self._bootstrap = bootstrap
         self._prefix = prefix
         self._lives: dict[int, Life] = {}  # by slot: the latest
         self._counts: dict[int, int] = {}
-        self._held: set[int] = set()  # slots that a nemesis wants empty
+        self._held: set[int] = set()  # slots that a nemesis keeps empty
         self._lock = threading.RLock()
         self._is_closed = False
 
     # -- what there is
 
     def running(self, group: str | None = None) -> list[int]:
-        """The slots, of one group or all, with a process that runs and is not paused."""
+        """Return the slots, of one group or all, with a process that runs and is not paused."""
         with self._lock:
             return [
                 slot.number
@@ -109,24 +110,24 @@ class Members:
             ]
 
     def owned(self, slot: int) -> set[str]:
-        """The partitions that the member believes to have."""
+        """Return the partitions that the member owns in its own view."""
         life = self._lives.get(slot)
         return set(life.owned) if life is not None else set()
 
     def state(self, slot: int) -> str:
-        """What the system says of its process: gone, stopped, running, or unknown."""
+        """Return the state of its process: gone, stopped, running, or unknown."""
         life = self._lives.get(slot)
         return state_of(life.process.pid) if life is not None and life.runs else "gone"
 
     def name(self, slot: int) -> str:
-        """Of the process that has it now, or had it last."""
+        """Return the name of the current or last process."""
         life = self._lives.get(slot)
         return life.name if life is not None else f"slot {slot}"
 
     # -- what is done to them
 
     def start(self, slots: Iterable[int]) -> None:
-        """Start those that do not run."""
+        """Start processes in the slots that have none."""
         for number in slots:
             with self._lock:
                 life = self._lives.get(number)
@@ -135,11 +136,11 @@ class Members:
                     self._start(self.slots[number - 1])
 
     def mind(self) -> None:
-        """Start whoever ended though nobody wanted it."""
+        """Restart members that ended unexpectedly."""
         self.start(slot.number for slot in self.slots if slot.number not in self._held)
 
     def kill(self, slots: Collection[int]) -> dict[int, str]:
-        """SIGKILL, and no new process until ``start``; how each of those that ran ended."""
+        """Send SIGKILL. No new process until ``start``. Returns how each running one ended."""
         ended: dict[int, str] = {}
         lives = self._take(slots)
         for life in lives:
@@ -151,9 +152,9 @@ class Members:
         return ended
 
     def stop(self, slots: Collection[int], *, timeout_s: float = STOP_TIMEOUT_S) -> dict[int, str]:
-        """Have them leave their groups, and no new process until ``start``; how each ended.
+        """Make members leave their groups. No new process until ``start``. Returns how each ended.
 
-        One that does not end in time is killed, and "signal 9" is how it ended.
+        A member that does not end in time is killed; it ended with "signal 9".
         """
         lives = self._take(slots)
         for life in lives:
@@ -187,12 +188,12 @@ class Members:
             self._tell(life, "resumed")
 
     def note(self, slots: Collection[int], what: str) -> None:
-        """Have the history say what was done to their network: ``cut`` or ``mended``."""
+        """Record a change of their network: ``cut`` or ``mended``."""
         for life in self._lives_of(slots):
             self._tell(life, what)
 
     def close(self) -> None:
-        """Kill what runs. May be called twice."""
+        """Kill all running processes. Can be called twice."""
         with self._lock:
             self._is_closed = True
         self.kill([slot.number for slot in self.slots])
@@ -260,7 +261,7 @@ class Members:
         return self._directory / f"{slot.name.replace('/', '-')}.log"
 
     def _bury(self, life: Life) -> None:
-        """After its end: all that it had said is in the history."""
+        """Wait until all its events are in the history, after its end."""
         if life.reader is not None:
             life.reader.join()
 
@@ -272,7 +273,7 @@ class Members:
             for line in lines:
                 try:
                     event = _DECODER.decode(line)
-                except msgspec.DecodeError:  # it was killed while it wrote
+                except msgspec.DecodeError:  # it was killed during the write
                     continue
                 self._take_down(life, event)
         status = life.process.wait()
@@ -285,7 +286,7 @@ class Members:
         how = how_it_ended(status)
         self._tell(life, "end", args={"ended": how}, error=life.error if status else "")
         if status and not life.is_ending and FENCED not in life.error:
-            text = f"member {life.name} ended by itself with {how}: {self._last_words(life)}"
+            text = f"member {life.name} ended unexpectedly with {how}: {self._last_words(life)}"
             self._recorder.record(
                 Note(time=0, process="members", type="info", text=text, is_trouble=True)
             )
@@ -309,7 +310,7 @@ class Members:
                     error=event.error,
                 )
             )
-        elif event.what in {"error", "end"}:  # of its end, the system knows more
+        elif event.what in {"error", "end"}:  # the system reports its end in more detail
             life.error = event.error or life.error
             if event.what == "error":
                 self._tell(life, "error", at=event.at, error=event.error)
@@ -320,7 +321,7 @@ class Members:
             self._tell(life, event.what, at=event.at, partitions=event.partitions)
 
     def _given(self, life: Life, at: int, records: dict[str, list[Seen]]) -> None:
-        """As a poll of a process that is another one whenever its assignment has changed."""
+        """Record a poll of a process; the process name changes with its assignment."""
         group = life.slot.group.name
         process = f"{life.name}#{life.generation}"
         with self._lock:
@@ -370,13 +371,13 @@ _TYPES: Final[dict[str, Any]] = {name: name for name in ("invoke", "ok", "fail",
 
 def _say(life: Life, line: bytes) -> None:
     if life.process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended meanwhile
+        with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended since
             life.process.stdin.write(line)
             life.process.stdin.flush()
 
 
 def _told(settings: Settings) -> dict[str, Any]:
-    """What the judge has to know of a member."""
+    """Return the settings of a member that the checker needs."""
     return {
         "topics": settings.topics,
         "commits": settings.commits,

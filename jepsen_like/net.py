@@ -1,8 +1,8 @@
-"""The network between brokers and clients, as something that can be cut, slowed and looked at.
+"""The network between brokers and clients: block, slow down, and observe links.
 
-Pairs are directed, as in Jepsen's grudges: a cut of (a, b) means that nothing which a sends arrives
-at b. 0 stands for the clients and the harness. ``NamespaceNet`` does it to packets, which needs
-root; ``RelayNet`` to the bytes of connections that go through ``relays``; ``NoNet`` not at all.
+Pairs are directed, as in Jepsen's grudges: a cut of (a, b) means that no message from a arrives at
+b. 0 stands for the clients and the harness. ``NamespaceNet`` blocks packets, which needs root;
+``RelayNet`` blocks the bytes of connections through ``relays``; ``NoNet`` blocks nothing.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ Backend: TypeAlias = Literal["namespaces", "relays", "none"]
 PROBE_TIMEOUT_S: Final = 0.3
 PROBE_INTERVAL_S: Final = 0.02
 NOBODY: Final = "02:00:00:00:ff:ff"  # a hardware address that no device has
-QUEUE_MS: Final = 400  # how long a packet may wait at a slow link before it is dropped
-BURST_BYTES_MIN: Final = 3_200  # two packets of Ethernet: one that is larger never gets through
+QUEUE_MS: Final = 400  # maximum time of a packet in the queue of a slow link before it is dropped
+BURST_BYTES_MIN: Final = 3_200  # two Ethernet packets: a larger one never passes
 
 
 class Net(Protocol):
-    """What a network between brokers can do, and show."""
+    """Operations on a network between brokers, and observations."""
 
     @property
     def backend(self) -> Backend: ...
 
     @property
     def links(self) -> RelayLinks | None:
-        """The relays in between, for what happens to bytes; None if there are none."""
+        """The relays, for faults of bytes; None if there are none."""
         ...
 
     def cut(self, pairs: Collection[Pair]) -> None:
-        """Let nothing that a sends arrive at b, for each (a, b), on top of what is cut.
+        """Block messages from a to b, for each (a, b), in addition to earlier cuts.
 
-        Raises ``OSError`` when it cannot be done.
+        Raises ``OSError`` if it is not possible.
         """
         ...
 
     def mend(self, pairs: Collection[Pair]) -> None:
-        """Take these pairs out of what is cut."""
+        """Unblock these pairs."""
         ...
 
     def heal(self) -> None:
@@ -54,35 +54,38 @@ class Net(Protocol):
         ...
 
     def reaches(self, a: int, b: int) -> bool:
-        """Observed: a TCP connection from a's place to b's address can be made within 0.3 s."""
+        """Return the observation whether a TCP connection from a's place to b's address is
+        established within 0.3 s."""
         ...
 
     def passes(self, a: int, b: int) -> bool:
-        """Observed, as far as can be: what a sends arrives at b, whatever comes back."""
+        """Return the observation, if possible, whether messages from a arrive at b, without
+        replies."""
         ...
 
     def slow(self, broker: int, bits_per_s: int) -> None:
-        """Let no more than that through to a broker, and from it."""
+        """Limit the bandwidth to a broker, and from it."""
         ...
 
     def slowed(self, broker: int) -> dict[str, int]:
-        """Observed: what being slow has done so far; empty if that broker's network is not."""
+        """Return the observed effects of the limit; empty if that broker's network is not
+        limited."""
         ...
 
     def unslow(self, broker: int) -> None: ...
 
 
 class NamespaceNet:
-    """Cuts packets: silently, in one direction, of connections old and new.
+    """Blocks packets: silently, in one direction, of connections old and new.
 
-    a's table of neighbours says for good that b is at a hardware address which nobody has: the
-    bridge floods the packets and everybody lets them be. What b sends still arrives at a; but a's
-    acknowledgements of it do not return, so TCP stalls in that direction too, once its windows
-    are full or its patience has ended. After healing TCP goes on by itself, when its timer next
-    sends again: up to as long after as the cut has lasted.
+    a's neighbour table maps b permanently to an unused hardware address: the bridge floods the
+    packets and all hosts ignore them. Messages from b still arrive at a. But a's acknowledgements
+    of them do not return, so TCP stalls in that direction too, once its windows are full or its
+    timeout has ended. After healing TCP continues automatically, at its next retransmission: up to
+    as long after as the cut has lasted.
 
-    ``addresses``: where brokers listen. ``links``: relays that brokers and clients use besides, for
-    others' faults; the sockets of those have to be in the places of who dials.
+    ``addresses``: where brokers listen. ``links``: relays that brokers and clients use in addition,
+    for other faults. Their sockets have to be in the places of the initiators.
     """
 
     backend: Final[Backend] = "namespaces"
@@ -104,7 +107,7 @@ class NamespaceNet:
     def cut(self, pairs: Collection[Pair]) -> None:
         """Takes some milliseconds, for any number of pairs."""
         lines = self._lines(pairs, NOBODY)
-        self._cut |= set(pairs)  # what fails half-way is mended too
+        self._cut |= set(pairs)  # recorded first, so that a partial failure is undone too
         self._namespaces.batches(lines)
 
     def mend(self, pairs: Collection[Pair]) -> None:
@@ -112,7 +115,7 @@ class NamespaceNet:
         self._cut -= set(pairs)
 
     def unplug(self, broker: int) -> None:
-        """Take a broker's cable out: it reaches nobody, clients included, nor anybody it."""
+        """Disconnect a broker's cable: no messages pass to or from it, clients included."""
         self._unplugged.add(broker)
         self._bridge_lines([f"link set {self._namespaces.port(broker)} down"])
 
@@ -121,9 +124,9 @@ class NamespaceNet:
         self._unplugged.discard(broker)
 
     def separate(self, brokers: Collection[int]) -> None:
-        """Let these brokers not reach each other; the rest and clients reach all. One set only.
+        """Isolate these brokers from each other; the others and clients reach all. One set only.
 
-        The bridge itself does it (isolated ports), in both directions.
+        The bridge implements it (isolated ports), in both directions.
         """
         self.join()
         self._apart = set(brokers)
@@ -148,7 +151,8 @@ class NamespaceNet:
             return connects(probe, self._addresses[b])
 
     def passes(self, a: int, b: int) -> bool:
-        """Datagrams from a's namespace to a socket in b's, until one arrives or 0.3 s are over."""
+        """Send datagrams from a's namespace to a socket in b's, until one arrives or 0.3 s have
+        passed."""
         spaces = self._namespaces
         ear, mouth = (spaces.socket(place, socket.SOCK_DGRAM) for place in (b, a))
         with ear, mouth:
@@ -159,20 +163,20 @@ class NamespaceNet:
                 try:
                     mouth.sendto(b"?", ear.getsockname())
                     ear.recv(1)
-                except OSError:  # nothing yet; or a network without a way there
+                except OSError:  # no datagram yet; or a network without a route
                     continue
                 return True
         return False
 
     def slow(self, broker: int, bits_per_s: int) -> None:
-        """A token bucket at both ends of its cable; a queue of 0.4 s, beyond which is dropped."""
+        """Set a token bucket at both ends of its cable, with a queue of 0.4 s; more is dropped."""
         self._slow.add(broker)
         burst = max(BURST_BYTES_MIN, bits_per_s // 8 // 250)
         shape = f"tbf rate {bits_per_s}bit burst {burst} latency {QUEUE_MS}ms"
         self._shape(broker, f"qdisc replace dev {{}} root {shape}")
 
     def slowed(self, broker: int) -> dict[str, int]:
-        """``tc``'s counters, of both ends together."""
+        """Return ``tc``'s counters, of both ends together."""
         if broker not in self._slow:
             return {}
         ends = self._shape(broker, "-statistics -json qdisc show dev {} root")
@@ -199,7 +203,7 @@ class NamespaceNet:
         run_all([(("bridge", "link", "set", "dev", port, "isolated", state), "") for port in ports])
 
     def _shape(self, broker: int, line: str) -> list[str]:
-        """What ``tc`` says at both ends of a broker's cable."""
+        """Return the output of ``tc`` at both ends of a broker's cable."""
         spaces = self._namespaces
         ends = ((CONTROL, spaces.port(broker)), (broker, spaces.device(broker)))
         return run_all(
@@ -208,28 +212,30 @@ class NamespaceNet:
 
 
 class RelayNet:
-    """Cuts connections that go through relays, between brokers and, if they have any, clients.
+    """Blocks connections that use relays, between brokers and, with client relays, clients.
 
-    A cut of (a, b) holds what passes towards b on connections between the two, whoever dialled: no
-    byte is lost, and after healing what was held goes on, as if TCP had sent it again. It can
-    express silence in one direction, better than packets can: the other direction's bytes keep
-    coming, since acknowledgements are the relay's. It cannot express that a connection cannot be
-    made at all: it seems to be made (the relay takes it), and nothing answers. Nor does it touch
-    connections that pass no relay: clients' without relays for clients.
+    A cut of (a, b) holds the bytes towards b on connections between the two, for either initiator.
+    No byte is lost, and after healing the held bytes are forwarded, as if TCP had sent them again.
+    It can block one direction better than packet filters: the bytes of the other direction still
+    pass, because the relay sends the acknowledgements. It cannot prevent that a connection is
+    established: the relay accepts it, and there is no response. It does not affect connections
+    without relays: those of clients without client relays.
     """
 
     backend: Final[Backend] = "relays"
 
     def __init__(self, links: RelayLinks) -> None:
         self.links: RelayLinks = links
-        self._cut: dict[Pair, int] = {}  # to the bytes that had been sent when it was cut
+        self._cut: dict[Pair, int] = {}  # bytes that had been sent when it was blocked
         self._slow: set[int] = set()
 
     def cut(self, pairs: Collection[Pair]) -> None:
         for pair in pairs:
             ways = self._ways(pair)
             if not ways:
-                raise OSError(f"no relay between {pair[0]} and {pair[1]}: it cannot be cut")
+                raise OSError(
+                    f"no relay between {pair[0]} and {pair[1]}: the link cannot be blocked"
+                )
             for link, direction in ways:
                 self.links.set(link, Hold(direction=direction))
             if pair not in self._cut:
@@ -247,16 +253,17 @@ class RelayNet:
             self.unslow(broker)
 
     def reaches(self, a: int, b: int) -> bool:
-        """Through the relay between them: it takes the connection, and makes its own to b.
+        """Connect through the relay between them, which connects to b.
 
-        False where there is no relay.
+        False without a relay.
         """
         return (a, b) in self.links.pairs and self.links.carries((a, b), timeout_s=PROBE_TIMEOUT_S)
 
     def passes(self, a: int, b: int) -> bool:
-        """Of a pair that is cut: whether bytes have passed since. Else what ``reaches`` finds.
+        """Return for a blocked pair whether bytes have passed since; otherwise the result of
+        ``reaches``.
 
-        Clients are dialled by nobody: they are asked to reach the broker.
+        No process connects to clients: they try to reach the broker.
         """
         if (a, b) not in self._cut:
             return self.reaches(a, b) if (a, b) in self.links.pairs else self.reaches(b, a)
@@ -264,13 +271,14 @@ class RelayNet:
         return passed > self._cut[a, b]
 
     def slow(self, broker: int, bits_per_s: int) -> None:
-        """Per connection, where packets would share the cable."""
+        """Limit each connection; packets would share the cable."""
         self._slow.add(broker)
         for link in self._links_of(broker):
             self.links.set(link, Bandwidth(bytes_per_s=max(1, bits_per_s // 8)))
 
     def slowed(self, broker: int) -> dict[str, int]:
-        """Bytes that passed its links, and of those the delayed ones, since they were made."""
+        """Return the bytes that passed its links, and the delayed ones of them, since the links
+        were created."""
         if broker not in self._slow:
             return {}
         ways = [(link, way) for link in self._links_of(broker) for way in DIRECTIONS]
@@ -290,7 +298,7 @@ class RelayNet:
         return [link for link in self.links.pairs if broker in link]
 
     def _ways(self, pair: Pair) -> list[tuple[Pair, Direction]]:
-        """Where bytes from the first to the second pass."""
+        """Return the links and directions in which bytes pass from the first to the second."""
         ways: tuple[tuple[Pair, Direction], ...] = (
             (pair, FORWARD),
             ((pair[1], pair[0]), BACKWARD),
@@ -299,7 +307,7 @@ class RelayNet:
 
 
 class NoNet:
-    """A network that is what it is: nothing can be cut. ``addresses``: where brokers listen."""
+    """A network without faults: nothing can be blocked. ``addresses``: where brokers listen."""
 
     backend: Final[Backend] = "none"
     links: None = None
@@ -308,7 +316,7 @@ class NoNet:
         self._addresses = addresses
 
     def cut(self, pairs: Collection[Pair]) -> None:
-        """Raises ``OSError``, unless there is nothing to cut."""
+        """Raise ``OSError``, unless there is nothing to block."""
         if pairs:
             raise OSError("this cluster's network cannot be cut")
 
@@ -319,7 +327,7 @@ class NoNet:
         pass
 
     def reaches(self, a: int, b: int) -> bool:  # noqa: ARG002 - there is one place only
-        """From the harness's place, whatever ``a`` is."""
+        """Observe from the harness's place, for any ``a``."""
         with socket.socket() as probe:
             return connects(probe, self._addresses[b])
 
@@ -337,7 +345,7 @@ class NoNet:
 
 
 def connects(probe: socket.socket, address: Address) -> bool:
-    """Whether a packet goes there and one comes back, within 0.3 s; a refusal is one, too."""
+    """Return whether a packet arrives and a reply returns within 0.3 s; a refusal counts, too."""
     probe.settimeout(PROBE_TIMEOUT_S)
     try:
         probe.connect(address)

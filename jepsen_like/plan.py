@@ -1,7 +1,7 @@
-"""What a run will do, as data: all of it drawn from one seed, nothing of it from the machine. Pure.
+"""The plan of a run, as data: all drawn from one seed, and independent of the machine. Pure.
 
-The same seed and options give the same plan. What then happens is up to the machine; the history
-says what did.
+The same seed and options give the same plan. The events of the run depend on the machine; the
+history records them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WORKLOADS: Final[tuple[WorkloadName, ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicShape:
-    """One topic of the workload. ``keys``: how many keys each of its partitions has, if it is
+    """One topic of the workload. ``keys``: number of keys of each of its partitions, if it is
     compacted; 0 for records without keys."""
 
     name: str
@@ -37,8 +37,8 @@ class TopicShape:
 class Shape:
     """The cluster under test: brokers have the ids 1 to ``brokers``.
 
-    ``coordinators``: how many partitions the internal topic has whose leaders coordinate consumer
-    groups; 0 where there are no groups.
+    ``coordinators``: number of partitions of the internal topic whose leaders coordinate consumer
+    groups; 0 without groups.
     """
 
     brokers: int
@@ -52,12 +52,13 @@ class Shape:
 
     @property
     def minority(self) -> int:
-        """How many voters may be away while the rest still is a majority."""
+        """Return how many voters can be down while the rest is still a majority."""
         return (self.brokers - 1) // 2
 
     @property
     def losses(self) -> int:
-        """How many disks may be lost at once while every ISR is full: n-1 of the smallest n."""
+        """Return how many disks can be lost at once while every ISR is full: n-1 of the smallest
+        n."""
         return min(topic.replication_factor for topic in self.topics) - 1
 
 
@@ -69,14 +70,14 @@ class ProducerShape:
     acks: int = -1
     compression: str = "none"
     linger_ms: int = 0
-    in_flight_max: int = 5  # groups of records that it waits for at the same time
+    in_flight_max: int = 5  # groups of records in flight
     group_max: int = 100  # records of one append operation
-    padding_max: int = 100  # bytes beside the value itself
+    padding_max: int = 100  # bytes in addition to the value
     rate: float = 1_000.0  # records per second, at most
-    bursts: bool = False  # a second of twice the rate, a second of nothing
-    session_s: float = 30.0  # then it is closed, or abandoned, and another takes its place
+    bursts: bool = False  # a second of twice the rate, then a second without records
+    session_s: float = 30.0  # then it is closed, or abandoned, and a new one replaces it
     delivery_timeout_s: float = 30.0
-    pinned: bool = False  # knows one broker only, at first
+    pinned: bool = False  # knows only one broker, at first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +97,10 @@ class ConsumerShape:
 class MemberShape:
     """One member of a consumer group, a process. Times in seconds.
 
-    ``style``: how it is given records: "poll" and "iterate" with ``Consumer``, "aio" with
-    ``AsyncConsumer``. ``commits``: "manual" after every ``commit_every`` polls and when something
-    is revoked, "auto" every ``auto_commit_s``. ``handling_s``: how long it deals with what a poll
-    gave, at most. ``instance``: its ``group.instance.id``; empty for a dynamic member.
+    ``style``: API for records: "poll" and "iterate" with ``Consumer``, "aio" with
+    ``AsyncConsumer``. ``commits``: "manual" after every ``commit_every`` polls and when a partition
+    is revoked, "auto" every ``auto_commit_s``. ``handling_s``: maximum processing time of the
+    records of a poll. ``instance``: its ``group.instance.id``; empty for a dynamic member.
     """
 
     style: Literal["poll", "iterate", "aio"] = "poll"
@@ -113,9 +114,9 @@ class MemberShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupShape:
-    """One consumer group. ``topics``: by name; ``by_pattern``: it subscribes to a pattern that fits
-    them. ``assignor``: empty for the broker's default. ``members``: none where those who commit
-    assign partitions to themselves."""
+    """One consumer group. ``topics``: by name; ``by_pattern``: it subscribes to a pattern that
+    matches them. ``assignor``: empty for the broker's default. ``members``: empty if the committing
+    clients assign partitions to themselves."""
 
     name: str
     topics: tuple[str, ...]
@@ -138,14 +139,14 @@ class WorkloadShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """A whole run. ``time_s``: how long the load lasts; healing and reading come on top."""
+    """A complete run. ``time_s``: duration of the load; healing and reading are additional."""
 
     seed: int
     shape: Shape
     workload: WorkloadShape
     nemeses: tuple[str, ...]  # kinds of fault, by name
-    requested: tuple[tuple[str, ...], ...] = ()  # each name that was asked for: its kinds
+    requested: tuple[tuple[str, ...], ...] = ()  # each requested name: its kinds
     time_s: float
-    rate: float | None = None  # records per second that were asked for; None: drawn
+    rate: float | None = None  # requested records per second; None: drawn
     pairs: bool = False  # two kinds at a time
     settings: tuple[tuple[str, str], ...] = field(default=())  # of every broker

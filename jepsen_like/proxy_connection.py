@@ -1,6 +1,7 @@
-"""One connection through a relay: bytes read, delayed, changed and written, as toxics have it.
+"""One connection through a relay: bytes are read, delayed, changed and written, as toxics define.
 
-Lives on the relays' event loop. ``toxics`` decides what comes out; here are sockets and waiting.
+Runs on the relays' event loop. ``toxics`` determines the bytes; this module contains sockets and
+waiting.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from raftlog.jepsen_like.toxics import (
 )
 
 CHUNK_BYTES: Final = 1 << 16
-CHUNKS_MAX: Final = 256  # that wait in one direction of a connection
+CHUNKS_MAX: Final = 256  # queued chunks in one direction of a connection
 _RST: Final = struct.pack("ii", 1, 0)  # linger for no time: what close() then sends
 _END: Final = b""  # of a stream
 
 
 @dataclass
 class Channel:
-    """What all connections of a link have in common, one way. ``flowing``: bytes may pass."""
+    """Shared state of all connections of a link, in one direction. ``flowing``: bytes may pass."""
 
     way: Direction
     random: Random
@@ -71,13 +72,13 @@ class ProxyConnection:
         self._backward = Flow(channels[BACKWARD], target, dialler)
 
     async def run(self) -> None:
-        """Until both streams have ended, or one end is gone, or it is reset."""
+        """Run until both streams have ended, or one end is closed, or it is reset."""
         flows = (self._forward, self._backward)
         for flow in flows:
             flow.counts.connections += 1
         steps = [step for flow in flows for step in (flow.read(), flow.write())]
         self._tasks = [asyncio.get_running_loop().create_task(step) for step in steps]
-        if self._is_reset:  # before it began
+        if self._is_reset:  # before the start
             await cancel(self._tasks)
         try:
             # A task that is cancelled lets the others go on.
@@ -96,7 +97,7 @@ class ProxyConnection:
             close(self._target, is_reset=self._is_reset)
 
     def reset(self) -> None:
-        """RST to both ends, now."""
+        """Send RST to both ends immediately."""
         if not self._is_reset:
             self._forward.counts.resets += 1
             self._is_reset = True
@@ -104,20 +105,20 @@ class ProxyConnection:
                 task.cancel()
 
     def held(self, way: Direction) -> int:
-        """Bytes that have come this way, and have not gone on."""
+        """Return the bytes received in this direction and not forwarded."""
         return self._flow(way).held
 
     def leaving(self, way: Direction) -> int:
-        """Those of them that are about to, whatever is set now."""
+        """Return the received bytes that will be forwarded for any later toxics."""
         return self._flow(way).leaving
 
     def _flow(self, way: Direction) -> Flow:
         return self._forward if way == FORWARD else self._backward
 
     async def be_late(self, toxic: Late) -> None:
-        """What the dialler sends still arrives, after it has lost the connection.
+        """Forward the initiator's bytes after it has lost the connection.
 
-        Nothing happens to one on which nothing comes.
+        Has no effect on a connection without bytes.
         """
         flow = self._forward
         reading, _, *backward = self._tasks
@@ -140,20 +141,20 @@ class ProxyConnection:
 
 
 class Flow:
-    """What passes one way on one connection."""
+    """The bytes of one direction of one connection."""
 
     def __init__(self, channel: Channel, source: socket.socket, sink: socket.socket) -> None:
         self.counts = channel.counts
-        self.gate = asyncio.Event()  # open, unless what comes is gathered
+        self.gate = asyncio.Event()  # set, unless received bytes are gathered
         self.gate.set()
         self.has_some = asyncio.Event()  # bytes have come
-        self.waiting = 0  # bytes that came and have not gone on
-        self.leaving = 0  # of those, the bytes that no toxic can hold any more
-        self.is_late = False  # who sent them has lost the connection
+        self.waiting = 0  # bytes received and not forwarded
+        self.leaving = 0  # of those, the bytes that no toxic can hold
+        self.is_late = False  # the sender has lost the connection
         self._channel = channel
         self._source, self._sink = source, sink
         self._queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-        self._room = asyncio.Semaphore(CHUNKS_MAX)  # of the queue, beside the stream's end
+        self._room = asyncio.Semaphore(CHUNKS_MAX)  # of the queue, without the end of the stream
         self._stream = channel.mangler.stream(channel.way)
         self._due = 0.0  # of the last in the queue
         self._free_at = 0.0  # for the next piece
@@ -165,7 +166,7 @@ class Flow:
 
     @property
     def held(self) -> int:
-        """Bytes that have come, taken or not, and have not gone on."""
+        """Return the bytes received, read or not, and not forwarded."""
         return self.waiting + (unread(self._source) if self._source.fileno() >= 0 else 0)
 
     async def read(self) -> None:
@@ -179,7 +180,7 @@ class Flow:
                 return
 
     def put(self, data: bytes) -> None:
-        """In the queue, to go on when its delay is over."""
+        """Queue bytes that are forwarded after their delay."""
         self.waiting += len(data)
         if data:
             self.has_some.set()
@@ -218,7 +219,7 @@ class Flow:
             self._free_at = loop.time() + pause_s
 
     async def _leave(self) -> bool:
-        """Return when bytes may go on; True if that was not at once."""
+        """Return when bytes may be forwarded; True if that was not immediately."""
         gates = (self.gate, self._channel.flowing)
         if all(gate.is_set() for gate in gates):
             return False
@@ -236,7 +237,7 @@ class Flow:
 
 
 async def _sleep_until(time_s: float) -> bool:
-    """By the loop's clock. True if it was not over already."""
+    """Sleep until a time of the loop's clock. Returns True if it had not passed yet."""
     wait_s = time_s - asyncio.get_running_loop().time()
     if wait_s <= 0:
         return False
@@ -245,21 +246,21 @@ async def _sleep_until(time_s: float) -> bool:
 
 
 def unread(end: socket.socket) -> int:
-    """How many bytes have come and wait in the socket; see tcp(7)."""
+    """Return the number of unread bytes in the socket; see tcp(7)."""
     count = array.array("i", [0])
     fcntl.ioctl(end, termios.FIONREAD, count)
     return count[0]
 
 
 def close(end: socket.socket, *, is_reset: bool) -> None:
-    """Close a socket; with an RST if it is reset. It may be closed already."""
+    """Close a socket; with an RST if it is reset. It may already be closed."""
     if is_reset and end.fileno() >= 0:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST)
     end.close()
 
 
 async def cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel tasks, and return when they have ended, whatever they say."""
+    """Cancel tasks, and return when they have ended, with any result."""
     tasks = list(tasks)
     for task in tasks:
         task.cancel()

@@ -1,7 +1,7 @@
-"""TCP relays with toxics, one for each directed pair of who dials and whom: sockets, no decisions.
+"""TCP relays with toxics, one for each directed pair of initiator and target: sockets only.
 
-All of them live on an event loop in a thread of their own, so that busy clients do not disturb
-them, nor they clients. What is done to bytes is ``toxics``'; this carries it out, and counts.
+All relays run on an event loop in a separate thread, so that busy clients and relays do not disturb
+each other. ``toxics`` determines the changes of bytes; this module executes them, and counts.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from raftlog.jepsen_like.toxics import (
 
 __all__ = ["BACKWARD", "FORWARD", "Direction", "Pair", "RelayLinks"]
 
-Pair: TypeAlias = tuple[int, int]  # who dials, whom; 0 for clients
+Pair: TypeAlias = tuple[int, int]  # initiator, target; 0 for clients
 SocketMaker: TypeAlias = Callable[[int], socket.socket]
 T = TypeVar("T")
 
 HOST: Final = "127.0.0.1"
-CONNECTIONS_MAX: Final = 512  # of one relay; it resets those beyond
+CONNECTIONS_MAX: Final = 512  # of one relay; it resets further ones
 DIAL_TIMEOUT_S: Final = 10.0
-_GONE: Final = getattr(select, "POLLRDHUP", 0)  # beside errors, which poll() always tells
+_GONE: Final = getattr(select, "POLLRDHUP", 0)  # in addition to errors, which poll() always reports
 
 
 class RelayLinks:
     """Relays between all pairs of brokers, and with ``clients`` from clients to each broker.
 
-    Used from any thread; ``close`` it in the end.
+    Thread-safe; the owner must call ``close``.
     """
 
     def __init__(
@@ -88,29 +88,31 @@ class RelayLinks:
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
-        """Who dials whom through a relay."""
+        """The pairs with a relay."""
         return tuple(self._links)
 
     def address(self, dialler: int, target: int) -> Address:
-        """Where ``dialler`` finds ``target``. Raises ``KeyError`` if no relay is between them."""
+        """Return the address of ``target`` for ``dialler``. Raises ``KeyError`` without a relay
+        between them."""
         return self._links[dialler, target].address
 
     def set(self, pair: Pair, *toxics: Toxic) -> None:
-        """Add toxics, each in place of the one of its kind and direction."""
+        """Add toxics. Each replaces the one of its kind and direction."""
         self._do(lambda: self._links[pair].set(toxics))
 
     def clear(
         self, pair: Pair, kind: type[Toxic] | None = None, direction: Direction | None = None
     ) -> None:
-        """Take away toxics of this kind, in this direction; default: all but a netsplit's."""
+        """Remove toxics of this kind, in this direction; default: all except those of a network
+        partition."""
         self._do(lambda: self._links[pair].clear(kind, direction))
 
     def counts(self, pair: Pair, direction: Direction) -> Counts:
-        """What has happened since the relays were made."""
+        """Return the counters since the relays were created."""
         return dataclasses.replace(self._links[pair].channels[direction].counts)
 
     def held(self, pair: Pair, direction: Direction) -> int:
-        """Bytes that have come this way, on connections that are open, and have not gone on."""
+        """Return the bytes received in this direction, on open connections, and not forwarded."""
 
         async def look() -> int:
             return sum(each.held(direction) for each in self._links[pair].connections)
@@ -118,7 +120,7 @@ class RelayLinks:
         return self._run(look())
 
     def sent(self, pair: Pair, direction: Direction) -> int:
-        """Bytes that have passed, or that are about to, whatever is set now."""
+        """Return the bytes that have passed, or will be forwarded for any later toxics."""
 
         async def look() -> int:
             link = self._links[pair]
@@ -128,15 +130,15 @@ class RelayLinks:
         return self._run(look())
 
     def open(self, pair: Pair) -> int:
-        """How many connections go through at the moment."""
+        """Return the number of open connections."""
         return len(self._links[pair].connections)
 
     def carries(self, pair: Pair, *, timeout_s: float) -> bool:
-        """Whether a connection made now, from the dialler's place, gets through to the target."""
+        """Return whether a new connection from the initiator's place reaches the target."""
         return self._run(self._links[pair].carries(timeout_s))
 
     def close(self) -> None:
-        """Reset every connection; return when the thread has ended. May be called twice."""
+        """Reset every connection; return when the thread has ended. Can be called twice."""
         if not self._is_closed:
             self._is_closed = True
             self._run(self._end())
@@ -172,10 +174,11 @@ class _Link:
         self.target = target
         self.address = Address(HOST, 0)
         self.channels = {way: Channel(way, random) for way in DIRECTIONS}
-        self.joined = asyncio.Event()  # not held either way: connections can be made
+        # not held in either direction: connections can be established
+        self.joined = asyncio.Event()
         self.connections: set[ProxyConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waited: dict[Any, asyncio.Future[bool]] = {}  # by who dialled: is it through?
+        self._waited: dict[Any, asyncio.Future[bool]] = {}  # by initiator: whether it is connected
         self._listener: socket.socket | None = None
         self._dialler, self._socket_in = dialler, socket_in
         self._open_gates()
@@ -189,7 +192,7 @@ class _Link:
         asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     def close(self) -> None:
-        """Listen no more. Who calls cancels what is under way."""
+        """Stop listening. The caller cancels open connections."""
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
@@ -219,7 +222,7 @@ class _Link:
         self._open_gates()
 
     def _open_gates(self) -> None:
-        """And close them, as the toxics now are."""
+        """Open or close gates, as the toxics require."""
         channels = self.channels.values()
         for channel in channels:
             _put(channel.flowing, is_open=channel.toxics.keys().isdisjoint((Hold, Stall)))
@@ -247,14 +250,14 @@ class _Link:
                 self._waited.pop(name, None)
 
     def _accept(self) -> None:
-        """Take the next connection, at once: none can be lost between two tasks."""
+        """Accept the next connection immediately: none can be lost between two tasks."""
         assert self._listener is not None
         try:
             dialler, name = self._listener.accept()
-        except OSError:  # reset while it waited to be taken, or no descriptor is left
+        except OSError:  # reset before it was accepted, or no descriptor is free
             return
         task = self._spawn(self._serve(dialler, name))
-        task.add_done_callback(lambda _: dialler.close())  # of one that never ran, too
+        task.add_done_callback(lambda _: dialler.close())  # also for a task that never ran
         if len(self._tasks) > CONNECTIONS_MAX:
             task.cancel()
 
@@ -262,7 +265,7 @@ class _Link:
         target = None
         try:
             await self.joined.wait()
-            if _is_gone(dialler):  # it gave up meanwhile, as it would on a netsplit
+            if _is_gone(dialler):  # it gave up since, as it would in a network partition
                 return
             target = await self._dial()
         except (OSError, TimeoutError):
@@ -275,7 +278,7 @@ class _Link:
             return
         try:
             connection = ProxyConnection(self.channels, dialler, target)
-        except OSError:  # one of the ends is gone already
+        except OSError:  # one of the ends is already closed
             for end in (dialler, target):
                 close(end, is_reset=True)
             return
@@ -289,7 +292,7 @@ class _Link:
         target = self._socket_in(self._dialler)
         task = asyncio.current_task()
         assert task is not None, "it runs in one"
-        task.add_done_callback(lambda _: target.close())  # however that ends
+        task.add_done_callback(lambda _: target.close())  # after any end
         try:
             target.setblocking(False)
             async with asyncio.timeout(DIAL_TIMEOUT_S):
@@ -327,7 +330,7 @@ def _put(gate: asyncio.Event, *, is_open: bool) -> None:
 
 
 def _is_gone(end: socket.socket) -> bool:
-    """Whether who is at the other side has closed it, read or unread bytes before that."""
+    """Return whether the other side has closed it, before or after unread bytes."""
     poll = select.poll()
     poll.register(end, _GONE)
     return bool(poll.poll(0))

@@ -1,4 +1,4 @@
-"""From what a user asks for to the plan of a run. Pure."""
+"""Conversion of the options of a run to its plan. Pure."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from raftlog.jepsen_like import generator
 from raftlog.jepsen_like.nemesis.registry import GROUPS, expand
 from raftlog.jepsen_like.plan import WORKLOADS, RunPlan, WorkloadName
 
-# What these kinds take away is lost: topics need copies elsewhere.
+# These kinds lose stored data: topics need replicas on other brokers.
 LOSSY: Final = frozenset(
     ("corrupt", "truncate", "rollback", "wipe", "swap-disks", "old-backup", "vanish", "disk-error")
 )
-# What a script of the user's can do to a cluster that is not ours, and what any client can.
+# Faults that a user's control script can inject into an external cluster, and those of any client.
 ELSEWHERE: Final = frozenset(
     ("kill", "storm", "pause", "partition", "one-way", "transfer", "topics", "settings",
      "member-kill", "member-pause", "member-churn")
 )  # fmt: skip
 MEMBER_KINDS: Final = frozenset(GROUPS["members"])
 BROKERS_MAX: Final = 9
-AVAILABLE: Final = 0.75  # of the runs have topics that go on while a replica is away
-FACTOR_LEAST: Final = 3  # copies of such a topic
+AVAILABLE: Final = 0.75  # share of runs whose topics stay available while a replica is down
+FACTOR_LEAST: Final = 3  # replication factor of such a topic
 TIME_MAX_S: Final = 7 * 86_400.0
 
 
@@ -34,11 +34,12 @@ def _silent(_text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What a user asks for. ``directory``: where everything of the run goes.
+    """Options of a run. ``directory``: location of all files of the run.
 
-    ``time_s``: of load, 5 s to a week. ``brokers``: 1 to 9. ``rate``: records per second in all;
-    default: drawn. ``source``: a directory with another raftlog package, which brokers run.
-    ``bootstrap``, ``control``: a cluster that runs already, and the script that can harm it.
+    ``time_s``: load in seconds, 5 s to a week. ``brokers``: 1 to 9. ``rate``: records per second of
+    all producers; default: drawn from the seed. ``source``: a directory with another raftlog
+    package, which brokers run. ``bootstrap``, ``control``: an external cluster, and the script that
+    injects faults into it.
     """
 
     workload: WorkloadName
@@ -58,21 +59,21 @@ class RunOptions:
 
 
 def draw_plan(options: RunOptions) -> RunPlan:
-    """The plan of a run: the same for the same options.
+    """Draw the plan of a run: the same plan for the same options.
 
-    Raises ``ValueError`` that names the option which makes no sense.
+    Raises ``ValueError`` with the name of the option that is out of range or contradicts others.
     """
     if options.workload not in WORKLOADS:
-        raise ValueError(f"no workload is called {options.workload!r}: {', '.join(WORKLOADS)}")
+        raise ValueError(f"unknown workload {options.workload!r}. Use {', '.join(WORKLOADS)}")
     if not 5 <= options.time_s <= TIME_MAX_S:
-        raise ValueError(f"a run lasts 5 s to {TIME_MAX_S:g} s, not {options.time_s:g} s")
+        raise ValueError(f"--time is {options.time_s:g} s. Use 5 s to {TIME_MAX_S:g} s")
     if not 1 <= options.brokers <= BROKERS_MAX:
-        raise ValueError(f"a cluster has 1 to {BROKERS_MAX} brokers here, not {options.brokers}")
+        raise ValueError(f"--brokers is {options.brokers}. Use 1 to {BROKERS_MAX}")
     kinds = _kinds(options)
     if options.bootstrap is not None and not ELSEWHERE.issuperset(kinds):
         others = ", ".join(sorted({*kinds} - ELSEWHERE))
         raise ValueError(
-            f"not on a cluster that runs already: {others}; only {', '.join(sorted(ELSEWHERE))}"
+            f"not possible on an external cluster: {others}. Use {', '.join(sorted(ELSEWHERE))}"
         )
     random = Random(f"{options.seed}/{options.workload}/{options.brokers}")
     mode = generator.draw_rate_mode(random)
@@ -114,11 +115,11 @@ def draw_plan(options: RunOptions) -> RunPlan:
 
 
 def _kinds(options: RunOptions) -> tuple[str, ...]:
-    """Members of groups are harmed only where there are some: not by ``all`` elsewhere."""
+    """Return the kinds of fault. Without consumer groups, ``all`` excludes faults of members."""
     kinds = expand(options.nemeses)
     if options.workload == "groups":
         return kinds
     named = sorted(MEMBER_KINDS & {*options.nemeses})
     if named:
-        raise ValueError(f"{', '.join(named)} needs consumer groups: --workload groups")
+        raise ValueError(f"{', '.join(named)} needs consumer groups. Add --workload groups")
     return tuple(kind for kind in kinds if kind not in MEMBER_KINDS)

@@ -1,8 +1,8 @@
-"""One run, from an empty directory to a verdict: cluster, clients, faults, healing, judging.
+"""One run, from an empty directory to a verdict: cluster, clients, faults, healing, checking.
 
-Clients live on an event loop in one thread, the nemesis in another; the caller's thread waits for
-them and shows how far they are. All that happens goes into one history, and the verdict comes from
-that history alone (``checker``), so that anybody can judge it again.
+Clients run on an event loop in one thread, the nemesis in another. The caller's thread waits for
+them and shows the progress. All events go into one history, and the verdict depends on that history
+alone (``checker``), so that it can be checked again.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ HISTORY: Final = "history.jsonl"
 VERDICT: Final = "verdict.json"
 SUMMARY: Final = "summary.json"
 QUIESCE_S: Final = 60.0
-LOOK_S: Final = 0.5  # between two looks at how far the run is
-CLOSE_SECONDS: Final = 30.0  # for what remains of them once the run is over
+LOOK_S: Final = 0.5  # interval of progress updates
+CLOSE_SECONDS: Final = 30.0  # time limit for closing at the end of the run
 CLIENTS_END_S: Final = 90.0  # for clients to flush and close after the load
 PROCESS: Final = "runner"
 OF_ROOT: Final = frozenset(("namespaces", "loop_disks", "time_namespaces", "member_places"))
@@ -70,19 +70,19 @@ MAKERS: Final[Mapping[WorkloadName, Callable[[], Workload]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is, for people who look on. Times in seconds since the load began."""
+    """Progress of a run, for display. Times in seconds since the load started."""
 
     phase: str
     elapsed_s: float
     time_s: float
     acknowledged: int  # records
     unknown: int  # records
-    faults: tuple[str, ...]  # the kinds that last at the moment
+    faults: tuple[str, ...]  # kinds that are active now
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a run."""
+    """Result of a run."""
 
     plan: RunPlan
     verdict: Verdict
@@ -91,14 +91,14 @@ class Outcome:
 
 
 class ChaosError(Exception):
-    """The run could not be made; says why."""
+    """The run could not be started; the message contains the reason."""
 
 
 def run(options: RunOptions) -> Outcome:
-    """Make a run as ``options`` ask for.
+    """Execute a run with ``options``.
 
-    Raises ``ChaosError`` when the cluster or its topics cannot be made, ``ValueError`` for options
-    that make no sense. What goes wrong later is in the verdict.
+    Raises ``ChaosError`` if the cluster or its topics cannot be created, ``ValueError`` for
+    contradictory options. Later failures are part of the verdict.
     """
     plan = draw_plan(options)
     directory = options.directory
@@ -108,7 +108,7 @@ def run(options: RunOptions) -> Outcome:
         _Run(options, plan, recorder).go()
     finally:
         recorder.close()
-    options.say("judging the history")
+    options.say("checking the history")
     verdict = judge_file(recorder.path)
     report = write_report(directory, recorder.path, verdict)
     summary = summarise(digest(read(recorder.path)), verdict)
@@ -118,7 +118,7 @@ def run(options: RunOptions) -> Outcome:
 
 
 def facts() -> dict[str, str]:
-    """Where the run is made: what a reader needs to make sense of its figures."""
+    """Return the environment of the run, which readers need to interpret its results."""
     return {
         "raftlog": raftlog.__version__,
         "pysyncobj": version("pysyncobj"),
@@ -129,10 +129,10 @@ def facts() -> dict[str, str]:
 
 
 def needs(kinds: Collection[str], *, with_root: bool) -> Needs:
-    """What a cluster is made with for these kinds of fault.
+    """Return what a cluster needs for these kinds of fault.
 
-    Without root there are no name spaces and no disks in files: the network is cut in relays then,
-    and kinds that need the others say that they cannot be injected.
+    Without root there are no namespaces and no disks in files: relays inject network partitions,
+    and kinds that need the others report that they cannot be injected.
     """
     names = needs_of(kinds)
     if not with_root:
@@ -154,7 +154,7 @@ class _Run:
         self.began_s = 0.0
 
     def go(self) -> None:
-        """Every phase in turn; what was started is ended, whatever happens."""
+        """Run every phase in turn, and stop everything that was started, also after an error."""
         with contextlib.ExitStack() as stack:
             cluster = stack.enter_context(self._cluster())
             stack.callback(self.clients.close)
@@ -172,7 +172,7 @@ class _Run:
             self._phase("quiesce")
             missing = cluster.wait_quiet(QUIESCE_S)
             for each in missing:
-                self._note(f"not quiet after {QUIESCE_S:g} s: {each}")
+                self._note(f"not converged after {QUIESCE_S:g} s: {each}")
             if missing:
                 self._phase("quiesce", type_="fail")
             for text in cluster.unexpected_exits():
@@ -206,7 +206,7 @@ class _Run:
             try:
                 made.start()
             except Exception as error:
-                raise ChaosError(f"the cluster does not start: {error}") from error
+                raise ChaosError(f"the cluster did not start: {error}") from error
             yield made
         finally:
             made.close()
@@ -224,7 +224,7 @@ class _Run:
         )
 
     def _members(self, cluster: Any, stack: contextlib.ExitStack) -> Members | None:
-        """The members of the plan's consumer groups, none of which runs yet."""
+        """Create the members of the plan's consumer groups. No member runs yet."""
         groups = self.plan.workload.groups
         if not any(group.members for group in groups):
             return None
@@ -259,7 +259,7 @@ class _Run:
             prepared: tuple[WorkloadContext, Workload] = self.clients.wait(prepare())
             return prepared
         except Exception as error:
-            raise ChaosError(f"the topics cannot be made: {error}") from error
+            raise ChaosError(f"the topics cannot be created: {error}") from error
 
     def _load(self, context: WorkloadContext, workload: Workload, driver: Driver) -> None:
         plan = self.plan
@@ -292,7 +292,7 @@ class _Run:
             where = "; ".join(self.clients.whereabouts())
             self._note(f"clients did not end within {CLIENTS_END_S:g} s: {where}", is_trouble=True)
             load.cancel()
-        except Exception:  # noqa: BLE001 - a bug of the clients spoils the run, not the record of it
+        except Exception:  # noqa: BLE001 - a bug of the clients must not prevent the record of it
             self._note(f"clients failed: {traceback.format_exc(limit=-6)}", is_trouble=True)
 
     def _note_kills(self, cluster: Any) -> None:
@@ -310,16 +310,16 @@ class _Run:
         try:
             await final_reads(context, await existing_partitions(context))
         except TimeoutError as error:
-            self._note(f"nothing could be read: {error}", is_trouble=True)
+            self._note(f"the final log could not be read: {error}", is_trouble=True)
             self._phase("read", type_="fail")
 
     def _dump(self, cluster: Any) -> None:
         directories = cluster.data_directories()
         if not directories:  # a cluster that is not ours
-            self._note("no replica's files were looked at: they are out of reach")
+            self._note("replica files were not checked: they are not accessible on this machine")
             return
         self._phase("dump")
-        # All is healed: every replica has to be whole, whoever is in the ISR.
+        # All faults are healed: every replica has to be complete, in the ISR or not.
         replicas = {name: part.replicas for name, part in cluster.status().items()}
         cluster.stop()
         dump_replicas(self.recorder, directories, replicas)
@@ -330,7 +330,8 @@ class _Run:
         return time.monotonic() - self.began_s
 
     def _phase(self, name: str, *, type_: Literal["info", "fail"] = "info") -> None:
-        """``fail``: what has begun came to nothing; the judge will say what that means."""
+        """Record a phase. ``fail``: what the phase began had no result; the checker decides on the
+        consequence."""
         if type_ == "info":
             self.options.say(name)
         self.recorder.record(Phase(time=0, process=PROCESS, type=type_, name=name))
@@ -357,7 +358,7 @@ class _Run:
 
 
 class _LoopThread:
-    """The clients' event loop, in a thread of its own."""
+    """The clients' event loop, in a separate thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -371,7 +372,7 @@ class _LoopThread:
         return self.start(work).result()
 
     def whereabouts(self) -> list[str]:
-        """Where each task waits: the innermost line of it."""
+        """Return the innermost source line at which each task waits."""
 
         async def look() -> list[str]:
             found = []
@@ -392,7 +393,7 @@ class _LoopThread:
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
             for task in tasks:
                 task.cancel()
-            if tasks:  # a client that closes may wait for a task of its own, which is cancelled too
+            if tasks:  # a client that closes may wait for its own task, which is cancelled too
                 await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
 
         self.wait(end())

@@ -1,8 +1,8 @@
-"""When which fault begins and ends: drawn from the run's seed, before anything has started. Pure.
+"""Start and end of each fault: drawn from the run's seed, before the run starts. Pure.
 
-Kinds take turns in a shuffled order, so that each comes up in even a short run. A quarter of the
-periods is quiet: what recovers is seen to recover (jepsen-io/nats, ``package-gen``). With ``pairs``
-two kinds overlap.
+Kinds take turns in a shuffled order, so that each occurs even in a short run. A quarter of the
+periods has no faults, so that recoveries can complete (jepsen-io/nats, ``package-gen``). With
+``pairs`` two kinds overlap.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from typing import Final, Literal
 
 from raftlog.jepsen_like.nemesis.base import FaultPlan
 
-FIRST_S: Final = 2.0  # of load before the first fault
-LAST_S: Final = 3.0  # of load without faults at the end
-QUIET: Final = 0.25  # of all periods
+FIRST_S: Final = 2.0  # seconds of load before the first fault
+LAST_S: Final = 3.0  # seconds of load without faults at the end
+QUIET: Final = 0.25  # share of the periods
 QUIET_S: Final = (3.0, 8.0)
 BETWEEN_S: Final = (0.5, 3.0)  # from the end of a fault to the next
-LEAD_S: Final = (0.1, 1.5)  # from the beginning of a pair's first to that of its second
+LEAD_S: Final = (0.1, 1.5)  # from the start of a pair's first fault to that of its second
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """``at_s``: since the load began. ``fault``: its number in the run, the same for both ends."""
+    """A start or end. ``at_s``: since the load started. ``fault``: its number in the run, the same
+    for both ends."""
 
     at_s: float
     phase: Literal["begin", "end"]
@@ -40,7 +41,8 @@ def draw(
     time_s: float,
     pairs: bool = False,
 ) -> list[Step]:
-    """The steps of a run of ``time_s`` seconds, in order; none if it is too short, or no kinds.
+    """Return the steps of a run of ``time_s`` seconds, in order; empty if it is too short, or
+    without kinds.
 
     ``fault_of(kind, random)`` draws one fault; its ``hold_s`` counts here.
     """
@@ -48,7 +50,7 @@ def draw(
     turns = _turns(kinds, random)
     now, number = FIRST_S, 0
     while kinds and now < time_s - LAST_S:
-        # A short run has to have faults, too, and each kind that was asked for once.
+        # A short run needs faults, too: each requested kind once.
         if number >= len(kinds) and random.random() < QUIET:
             now += random.uniform(*QUIET_S)
             continue

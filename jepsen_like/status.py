@@ -1,7 +1,7 @@
-"""What brokers say of their partitions, put together: who leads, who is in sync, who has it all.
+"""Partition state from the responses of all brokers: leaders, ISR, and replicas that caught up.
 
-Asking is bounded in time, whatever state brokers and network are in. What the answers mean is
-decided by pure functions.
+Requests are bounded in time for any state of brokers and network. Pure functions interpret the
+responses.
 """
 
 from __future__ import annotations
@@ -28,20 +28,22 @@ from raftlog.types import LeaderEpoch, Offset, TopicPartition
 
 M = TypeVar("M", bound=Message)
 
-LOOK_S: Final = 0.2  # between two looks
-ROUND_S: Final = 1.4  # for all brokers to answer one question; there are two
+LOOK_S: Final = 0.2  # check interval
+# time limit for the responses of all brokers to one request; there are two requests
+ROUND_S: Final = 1.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """One partition, by the newest leader epoch that any broker knows of.
+    """State of one partition, from the newest leader epoch that any broker reports.
 
-    Broker ids. ``replicas`` and ``witnesses`` in the preferred order; ``elr``: as in KIP-966.
-    Offsets are the leader's, -1 while it does not answer; ``log_end_offset`` was asked for before
-    the logs of the others were.
-    ``agreed``: brokers which themselves say this leader epoch and this ISR.
-    ``caught_up``: replicas that know this leader epoch and hold all that its leader held a moment
-    earlier; none while the leader does not answer.
+    Fields contain broker ids. ``replicas`` and ``witnesses``: in the preferred order. ``elr``: as
+    in KIP-966.
+    Offsets are those of the leader, -1 while it does not respond. ``log_end_offset`` was requested
+    before the end offsets of the other replicas.
+    ``agreed``: brokers that report this leader epoch and this ISR.
+    ``caught_up``: replicas that know this leader epoch and store everything that its leader stored
+    a moment earlier; empty while the leader does not respond.
     """
 
     topic: str
@@ -65,12 +67,12 @@ class PartitionStatus:
 
     @property
     def voters(self) -> frozenset[int]:
-        """Who decides on who leads."""
+        """Return the brokers that vote in leader elections."""
         return frozenset(self.replicas) | frozenset(self.witnesses)
 
     @property
     def is_whole(self) -> bool:
-        """Whether every replica is in the ISR and has everything."""
+        """Return whether every replica is in the ISR and has caught up."""
         return self.leader is not None and frozenset(self.replicas) <= self.isr & self.caught_up
 
 
@@ -79,26 +81,27 @@ ClusterStatus: TypeAlias = Mapping[TopicPartition, PartitionStatus]
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What brokers answered, by id; one that is missing did not answer in time."""
+    """Responses by broker id. A missing broker did not respond in time."""
 
     clusters: Mapping[int, DescribeClusterResponse]
     topics: Mapping[int, DescribeTopicsResponse]
 
     @property
     def controller(self) -> int | None:
-        """The broker that says of itself that it decides for the cluster; None if none does."""
+        """Return the broker that reports itself as the controller of the cluster, or None."""
         return next((b for b, answer in self.clusters.items() if answer.controller == b), None)
 
     @property
     def members(self) -> frozenset[int]:
-        """The brokers that the controller counts as alive; none while there is no controller."""
+        """Return the brokers that the controller considers alive; empty without a controller."""
         if self.controller is None:
             return frozenset()
         brokers = self.clusters[self.controller].brokers
         return frozenset(broker.id for broker in brokers if broker.live and not broker.fenced)
 
     def status(self) -> ClusterStatus:
-        """The partitions of all topics that exist, by the controller's word if it answered."""
+        """Return the partitions of all existing topics, as the controller reports them if it
+        responded."""
         ids = self._topic_ids()
         views: dict[TopicPartition, dict[int, WireStatus]] = {}
         for broker, answer in self.clusters.items():
@@ -109,7 +112,8 @@ class Answers:
         return {name: self._partition(views[name]) for name in sorted(views)}
 
     def _topic_ids(self) -> dict[str, str]:
-        """A topic that was made again has another id; who has not heard of it tells of the old."""
+        """Return the id of each topic. A recreated topic has another id, and brokers with stale
+        metadata report the old one."""
         deciding = self.controller
         asked = self.clusters.values() if deciding is None else (self.clusters[deciding],)
         counts = Counter((part.topic, part.topic_id) for answer in asked
@@ -146,7 +150,7 @@ class Answers:
         )
 
     def _has(self, broker: int, best: WireStatus, end: Offset) -> bool:
-        """Whether a replica has the log, as of the newest leader epoch, up to ``end``."""
+        """Return whether a replica has the log, in the newest leader epoch, up to ``end``."""
         own = self._own(broker, best)
         return (
             own is not None
@@ -169,18 +173,18 @@ class Answers:
 
 
 class Asking:
-    """Asks brokers, side by side; ``close`` it in the end."""
+    """Sends requests to brokers in parallel. The owner must call ``close``."""
 
     def __init__(self, addresses: Mapping[int, Address]) -> None:
         self._addresses = addresses
-        # Twice as many: who did not answer in time may still be waited for at the next question.
+        # Twice the number of brokers: late responses of the last request can still occupy threads.
         self._pool = ThreadPoolExecutor(2 * len(addresses), thread_name_prefix="chaos-ask")
 
     def answers(self, brokers: Collection[int]) -> Answers:
-        """What these brokers say now, in 3 s at most.
+        """Request the current state of these brokers; takes at most 3 s.
 
-        Where the logs of replicas end is asked for only after the leader's end is known: who has
-        that much then has everything that was acknowledged before.
+        The end offsets of replicas are requested only after the leader's end offset is known. A
+        replica with that end offset therefore has all records that were acknowledged before.
         """
         clusters = self._ask(
             brokers, DESCRIBE_CLUSTER, DescribeClusterRequest(), DescribeClusterResponse
@@ -208,19 +212,21 @@ class Asking:
 
 
 def lacking(brokers: Collection[int], up: Collection[int], answers: Answers) -> list[str]:
-    """What is missing until all brokers are at work together and every replica is whole."""
+    """Return the conditions that are missing until all brokers are members and every replica is
+    complete."""
     lack = [f"{_brokers(sorted(down))} down"] if (down := set(brokers) - set(up)) else []
     if silent := set(up) - answers.clusters.keys():
-        lack.append(f"{_brokers(sorted(silent))} without an answer")
+        lack.append(f"{_brokers(sorted(silent))} not responding")
     if answers.controller is None:
-        lack.append("nobody decides for the cluster")
+        lack.append("the cluster has no controller")
     elif out := set(brokers) - answers.members:
-        lack.append(f"{_brokers(sorted(out))} not counted as alive by {answers.controller}")
+        lack.append(f"{_brokers(sorted(out))} not alive for controller {answers.controller}")
     return lack + missing(answers.status())
 
 
 def until_nothing(lack: Callable[[], list[str]], *, timeout_s: float) -> list[str]:
-    """Look until nothing is lacking; what still is after ``timeout_s``."""
+    """Check until no condition is missing. Returns those that are still missing after
+    ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while (found := lack()) and time.monotonic() < deadline:
         time.sleep(LOOK_S)
@@ -228,7 +234,7 @@ def until_nothing(lack: Callable[[], list[str]], *, timeout_s: float) -> list[st
 
 
 def missing(status: ClusterStatus) -> list[str]:
-    """What the partitions lack until every replica is in the ISR and has everything."""
+    """Return what the partitions lack until every replica is in the ISR and has caught up."""
     return [_lack(part) for part in status.values() if not part.is_whole]
 
 
@@ -236,7 +242,7 @@ def _lack(part: PartitionStatus) -> str:
     if part.leader is None:
         return f"{part.name} has no leader"
     if part.log_end_offset < 0:
-        return f"{part.name}: broker {part.leader}, its leader, does not answer as such"
+        return f"{part.name}: leader {part.leader} does not respond as the leader"
     out = sorted(set(part.replicas) - part.isr)
     if out:
         return f"{part.name}: {_brokers(out)} not in the ISR"

@@ -1,4 +1,4 @@
-"""A run in a few figures, for tables of many runs: ``summary.json``."""
+"""Key results of a run, for tables of many runs: ``summary.json``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from raftlog.jepsen_like.checker.verdict import Verdict
 from raftlog.jepsen_like.report.digest import Digest, FaultSpan
 
 NS: Final = 1_000_000_000
-KILLS: Final = "SIGKILLs of brokers"  # the runner notes them under this name
+KILLS: Final = "SIGKILLs of brokers"  # prefix of the runner's note
 
 
 def summarise(found: Digest, verdict: Verdict) -> dict[str, Any]:
-    """What a run came to. Times in seconds.
+    """Return the key results of a run. Times in seconds.
 
-    ``effects`` counts what faults did to brokers, by kind of harm, wherever more than one broker
-    can be hit at a time: a power cut of three brokers is three of ``power cuts of brokers``.
+    ``effects`` counts the effects on brokers, by kind of effect, for faults that can affect several
+    brokers at a time: a power cut of three brokers counts as three ``power cuts of brokers``.
     """
     injected = [fault for fault in found.faults if fault.injected]
     load = [phase for phase in found.phases if phase.name == "load"]

@@ -1,10 +1,11 @@
-"""What can happen to the bytes of a connection, after toxiproxy's toxics; and how they come out.
+"""Toxics: faults of a connection's bytes, after toxiproxy's toxics.
 
-Pure: bytes in, bytes and pauses out; chance is an argument. ``relays`` has the sockets.
+Pure: bytes in, bytes and pauses out; the random generator is an argument. ``relays`` has the
+sockets.
 
-A toxic with a ``direction`` works on what passes that way: ``FORWARD`` is from who dialled to whom
-it dialled; None is both ways. Loss and reordering of packets are not here: TCP makes mere delay of
-them, which is here.
+A toxic with a ``direction`` affects that direction only: ``FORWARD`` is from the initiator of the
+connection to its target; None is both directions. Loss and reordering of packets are not included:
+TCP converts them into a delay.
 """
 
 from __future__ import annotations
@@ -22,25 +23,27 @@ FORWARD: Final = "forward"
 BACKWARD: Final = "backward"
 DIRECTIONS: Final[tuple[Direction, ...]] = (FORWARD, BACKWARD)
 
-COPY_BYTES_MAX: Final = 1 << 20  # a longer frame is not sent twice
-TURN_S: Final = 0.05  # a slow link's bytes go in turns of this length
+COPY_BYTES_MAX: Final = 1 << 20  # a longer frame is not duplicated
+TURN_S: Final = 0.05  # a slow link forwards bytes in intervals of this length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toxic:
-    """One thing that happens to bytes."""
+    """One fault of bytes."""
 
     direction: Direction | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold(Toxic):
-    """A netsplit: nothing passes this way, and no connection is made either way."""
+    """A network partition: nothing passes in this direction, and no connection is established in
+    either direction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall(Toxic):
-    """Connections are made and stay, and nothing passes this way (half open)."""
+    """Connections are established and remain open, and nothing passes in this direction (half
+    open)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +71,9 @@ class Slicer(Toxic):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset(Toxic):
-    """A connection is reset (RST, to both ends) once this many of its bytes have passed.
+    """A connection is reset (RST, to both ends) after this number of its bytes has passed.
 
-    0: those that are open at once, and others with their first bytes.
+    0: open connections are reset immediately, and others with their first bytes.
     """
 
     after_bytes: int = 0
@@ -78,18 +81,19 @@ class Reset(Toxic):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowClose(Toxic):
-    """The end of a stream arrives so much later than its last byte."""
+    """The end of a stream arrives later than its last byte by this time."""
 
     delay_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Late(Toxic):
-    """Bytes of a connection that its dialler has lost already arrive all the same; once.
+    """Bytes of a connection that its initiator has already lost arrive anyway; once.
 
-    Of connections that are open when it is set: what the dialler sends is gathered until something
-    has come, for ``gather_s`` at most; its end is reset, so it dials again, and that connection
-    works. ``delay_s`` later the target gets what was gathered, over the old one, and its end.
+    Applies to connections that are open when it is set. The initiator's bytes are gathered until
+    some have arrived, for at most ``gather_s``. Then its end is reset, so it reconnects, and the
+    new connection works. ``delay_s`` later the target receives the gathered bytes, over the old
+    connection, and its end.
     """
 
     gather_s: float = 1.0
@@ -98,11 +102,11 @@ class Late(Toxic):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Garble(Toxic):
-    """One bit is flipped, about every so many bytes.
+    """One bit is flipped, about once per this number of bytes.
 
     ``sealed_only``: only in record batches, where CRC-32C covers each byte: in the attachments of
-    produce requests and of responses. Nothing else in a frame has a checksum, so a bit of, say, an
-    offset in an answer is beyond what the protocol can notice.
+    produce requests and of responses. No other part of a frame has a checksum, so the protocol
+    cannot detect a flipped bit in, for example, an offset in a response.
     """
 
     every_bytes: int
@@ -111,13 +115,13 @@ class Garble(Toxic):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duplicate(Toxic):
-    """A whole frame is sent twice, about every so many bytes."""
+    """A complete frame is sent twice, about once per this number of bytes."""
 
     every_bytes: int
 
 
 AnyToxic = TypeVar("AnyToxic", bound=Toxic)
-Toxics: TypeAlias = Mapping[type[Toxic], Toxic]  # what works in one direction
+Toxics: TypeAlias = Mapping[type[Toxic], Toxic]  # the active toxics of one direction
 
 
 def find(toxics: Toxics, kind: type[AnyToxic]) -> AnyToxic | None:
@@ -129,10 +133,10 @@ def find(toxics: Toxics, kind: type[AnyToxic]) -> AnyToxic | None:
 
 @dataclass(slots=True)
 class Counts:
-    """What happened in one direction of a link. In bytes, but for ``connections`` and ``resets``.
+    """Counters of one direction of a link. In bytes, except ``connections`` and ``resets``.
 
-    ``delayed``: passed, but later. ``dropped``: came and never went on. ``changed``: bits flipped,
-    and frames sent twice. ``late``: passed after the connection had ended for who sent them.
+    ``delayed``: passed, but later. ``dropped``: received and never forwarded. ``changed``: bits
+    flipped, and frames sent twice. ``late``: passed after the connection had ended for the sender.
     """
 
     passed: int = 0
@@ -151,7 +155,7 @@ class Counts:
 
 
 def delay_of(toxics: Toxics, random: Random) -> float:
-    """How much later the bytes that come now shall arrive; in seconds, not negative."""
+    """Return the delay of the bytes that arrive now; in seconds, not negative."""
     latency = find(toxics, Latency)
     if latency is None:
         return 0.0
@@ -159,7 +163,8 @@ def delay_of(toxics: Toxics, random: Random) -> float:
 
 
 def pieces(size: int, toxics: Toxics, random: Random) -> Iterator[tuple[int, float]]:
-    """How ``size`` bytes go out: the sizes of pieces, each with the pause after it in seconds."""
+    """Yield the pieces in which ``size`` bytes are sent, each with the pause after it in
+    seconds."""
     slicer, bandwidth = find(toxics, Slicer), find(toxics, Bandwidth)
     while size > 0:
         piece, pause = size, 0.0
@@ -175,20 +180,21 @@ def pieces(size: int, toxics: Toxics, random: Random) -> Iterator[tuple[int, flo
 
 
 class FrameWatch:
-    """Where frames and their record batches are, in one direction of one connection.
+    """Tracks frames and their record batches, in one direction of one connection.
 
-    A stream that is not of frames is watched no further.
+    Stops tracking if the stream does not consist of frames.
     """
 
     def __init__(self, direction: Direction) -> None:
         self._direction = direction
         self._fixed = bytearray()
         self._left = 0  # of the frame, behind the fixed bytes
-        self._attachment = 0  # how many of those are the last, and batches
+        self._attachment = 0  # of those, the bytes at the end that are batches
         self._is_lost = False
 
     def feed(self, data: bytes) -> tuple[list[range], list[int]]:
-        """Of the stream's next bytes: which are of batches, and behind which a frame ends."""
+        """Return which of the stream's next bytes belong to batches, and after which bytes a frame
+        ends."""
         batches: list[range] = []
         ends: list[int] = []
         at = 0
@@ -221,7 +227,8 @@ class FrameWatch:
 
 
 class Mangler:
-    """Garbles and duplicates what passes one direction of a link, all its connections together."""
+    """Garbles and duplicates the bytes of one direction of a link, for all its connections
+    together."""
 
     def __init__(self, random: Random, counts: Counts) -> None:
         self._random = random
@@ -262,21 +269,21 @@ class Mangler:
         return self._random.expovariate(1 / every_bytes) + 1
 
     def forget(self, kind: type[Toxic]) -> None:
-        """The next toxic of this kind may have another measure."""
+        """Reset the distance: the next toxic of this kind may have another rate."""
         self._gaps.pop(kind, None)
 
 
 class MangledStream:
-    """One connection's bytes of one direction on their way through a ``Mangler``."""
+    """The bytes of one direction of a connection, changed by a ``Mangler``."""
 
     def __init__(self, mangler: Mangler, direction: Direction) -> None:
         self._mangler = mangler
         self._watch = FrameWatch(direction)
-        self._is_whole = True  # whether ``_frame`` has all of the present frame so far
+        self._is_whole = True  # whether ``_frame`` contains all of the current frame until now
         self._frame = bytearray()
 
     def change(self, data: bytes, toxics: Toxics) -> bytes:
-        """What goes on in place of ``data``."""
+        """Return the bytes that replace ``data``."""
         batches, ends = self._watch.feed(data)
         garble, duplicate = find(toxics, Garble), find(toxics, Duplicate)
         if garble is not None:
@@ -303,7 +310,7 @@ class MangledStream:
         return b"".join(out) if duplicate is not None else data
 
     def _keep(self, part: bytes, duplicate: Duplicate | None) -> None:
-        """Remember the present frame, if it may be sent twice."""
+        """Store the current frame, if it may be sent twice."""
         if duplicate is None or len(self._frame) + len(part) > COPY_BYTES_MAX:
             self._is_whole = self._is_whole and not part
             self._frame.clear()

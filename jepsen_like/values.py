@@ -1,8 +1,8 @@
-"""What records hold, and sequences of records written shortly. Pure.
+"""The content of records, and a compact form of record sequences. Pure.
 
 A record's value is the text of an integer that no other send of the run has, a space, and padding.
-The padding follows from the integer and its length, so that a record that came back changed, or
-with the end of another, is told from one that was sent.
+The padding follows from the integer and its length. A record that was changed, or has the end of
+another one, can therefore be distinguished from one that was sent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from raftlog.jepsen_like.history import STRANGE, Seen, Where
 
 PADDING_MAX: Final = 1 << 20  # bytes
-_DIGITS_MAX: Final = 18  # more than any run can give out
+_DIGITS_MAX: Final = 18  # more than any run can use
 # Where a value's padding begins in the pool: so many places, a prime, so that neighbours differ.
 _PLACES: Final = 4_093
 _STEP: Final = 31
@@ -39,7 +39,7 @@ def encode(value: int, padding: int) -> bytes:
 
 
 def decode(data: bytes | None) -> int:
-    """The value that ``encode`` made this record of; ``STRANGE`` if it made none such."""
+    """Return the value that ``encode`` created this record for; ``STRANGE`` for other records."""
     head, space, padding = (data or b"").partition(b" ")
     if not space or not head.isdigit() or head.startswith(b"0") or len(head) > _DIGITS_MAX:
         return STRANGE
@@ -48,9 +48,9 @@ def decode(data: bytes | None) -> int:
 
 
 def runs(records: Iterable[tuple[int, int, int]]) -> Iterator[Seen]:
-    """(offset, value, leader epoch) of each record as runs, in the order given.
+    """Yield (offset, value, leader epoch) of each record as runs, in the given order.
 
-    A run ends where the offset or the value does not go on by one, or the epoch is another.
+    A run ends where the offset or the value does not increase by one, or the epoch changes.
     """
     first_offset = first_value = epoch = count = 0
     next_offset, next_value = -1, -1
@@ -71,7 +71,7 @@ def runs(records: Iterable[tuple[int, int, int]]) -> Iterator[Seen]:
 
 
 def joined(runs: Iterable[Seen]) -> Iterator[Seen]:
-    """The same runs, where one goes on from the one before it made into one with it."""
+    """Yield the same runs, with adjacent ones merged."""
     open_run: Seen | None = None
     for run in runs:
         if open_run is not None:
@@ -91,7 +91,7 @@ def joined(runs: Iterable[Seen]) -> Iterator[Seen]:
 
 
 def places(parts: Iterable[Where]) -> list[Where]:
-    """The same parts of an append, where one goes on from the one before it joined to that."""
+    """Return the same parts of an append, with adjacent ones merged."""
     found: list[Where] = []
     for value, count, offset in parts:
         if found:

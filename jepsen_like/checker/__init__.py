@@ -1,1 +1,1 @@
-"""Checkers: judge a history. Pure, single passes, with evidence for every anomaly."""
+"""Checkers of a history. Pure, single passes, with evidence for every anomaly."""

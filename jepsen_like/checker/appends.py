@@ -1,7 +1,8 @@
-"""Judges acknowledgements: lost, moved, out of a producer's order or out of real time. Pure.
+"""Checks acknowledged records: lost, moved, not in a producer's order or not in real-time order.
+Pure.
 
 A log is linearizable if every append takes effect between its invocation and its acknowledgement:
-nothing that was acknowledged before another append was sent may be after it.
+no record that was acknowledged before another append was sent may be after it.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from raftlog.jepsen_like.checker.verdict import Findings, Found
 def check(partition: Partition, findings: Findings) -> None:
     promised = partition.promised
     _kept(partition, promised, findings)
-    if partition.beyond_since < NEVER:  # what was lost may have had its offsets used again
+    if partition.beyond_since < NEVER:  # offsets of lost records can have been used again
         promised = partition.survivors(promised)
     _real_time(partition, promised, findings)
     _producers_order(partition, findings)
 
 
 def missing_from_log(partition: Partition, runs: Runs) -> Runs:
-    """The parts of runs that are not at their place in the final log, and may not be gone."""
+    """Return the parts of runs that are not at their offsets in the final log and must not be
+    missing."""
     log = partition.log
-    assert log is not None, "there is no final log to miss it from"
+    assert log is not None, "there is no final log"
     pieces = overlaps(runs.offset, runs.end, log.runs.offset, log.runs.end)
     other = runs.shift[pieces.index] != log.runs.shift[pieces.other]
     elsewhere = runs.cut(pieces.index[other], pieces.start[other], pieces.end[other])
@@ -39,7 +41,7 @@ def _kept(partition: Partition, promised: Runs, findings: Findings) -> None:
     if log is None:
         return
     missing = missing_from_log(partition, promised)
-    if partition.is_compacted:  # what is gone below the end, ``compaction`` looks at
+    if partition.is_compacted:  # ``compaction`` checks missing records below the end
         missing = missing.above(log.end)
     present = log.values.count(missing.value, missing.value + missing.count)
 
@@ -65,7 +67,7 @@ def _kept(partition: Partition, promised: Runs, findings: Findings) -> None:
 
 
 def _real_time(partition: Partition, acked: Runs, findings: Findings) -> None:
-    """By growing offsets, keeping the latest invocation so far."""
+    """Check real-time order: by increasing offset, with the latest invocation so far."""
     order = np.lexsort((acked.value, acked.offset))
     acked = acked.take(order)
     invoked = partition.appends.invoked[acked.by]
@@ -92,8 +94,8 @@ def _real_time(partition: Partition, acked: Runs, findings: Findings) -> None:
 
 
 def _producers_order(partition: Partition, findings: Findings) -> None:
-    """Only of idempotent producers: others may have what they retry overtaken. What was only
-    promised by one leader counts as far as it is still there."""
+    """Check producers' order, for idempotent producers only: retries of others may be overtaken.
+    Records that only one leader acknowledged count if they still exist."""
     appends = partition.appends
     ordered = partition.acked.take(
         (appends.idempotent[partition.acked.by] != 0) & (partition.acked_life >= 0)

@@ -1,7 +1,7 @@
-"""Judges availability: for how long nothing was acknowledged, and what of that faults excuse. Pure.
+"""Checks availability: times without acknowledgements, and which of them faults excuse. Pure.
 
-A fault excuses from before it began until some time after it had ended if it was expected to stop
-writes, or went beyond what the cluster promises to bear.
+A fault is an excuse from before its start until some time after its end, if it was expected to stop
+writes, or exceeded the guarantees of the cluster.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from raftlog.jepsen_like.checker.verdict import Findings, Outage
 from raftlog.jepsen_like.history import Phase
 
 SHARE_OK_MIN: Final = 0.5
-SENT_MIN: Final = 20  # appends under faults; of fewer, no share is taken
-OUTAGE_MIN_NS: Final = SECOND  # shorter ones are not told
+SENT_MIN: Final = 20  # appends under faults; with fewer, no share is computed
+OUTAGE_MIN_NS: Final = SECOND  # shorter ones are not reported
 
 
 def check(
@@ -30,13 +30,13 @@ def check(
     *,
     outage_max_ns: int = 10 * SECOND,
 ) -> tuple[tuple[Outage, ...], dict[str, Any]]:
-    """UNAVAILABLE; every outage of a second or more; statistics of them."""
+    """Report UNAVAILABLE. Returns every outage of a second or more, and statistics."""
     invoked = _joined([one.invoked for one in appends])
     completed = _joined([one.completed for one in appends])
     is_ok = _joined([one.outcome for one in appends]) == OK
     begin, end = _load(phases, invoked, completed)
-    # Of an append that was abandoned nobody knows for how long somebody waited: alone it must not
-    # make an outage.
+    # It is unknown how long a client waited for an abandoned append: alone it must not count as an
+    # outage.
     waited = np.where(completed < NEVER, completed, invoked + outage_max_ns // 2)
     attempts = Cover(np.maximum(invoked, begin), np.minimum(waited, end))
     harmful = [fault for fault in faults if fault.is_harmful]
@@ -46,8 +46,8 @@ def check(
         if outage.unexcused_ns > outage_max_ns:
             findings.add(
                 "UNAVAILABLE",
-                f"nothing was acknowledged for {outage.length_ns / SECOND:.1f} s, "
-                f"{outage.unexcused_ns / SECOND:.1f} s of it without an excuse "
+                f"no append was acknowledged for {outage.length_ns / SECOND:.1f} s, "
+                f"{outage.unexcused_ns / SECOND:.1f} s of it not excused by a fault "
                 f"(faults: {', '.join(outage.faults) or 'none'})",
                 start_ns=outage.start_ns,
                 end_ns=outage.start_ns + outage.length_ns,
@@ -58,7 +58,7 @@ def check(
     if share is not None and share < SHARE_OK_MIN:
         findings.add(
             "UNAVAILABLE",
-            f"of the appends under faults that should not have hindered them, {share:.0%} were "
+            f"of the appends under faults that should not have prevented them,  {share:.0%} were "
             "acknowledged",
             share=share,
         )
@@ -70,7 +70,7 @@ def _joined(columns: Sequence[Ints]) -> Ints:
 
 
 def _load(phases: Iterable[Phase], invoked: Ints, completed: Ints) -> tuple[int, int]:
-    """From when to when clients were at work: the phase ``load``, else the first to the last
+    """Return when clients were active: the phase ``load``, else from the first to the last
     append."""
     ordered = sorted(phases, key=lambda phase: phase.time)
     begin = next((phase.time for phase in ordered if phase.name == "load"), None)
@@ -128,8 +128,8 @@ def _share(
     faults: Sequence[FaultSpan],
     excuses: Cover,
 ) -> float | None:
-    """How many of the appends sent under a fault were acknowledged, from 0 to 1, without those that
-    an excuse covers in part; None for too few of them."""
+    """Return the share of the appends sent under a fault that were acknowledged, from 0 to 1,
+    without those that an excuse covers in part; None for too few of them."""
     begun = np.array([fault.begun for fault in faults], np.int64)
     active = Cover(begun, np.array([fault.ended for fault in faults], np.int64))
     under = active.count(invoked, invoked + 1) > 0

@@ -1,10 +1,10 @@
-"""Judges topics that are compacted: what was last written of each key is there, and nothing else
-is missing. Pure.
+"""Checks compacted topics: the last record of each key exists, and no other record is missing.
+Pure.
 
-A record may be gone once one of the same key is behind it; a tombstone also by itself, some time
-after what it deleted. So of every acknowledged record that is not in a copy of the log, either one
-of its key is behind it there; or it is deleted, and nothing of its key is there at all. Keys and
-tombstones follow from values (``keys``).
+A record may be removed once a later record has the same key; a tombstone also some time after the
+records that it deleted. For every acknowledged record that is not in a copy of the log, one of two
+conditions must hold: a later record of its key is in the copy, or the key is deleted and has no
+record there. Keys and tombstones follow from values (``keys``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOWHERE = -1
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a copy of the log comes to: for each key, where its last record is and whether that
+    """State of a copy of the log: for each key, the offset of its last record and whether that
     deletes it; ``NOWHERE`` if there is none."""
 
     last: Ints
@@ -32,19 +32,19 @@ class State:
 
     @staticmethod
     def of(runs: Runs, count: int) -> State:
-        """``runs`` of the copy, by growing offsets; ``count`` of keys."""
+        """Compute the state. ``runs`` of the copy, by increasing offset; ``count`` of keys."""
         offset, value = _records(runs)
         last = np.full(count, NOWHERE, np.int64)
         is_deleted = np.zeros(count, np.bool_)
         key = keys.keys_of(value, count)
-        last[key] = offset  # of several assignments to one place the last one stays
+        last[key] = offset  # of several assignments to one index the last one counts
         is_deleted[key] = keys.are_tombstones(value)
         return State(last, is_deleted)
 
 
 class Deletions:
-    """Where each key may have been deleted at last. A tombstone of which nobody knows whether it
-    is there may be anywhere behind."""
+    """The last possible deletion of each key. A tombstone with an unknown outcome may be at any
+    later offset."""
 
     def __init__(self, partition: Partition) -> None:
         count = partition.keys
@@ -63,7 +63,7 @@ class Deletions:
 
 
 def may_be_gone(partition: Partition, records: Runs, state: State, deletions: Deletions) -> Bools:
-    """For each of these single records, whether a copy with ``state`` may lack it."""
+    """Return for each of these single records whether a copy with ``state`` may lack it."""
     offset, value = records.offset, records.value
     key = keys.keys_of(value, partition.keys)
     there, is_behind = state.last[key], state.last[key] > offset
@@ -74,10 +74,10 @@ def may_be_gone(partition: Partition, records: Runs, state: State, deletions: De
 
 
 def lasting(partition: Partition) -> Ints:
-    """Offsets of the final log, ascending, that were there for everybody: the last record of each
-    key that is not deleted. None of a topic of which nobody says which records have one key.
+    """Return the offsets of the final log, ascending, that every reader must receive: the last
+    record of each key that is not deleted. Empty if the keys of the topic are unknown.
 
-    What is superseded may be in one replica's log, and gone from another's.
+    A superseded record can be in the log of one replica, and removed on another.
     """
     if partition.log is None or not partition.keys:
         return NO_INTS
@@ -86,18 +86,19 @@ def lasting(partition: Partition) -> Ints:
 
 
 def not_superseded(partition: Partition, missing: Runs) -> Runs:
-    """What of these the final log should have: all of it, unless the topic is compacted."""
+    """Return the records that the final log must contain: all of them, unless the topic is
+    compacted."""
     if not partition.is_compacted or not len(missing) or partition.log is None:
         return missing
-    if not partition.keys:  # nobody says which records have one key
+    if not partition.keys:  # it is unknown which records have one key
         return missing.above(partition.log.end)
     records, state = _each(missing), State.of(partition.log.runs, partition.keys)
     return records.take(~may_be_gone(partition, records, state, Deletions(partition)))
 
 
 def check(partition: Partition, findings: Findings) -> None:
-    """COMPACT-LOST-KEY, COMPACT-RESURRECTED and COMPACT-MOVED, in every copy that should be
-    whole: readers' and replicas'."""
+    """Report COMPACT-LOST-KEY, COMPACT-RESURRECTED and COMPACT-MOVED, in every copy that should be
+    complete: of readers and of replicas."""
     readers = [copy for copy in partition.gathered.readers.values() if copy.is_complete]
     dumps = [
         copy
@@ -114,7 +115,7 @@ def check(partition: Partition, findings: Findings) -> None:
 def _copy(
     partition: Partition, copy: Copy, promised: Runs, deletions: Deletions, findings: Findings
 ) -> None:
-    """``promised``: what was acknowledged, record by record."""
+    """Check one copy. ``promised``: acknowledged records, one by one."""
     runs = agree(Runs.of(copy.records)).runs
     offset, value = promised.offset, promised.value
     there = np.searchsorted(runs.end, offset, "right")
@@ -125,7 +126,7 @@ def _copy(
     else:
         is_there = np.zeros(len(offset), np.bool_)
     _moved(partition, copy, runs, promised.take(~is_there), findings)
-    # What is above its end is lost, or the copy is late: others say so.
+    # Other checks report records above its end.
     missing = promised.take(~is_there & (offset < copy.end) & (offset >= partition.gone_below))
     state = State.of(runs, partition.keys)
     missing = missing.take(~may_be_gone(partition, missing, state, deletions))
@@ -145,7 +146,7 @@ def _missing(
     def tell(row: int) -> Found:
         which = int(key[row])
         now = int(state.last[which])
-        has = f"its last record there is at {now}" if now >= 0 else "nothing of it is there"
+        has = f"its last record there is at {now}" if now >= 0 else "it has no record there"
         message = (
             f"{partition.name}, {copy.who}: key {which}: {missing.tell(row)} was acknowledged, and "
             f"{has}"
@@ -167,7 +168,7 @@ def _missing(
 
 
 def _moved(partition: Partition, copy: Copy, runs: Runs, missing: Runs, findings: Findings) -> None:
-    """Acknowledged values that the copy has at another offset."""
+    """Report acknowledged values that the copy has at another offset."""
     offset, value = _records(runs)
     order = np.argsort(value, kind="stable")
     offset, value = offset[order], value[order]
@@ -196,7 +197,7 @@ def _moved(partition: Partition, copy: Copy, runs: Runs, missing: Runs, findings
 
 
 def _spread(first: Ints, count: Ints) -> Ints:
-    """first, first + 1, ... of each row."""
+    """Return first, first + 1, ... of each row."""
     if not len(first):
         return NO_INTS
     starts = np.repeat(first - (np.cumsum(count) - count), count)
@@ -204,13 +205,13 @@ def _spread(first: Ints, count: Ints) -> Ints:
 
 
 def _records(runs: Runs) -> tuple[Ints, Ints]:
-    """Offset and value of each; not of those that are strange."""
+    """Return offset and value of each record, except foreign ones."""
     usual = runs.take(runs.value >= 0)
     return _spread(usual.offset, usual.count), _spread(usual.value, usual.count)
 
 
 def _each(runs: Runs) -> Runs:
-    """A row for each record."""
+    """Return a row for each record."""
     usual = runs.take(runs.value >= 0)
     index = np.repeat(np.arange(len(usual)), usual.count)
     offset = _spread(usual.offset, usual.count)
@@ -218,7 +219,7 @@ def _each(runs: Runs) -> Runs:
 
 
 def _last_of_each(key: Ints, offset: Ints) -> Bools:
-    """Whether a row has the highest offset of its key."""
+    """Return whether a row has the highest offset of its key."""
     highest: dict[int, int] = {}
     for which, at in zip(key.tolist(), offset.tolist(), strict=True):
         highest[which] = max(at, highest.get(which, NOWHERE))

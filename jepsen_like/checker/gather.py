@@ -1,7 +1,7 @@
-"""The one pass over a history: entries in, columns of numbers out. It judges nothing but the form.
+"""The single pass over a history: entries in, columns of numbers out. Checks the format only.
 
-What does not fit the format (a completion without its invocation, values that were sent twice) is
-a *trouble*: the history cannot be judged with certainty.
+Violations of the format (a completion without its invocation, values that were sent twice) are
+*troubles*: the history cannot be checked with certainty.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from raftlog.jepsen_like.checker.gather_groups import GroupsGatherer
 from raftlog.jepsen_like.checker.runs import FAR, Table
 from raftlog.jepsen_like.history import AnyEntry, Seen
 
-NEVER: Final = FAR  # the time of a completion that did not come
+NEVER: Final = FAR  # time of a completion that is missing
 OK, FAIL, INFO = range(3)
 OUTCOMES: Final = {"ok": OK, "fail": FAIL, "info": INFO}
 TROUBLES_MAX: Final = 50
 SECOND: Final = 1_000_000_000
 
-# The columns of the tables.
+# Columns of the tables.
 APPEND: Final = ("process", "first", "count", "acks", "idempotent", "invoked", "completed",
                  "outcome", "line", "last_line")  # fmt: skip
 _COMPLETED, _OUTCOME, _LAST_LINE = 6, 7, 9
@@ -33,7 +33,7 @@ ENDS: Final = ("end", "invoked", "completed", "line")
 
 @dataclass(slots=True)
 class Copy:
-    """A partition as one reader, or one replica's files, had it at the end."""
+    """A partition at the end, as one reader received it, or as one replica stores it."""
 
     who: str
     start: int
@@ -64,9 +64,9 @@ class Change:
 
 @dataclass(slots=True)
 class Idle:
-    """A poll that gave nothing though a record above its position had been acknowledged.
+    """A poll that returned no records though a record above its position had been acknowledged.
 
-    ``since``: when the consumer was first given nothing, and nothing ever since.
+    ``since``: start of the time in which the consumer received no records.
     """
 
     poll: int
@@ -76,7 +76,7 @@ class Idle:
 
 @dataclass(slots=True)
 class Gathered:
-    """All about one partition. ``positions``: where a session began, and when, by session."""
+    """All data of one partition. ``positions``: start position and time of each session."""
 
     name: str
     appends: Table = field(default_factory=lambda: Table(len(APPEND)))
@@ -98,7 +98,7 @@ class Gathered:
 
 @dataclass(slots=True)
 class FaultSpan:
-    """A fault from before it began until after it had ended. ``injected``: None if nobody said."""
+    """A fault from before its start until after its end. ``injected``: None if unknown."""
 
     number: int
     kind: str
@@ -112,34 +112,34 @@ class FaultSpan:
 
     @property
     def is_harmful(self) -> bool:
-        """Whether it may have done something. What did not come about, but had to be ended, may
-        have come about in part."""
+        """Whether it may have had an effect. A fault that was not injected, but had to be ended,
+        may have had an effect in part."""
         return self.injected is not False or self.ended < NEVER
 
 
 class Gatherer:
-    """Give it every entry, in order; then look at what it has. ``lag_ns``: how long after a fault
-    consumers may still be given nothing."""
+    """Gathers entries: call it for every entry in order, then read its fields. ``lag_ns``: how long
+    after a fault consumers may receive no records."""
 
     def __init__(self, lag_ns: int = 10 * SECOND) -> None:
         self.lag_ns = lag_ns
         self.start: history.Start | None = None
         self.partitions: dict[str, Gathered] = {}
         self.topics: dict[str, list[Change]] = {}
-        self.processes: list[str] = []  # names by number, of producers and others
+        self.processes: list[str] = []  # names by number, of producers and other processes
         self.sessions: list[str] = []  # names of consumers, by session
         self.polls = Table(len(POLL))
         self.groups = GroupsGatherer(self.trouble)
         self.faults: dict[int, FaultSpan] = {}
         self.phases: list[history.Phase] = []
         self.troubles: list[str] = []
-        self.lines: dict[tuple[type[AnyEntry], str], int] = {}  # how many of each kind and type
+        self.lines: dict[tuple[type[AnyEntry], str], int] = {}  # number of entries by kind and type
         self.line = 0
         self.time = -FAR
         self.began = FAR
         self._process: dict[str, int] = {}
         self._session: dict[str, int] = {}
-        self._known: list[set[str]] = []  # partitions that a session began to read
+        self._known: list[set[str]] = []  # partitions that a session started to read
         self._idle_since: list[int] = []
         self._appending: dict[int, tuple[Gathered, int]] = {}  # by first value
         self._polling: dict[str, tuple[int, int, dict[str, int]]] = {}
@@ -196,7 +196,7 @@ class Gatherer:
         if entry.type == "invoke":
             partition = self.partition(entry.partition)
             if entry.first in self._appending or entry.count < 1 or entry.first < 0:
-                self.trouble(f"line {self.line} sends {entry.first} again, or nothing that counts")
+                self.trouble(f"line {self.line} sends {entry.first} again, or no valid values")
                 return
             self._appending[entry.first] = partition, len(partition.appends)
             partition.appends.add(
@@ -206,7 +206,7 @@ class Gatherer:
             return
         pending = self._appending.pop(entry.first, None)
         if pending is None:
-            self.trouble(f"line {self.line} completes an append that nobody invoked")
+            self.trouble(f"line {self.line} completes an append that was not invoked")
             return
         partition, row = pending
         cells, at = partition.appends.cells, row * len(APPEND)
@@ -237,7 +237,7 @@ class Gatherer:
             return
         pending = self._polling.pop(entry.process, None)
         if pending is None:
-            self.trouble(f"line {self.line} completes a poll that nobody invoked")
+            self.trouble(f"line {self.line} completes a poll that was not invoked")
             return
         invoked, line, positions = pending
         session, row = self._session[entry.process], len(self.polls)
@@ -249,7 +249,7 @@ class Gatherer:
             self._idle_since[session] = NEVER
         elif entry.type == "ok":
             self._idle(session, row, invoked, positions)
-        if entry.type == "info":  # where it is now, nobody knows: what it does next is anew
+        if entry.type == "info":  # its position is unknown now: the next poll starts a new sequence
             del self._session[entry.process]
 
     def _seen(self, entry: history.Poll, row: int) -> None:
@@ -273,7 +273,7 @@ class Gatherer:
             return
         invoked = self._asking.pop(entry.process, None)
         if invoked is None:
-            self.trouble(f"line {self.line} answers what nobody asked")
+            self.trouble(f"line {self.line} is a response without a request")
             return
         for name, end in entry.ends.items():
             self.partition(name).ends.add((end, invoked, entry.time, self.line))
@@ -299,7 +299,8 @@ class Gatherer:
         name: str,
         changes: list[Change],
     ) -> Change | None:
-        """One change at a time of a process, of the same kind and to the same thing."""
+        """Track changes: a process makes one change at a time of the same kind to the same
+        object."""
         key = f"{entry.process} {what[0]}", what[1]
         if entry.type == "invoke":
             change = Change(name, entry.process, entry.time, self.line)
@@ -308,7 +309,7 @@ class Gatherer:
             return change
         found = self._changing.pop(key, None)
         if found is None:
-            self.trouble(f"line {self.line} completes a change that nobody invoked")
+            self.trouble(f"line {self.line} completes a change that was not invoked")
             return None
         found.completed, found.outcome = entry.time, OUTCOMES[entry.type]
         return found
@@ -317,10 +318,12 @@ class Gatherer:
 
     def _started(self, entry: history.Start) -> None:
         if self.start is not None:
-            self.trouble(f"line {self.line} starts a run that is under way")
+            self.trouble(f"line {self.line} starts a run that is already started")
         self.start = self.start or entry
         if entry.format != history.FORMAT:
-            self.trouble(f"the format is {entry.format}, and {history.FORMAT} is judged here")
+            self.trouble(
+                f"the history has format {entry.format}, and this version checks {history.FORMAT}"
+            )
 
     def _fault(self, entry: history.Fault) -> None:
         fault = self.faults.get(entry.id)
@@ -354,7 +357,7 @@ class Gatherer:
         copy.end = max(copy.end, entry.end)
         if entry.type == "fail":
             copy.is_complete = False
-            self.trouble(f"{entry.process} did not get to the end of {entry.partition}")
+            self.trouble(f"{entry.process} did not reach the end of {entry.partition}")
         copy.add(entry.records)
 
     def _dump(self, entry: history.Dump) -> None:

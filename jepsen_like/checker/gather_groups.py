@@ -1,7 +1,6 @@
-"""What a history says of consumer groups, as columns: commits, offsets fetched, who had what.
+"""Entries of consumer groups, as columns: commits, fetched offsets, ownership.
 
-The part of the one pass over a history that has to do with groups; see ``gather``. It judges
-nothing but the form.
+Part of the single pass over a history; see ``gather``. Checks the format only.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ NEVER: Final = FAR
 INFO: Final = 2
 OUTCOMES: Final = {"ok": 0, "fail": 1, "info": INFO}
 
-# The columns of the tables.
+# Columns of the tables.
 COMMITS: Final = ("member", "offset", "invoked", "completed", "outcome", "line", "last_line")
 _COMPLETED, _OUTCOME, _LAST_LINE = 3, 4, 6
 FETCHED: Final = ("who", "offset", "invoked", "completed", "line", "last_line")
@@ -30,7 +29,7 @@ GIVEN: Final = ("offset", "count", "value", "epoch", "member", "at", "line")
 
 @dataclass(slots=True)
 class Span:
-    """From when to when, in ns."""
+    """A time interval, in ns."""
 
     begin: int
     end: int = NEVER
@@ -38,7 +37,8 @@ class Span:
 
 @dataclass(slots=True)
 class Owned(Span):
-    """A member believes that it has a partition. ``how`` it ended: revoked, lost, killed, end."""
+    """Ownership of a partition in the view of a member. ``how`` it ended: revoked, lost, killed,
+    end."""
 
     member: int = 0
     how: str = ""
@@ -53,21 +53,21 @@ class MemberLife:
     began: int
     ended: int = NEVER
     topics: list[str] = field(default_factory=list)
-    is_silent: bool = False  # it does not say what it commits
+    is_silent: bool = False  # its commits are not recorded
     session_ns: int = 45 * SECOND
     handling_ns: int = 0
     pauses: list[Span] = field(default_factory=list)
     cuts: list[Span] = field(default_factory=list)
-    closed: int = NEVER  # since when it was leaving
+    closed: int = NEVER  # start of its shutdown
 
     def spans(self, what: str) -> list[Span]:
-        """Those which ``what`` begins or ends."""
+        """Return the intervals that ``what`` starts or ends."""
         return self.pauses if what in {"paused", "resumed"} else self.cuts
 
 
 @dataclass(slots=True)
 class Share:
-    """All that is known of one partition in one group."""
+    """All data of one partition in one group."""
 
     commits: Table = field(default_factory=lambda: Table(len(COMMITS)))
     fetched: Table = field(default_factory=lambda: Table(len(FETCHED)))
@@ -91,13 +91,13 @@ class Group:
 
 
 class GroupsGatherer:
-    """``trouble``: is told what does not fit the format."""
+    """Gathers entries of groups. ``trouble``: called for violations of the format."""
 
     def __init__(self, trouble: Callable[[str], None]) -> None:
         self.groups: dict[str, Group] = {}
-        self.names: list[str] = []  # of whoever commits or asks, members too, by number
+        self.names: list[str] = []  # of all processes that commit or fetch, members too, by number
         self.members: dict[int, MemberLife] = {}  # by the number of its name
-        self.operations: dict[str, int] = {}  # commits and fetches, by what became of them
+        self.operations: dict[str, int] = {}  # commits and fetches, by outcome
         self._trouble = trouble
         self._number: dict[str, int] = {}
         self._committing: dict[tuple[str, str], list[tuple[Share, int]]] = {}
@@ -110,7 +110,7 @@ class GroupsGatherer:
         return found
 
     def number(self, name: str) -> int:
-        """The same for the same name."""
+        """Return the number of a name: the same for the same name."""
         found = self._number.setdefault(name, len(self.names))
         if found == len(self.names):
             self.names.append(name)
@@ -124,7 +124,7 @@ class GroupsGatherer:
     def commit(self, entry: history.Commit, line: int) -> None:
         key, at = (entry.process, entry.group), entry.at or entry.time
         if entry.type == "invoke":
-            if key in self._committing:  # what it was about is not known any more
+            if key in self._committing:  # the earlier commit's partitions are unknown now
                 del self._committing[key]
             number, rows = self.number(entry.process), []
             for name, offset in entry.offsets.items():
@@ -135,7 +135,7 @@ class GroupsGatherer:
             return
         pending = self._committing.pop(key, None)
         if pending is None:
-            self._trouble(f"line {line} completes a commit that nobody invoked")
+            self._trouble(f"line {line} completes a commit that was not invoked")
             return
         self._count(f"commits {entry.type}")
         for share, row in pending:
@@ -151,7 +151,7 @@ class GroupsGatherer:
             return
         pending = self._asking.pop(key, None)
         if pending is None:
-            self._trouble(f"line {line} answers what nobody asked")
+            self._trouble(f"line {line} is a response without a request")
             return
         self._count(f"fetches {entry.type}")
         if entry.type != "ok":
@@ -165,7 +165,7 @@ class GroupsGatherer:
     # -- members
 
     def poll(self, entry: history.Poll, line: int) -> None:
-        """A completed poll of a member: what it has dealt with."""
+        """Record a completed poll of a member: the records that it has processed."""
         number, at = self.number(entry.process.partition("#")[0]), entry.at or entry.time
         group = self.group(entry.group)
         for name, runs in entry.records.items():

@@ -1,14 +1,14 @@
-"""Judges what consumer groups were given, and who owned what meanwhile. Pure.
+"""Checks records delivered to consumer groups, and the ownership of partitions. Pure.
 
-At-least-once: every record below what a group has committed was dealt with by one of its members;
-and in the end, when all is healed and there was time enough, every record at all.
+At-least-once: every record below the committed offset of a group was processed by one of its
+members; and at the end, after all faults were healed and with enough time, every record.
 
-One owner: a member owns a partition, as far as it knows, from when its application was told so
-until it is told otherwise, or dies. One that was stopped, or cut off, may go on believing it after
-its session has ended; then its commits must be refused. So two owners at a time are an anomaly if
-commits of both were accepted meanwhile; or if both were awake and both kept believing it for longer
-than it takes to notice that a session has ended; or if the first of them was asked to give it up,
-as only a member is that is there, after the second had it.
+One owner: in its own view, a member owns a partition from the callback to its application until the
+next one, or until it crashes. A member that was stopped or isolated may hold this view after its
+session has ended; then its commits must be rejected. Two owners at a time are therefore an anomaly
+in three cases: commits of both were accepted in that time; or both were running and kept the view
+for longer than the detection of an ended session takes; or the first was asked to release the
+partition, which applies to live members only, after the second had received it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from raftlog.jepsen_like.checker.partition import Partition
 from raftlog.jepsen_like.checker.runs import FAR, Cover, Ints
 from raftlog.jepsen_like.checker.verdict import Findings, Found
 
-# Faults that leave all but those whom they hit alone.
+# Faults that affect only their targets.
 QUIET_KINDS = frozenset(("member-kill", "member-churn", "transfer", "topics", "settings"))
-SLACK_NS = 5 * SECOND  # beside sessions: for processes that share a processor with many others
+# in addition to sessions: for processes that share a processor with many others
+SLACK_NS = 5 * SECOND
 
 
 def check(
@@ -38,7 +39,7 @@ def check(
     faults: Iterable[FaultSpan] = (),
     beyond_since: int = NEVER,
 ) -> None:
-    """All but the offsets that were read back. ``has_drained``: there was time to catch up."""
+    """Check all except offsets that were read back. ``has_drained``: there was time to catch up."""
     disturbing = [fault for fault in faults if fault.is_harmful and fault.kind not in QUIET_KINDS]
     disturbed = Cover(
         np.array([fault.begun for fault in disturbing], np.int64),
@@ -72,7 +73,7 @@ def _at_least_once(
     given = Cover(offset, offset + count)
     farthest = int((offset + count).max(initial=log.start))
     committed = Fetched.of(share).last
-    # Every part of the log that was given to nobody.
+    # Every part of the log that was delivered to no member.
     missing = log.offsets.both(Cover(*given.holes()))
     bounds = ((committed, "GROUP-SKIPPED"), (farthest, "GROUP-UNDELIVERED"), (FAR, "GROUP-STUCK"))
     below = -FAR
@@ -92,13 +93,13 @@ def _missing(
     told = {
         "GROUP-SKIPPED": f"and the group has committed {committed}",
         "GROUP-UNDELIVERED": f"though {farthest - 1} was",
-        "GROUP-STUCK": "when all was healed and there was time enough",
+        "GROUP-STUCK": "after all faults were healed and with enough time",
     }[kind]
 
     def tell(place: int) -> Found:
         first, last = int(part.start[place]), int(part.end[place]) - 1
         return (
-            f"{where}: {first} to {last} was given to no member, {told}",
+            f"{where}: {first} to {last} was delivered to no member, {told}",
             {"partition": where, "offsets": [first, last], "committed": committed},
         )
 
@@ -121,7 +122,7 @@ def _two_owners(
             rows = [int(mine[0]), int(theirs[0])]
             findings.add(
                 "GROUP-TWO-OWNERS",
-                f"{both}, and commits of both were accepted meanwhile: "
+                f"{both}, and commits of both were accepted in that time: "
                 f"{int(commits.offset[rows[0]])} and {int(commits.offset[rows[1]])}",
                 partition=where,
                 members=names,
@@ -135,7 +136,7 @@ def _two_owners(
         if too_long:
             findings.add(
                 "GROUP-TWO-OWNERS",
-                f"{both} for {too_long / SECOND:.1f} s while both were awake",
+                f"{both} for {too_long / SECOND:.1f} s while both were running",
                 partition=where,
                 members=names,
                 from_ns=begin,
@@ -144,8 +145,8 @@ def _two_owners(
         elif _was_asked_late(run.members[one.member], one, other, disturbed):
             findings.add(
                 "GROUP-TWO-OWNERS",
-                f"{both}: the first was asked to give it up, which is for members that are there, "
-                "after the other had been given it",
+                f"{both}: the first was asked to release it, which applies to live members only, "
+                "after the other had received it",
                 partition=where,
                 members=names,
                 from_ns=begin,
@@ -154,10 +155,11 @@ def _two_owners(
 
 
 def _was_asked_late(life: MemberLife, one: Owned, other: Owned, disturbed: Cover) -> bool:
-    """Whether the member that owned it first was asked for it only after the other had it.
+    """Return whether the first owner was asked to release the partition only after the other had
+    it.
 
-    Only a member whose session goes on is asked; and then nobody else has the partition before it
-    has answered. What it is asked may come late where something holds it up.
+    Only a member with an active session is asked, and no other member receives the partition before
+    it has answered. The request can be late if a fault delays it.
     """
     if one.how != "revoked" or one.end >= life.closed or one.begin >= other.begin:
         return False
@@ -167,7 +169,7 @@ def _was_asked_late(life: MemberLife, one: Owned, other: Owned, disturbed: Cover
 
 
 def _overlapping(owned: list[Owned]) -> Iterator[tuple[Owned, Owned]]:
-    """Pairs of different members. Few at a time own a partition: a sweep keeps those."""
+    """Yield pairs of different members. Few own a partition at a time, so a sweep keeps those."""
     open_: list[Owned] = []
     for each in sorted(owned, key=lambda one: one.begin):
         open_ = [one for one in open_ if one.end > each.begin]
@@ -178,16 +180,17 @@ def _overlapping(owned: list[Owned]) -> Iterator[tuple[Owned, Owned]]:
 
 
 def _accepted(commits: Commits, member: int, begin: int, end: int) -> Ints:
-    """The rows of a member's commits that were made, and acknowledged, between two times."""
+    """Return the rows of a member's commits that were made, and acknowledged, between two times."""
     is_it = commits.is_ok & (commits.member == member)
     is_it &= (commits.invoked > begin) & (commits.completed < end)
     return np.flatnonzero(is_it)
 
 
 def _awake_ns(lives: list[MemberLife], begin: int, end: int) -> int:
-    """The longest time between two times in which both could have noticed, if that is too long.
+    """Return the longest time in the interval in which both could have detected the end of a
+    session, if it is too long.
 
-    One that was stopped may take as long after as one that was just cut off.
+    A member that was stopped may take as long after it as one that was only isolated.
     """
     allowed = max(life.session_ns + life.handling_ns for life in lives) + SLACK_NS
     end = min(end, *(life.ended for life in lives))
@@ -201,14 +204,14 @@ def _awake_ns(lives: list[MemberLife], begin: int, end: int) -> int:
     return longest if end < NEVER and longest > allowed else 0
 
 
-# -- no way back -----------------------------------------------------------------------------------
+# -- no commit backwards
 
 
 def _backward(
     run: GroupsGatherer, where: str, share: Share, findings: Findings, beyond_since: int
 ) -> None:
-    """An accepted commit below one that was acknowledged before it was made; and a member that
-    begins below what was acknowledged before the partition was its own."""
+    """Report accepted commits below one that was acknowledged before they were made, and members
+    that started below the offset acknowledged before the partition was theirs."""
     commits = Commits.of(share)
     known = commits.known_by(commits.invoked)
     is_back = commits.is_ok & (commits.offset < known) & (commits.completed < beyond_since)
@@ -239,7 +242,7 @@ def _backward(
 
 
 def _begun(share: Share) -> dict[int, list[int]]:
-    """When the partition became each member's, in order."""
+    """Return when the partition was assigned to each member, in order."""
     begun: dict[int, list[int]] = {}
     for owned in share.owned:
         begun.setdefault(owned.member, []).append(owned.begin)
@@ -247,8 +250,8 @@ def _begun(share: Share) -> dict[int, list[int]]:
 
 
 def _at(begun: Mapping[int, list[int]], commits: Commits, row: int) -> Ints:
-    """When the partition last became the member's who made a commit. Before that, it could begin
-    at any offset that was committed."""
+    """Return when the partition was last assigned to the committing member. Before that, it could
+    start at any committed offset."""
     invoked = int(commits.invoked[row])
     before = [at for at in begun.get(int(commits.member[row]), ()) if at < invoked]
     return np.array([before[-1] if before else invoked])

@@ -1,4 +1,4 @@
-"""The judge: a history in, a verdict out. One pass over the entries, then each check in turn.
+"""Verdict on a history: one pass over the entries, then each check in turn.
 
 The checks are pure and independent of each other. docs/reference/fault-injection.md and
 ``verdict.KINDS`` describe the conditions.
@@ -36,13 +36,13 @@ from raftlog.jepsen_like.history import AnyEntry, DamagedHistoryError
 
 RETENTION: Final = ("retention.ms", "retention.bytes")
 RETENTION_MS_MIN: Final = 86_400_000  # longer than a run
-BEYOND: Final = "a fault went beyond what the cluster promises to bear"
+BEYOND: Final = "a fault exceeded the guarantees of the cluster"
 RESTING: Final = {
-    "quiesce": ("STUCK", "the cluster did not come to rest"),
+    "quiesce": ("STUCK", "the cluster did not converge"),
     "drain": ("GROUP-STUCK", "the members of consumer groups did not catch up"),
-    "read": ("STUCK", "not all could be read"),
+    "read": ("STUCK", "not every partition could be read to its end"),
 }
-NO_DUMPS: Final = "nobody looked at the files of replicas"
+NO_DUMPS: Final = "the files of replicas were not checked"
 NO_GROUPS: Final = "there was no consumer group"
 NO_MEMBERS: Final = "the consumer groups had no members"
 NOT_COMPACTED: Final = "no topic was compacted"
@@ -65,12 +65,12 @@ OF_MEMBERS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of what is no anomaly yet. Times in ns.
+    """Limits below which there is no anomaly. Times in ns.
 
-    ``outage_max_ns``: of unexcused unavailability, and how long the recovery from an excused one
-    may take. ``lag_ns``: how long after an acknowledgement, and after a fault, a consumer may be
-    given nothing, or what was deleted with its topic. ``evidence_max``: findings of one kind that
-    are told in full.
+    ``outage_max_ns``: maximum unexcused unavailability, and maximum duration of the recovery from
+    an excused one. ``lag_ns``: how long after an acknowledgement, and after a fault, a consumer may
+    receive no records, or records of a deleted topic. ``evidence_max``: findings of one kind that
+    are reported with evidence.
     """
 
     outage_max_ns: int = 10 * SECOND
@@ -82,8 +82,11 @@ DEFAULT: Final = Limits()
 
 
 def judge_file(path: Path, limits: Limits = DEFAULT) -> Verdict:
-    """Judge a history file. One with a line that cannot be read is judged up to there, and its
-    verdict is unknown at best. Raises ``OSError``."""
+    """Check a history file.
+
+    If a line cannot be read, the entries before it are checked, and the verdict is unknown at best.
+    Raises ``OSError``.
+    """
     gathered = Gatherer(limits.lag_ns)
     try:
         for entry in history.read(path):
@@ -94,7 +97,7 @@ def judge_file(path: Path, limits: Limits = DEFAULT) -> Verdict:
 
 
 def judge(entries: Iterable[AnyEntry], limits: Limits = DEFAULT) -> Verdict:
-    """Judge a history, given in the order of its lines."""
+    """Check a history. ``entries``: in the order of its lines."""
     gathered = Gatherer(limits.lag_ns)
     for entry in entries:
         gathered.add(entry)
@@ -129,7 +132,7 @@ def _judge(run: Gatherer, limits: Limits) -> Verdict:
     for phase in run.phases:
         if phase.name in RESTING and phase.type == "fail":
             kind, what = RESTING[phase.name]
-            findings.add(kind, f"when all was healed, {what}", phase=phase.name)
+            findings.add(kind, f"after all faults were healed, {what}", phase=phase.name)
     outages, unavailability = availability.check(
         [partition.appends for partition in partitions],
         list(run.faults.values()),
@@ -191,7 +194,7 @@ def _partitions(run: Gatherer, beyond_since: int) -> Iterator[Partition]:
 
 
 def _shortened(run: Gatherer) -> set[str]:
-    """The topics whose settings let brokers delete records."""
+    """Return the topics whose settings allow brokers to delete records."""
     plan = run.start.plan if run.start is not None else {}
     topics = (plan.get("shape") or {}).get("topics") or ()
     found = {topic["name"] for topic in topics if _deletes(dict(topic.get("config") or ()))}
@@ -202,7 +205,8 @@ def _shortened(run: Gatherer) -> set[str]:
 
 
 def _compacted(run: Gatherer) -> dict[str, tuple[bool, int]]:
-    """Of each topic of the plan, whether it is compacted, and how many keys a partition has."""
+    """Return for each topic of the plan whether it is compacted, and its number of keys per
+    partition."""
     plan = run.start.plan if run.start is not None else {}
     topics = (plan.get("shape") or {}).get("topics") or ()
     return {
@@ -215,20 +219,20 @@ def _compacted(run: Gatherer) -> dict[str, tuple[bool, int]]:
 
 
 def _settings(args: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings among a change's arguments, which may be one level deeper."""
+    """Return the settings in a change's arguments, which can be one level deeper."""
     inner = [value for value in args.values() if isinstance(value, dict)]
     return {key: value for part in (args, *inner) for key, value in part.items()}
 
 
 def _deletes(settings: Mapping[str, Any]) -> bool:
-    """Whether records may go during a run. By age they may not, if they are kept for longer than
-    any run takes: a wrong clock is no excuse."""
+    """Return whether records can be deleted during a run. Not by age if the retention time is
+    longer than any run: a wrong clock is no excuse."""
     retention_ms, retention_bytes = (int(settings.get(key) or "-1") for key in RETENTION)
     return 0 <= retention_ms < RETENTION_MS_MIN or retention_bytes >= 0
 
 
 def _stats(run: Gatherer, partitions: list[Partition]) -> dict[str, Any]:
-    """What there was of each thing."""
+    """Return the number of entries and operations of each kind."""
     outcomes = {"ok": OK, "fail": FAIL, "info": INFO}
     appended = {
         name: sum(int((p.appends.outcome == outcome).sum()) for p in partitions)
@@ -255,7 +259,7 @@ def _stats(run: Gatherer, partitions: list[Partition]) -> dict[str, Any]:
 
 
 def _group_stats(run: Gatherer) -> dict[str, Any]:
-    """What there was of consumer groups; nothing if there were none."""
+    """Return the statistics of consumer groups; empty without groups."""
     found = run.groups
     if not found.groups:
         return {}

@@ -1,12 +1,12 @@
-"""The lives of a topic: what was before it was deleted is another log than what came after. Pure.
+"""The lives of a topic: before and after a deletion there are different logs. Pure.
 
-A deletion takes effect at some moment between its invocation and its *cut*. An operation that was
-over before the invocation belongs to the life before, one that was invoked after the cut to the
-life after; of one in between nobody can say.
+A deletion takes effect between its invocation and its *cut*. An operation that completed before the
+invocation belongs to the earlier life, one that was invoked after the cut to the later life. For
+others the life is unknown.
 
-What is read is less certain: a broker that has not heard of the deletion yet may go on to answer
-consumers, and while there are faults it may not hear of it for long. For reading, a deletion is
-*settled* when it was cut and then no fault was there for a while.
+Reads are less certain: a broker that does not know of the deletion yet can still respond to
+consumers, and under faults this can take long. For reads, a deletion is *settled* when it was cut
+and then no fault was active for some time.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import numpy as np
 from raftlog.jepsen_like.checker.gather import FAIL, NEVER, OK, SECOND, Change, FaultSpan
 from raftlog.jepsen_like.checker.runs import Ints
 
-UNCLEAR = -1  # the life of what cannot be placed
+UNCLEAR = -1  # the life of an operation that cannot be assigned
 
 
 class Lifetimes:
-    """``invoked``, ``cut`` and ``settled``: of each deletion, in the order of their invocations.
+    """Lives of one topic. ``invoked``, ``cut`` and ``settled``: for each deletion, in the order of
+    their invocations.
 
-    ``lag_ns``: for how long there must have been no fault.
+    ``lag_ns``: required time without a fault.
     """
 
     def __init__(
@@ -43,25 +44,25 @@ class Lifetimes:
 
     @property
     def last(self) -> int:
-        """The number of the life that the topic is in at the end; the first one is 0."""
+        """The number of the topic's life at the end; the first one is 0."""
         return len(self.invoked)
 
     @property
     def is_clear(self) -> bool:
-        """Whether it is known when the last life began."""
+        """Whether the start of the last life is known."""
         return bool(np.all(self.cut < NEVER))
 
     @property
     def began(self) -> int:
-        """When the last life may have begun at the earliest, in ns; 0 for a topic's only one."""
+        """Earliest possible start of the last life, in ns; 0 if the topic has only one."""
         return int(self.invoked[-1]) if len(self.invoked) else 0
 
     def at(self, invoked: Ints, completed: Ints) -> Ints:
-        """The life that each change of the log belongs to, or ``UNCLEAR``."""
+        """Return the life that each change of the log belongs to, or ``UNCLEAR``."""
         return self._at(invoked, completed, self.cut)
 
     def seen_at(self, invoked: Ints, completed: Ints) -> Ints:
-        """The life that was seen by each operation that reads, or ``UNCLEAR``."""
+        """Return the life that each reading operation observed, or ``UNCLEAR``."""
         return self._at(invoked, completed, self.settled)
 
     def _at(self, invoked: Ints, completed: Ints, ends: Ints) -> Ints:
@@ -73,8 +74,8 @@ class Lifetimes:
 
 
 def _cut(deletion: Change, changes: Sequence[Change]) -> int:
-    """By when it certainly had taken effect. A deletion of which nobody knows has, once the topic
-    is created or deleted anew; if it never is, ``NEVER``."""
+    """Return when it had certainly taken effect. A deletion with an unknown outcome has, once the
+    topic is created or deleted again; otherwise ``NEVER``."""
     if deletion.outcome == OK:
         return deletion.completed
     later = [
@@ -88,7 +89,7 @@ def _cut(deletion: Change, changes: Sequence[Change]) -> int:
 
 
 def _settled(cut: int, faults: Sequence[tuple[int, int]], lag_ns: int) -> int:
-    """``faults``: when each began and ended, in order."""
+    """Return when the deletion is settled. ``faults``: start and end of each, in order."""
     quiet_since = cut
     for begun, ended in faults:
         if begun < quiet_since + lag_ns and ended > quiet_since:

@@ -1,6 +1,7 @@
-"""Judges the final log: what fresh consumers were given of a partition, from its start to its end.
+"""Checks the final log: the records that new consumers read from a partition, from its start to its
+end.
 
-The log of the reader that got farthest is the final log, against which all else is judged. Pure.
+The final log is that of the reader that reached the highest offset. All other checks use it. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from raftlog.jepsen_like.checker.verdict import Findings, Found
 
 
 def take_log(partition: Partition, findings: Findings) -> None:
-    """Set ``partition.log``, if there is one, and judge it by itself and against other readers."""
+    """Set ``partition.log``, if there is one, and check it alone and against other readers."""
     readers = [copy for copy in partition.gathered.readers.values() if copy.is_complete]
     if not readers:
         return
@@ -39,7 +40,7 @@ def take_log(partition: Partition, findings: Findings) -> None:
 
 
 def holes(partition: Partition, copy: Copy, runs: Runs, findings: Findings) -> None:
-    """GAP: not dense from start to end."""
+    """Report GAP: missing offsets between start and end."""
     start, end = np.array([copy.start]), np.array([copy.end])
     missing = overlaps(start, end, *Cover(runs.offset, runs.end).holes())
 
@@ -58,7 +59,8 @@ def holes(partition: Partition, copy: Copy, runs: Runs, findings: Findings) -> N
 
 
 def epoch_order(partition: Partition, who: str, runs: Runs, findings: Findings) -> None:
-    """EPOCH-ORDER: down, with growing offsets. ``runs`` are sorted by offset."""
+    """Report EPOCH-ORDER: decreasing epochs with increasing offsets. ``runs`` are sorted by
+    offset."""
     known = runs.take(runs.epoch >= 0)
 
     def tell(place: int) -> Found:
@@ -75,9 +77,9 @@ def epoch_order(partition: Partition, who: str, runs: Runs, findings: Findings) 
 def compare(
     partition: Partition, runs: Runs, findings: Findings, kind: str, who: Callable[[int], Found]
 ) -> None:
-    """``kind`` where ``runs`` have other values than the final log, EPOCH-ORDER where the values
-    are the same and the epochs are not. ``who`` saw them: by the run's ``by``, in words and as
-    evidence."""
+    """Report ``kind`` where ``runs`` have other values than the final log, and EPOCH-ORDER where
+    the values are the same and the epochs differ. ``who`` maps the run's ``by`` to the observer, as
+    text and as evidence."""
     log = partition.log
     assert log is not None, "there is no final log to compare with"
     pieces = overlaps(runs.offset, runs.end, log.runs.offset, log.runs.end)
@@ -109,13 +111,13 @@ def compare(
 
 
 def other_epochs(runs: Runs, others: Runs) -> Bools:
-    """Where both epochs are known, and are not the same."""
+    """Return where both epochs are known, and differ."""
     found: Bools = (runs.epoch != others.epoch) & (runs.epoch >= 0) & (others.epoch >= 0)
     return found
 
 
 def _order(partition: Partition, copy: Copy, runs: Runs, findings: Findings) -> None:
-    """A reader is a consumer, and polls."""
+    """Check the order of a reader's polls, as for a consumer."""
 
     def tell(place: int) -> Found:
         offset, expected = int(runs.offset[place + 1]), int(runs.end[place])
@@ -134,7 +136,7 @@ def _start(partition: Partition, findings: Findings) -> None:
         return
     findings.add(
         "LOST-mid" if log.end > log.start else "LOST-tail",
-        f"{partition.name} starts at {log.start}; nothing above {allowed} was deleted by anybody",
+        f"{partition.name} starts at {log.start}; no client deleted records above {allowed}",
         partition=partition.name,
         offsets=[allowed, log.start - 1],
     )
@@ -156,14 +158,14 @@ def _other_reader(partition: Partition, farthest: Copy, reader: Copy, findings: 
     runs = Runs.of(reader.records)
     _order(partition, reader, runs, findings)
     agreed = agree(runs).runs
-    who = f"{reader.who} was given", {"processes": [reader.who, farthest.who]}
+    who = f"{reader.who} received", {"processes": [reader.who, farthest.who]}
     compare(partition, agreed, findings, "INCONSISTENT-OFFSET", lambda _: who)
     if not partition.is_compacted:
         holes(partition, reader, agreed, findings)
     if reader.end < farthest.end:
         findings.add(
             "STUCK",
-            f"{partition.name}: {reader.who} got to {reader.end}, {farthest.who} to {farthest.end}",
+            f"{partition.name}: {reader.who} reached {reader.end}, {farthest.who} {farthest.end}",
             partition=partition.name,
             offsets=[reader.end, farthest.end - 1],
             processes=[reader.who, farthest.who],

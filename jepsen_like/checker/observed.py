@@ -1,4 +1,4 @@
-"""Judges what was observed against what is there at the end, and against what others saw. Pure."""
+"""Checks poll results against the final log, and against each other. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raftlog.jepsen_like.checker.verdict import Findings, Found
 
 
 def check(partition: Partition, findings: Findings) -> None:
-    """OBSERVED-THEN-LOST, INCONSISTENT-OFFSET and EPOCH-ORDER of what polls gave."""
+    """Report OBSERVED-THEN-LOST, INCONSISTENT-OFFSET and EPOCH-ORDER of poll results."""
     odd = partition.odd()
     log, promised = partition.log, partition.promised
     if log is not None:
@@ -27,7 +27,8 @@ def check(partition: Partition, findings: Findings) -> None:
 
 
 def _still_there(partition: Partition, odd: Runs, findings: Findings) -> None:
-    """What a consumer was given stays; if it now is elsewhere, its place must not be empty."""
+    """Check that delivered records remain. If a value is now at another offset, its old offset must
+    not be empty."""
     log = partition.log
     assert log is not None, "there is no final log"
     missing = compaction.not_superseded(partition, missing_from_log(partition, odd))
@@ -38,7 +39,7 @@ def _still_there(partition: Partition, odd: Runs, findings: Findings) -> None:
     def tell(place: int) -> Found:
         poll = int(lost.by[place])
         message = (
-            f"{partition.name}: {partition.polls.who(poll)} was given {lost.tell(place)}; the log, "
+            f"{partition.name}: {partition.polls.who(poll)} received {lost.tell(place)}; the log,  "
             f"from {log.start} to {log.end - 1}, does not have it"
         )
         return (
@@ -53,19 +54,20 @@ def _still_there(partition: Partition, odd: Runs, findings: Findings) -> None:
 def _same_as_log(partition: Partition, odd: Runs, findings: Findings) -> None:
     log = partition.log
     assert log is not None, "there is no final log"
-    if partition.beyond_since < NEVER:  # only what was not lost can be compared
+    if partition.beyond_since < NEVER:  # only the records that were not lost can be compared
         here = log.values.count(odd.value, odd.value + odd.count) == odd.count
         odd = odd.take(here)
 
     def who(poll: int) -> Found:
         operations = [partition.polls.tell(poll)]
-        return f"{partition.polls.who(poll)} was given", {"operations": operations}
+        return f"{partition.polls.who(poll)} received", {"operations": operations}
 
     compare(partition, distinct(odd), findings, "INCONSISTENT-OFFSET", who)
 
 
 def _among_themselves(partition: Partition, polled: Runs, acked: Runs, findings: Findings) -> None:
-    """Of records that are no more (deleted, retained for a while only) all saw the same."""
+    """Check that all readers received the same for records that no longer exist (deleted,
+    expired)."""
     if partition.beyond_since < NEVER:
         return
     agreed, conflicts = agree(polled), agree(polled.with_(acked)).conflicts

@@ -1,9 +1,8 @@
-"""Judges the offsets that consumer groups have committed, as whoever asked was told them. Pure.
+"""Checks the committed offsets of consumer groups against the offsets that clients read back. Pure.
 
-What somebody was told has to be what was last acknowledged before the question, or what was
-attempted since. A commit of which nobody knows may come into effect later, over one that was made
-after it: what is read back then is lower, without harm but for records that are given again; such
-are only counted.
+The offset that was read has to be the last one acknowledged before the request, or one attempted
+since. A commit with an unknown outcome may take effect later, over a newer one. The offset is then
+lower, and records are only delivered again, so such cases are only counted.
 """
 
 from __future__ import annotations
@@ -42,16 +41,17 @@ class Commits:
         return found
 
     def known_by(self, times: Ints) -> Ints:
-        """The highest offset that had been acknowledged before each time; ``NOTHING`` if none."""
+        """Return the highest offset that had been acknowledged before each time; ``NOTHING`` if
+        none."""
         completed, offset = self.completed[self.is_ok], self.offset[self.is_ok]
         order = np.argsort(completed, kind="stable")
         highest = np.maximum.accumulate(np.append(NOTHING, offset[order]))
         return highest[np.searchsorted(completed[order], times, "left")]
 
     def attempted(self, offsets: Ints, times: Ints, *, late_only: bool = False) -> Bools:
-        """Whether each offset had been attempted before the time beside it.
+        """Return whether each offset had been attempted before the corresponding time.
 
-        ``late_only``: by a commit of which nobody knows when it took effect, if ever.
+        ``late_only``: only by a commit of which it is unknown whether and when it took effect.
         """
         may_be = self.outcome != FAIL
         if late_only:
@@ -68,7 +68,7 @@ class Commits:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What was told about one partition in one group, a row for each answer."""
+    """Responses about one partition in one group, a row for each."""
 
     who: Ints
     offset: Ints
@@ -83,14 +83,15 @@ class Fetched:
 
     @property
     def last(self) -> int:
-        """The answer to who asked last; ``NOTHING`` if nobody did."""
+        """The response to the last request; ``NOTHING`` without requests."""
         if not len(self.offset):
             return NOTHING
         return int(self.offset[int(np.argmax(self.invoked))])
 
 
 def check(run: GroupsGatherer, findings: Findings, *, beyond_since: int = NEVER) -> dict[str, int]:
-    """GROUP-OFFSET-LOST, -PHANTOM and -ZERO; how many answers showed a commit that came late."""
+    """Report GROUP-OFFSET-LOST, -PHANTOM and -ZERO. Returns how many responses showed a late
+    commit."""
     late = 0
     for group in run.groups.values():
         is_silent = any(run.members[member].is_silent for member in group.members)
@@ -132,7 +133,8 @@ def _share(
     findings.each("GROUP-OFFSET-ZERO", np.flatnonzero(is_zero), tell)
     findings.each("GROUP-OFFSET-LOST", np.flatnonzero(is_low & ~is_zero & ~came_late), tell)
 
-    if is_silent:  # what they may have committed is what they were given, at most
+    # their commits are not recorded; at most, they committed the records that they received
+    if is_silent:
         highest = _given_by(share, fetched.completed)
         is_phantom = (offset > 0) & (offset > np.maximum(highest, 0))
     else:
@@ -141,7 +143,7 @@ def _share(
     def tell_phantom(place: int) -> Found:
         message = (
             f"{where}: {run.names[int(fetched.who[place])]} was told {int(offset[place])}, which "
-            "nobody had tried to commit"
+            "no client had tried to commit"
         )
         return (
             message,
@@ -157,7 +159,7 @@ def _share(
 
 
 def _given_by(share: Share, times: Ints) -> Ints:
-    """Up to which offset members had been given records by each time; -FAR for none."""
+    """Return the offset up to which members had received records by each time; -FAR for none."""
     offset, count, _, _, _, at, _ = share.given.columns()
     order = np.argsort(at, kind="stable")
     ends = np.append(-FAR, (offset + count)[order])

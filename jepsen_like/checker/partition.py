@@ -1,6 +1,6 @@
-"""What is to be judged of one partition, as columns, with all that the checks ask for. Pure.
+"""All data of one partition for the checks, as columns. Pure.
 
-Built once from what was gathered; the checks beside this module only read it.
+Built once from the gathered entries; the checks only read it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Appends:
     life: Ints
 
     def tell(self, row: int) -> dict[str, Any]:
-        """For evidence."""
+        """Return the row as evidence."""
         return {
             "f": "append",
             "process": self.names[int(self.process[row])],
@@ -56,16 +56,16 @@ class Polls:
     last_line: Ints
 
     def session_began(self) -> Ints:
-        """For each poll, when its consumer polled first, in ns.
+        """Return for each poll when its consumer polled first, in ns.
 
-        What a consumer gives now, it may have fetched any time since then.
+        The returned records may have been fetched at any time since then.
         """
         began = np.full(int(self.session.max(initial=-1)) + 1, NEVER, np.int64)
         np.minimum.at(began, self.session, self.invoked)
         return began[self.session]
 
     def tell(self, row: int) -> dict[str, Any]:
-        """For evidence."""
+        """Return the row as evidence."""
         return {
             "f": "poll",
             "process": self.names[int(self.session[row])],
@@ -78,8 +78,8 @@ class Polls:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The final log: what the reader that got farthest was given. ``runs`` are sorted and disjoint;
-    ``values`` has what is anywhere in them."""
+    """The final log: the records of the reader that reached the highest offset. ``runs`` are sorted
+    and disjoint; ``values`` contains all their values."""
 
     start: int
     end: int
@@ -94,14 +94,14 @@ class Log:
 
 
 class Partition:
-    """Everything on one partition.
+    """All data of one partition.
 
-    ``acked``: acknowledged runs, ``by`` is the row of their append. ``seen``: what polls gave, in
-    that order, ``by`` is the row of the poll, ``seen_life`` the topic's life. ``log`` is set by the
-    first of the checks; None if nobody read the partition at the end. ``is_shortened``: the topic's
-    settings let brokers delete. ``is_compacted``: they let brokers remove what is superseded;
-    ``keys``: how many keys there are, 0 if nobody says. ``beyond_since``: when the first fault
-    began that was more than the cluster promises to bear, in ns.
+    ``acked``: acknowledged runs; ``by`` is the row of their append. ``seen``: results of polls in
+    their order; ``by`` is the row of the poll, ``seen_life`` the life of the topic. ``log`` is set
+    by the first of the checks; None if no reader read the partition at the end. ``is_shortened``:
+    the settings of the topic allow brokers to delete records. ``is_compacted``: they allow brokers
+    to remove superseded records; ``keys``: number of keys, 0 if unknown. ``beyond_since``: start of
+    the first fault that exceeded the guarantees of the cluster, in ns.
     """
 
     def __init__(
@@ -147,29 +147,30 @@ class Partition:
         )
 
     def _failed(self) -> Cover:
-        """The values that certainly had no effect."""
+        """The values whose appends certainly failed."""
         failed = self.appends.outcome == FAIL
         first = self.appends.first[failed]
         kept = Cover(self.acked.value, self.acked.value + self.acked.count)
         holes = Cover(*kept.holes())
         return Cover(first, first + self.appends.count[failed]).both(holes)
 
-    # -- what may be gone
+    # -- what may be missing
 
     @property
     def deleted_below(self) -> int:
-        """The records below may have been deleted, in the topic's last life, because somebody said
-        so."""
+        """Offset below which records may have been deleted by request, in the topic's last life."""
         return max((c.before for c in self._deletions()), default=0)
 
     @property
     def gone_below(self) -> int:
-        """The records below may be gone, in the topic's last life, for whatever good reason."""
+        """Offset below which records may be missing for any legitimate reason, in the topic's last
+        life."""
         below = self.deleted_below
         return max(below, self.log.start) if self.is_shortened and self.log else below
 
     def deleted_by(self, times: Ints) -> Ints:
-        """Below which offset records may have been deleted at each of these times, in ns."""
+        """Return the offset below which records may have been deleted at each of these times, in
+        ns."""
         changes = sorted(self._deletions(), key=lambda change: change.invoked)
         invoked = np.array([change.invoked for change in changes], np.int64)
         before = np.array([0, *(change.before for change in changes)], np.int64)
@@ -186,20 +187,20 @@ class Partition:
 
     @property
     def promised(self) -> Runs:
-        """What was acknowledged in the topic's last life with the promise that it stays."""
+        """Records acknowledged in the topic's last life with the guarantee that they remain."""
         is_kept = self.appends.acks[self.acked.by] == -1
         return self.acked.take(is_kept & (self.acked_life == self.lifetimes.last))
 
     def odd(self) -> Runs:
-        """What polls gave of the topic in its last life, and is not just so in the final log: the
-        few that need a closer look."""
+        """Poll results of the topic's last life that are not identical in the final log: the few
+        that need further checks."""
         if self._odd is None:
             polled = self.seen.take(self.seen_life == self.lifetimes.last)
             self._odd = polled.take(~self._is_there(polled))
         return self._odd
 
     def survivors(self, runs: Runs) -> Runs:
-        """Those which are, whole, in the final log where they were said to be."""
+        """Return the runs that are completely in the final log at their offsets."""
         return runs.take(self._is_there(runs))
 
     def _is_there(self, runs: Runs) -> Bools:
@@ -215,14 +216,15 @@ class Partition:
         return found
 
     def acked_by(self, times: Ints, runs: Runs) -> Ints:
-        """Which end the acknowledgements of ``runs`` that had come before each time imply."""
+        """Return the end offset that the acknowledgements of ``runs`` before each time imply."""
         completed = self.appends.completed[runs.by]
         order = np.argsort(completed, kind="stable")
         known = np.maximum.accumulate(np.append(0, runs.end[order]))
         return known[np.searchsorted(completed[order], times, "left")]
 
     def is_missed(self) -> bool:
-        """Whether something was acknowledged in the last life, and nobody read it at the end."""
+        """Return whether records were acknowledged in the last life, and the partition was not read
+        at the end."""
         if self.log is not None:
             return False
         acked = self.acked_life == self.lifetimes.last

@@ -1,4 +1,4 @@
-"""Judges what consumers were given, poll by poll: in order, all of it, and in time. Pure."""
+"""Checks the results of polls: order, completeness, and staleness. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from raftlog.jepsen_like.checker.verdict import Findings, Found
 
 
 class _Sequence(NamedTuple):
-    """Runs in the order in which each consumer was given them; ``expected``: the offset that comes
-    next, -FAR if it is not known; ``is_inside``: it is not the first run of its poll."""
+    """Runs in the order in which each consumer received them. ``expected``: the next offset, -FAR
+    if unknown; ``is_inside``: it is not the first run of its poll."""
 
     runs: Runs
     expected: Ints
@@ -23,7 +23,8 @@ class _Sequence(NamedTuple):
 
 
 def check(partition: Partition, findings: Findings, *, lag_ns: int = 10 * SECOND) -> None:
-    """The polls of one consumer follow each other; and they give what there is after ``lag_ns``."""
+    """Check that polls of one consumer are consecutive, and return existing records after
+    ``lag_ns``."""
     _continuity(partition, findings)
     _stale(partition, findings, lag_ns)
 
@@ -60,7 +61,8 @@ def _continuity(partition: Partition, findings: Findings) -> None:
 
 
 def _are_any_in(offsets: Ints, start: Ints, end: Ints) -> Bools:
-    """Whether there are any of ``offsets``, which ascend, from each start on and below its end."""
+    """Return whether any of ``offsets``, ascending, is between each start and its end
+    (exclusive)."""
     found: Bools = np.searchsorted(offsets, start) < np.searchsorted(offsets, end)
     return found
 
@@ -69,7 +71,7 @@ def _sequence(partition: Partition) -> _Sequence:
     clear = partition.seen_life >= 0
     runs, life = partition.seen.take(clear), partition.seen_life[clear]
     session = partition.polls.session[runs.by]
-    order = np.lexsort((life, session))  # stable: the order of the polls stays
+    order = np.lexsort((life, session))  # stable: keeps the order of the polls
     runs, life, session = runs.take(order), life[order], session[order]
     expected = np.full(len(runs), -FAR, np.int64)
     follows = (session[1:] == session[:-1]) & (life[1:] == life[:-1])
@@ -86,9 +88,9 @@ def _sequence(partition: Partition) -> _Sequence:
 
 
 def _stale(partition: Partition, findings: Findings, lag_ns: int) -> None:
-    """Those that were given nothing, when no fault had been there for long.
+    """Report polls that returned no records although no fault had been active for a long time.
 
-    A consumer is granted half of ``lag_ns`` to connect.
+    Half of ``lag_ns`` is granted for connecting.
     """
     idle = partition.gathered.idle
     if not idle:

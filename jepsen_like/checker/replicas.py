@@ -1,9 +1,8 @@
-"""Judges what replicas' files held when all brokers were down, against the final log. Pure.
+"""Checks the files of replicas after all brokers stopped, against the final log. Pure.
 
-A replica that was in the ISR has to hold all of the final log. One that was not may hold less; it
-may even end in records which were never committed, as a leader of old leaves them, as long as those
-are of other epochs than what is in the final log there: it would cut them off as soon as it were
-back.
+A replica that was in the ISR has to store the complete final log. Others may store less. They may
+also end with records that were never committed, as a former leader leaves them, if those have other
+epochs than the final log at these offsets: the replica would truncate them after its restart.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from raftlog.jepsen_like.checker.runs import Runs, agree, overlaps
 from raftlog.jepsen_like.checker.values import evidence
 from raftlog.jepsen_like.checker.verdict import Findings
 
-INTERNAL = "__"  # how the names of topics begin in which brokers keep their own state
+INTERNAL = "__"  # name prefix of internal topics
 
 
 def check(partition: Partition, findings: Findings) -> None:
@@ -51,8 +50,8 @@ def check(partition: Partition, findings: Findings) -> None:
 
 
 def _internal(partition: Partition, findings: Findings) -> None:
-    """What brokers keep in a topic of their own: whole, and of one history. Its records are not
-    known here."""
+    """Check an internal topic: copies are complete, and agree with each other. Its records are not
+    known to the checker."""
     copies = list(partition.gathered.dumps.values())
     for copy in copies:
         if copy.problem:
@@ -66,7 +65,7 @@ def _internal(partition: Partition, findings: Findings) -> None:
 
 
 def _one(partition: Partition, copy: Copy, runs: Runs, findings: Findings) -> bool:
-    """Judge one replica's files; whether they agree with the final log."""
+    """Check the files of one replica. Returns whether they agree with the final log."""
     epoch_order(partition, copy.who, runs, findings)
     log = partition.log
     if log is None:
@@ -76,7 +75,7 @@ def _one(partition: Partition, copy: Copy, runs: Runs, findings: Findings) -> bo
     start = copy.start
     if not partition.is_shortened:
         start = min(start, max(log.start, partition.deleted_below))
-    # What could not be read is not missing.
+    # Records that could not be read are not missing.
     if not copy.problem and not partition.is_compacted:
         holes(partition, replace(copy, start=start), runs, findings)
     if copy.should_be_whole and copy.end < log.end and not copy.problem:
@@ -96,7 +95,8 @@ def _one(partition: Partition, copy: Copy, runs: Runs, findings: Findings) -> bo
 
 
 def _ends_uncommitted(partition: Partition, runs: Runs) -> bool:
-    """Whether it agrees with the final log up to some offset and from there on has other epochs."""
+    """Return whether it agrees with the final log up to some offset and has other epochs from there
+    on."""
     assert partition.log is not None, "there is no final log"
     log = partition.log.runs
     pieces = overlaps(runs.offset, runs.end, log.offset, log.end)
@@ -109,7 +109,7 @@ def _ends_uncommitted(partition: Partition, runs: Runs) -> bool:
 
 
 def _chains(partition: Partition, copies: Iterable[Copy], findings: Findings) -> None:
-    """What ends at one offset and has the same records has one chain."""
+    """Check that copies with the same end and the same records have the same hash-chain value."""
     chains: dict[int, Copy] = {}
     for copy in copies:
         if not copy.chain:
@@ -127,8 +127,8 @@ def _chains(partition: Partition, copies: Iterable[Copy], findings: Findings) ->
 
 
 def _tails(partition: Partition, tails: Iterable[tuple[Copy, Runs]], findings: Findings) -> None:
-    """Beyond the final log, replicas may differ; but one epoch has one leader, who gives an offset
-    once."""
+    """Check ends beyond the final log. Replicas may differ there; but one epoch has one leader,
+    which assigns an offset only once."""
     for (one, runs), (other, others) in combinations(tails, 2):
         pieces = overlaps(runs.offset, runs.end, others.offset, others.end)
         mine = runs.cut(pieces.index, pieces.start, pieces.end)

@@ -1,7 +1,7 @@
-"""Judges the run itself: whether what it shows can be believed. Pure.
+"""Checks whether the run itself is conclusive. Pure.
 
-A run in which nothing was acknowledged, nothing was read at the end, or faults were claimed that
-nobody saw, proves nothing: its verdict is *unknown*, which counts as a failure.
+A run proves nothing if no append was acknowledged, if no log was read at the end, or if faults were
+reported without an effect. Its verdict is *unknown*, which counts as a failure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from raftlog.jepsen_like.checker.partition import Partition
 
 
 def not_injected(faults: Mapping[int, FaultSpan]) -> tuple[dict[str, Any], ...]:
-    """The faults that did not come about, and why."""
+    """Return the faults that were not injected, each with the reason."""
     return tuple(
         {
             "id": fault.number,
@@ -31,16 +31,16 @@ def not_injected(faults: Mapping[int, FaultSpan]) -> tuple[dict[str, Any], ...]:
 
 
 def troubles(run: Gatherer, partitions: Sequence[Partition]) -> Iterator[str]:
-    """Why the verdict cannot be better than unknown, a sentence for each reason."""
+    """Yield each reason why the verdict cannot be better than unknown."""
     yield from run.troubles
     yield from _faults(run)
     if not any(phase.name == "end" for phase in run.phases):
-        yield "the run did not get to its end"
+        yield "the run did not complete"
     if not any(partition.ok_appends() for partition in partitions):
-        yield "nothing was acknowledged"
+        yield "no append was acknowledged"
     for partition in partitions:
         if partition.is_missed():
-            yield f"{partition.name} was appended to, and nobody read it at the end"
+            yield f"{partition.name} has appends, and was not read at the end"
         yield from _form(partition)
     yield from _values(partitions)
 
@@ -48,40 +48,40 @@ def troubles(run: Gatherer, partitions: Sequence[Partition]) -> Iterator[str]:
 def _faults(run: Gatherer) -> Iterator[str]:
     for fault in run.faults.values():
         if fault.injected is None:
-            yield f"fault {fault.number} ({fault.kind}): nobody says whether it came about"
+            yield f"fault {fault.number} ({fault.kind}): no record of its injection"
         elif fault.injected and not fault.effect:
-            yield f"fault {fault.number} ({fault.kind}) is said to be injected, without any effect"
+            yield f"fault {fault.number} ({fault.kind}) is recorded as injected, without an effect"
     plan = run.start.plan if run.start is not None else {}
     injected = {fault.kind for fault in run.faults.values() if fault.injected}
-    # Of a group of kinds, one is enough: a machine rarely has the means for all of them.
+    # One injected kind of a group is enough: few machines can inject all of them.
     for kinds in plan.get("requested") or [plan.get("nemeses", [])]:
         if kinds and injected.isdisjoint(kinds):
             names = ", ".join(map(str, kinds))
             tried = [fault for fault in run.faults.values() if fault.kind in kinds]
             why = "; ".join(sorted({str(fault.effect.get("why", "")) for fault in tried} - {""}))
-            reason = why or ("without effect" if tried else "the run was too short for its turn")
-            yield f"no fault was injected, of {names}: {reason}"
+            reason = why or ("without effect" if tried else "the run was too short to select it")
+            yield f"no fault of {names} was injected: {reason}"
 
 
 def _form(partition: Partition) -> Iterator[str]:
-    """Whether completions of appends mean what the format says."""
+    """Check that completions of appends conform to the format."""
     appends, acked = partition.appends, partition.acked
     end = appends.first + appends.count
     foreign = (acked.value < appends.first[acked.by]) | (acked.value + acked.count > end[acked.by])
     if foreign.any():
         row = int(acked.by[int(np.argmax(foreign))])
-        yield f"{partition.name}: {appends.tell(row)} was acknowledged with values of others"
+        yield f"{partition.name}: {appends.tell(row)} was acknowledged with values of other appends"
     acknowledged = np.bincount(acked.by, acked.count, len(end)) if len(end) else np.zeros(0)
     partly = (appends.outcome == OK) & (appends.acks != 0) & (acknowledged != appends.count)
     if partly.any():
         row = int(np.argmax(partly))
         yield f"{partition.name}: {appends.tell(row)} is ok, without offsets for all of it"
     if (partition.seen.count < 1).any():
-        yield f"{partition.name}: a poll gave less than one record of a run"
+        yield f"{partition.name}: a poll returned a run with less than one record"
 
 
 def _values(partitions: Sequence[Partition]) -> Iterator[str]:
-    """Values are sent once."""
+    """Check that each value is sent only once."""
     if not partitions:
         return
     first = np.concatenate([partition.appends.first for partition in partitions])

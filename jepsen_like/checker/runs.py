@@ -1,8 +1,8 @@
-"""Arithmetic with runs and intervals of integers, whole columns at a time. Pure.
+"""Arithmetic with runs and intervals of integers, for complete columns. Pure.
 
-A run is a number of records that follow each other in offset and in value. Two runs agree where
-they overlap if and only if their *shift*, value minus offset, is the same: a million records are
-compared with as many subtractions as there are runs.
+A run is a number of records with consecutive offsets and values. Two runs agree where they overlap
+if and only if their *shift*, value minus offset, is the same: a million records are compared with
+one subtraction per run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_INTS: Final[Ints] = np.zeros(0, np.int64)
 
 
 class Table:
-    """Rows of ``width`` integers that grow by appending."""
+    """Rows of ``width`` integers; only appended to."""
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -33,11 +33,11 @@ class Table:
         return len(self.cells) // self.width
 
     def add(self, row: Iterable[int]) -> None:
-        """One row, or several of them one after the other."""
+        """Append one row, or several rows one after the other."""
         self.cells.extend(row)
 
     def columns(self) -> tuple[Ints, ...]:
-        """Views of the columns; the table must not grow as long as they are used."""
+        """Return views of the columns. The table must not grow while they are used."""
         cells: Ints = np.frombuffer(self.cells, np.int64) if self.cells else NO_INTS
         rows = cells.reshape(-1, self.width)
         return tuple(rows[:, column] for column in range(self.width))
@@ -45,7 +45,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Where intervals overlap others. ``index``: of the one; ``other``: of the other."""
+    """Overlaps of intervals. ``index``: row of the first; ``other``: row of the second."""
 
     index: Ints
     other: Ints
@@ -54,7 +54,8 @@ class Pieces:
 
 
 def overlaps(start: Ints, end: Ints, other_start: Ints, other_end: Ints) -> Pieces:
-    """All overlaps of intervals with ``other`` ones, which are sorted, disjoint and not empty."""
+    """Return all overlaps of intervals with ``other`` ones, which are sorted, disjoint and not
+    empty."""
     low = np.searchsorted(other_end, start, "right")
     high = np.searchsorted(other_start, end, "left")
     many = np.where(end > start, np.maximum(high - low, 0), 0)
@@ -70,7 +71,7 @@ def overlaps(start: Ints, end: Ints, other_start: Ints, other_end: Ints) -> Piec
 
 
 class Cover:
-    """A set of integers, kept as sorted, disjoint intervals that do not touch."""
+    """A set of integers, stored as sorted, disjoint intervals that are not adjacent."""
 
     def __init__(self, start: Ints, end: Ints) -> None:
         is_real = end > start
@@ -84,7 +85,7 @@ class Cover:
         self._before = np.concatenate(([0], np.cumsum(self.end - self.start)))
 
     def below(self, limit: Ints) -> Ints:
-        """How many members are below each limit."""
+        """Return the number of members below each limit."""
         if not len(self.start):
             return np.zeros(len(limit), np.int64)
         at = np.searchsorted(self.start, limit, "left") - 1
@@ -92,23 +93,23 @@ class Cover:
         return np.where(at >= 0, self._before[at] + inside, 0)
 
     def count(self, start: Ints, end: Ints) -> Ints:
-        """How many members are in each of the intervals."""
+        """Return the number of members in each of the intervals."""
         return self.below(end) - self.below(start)
 
     def holes(self) -> tuple[Ints, Ints]:
-        """The intervals of all that is no member, from -FAR to FAR."""
+        """Return the intervals of all non-members, from -FAR to FAR."""
         return np.concatenate(([-FAR], self.end)), np.concatenate((self.start, [FAR]))
 
     def both(self, other: Cover) -> Cover:
-        """The members of both."""
+        """Return the intersection."""
         common = overlaps(self.start, self.end, other.start, other.end)
         return Cover(common.start, common.end)
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Records that were seen in one partition, a row for each run. ``by``: what saw it (a number
-    whose meaning is the owner's). An epoch below 0 is not known."""
+    """Records that were observed in one partition, a row for each run. ``by``: the observer, a
+    number defined by the owner. An epoch below 0 is unknown."""
 
     offset: Ints
     count: Ints
@@ -118,8 +119,8 @@ class Runs:
 
     @staticmethod
     def of(table: Table, by: Ints | None = None) -> Runs:
-        """What a table of offsets, counts, values and epochs says. Of a strange value, which is
-        below 0, there is none that follows: each such record becomes a run by itself."""
+        """Create runs from a table of offsets, counts, values and epochs. A foreign value, which is
+        below 0, has no successor: each such record becomes a separate run."""
         seen_by = np.zeros(len(table), np.int64) if by is None else by
         runs = Runs(*(*table.columns(), seen_by))
         many = np.where(runs.value < 0, runs.count, 1)
@@ -152,28 +153,28 @@ class Runs:
         return Runs(*(column[which] for column in self._columns()))
 
     def cut(self, index: Ints, start: Ints, end: Ints) -> Runs:
-        """The parts from offset ``start`` to ``end`` of the runs at ``index``."""
+        """Return the parts from offset ``start`` to ``end`` of the runs at ``index``."""
         whole = self.take(index)
         return Runs(start, end - start, whole.shift + start, whole.epoch, whole.by)
 
     def with_(self, other: Runs) -> Runs:
-        """These, and then the others."""
+        """Return these runs, followed by the others."""
         pairs = zip(self._columns(), other._columns(), strict=True)
         return Runs(*(np.concatenate(pair) for pair in pairs))
 
     def outside(self, cover: Cover) -> Runs:
-        """The parts whose offsets are not in ``cover``."""
+        """Return the parts whose offsets are not in ``cover``."""
         pieces = overlaps(self.offset, self.end, *cover.holes())
         return self.cut(pieces.index, pieces.start, pieces.end)
 
     def above(self, limit: int) -> Runs:
-        """The parts from offset ``limit`` on."""
+        """Return the parts from offset ``limit`` on."""
         start = np.maximum(self.offset, limit)
         index = np.flatnonzero(start < self.end)
         return self.cut(index, start[index], self.end[index])
 
     def below(self, limit: int) -> Runs:
-        """The parts below offset ``limit``."""
+        """Return the parts below offset ``limit``."""
         end = np.minimum(self.end, limit)
         index = np.flatnonzero(self.offset < end)
         return self.cut(index, self.offset[index], end[index])
@@ -192,8 +193,9 @@ NO_RUNS: Final = Runs(NO_INTS, NO_INTS, NO_INTS, NO_INTS, NO_INTS)
 
 
 class Agreed(NamedTuple):
-    """What sightings come to. ``runs``: sorted and disjoint. ``conflicts`` and ``epochs``: pairs of
-    runs which overlap but have other values, or the same values under other epochs."""
+    """Result of merging observations. ``runs``: sorted and disjoint. ``conflicts`` and ``epochs``:
+    pairs of overlapping runs with different values, or with the same values and different epochs.
+    """
 
     runs: Runs
     conflicts: list[tuple[Runs, Runs]]
@@ -201,8 +203,8 @@ class Agreed(NamedTuple):
 
 
 def agree(sightings: Runs) -> Agreed:
-    """Lay runs over each other, whoever saw them; of two that overlap, the one with the lower first
-    offset is believed. One sweep after sorting."""
+    """Merge runs of all observers; of two that overlap, the one with the lower first offset is
+    used. One sweep after sorting."""
     runs = distinct(sightings)
     if not len(runs) or bool(np.all(runs.offset[1:] >= runs.end[:-1])):
         return Agreed(runs, [], [])
@@ -234,7 +236,7 @@ def agree(sightings: Runs) -> Agreed:
 
 
 def distinct(runs: Runs) -> Runs:
-    """Sorted by offset, longest first; what was seen twice is there once."""
+    """Return runs sorted by offset, longest first, without duplicates."""
     order = np.lexsort((runs.epoch, runs.value, -runs.count, runs.offset))
     runs = runs.take(order)
     is_new = np.ones(len(runs), np.bool_)
@@ -256,7 +258,7 @@ def _pairs(runs: Runs, rows: list[tuple[int, int]]) -> list[tuple[Runs, Runs]]:
 
 
 def running_max(values: Ints) -> Ints:
-    """For each place the greatest value before it; -FAR for the first."""
+    """Return for each place the greatest value before it; -FAR for the first."""
     before = np.full(len(values), -FAR, np.int64)
     if len(values) > 1:
         before[1:] = np.maximum.accumulate(values[:-1])

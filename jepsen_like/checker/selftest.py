@@ -1,8 +1,8 @@
-"""The checker's self-test: stored histories of which the verdict is known, judged again.
+"""The self-test of the checker: stored histories with a known verdict, checked again.
 
-``golden_histories.zst`` holds one valid history, and for each anomaly the edits that put it into
-that history. Users of a verdict can see with it what the checker would have found. The tests make
-the file and try the same anomalies in histories of many seeds (``tests/golden/make_histories.py``).
+``golden_histories.zst`` contains one valid history, and for each anomaly the edits that add it to
+that history. The self-test shows users of a verdict what the checker detects. The tests create the
+file, and try the same anomalies in histories of many seeds (``tests/golden/make_histories.py``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ UNKNOWN: Final = "unknown"
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """Entries ``start`` to before ``end`` of the valid history are replaced by ``entries``."""
+    """Replace the entries from ``start`` to before ``end`` of the valid history with
+    ``entries``."""
 
     start: int
     end: int
@@ -41,13 +42,13 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class GoldenHistories(msgspec.Struct, frozen=True):
-    """The valid history, and the anomalies that are put into it."""
+    """The valid history, and the anomalies that can be added to it."""
 
     valid: list[AnyEntry]
     cases: list[Case]
 
     def entries_of(self, case: Case) -> Iterator[AnyEntry]:
-        """The history with the anomaly."""
+        """Return the history with the anomaly."""
         at = 0
         for edit in case.edits:
             yield from self.valid[at : edit.start]
@@ -57,7 +58,7 @@ class GoldenHistories(msgspec.Struct, frozen=True):
 
 
 class Result(NamedTuple):
-    """What the checker found in one stored history."""
+    """Result of the checker for one stored history."""
 
     name: str
     expected: str
@@ -65,7 +66,8 @@ class Result(NamedTuple):
 
 
 def load(path: Path = GOLDEN) -> GoldenHistories:
-    """Raises ``OSError``, ``zstandard.ZstdError`` or ``msgspec.MsgspecError`` if it is damaged."""
+    """Load the stored histories. Raises ``OSError``, ``zstandard.ZstdError`` or
+    ``msgspec.MsgspecError`` if the file is corrupt."""
     data = zstandard.ZstdDecompressor().decompress(
         path.read_bytes(), max_output_size=FILE_BYTES_MAX
     )
@@ -73,7 +75,7 @@ def load(path: Path = GOLDEN) -> GoldenHistories:
 
 
 def run() -> tuple[Result, ...]:
-    """Judge every stored history. All results should have ``passed``."""
+    """Check every stored history. Every result should have ``passed``."""
     golden = load()
     return tuple(
         Result(case.name, case.expected, is_expected(case.expected, judge(golden.entries_of(case))))
@@ -82,7 +84,8 @@ def run() -> tuple[Result, ...]:
 
 
 def is_expected(expected: str, verdict: Verdict) -> bool:
-    """Whether a verdict is the one, or names the kind of anomaly, that was expected."""
+    """Return whether the verdict has the expected state or contains the expected kind of
+    anomaly."""
     if expected in (VALID, UNKNOWN):
         return verdict.valid == expected
     return verdict.valid == "invalid" and expected in verdict.kinds

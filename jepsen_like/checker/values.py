@@ -1,4 +1,4 @@
-"""Judges values: sent by nobody, refused, there twice, or of a topic that is no more. Pure."""
+"""Checks values: never sent, failed, duplicate, or of a deleted topic. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raftlog.jepsen_like.checker.verdict import Findings, Found
 
 
 def check(partition: Partition, findings: Findings) -> None:
-    """PHANTOM, G1A, DUPLICATE and RESURRECTED in the final log and in all that polls gave."""
+    """Report PHANTOM, G1A, DUPLICATE and RESURRECTED in the final log and in all poll results."""
     log = partition.log.runs if partition.log is not None else None
     odd = partition.odd()
     if partition.log is None or log is None:
@@ -33,7 +33,7 @@ def check(partition: Partition, findings: Findings) -> None:
 
 
 def check_values(partition: Partition, runs: Runs, where: str, findings: Findings) -> None:
-    """PHANTOM and G1A among runs that somebody saw; ``where``: in words, for the message."""
+    """Report PHANTOM and G1A in these runs. ``where``: text for the message."""
     end = runs.value + runs.count
 
     def tell(place: int) -> Found:
@@ -55,13 +55,13 @@ def check_values(partition: Partition, runs: Runs, where: str, findings: Finding
 
 
 def evidence(runs: Runs, place: int) -> dict[str, object]:
-    """Offsets and values of one run, each as first and last."""
+    """Return offsets and values of one run, each as first and last."""
     offset, count, value = (int(c[place]) for c in (runs.offset, runs.count, runs.value))
     return {"offsets": [offset, offset + count - 1], "values": [value, value + count - 1]}
 
 
 def _senders(partition: Partition, runs: Runs, place: int) -> list[dict[str, object]]:
-    """The appends that sent a run's values, the first two of them."""
+    """Return the appends that sent a run's values, at most two."""
     appends = partition.appends
     value, end = int(runs.value[place]), int(runs.value[place] + runs.count[place])
     rows = np.flatnonzero((appends.first < end) & (appends.first + appends.count > value))
@@ -69,7 +69,7 @@ def _senders(partition: Partition, runs: Runs, place: int) -> list[dict[str, obj
 
 
 def _disagreeing(partition: Partition, odd: Runs) -> Runs:
-    """What polls gave at offsets of the final log, and is not in it."""
+    """Return poll results at offsets of the final log that are not in it."""
     if partition.log is None:
         return odd
     away = partition.log.values.count(odd.value, odd.value + odd.count) < odd.count
@@ -103,16 +103,17 @@ def _duplicates(partition: Partition, runs: Runs, findings: Findings) -> None:
 
 
 def _holder(runs: Runs, place: int) -> int:
-    """The run before ``place`` that has its first value as well."""
+    """Return the run before ``place`` that also has its first value."""
     holds = runs.value[:place] + runs.count[:place] > runs.value[place]
     return int(np.flatnonzero(holds)[-1])
 
 
 def _resurrected(partition: Partition, findings: Findings) -> None:
-    """Only what was acknowledged before a deletion was asked for must not come back after it."""
+    """Report RESURRECTED: only records acknowledged before a deletion was requested must not
+    reappear after it."""
     lifetimes = partition.lifetimes
     acked = partition.appends.completed[partition.acked.by]
-    # A consumer that was there before gives what it had fetched by then, whenever it likes.
+    # An older consumer returns the records that it had already fetched at any later time.
     began = partition.polls.session_began() if lifetimes.last else partition.polls.invoked
     since = 0
     for invoked, settled in zip(

@@ -1,7 +1,7 @@
-"""What a judge says: the kinds of anomaly, each with its exact condition; findings; the verdict.
+"""Verdict types: kinds of anomaly with their exact conditions, findings, and the verdict.
 
-Only the words of a judgement live here: who finds what is the business of the modules beside this
-one. A run of records that follow each other is one finding, however many they are.
+This module contains only the texts and types. The other modules of this package find the anomalies.
+A run of consecutive records is one finding, independent of its length.
 """
 
 from __future__ import annotations
@@ -14,63 +14,66 @@ Valid: TypeAlias = Literal["valid", "invalid", "unknown"]
 Found: TypeAlias = tuple[str, dict[str, Any]]  # a message, and evidence
 
 SEVERITY: Final[Mapping[Valid, int]] = {"valid": 0, "unknown": 1, "invalid": 2}
-EVIDENCE_MAX: Final = 20  # findings of one kind that are told in full
+EVIDENCE_MAX: Final = 20  # findings of one kind that are reported with evidence
 
 KINDS: Final[Mapping[str, str]] = {
     "LOST-tail": "an acknowledged value is not in the final log, which ends below its offset",
     "LOST-mid": "an acknowledged value is not in the final log, which has later offsets; or the "
-    "log starts above what anybody had deleted",
-    "MOVED": "an acknowledged value is in the final log, but not where it was acknowledged",
+    "log starts above the highest offset that a client deleted",
+    "MOVED": "an acknowledged value is in the final log at another offset than acknowledged",
     "DUPLICATE": "a value of an idempotent producer is at two offsets",
-    "G1A": "a value whose append certainly had no effect is seen",
-    "PHANTOM": "a value that nobody sent to that partition is seen",
+    "G1A": "a reader received a value whose append certainly failed",
+    "PHANTOM": "a reader received a value that no client sent to that partition",
     "NONMONOTONIC-SEND": "an idempotent producer's acknowledged appends are not in its order",
     "INT-NONMONOTONIC-SEND": "within one append of an idempotent producer, values are not in order",
-    "REALTIME-ORDER": "a value was acknowledged before another was sent, whose offset is lower",
-    "OBSERVED-THEN-LOST": "a value that a consumer was given is not in the final log",
-    "INCONSISTENT-OFFSET": "two values were seen, or acknowledged, at one offset",
-    "INT-POLL-SKIP": "within one poll, a record is left out",
-    "INT-NONMONOTONIC-POLL": "within one poll, the offsets of a partition do not grow",
-    "POLL-SKIP": "a record is left out between two polls of one consumer, or before its first",
-    "NONMONOTONIC-POLL": "a poll gives an offset below the consumer's position",
-    "STALE-READ": "a consumer is given nothing, long after a record at its position or above was "
-    "acknowledged and after the last fault had ended",
-    "HW-REGRESSION": "an end offset is lower than one that was known before it was asked for",
+    "REALTIME-ORDER": "a value was acknowledged before another with a lower offset was sent",
+    "OBSERVED-THEN-LOST": "a value that a consumer received is not in the final log",
+    "INCONSISTENT-OFFSET": "two values were read, or acknowledged, at one offset",
+    "INT-POLL-SKIP": "within one poll, a record is missing",
+    "INT-NONMONOTONIC-POLL": "within one poll, the offsets of a partition do not increase",
+    "POLL-SKIP": "a record is missing between two polls of one consumer, or before its first",
+    "NONMONOTONIC-POLL": "a poll returned an offset below the consumer's position",
+    "STALE-READ": "a consumer received no records, long after a record at or above its position "
+    "was acknowledged and after the last fault had ended",
+    "HW-REGRESSION": "an end offset is lower than one that was known before the request",
     "GAP": "offsets are missing in a log above its start",
-    "EPOCH-ORDER": "leader epochs go down with growing offsets, or differ for one record, or one "
-    "epoch has two values at an offset",
+    "EPOCH-ORDER": "leader epochs decrease with increasing offsets, or differ for one record, or "
+    "one epoch has two values at an offset",
     "REPLICA-DIVERGENCE": "a replica's log differs from the final log below its end",
-    "DAMAGED-REPLICA": "damage was found in a replica's files when all was over",
-    "STUCK": "when all was healed, a replica or a reader did not get to the end",
-    "RESURRECTED": "a value acknowledged before its topic was deleted is seen in the topic that "
+    "DAMAGED-REPLICA": "a replica's files were corrupt at the end of the run",
+    "STUCK": "after all faults were healed, a replica or a reader did not reach the end",
+    "RESURRECTED": "a value acknowledged before its topic was deleted is in the topic that "
     "was created afterwards",
-    "GROUP-OFFSET-LOST": "an offset that a group had committed is not told, but a lower one; or a "
-    "member begins below it",
-    "GROUP-OFFSET-PHANTOM": "an offset is told as committed that nobody tried to commit",
-    "GROUP-OFFSET-ZERO": "no offset, or 0, is told as committed after another was acknowledged",
-    "GROUP-SKIPPED": "a record below what a group has committed was dealt with by none of its "
+    "GROUP-OFFSET-LOST": "a lower offset was returned than the one that a group had committed; or "
+    "a member started below it",
+    "GROUP-OFFSET-PHANTOM": "an offset was returned as committed that no client tried to commit",
+    "GROUP-OFFSET-ZERO": "no offset, or 0, was returned as committed after another was stored",
+    "GROUP-SKIPPED": "a record below what a group has committed was processed by none of its "
     "members",
-    "GROUP-UNDELIVERED": "a record was given to no member of a group, though later ones were",
+    "GROUP-UNDELIVERED": "a record was delivered to no member of a group, though later ones were",
     "GROUP-TWO-OWNERS": "two members of a group owned a partition at the same time, and commits of "
-    "both were accepted, or both were awake for longer than it takes to notice, or it was given to "
-    "the second before the first was asked for it",
+    "both were accepted, or both were running for longer than the detection time, or the second "
+    "received it before the first was asked to release it",
     "GROUP-COMMIT-BACKWARD": "a commit was accepted below one that another member, or the same, "
-    "had made since the partition was the committer's",
-    "GROUP-STUCK": "when all was healed, the members of a group did not get to the end",
-    "COMPACT-LOST-KEY": "the last acknowledged record of a key is gone from a compacted topic, and "
-    "none of that key is behind it",
+    "had made since the partition was assigned to the committer",
+    "GROUP-STUCK": "after all faults were healed, the members of a group did not reach the end",
+    "COMPACT-LOST-KEY": "the last acknowledged record of a key is missing in a compacted topic, "
+    "and no later record has that key",
     "COMPACT-RESURRECTED": "a key has a value again, older than the acknowledged record that "
     "deleted it",
     "COMPACT-MOVED": "in a compacted topic, an acknowledged record is at another offset",
-    "UNAVAILABLE": "nothing was acknowledged for too long, or less than half of what was sent, "
-    "though the faults at that time should not have hindered it",
+    "UNAVAILABLE": "no append was acknowledged for too long, or less than half of those sent, "
+    "though the faults at that time should not have prevented it",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One finding. ``evidence``: whatever of partition, offsets, values, operations (with their
-    lines in the history, from 1) and replicas belongs to it; ready for JSON."""
+    """One finding.
+
+    ``evidence``: the partition, offsets, values, operations (with their lines in the history, from
+    1) and replicas that belong to it; ready for JSON.
+    """
 
     kind: str
     message: str
@@ -82,10 +85,10 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """A time without an acknowledgement while somebody waited for one.
+    """A time without an acknowledgement while at least one client waited for one.
 
-    Times in ns of the history's clock. ``unexcused_ns``: what of it no fault excuses. ``faults``:
-    the kinds that were active.
+    Times in ns of the history's clock. ``unexcused_ns``: the part of it that no fault excuses.
+    ``faults``: the kinds that were active.
     """
 
     start_ns: int
@@ -96,9 +99,12 @@ class Outage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """``counts``: findings by kind, every kind listed. ``anomalies``: of each kind the first
-    ``EVIDENCE_MAX``. ``troubles``: why the judge cannot be sure. ``not_injected``: faults that did
-    not come about. ``not_applicable``: kinds that were not judged, and why."""
+    """Verdict on one history.
+
+    ``counts``: findings by kind, with every kind. ``anomalies``: the first ``EVIDENCE_MAX`` of each
+    kind. ``troubles``: reasons why the verdict is uncertain. ``not_injected``: faults that had no
+    effect. ``not_applicable``: kinds that were not checked, each with the reason.
+    """
 
     valid: Valid
     counts: Mapping[str, int]
@@ -111,18 +117,18 @@ class Verdict:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The kinds that were found."""
+        """Return the kinds that were found."""
         return frozenset(kind for kind, count in self.counts.items() if count)
 
     def to_dict(self) -> dict[str, Any]:
-        """For verdict.json."""
+        """Return the content of verdict.json."""
         return asdict(self)
 
 
 class Findings:
-    """Collects what is found, with evidence for the first few of each kind.
+    """Collector of findings, with evidence for the first of each kind.
 
-    ``not_applicable``: kinds that are only counted aside, with the reason.
+    ``not_applicable``: kinds that do not count for the verdict, each with the reason.
     """
 
     def __init__(
@@ -140,7 +146,8 @@ class Findings:
         self.each(kind, (0,), lambda _: (message, evidence))
 
     def each(self, kind: str, places: Iterable[Any], tell: Callable[[int], Found]) -> None:
-        """A finding for each of ``places``, numbers; ``tell`` is asked about the first few only."""
+        """Add a finding for each of ``places`` (numbers). Calls ``tell`` only for the first
+        ones."""
         for place in places:
             if kind in self.not_applicable:
                 self.set_aside[kind] = self.set_aside.get(kind, 0) + 1
@@ -152,17 +159,17 @@ class Findings:
 
 
 def judged(counts: Mapping[str, int], troubles: Iterable[str]) -> Valid:
-    """What findings and troubles come to."""
+    """Return the verdict for these findings and troubles."""
     if any(counts.values()):
         return "invalid"
     return "unknown" if any(True for _ in troubles) else "valid"
 
 
 def merge(verdicts: Iterable[Verdict]) -> Verdict:
-    """One verdict of several on the same run: the worst of them, with all that they found.
+    """Merge verdicts on the same run: the worst verdict, with all findings.
 
-    Of statistics that two of them have under one name, the later one's stay. With no verdicts at
-    all, nothing is known.
+    If two verdicts have a statistic of the same name, the later one is kept. Without verdicts the
+    result is unknown.
     """
     several = list(verdicts)
     counts = dict.fromkeys(KINDS, 0)

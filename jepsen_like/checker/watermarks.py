@@ -1,4 +1,4 @@
-"""Judges high watermarks: an end that somebody knew, all see that ask for it afterwards. Pure."""
+"""Checks high watermarks: an end offset that was known is visible to all later requests. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raftlog.jepsen_like.checker.verdict import Findings, Found
 
 
 def check(partition: Partition, findings: Findings) -> None:
-    """HW-REGRESSION, in each life of the topic by itself."""
+    """Report HW-REGRESSION, in each life of the topic separately."""
     end, invoked, completed, line = partition.gathered.ends.columns()
     life = partition.lifetimes.seen_at(invoked, completed)
     for number in range(partition.lifetimes.last + 1):
@@ -49,7 +49,7 @@ def _regressions(
 
 
 def _known(partition: Partition, life: int) -> tuple[Ints, Ints, Ints]:
-    """Since when, which end, and from which line of the history."""
+    """Return for each known end: time, end offset, and line of the history."""
     polls, appends = partition.polls, partition.appends
     end, invoked, completed, line = partition.gathered.ends.columns()
     told = partition.lifetimes.seen_at(invoked, completed) == life

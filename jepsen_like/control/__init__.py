@@ -1,1 +1,1 @@
-"""Control: what the machine can do for the harness: name spaces, file systems, limits, clocks."""
+"""Control: facilities of the machine for the harness: namespaces, file systems, limits, clocks."""

@@ -1,8 +1,8 @@
-"""Clocks of single processes: wall clocks that lie, by libfaketime, and what time namespaces moved.
+"""Clocks of single processes: shifted wall clocks, by libfaketime, and offsets of time namespaces.
 
-A process that was started with ``FakeClock.environment`` reads its wall clock with an offset that a
-file holds, and that may change while it runs. Clocks that only grow are left alone: a broker's
-timeouts must not feel any of it. The machine's own clock is never touched.
+A process that was started with ``FakeClock.environment`` reads its wall clock with an offset from a
+file, which may change while it runs. Monotonic clocks do not change: a broker's timeouts must not
+be affected. The machine's clock is never changed.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class Reading(NamedTuple):
 
 
 def library() -> Path | None:
-    """Where libfaketime is; None where it is not."""
+    """Return the path of libfaketime; None if it is not installed."""
     places = (Path(place) / LIBRARY for place in LIBRARY_PLACES)
     return next((place for place in places if place.exists()), None)
 
 
 @functools.cache
 def why_not() -> str:
-    """Why no process can be given a wall clock of its own here; empty if one can. Tries it."""
+    """Return why processes cannot have separate wall clocks here; empty if they can. Tests it."""
     if sys.platform != "linux":
-        return "it needs Linux"
+        return "requires Linux"
     if library() is None:
         return f"no {LIBRARY} (Debian: apt install faketime)"
     with tempfile.TemporaryDirectory(prefix="raftlog-clock-") as folder:
@@ -59,14 +59,14 @@ def why_not() -> str:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             return f"a process does not run with {LIBRARY}: {error}"
     if abs(fake.wall_s - real.wall_s - _PROBE_OFFSET_S) > _TOLERANCE_S:
-        return f"{LIBRARY} does not change what time.time() says"
+        return f"{LIBRARY} does not change time.time()"
     if abs(fake.monotonic_s - real.monotonic_s) > _TOLERANCE_S:
         return f"{LIBRARY} changes time.monotonic() too"
     return ""
 
 
 def look(environment: Mapping[str, str]) -> Reading:
-    """The clocks of a new process with ``environment`` on top of this one's.
+    """Return the clocks of a new process with ``environment`` in addition to the current one.
 
     Raises ``OSError``, ``ValueError`` and ``subprocess.SubprocessError``.
     """
@@ -116,7 +116,7 @@ class FakeClock:
         }
 
     def set(self, offset_s: float) -> None:
-        """From now on the clock is ``offset_s`` seconds ahead of the machine's, or behind it."""
+        """Set the offset of the clock from the machine's clock, in seconds."""
         # By a new name: a process that finds half an offset in the file ends itself.
         draft = self.path.with_name(self.path.name + ".new")
         draft.parent.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ class FakeClock:
 
     @property
     def offset_s(self) -> float:
-        """What ``set`` said last; 0 before it said anything."""
+        """The last offset that was set; 0 by default."""
         return float(self.path.read_text(encoding="ascii")) if self.path.exists() else 0.0
 
     def look(self) -> Reading:

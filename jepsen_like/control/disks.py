@@ -1,9 +1,9 @@
-"""Disks that can be harmed: an ext4 file system in a file of its own, on a loop device.
+"""Disks for fault injection: an ext4 file system in a file, on a loop device.
 
-What a process wrote and nobody synced is in the memory of the file system. A file system that is
-shut down (``FS_IOC_GOINGDOWN``, as XFS and ext4 have it for their own tests) writes nothing more:
-when it is mounted again, it is what a power cut would have left. Periodic writeback is off for the
-whole machine as long as any such disk is there. Linux, and root, only.
+Data that was written but not synced is in the memory of the file system. A file system that is shut
+down (``FS_IOC_GOINGDOWN``, which XFS and ext4 have for their tests) writes nothing more: when it is
+mounted again, its content is that after a power cut. Periodic writeback is off for the complete
+machine as long as such a disk exists. Requires Linux and root.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from typing import IO, Final, Literal, TypeAlias
 
 from raftlog.testing.probes import POLL_INTERVAL_S, wait_until
 
-SIZE_BYTES: Final = 2 << 30  # sparse: what was not written takes no room
+SIZE_BYTES: Final = 2 << 30  # sparse: unwritten parts need no space
 WRITEBACK: Final = Path("/proc/sys/vm/dirty_writeback_centisecs")
 WRITEBACK_DEFAULT: Final = "500"  # of the kernel
 WRITEBACK_LOCK: Final = Path("/run/raftlog-writeback")
 COMMANDS: Final = ("mkfs.ext4", "e2fsck", "mount", "umount", "nsenter")
 FORMAT: Final = ("-F", "-b", "4096", "-m", "0", "-E", "lazy_itable_init=1")  # -m: none for root
-# Nothing is committed by time, nor hurried because a file replaces another: what may be lost, is.
+# No commit by time, and none because a file replaces another, so that unsynced data is lost.
 MOUNT_OPTIONS: Final = "loop,commit=3600,noauto_da_alloc,noinit_itable,errors=remount-ro"
 RELEASE_TIMEOUT_S: Final = 60.0  # of a machine with much else to do
 GOING_DOWN: Final = 0x8004587D  # FS_IOC_GOINGDOWN, <linux/fs.h>
 LOG_FLUSH: Final = 1
 NO_LOG_FLUSH: Final = 2
 CHECK_FAILED: Final = 4  # of e2fsck's status: errors are left; below are repairs
-MARK: Final = b"nobody syncs this" * 1_000
+MARK: Final = b"never synced data" * 1_000
 MARK_ROOM: Final = 20_480  # bytes that it takes, in whole blocks
 BALLAST: Final = "ballast"
 PROBE: Final = "probe"
@@ -48,16 +48,17 @@ Journal: TypeAlias = Literal["lost", "kept"]
 
 
 class LoopDiskError(OSError):
-    """A command that makes, mounts or checks a disk failed; says what it said."""
+    """A command that creates, mounts or checks a disk failed; contains its output."""
 
 
 @functools.cache
 def why_not() -> str:
-    """Why no disks can be harmed on this machine; empty if they can. It was tried, on one."""
+    """Return why disk faults cannot be injected on this machine; empty if they can. Tests it
+    once."""
     if sys.platform != "linux":
-        return "it needs Linux"
+        return "requires Linux"
     if os.geteuid() != 0:
-        return "it needs root, to mount file systems"
+        return "requires root, to mount file systems"
     missing = [command for command in COMMANDS if shutil.which(command) is None]
     if missing:
         return f"no {', '.join(missing)}"
@@ -68,17 +69,18 @@ def why_not() -> str:
             with LoopDisk(Path(folder), "trial", 16 << 20) as disk:
                 disk.mark()
                 disk.cut_power()
-                return "" if not disk.marked() else "a shut down file system loses nothing"
+                return "" if not disk.marked() else "a shut down file system lost no data"
         except OSError as error:
-            return f"no file system can be mounted from a file: {error}"
+            return f"cannot mount a file system from a file: {error}"
 
 
 class Writeback:
-    """While any process of the machine is in its ``with`` block, nothing is written back by time.
+    """Turns off periodic writeback while any process of the machine is in its ``with`` block.
 
-    The last one that leaves puts back what the first one found. What a killed process left turned
-    off is put back by the next that leaves last: as it was noted in ``lock``, or else the kernel's
-    default. Memory pressure and ``sync`` still write back. One object, one block at a time.
+    The last process that leaves restores the setting that the first one found. If a killed process
+    left it off, the next one that leaves last restores it: from the note in ``lock``, or else the
+    kernel's default. Memory pressure and ``sync`` still write back. One object, one block at a
+    time.
     """
 
     def __init__(self, *, value: Path = WRITEBACK, lock: Path = WRITEBACK_LOCK) -> None:
@@ -236,24 +238,24 @@ class LoopDisk:
     # -- power
 
     def cut_power(self, *, journal: Journal = "lost") -> None:
-        """What was not synced is gone. Nothing may have files open.
+        """Discard all data that was not synced. No process may have files open.
 
-        ``journal``: of the file system. Lost: neither data nor names and sizes that were not synced
-        are there. Kept: it was committed a moment before, and so the names and sizes are there, but
-        not the data: files may be empty, or have zeros, or be of any size in between.
+        ``journal``: of the file system. Lost: unsynced data, names and sizes are missing. Kept: it
+        was committed immediately before, so names and sizes exist, but not the data: files can be
+        empty, contain zeros, or have any size in between.
         """
         self._go_down(NO_LOG_FLUSH if journal == "lost" else LOG_FLUSH)
         self.unmount()
         self.mount()
 
     def mark(self) -> None:
-        """Write what nobody syncs, in a file of its own."""
+        """Write a file that is not synced."""
         self._marks += 1
         self._check_mounted()
         self._mark.write_bytes(MARK)
 
     def marked(self) -> bool:
-        """Whether what the last ``mark`` wrote is there; after a power cut it should not be."""
+        """Return whether the data of the last ``mark`` exists; after a power cut it should not."""
         return self._mark.exists() and self._mark.read_bytes() == MARK
 
     @property
@@ -277,7 +279,8 @@ class LoopDisk:
         return status.f_bavail * status.f_frsize
 
     def fill(self, leave_bytes: int = 0) -> None:
-        """Leave no more room than this, to 4 KiB. Again: take the room that came free since."""
+        """Fill the disk up to this free space, to 4 KiB. Repeated calls also use space that was
+        released since."""
         self._check_mounted()
         block = os.statvfs(self.mount_point).f_frsize
         descriptor = os.open(self.mount_point / BALLAST, os.O_RDWR | os.O_CREAT)
@@ -295,8 +298,7 @@ class LoopDisk:
             os.close(descriptor)
 
     def free(self) -> None:
-        """Give back what ``fill`` took; a power cut does not take it again. Nothing if it did not
-        take any."""
+        """Release the space that ``fill`` used, durably. Does nothing if it used none."""
         with contextlib.suppress(FileNotFoundError):
             (self.mount_point / BALLAST).unlink()
             self._sync()
@@ -304,18 +306,18 @@ class LoopDisk:
     # -- errors
 
     def trigger_error(self) -> None:
-        """Have the file system find itself damaged: it is read-only from now on, until
-        ``remount``, also for those who have files open."""
+        """Make the file system detect an error: it is read-only until ``remount``, also for open
+        files."""
         Path(f"/sys/fs/ext4/{self._device()}/trigger_fs_error").write_text("1")
 
     def shutdown(self) -> None:
-        """All reads and writes fail from now on, until ``remount``, also for those who have files
-        open (EIO). What was not synced is lost."""
+        """Make all reads and writes fail until ``remount``, also for open files (EIO). Unsynced
+        data is lost."""
         self._go_down(NO_LOG_FLUSH)
 
     def probe(self, size_bytes: int = 4096) -> str:
-        """Write and sync so much, and remove it: empty if that works, else the error's name, such
-        as ENOSPC."""
+        """Write and sync ``size_bytes``, and remove them. Returns an empty text on success, else
+        the error's name, such as ENOSPC."""
         self._check_mounted()
         path = self.mount_point / PROBE
         try:
@@ -346,13 +348,13 @@ class LoopDisk:
     def _is_made_of(self, backing: Path) -> bool:
         try:
             return backing.read_text().strip() == str(self.image)
-        except OSError:  # the device has no file any more
+        except OSError:  # the device has no file now
             return False
 
     def _unmount_copies(self) -> bool:
-        """Mount namespaces that were made meanwhile (of other runs) have a mount of their own.
+        """Unmount in mount namespaces of other runs, which copied the mount when they were created.
 
-        False: whether the device is free now is to be seen.
+        Returns False if it is unknown whether the device is free.
         """
         target = str(self.mount_point).replace(" ", r"\040")  # as the kernel writes it
         for mounts in Path("/proc").glob("[0-9]*/task/[0-9]*/mounts"):

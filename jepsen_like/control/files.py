@@ -1,7 +1,7 @@
-"""A broker's files, seen from outside: which there are, what is wrong with them, and changing them.
+"""Files of a broker, from outside: list, verify, and change them.
 
-Changes are made in place and synced, as if the disk had done them. Nothing here knows brokers as
-processes: whether one is at work on the files meanwhile is the caller's to say.
+Changes are made in place and synced, as if the disk had made them. This module does not know broker
+processes: the caller knows whether a broker is using the files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from raftlog.storage.recovery import read_index
 from raftlog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, base_offsets, file_name
 from raftlog.storage.store import JOURNAL_NAME
 
-# closed: a segment that is written no more; active: the last one, below what is known to be synced.
+# closed: a segment that is not written again; active: the last one, below the durable end.
 Region: TypeAlias = Literal[
     "closed", "active", "index", "epochs", "producers", "checkpoint", "journal", "identity",
     "catalog",
@@ -92,7 +92,7 @@ def partitions(data_dir: Path) -> list[Path]:
 
 
 def quarantines(data_dir: Path) -> set[Path]:
-    """The directories of copies that were set aside."""
+    """Return the directories of quarantined copies."""
     return {path for path in (data_dir / "topics").rglob("*") if is_quarantine(path.name)}
 
 

@@ -1,8 +1,8 @@
-"""What one process may have of the machine: file descriptors, memory, time on a CPU.
+"""Resource limits of one process: file descriptors, memory, CPU time.
 
-By prlimit, and by control groups of either version. A group is made below the one that this process
-is in, so that what limits us limits whoever is put there; with version 2, beside it, because there
-a group with processes has no groups of its own. Every group is removed with ``close``.
+With prlimit, and control groups of either version. With version 1, a group is created below the one
+of this process, so that its limits apply too. With version 2 it is created as a sibling, because a
+group with processes cannot have child groups. Every group is removed with ``close``.
 """
 
 from __future__ import annotations
@@ -95,25 +95,25 @@ def hierarchy(
 def why_not(controller: Controller) -> str:
     """Why no process can be limited so on this machine; empty if one can. Tries it."""
     if sys.platform != "linux":
-        return "it needs Linux"
+        return "requires Linux"
     found = hierarchy(controller)
     if found is None:
         return f"there is no control group with the controller {controller}"
     try:
         group = Group(found, f"raftlog-try-{os.getpid()}")
     except OSError as error:
-        return f"no control group can be made: {error}"
+        return f"cannot create a control group: {error}"
     try:
         group.limit_memory(1 << 30) if controller == "memory" else group.limit_cpu(0.5)
     except OSError as error:
-        return f"a control group cannot be given a limit: {error}"
+        return f"cannot set the limit of a control group: {error}"
     finally:
         group.close()
     return ""
 
 
 class Group:
-    """A control group of its own for some processes. ``name``: one that tells whose it is."""
+    """A separate control group for some processes. ``name``: identifies the owner."""
 
     def __init__(self, place: Hierarchy, name: str) -> None:
         """Makes it. Raises ``OSError``."""
@@ -167,7 +167,7 @@ class Group:
         deadline = time.monotonic() + REMOVE_TIMEOUT_S
         while self.path.exists():
             for pid in self.processes():
-                with contextlib.suppress(OSError):  # it has ended meanwhile
+                with contextlib.suppress(OSError):  # it has ended since
                     _write(self._place.home / "cgroup.procs", str(pid))
             try:
                 self.path.rmdir()
@@ -231,7 +231,7 @@ class Burners:
 def _pin(pid: int, cpus: set[int]) -> None:
     """All threads of a process; those to come take after theirs."""
     for thread in os.listdir(f"/proc/{pid}/task"):
-        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+        with contextlib.suppress(ProcessLookupError):  # it has ended since
             os.sched_setaffinity(int(thread), cpus)
 
 

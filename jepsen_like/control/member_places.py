@@ -1,9 +1,8 @@
-"""A network of its own for each member of a consumer group, on the brokers' bridge. Linux, root.
+"""Separate networks for the members of consumer groups, on the brokers' bridge. Linux, root.
 
-Member N lives in the network namespace ``mN`` with the address 10.77.0.(100 + N), see
-``namespaces``. What is cut is cut at the member's end: its table of neighbours says that a broker
-is at a hardware address which nobody has. What the broker sends still arrives, and nothing comes of
-it.
+Member N runs in the network namespace ``mN`` with the address 10.77.0.(100 + N), see
+``namespaces``. Connections are blocked at the member's end: its neighbour table maps the broker to
+an unused hardware address. Packets from the broker still arrive, but replies do not.
 """
 
 from __future__ import annotations
@@ -75,8 +74,9 @@ class MemberPlaces:
         return ("nsenter", f"--net={FOLDER / f'm{slot}'}")
 
     def cut(self, slot: int, brokers: Collection[int]) -> None:
-        """Let the member and these brokers not hear of each other."""
-        self._cut[slot] = [*self._cut.get(slot, ()), *brokers]  # what fails half-way is mended too
+        """Block the traffic between the member and these brokers."""
+        # recorded first, so that a partial failure is undone too
+        self._cut[slot] = [*self._cut.get(slot, ()), *brokers]
         self._point(slot, dict.fromkeys(brokers, NOBODY))
 
     def mend(self, slot: int) -> None:

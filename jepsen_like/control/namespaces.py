@@ -1,10 +1,10 @@
-"""A network of its own for each broker: network namespaces on one bridge. Linux, and root, only.
+"""Separate networks for brokers: network namespaces on one bridge. Requires Linux and root.
 
-Broker N lives in namespace ``bN`` with the address 10.77.0.N on ``e0``; the other end of that
-cable is ``vN``, a port of the bridge ``br0``. Clients and the harness itself (id 0) have
-10.77.0.254 on the bridge, in the namespace where ``Namespaces`` was entered. What is sent where is
-written into the tables of neighbours, for good: so nobody asks, and no answer can be late or lost.
-Nothing here does harm: ``net`` does.
+Broker N runs in namespace ``bN`` with the address 10.77.0.N on ``e0``; the other end of that cable
+is ``vN``, a port of the bridge ``br0``. Clients and the harness (id 0) have 10.77.0.254 on the
+bridge, in the namespace where ``Namespaces`` was entered. Neighbour tables have permanent entries,
+so there are no ARP requests whose replies can be late or lost. This module injects no faults;
+``net`` does.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ def why_not() -> str:
     Tries it, in a namespace that is gone at once.
     """
     if sys.platform != "linux":
-        return "it needs Linux"
+        return "requires Linux"
     if os.geteuid() != 0:
-        return "it needs root, to make network namespaces"
+        return "requires root, to create network namespaces"
     missing = [command for command in COMMANDS if shutil.which(command) is None]
     if missing:
         return f"no {', '.join(missing)}"
     try:
         run("unshare", "--net", "--mount", "sh", "-c", _TRIAL)
     except OSError as error:
-        return f"no network can be made: {error}"
+        return f"cannot create a network: {error}"
     return ""
 
 
@@ -100,10 +100,10 @@ def run_all(commands: Sequence[tuple[Sequence[str], str]]) -> list[str]:
 
 
 class Namespaces:
-    """The network of ``count`` brokers, from a ``with`` block's beginning to its end.
+    """The network of ``count`` brokers, for the duration of a ``with`` block.
 
-    It belongs in a network namespace that has no other use, and in a mount namespace of its own
-    (``unshare --net --mount``): namespaces get their names in a tmpfs that nobody else sees.
+    Use it in a dedicated network namespace and mount namespace (``unshare --net --mount``):
+    namespaces get their names in a private tmpfs.
     """
 
     def __init__(self, count: int) -> None:
@@ -174,9 +174,9 @@ class Namespaces:
         )
 
     def within(self, place: int, work: Callable[[], T]) -> T:
-        """The result of ``work()``, called in a thread that sees the network of that place.
+        """Return the result of ``work()``, called in a thread that uses the network of that place.
 
-        Sockets that it makes belong there, whoever uses them later.
+        Sockets that it creates belong to that network, for any later user.
         """
         results: list[T] = []
         errors: list[BaseException] = []

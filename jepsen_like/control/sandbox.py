@@ -1,8 +1,8 @@
-"""A place of its own for a run: a network and a table of mounts that vanish with it.
+"""Sandbox of a run: private network and mount namespaces that the kernel removes at its end.
 
-What a run makes there (networks for brokers, mounted disks) belongs to the processes in it. When
-the last of them has ended, however it ended, the kernel takes everything back; nobody else on the
-machine sees any of it, and several runs never meet. Linux, and root, only.
+Networks and mounts that a run creates belong to its processes. When the last of them has ended, in
+any way, the kernel removes everything. Other processes of the machine do not see these resources,
+and several runs are independent. Requires Linux and root.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 MARK: Final = "RAFTLOG_CHAOS_SANDBOX"  # in the environment: the network namespace of the inside
 COMMANDS: Final = ("unshare", "sh", "ip", "mount", "mkdir", "readlink")
 TRIAL_TIMEOUT_S: Final = 20.0
-# What `ip netns` makes, it also mounts: in a file system that nobody else sees.
+# `ip netns` also mounts: in a private file system.
 _SETUP: Final = (
     "ip link set lo up && mkdir -p /run/netns"
     " && mount -t tmpfs -o mode=755 raftlog-netns /run/netns"
@@ -29,11 +29,11 @@ _UNSHARE: Final = ("unshare", "--net", "--mount", "--propagation", "private", "-
 
 @functools.cache
 def why_not() -> str:
-    """Why there can be no sandbox on this machine; empty if there can. It was tried, once."""
+    """Return why there can be no sandbox on this machine; empty if there can. Tests it once."""
     if sys.platform != "linux":
-        return "it needs Linux"
+        return "requires Linux"
     if os.geteuid() != 0:
-        return "it needs root, to make namespaces"
+        return "requires root, to create namespaces"
     missing = [command for command in COMMANDS if shutil.which(command) is None]
     if missing:
         return f"no {', '.join(missing)}"
@@ -47,9 +47,9 @@ def why_not() -> str:
             timeout=TRIAL_TIMEOUT_S,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        return f"no namespaces can be made: {error}"
+        return f"cannot create namespaces: {error}"
     complaint = " ".join(trial.stderr.split()) or f"status {trial.returncode}"
-    return f"no namespaces can be made: {complaint}" if trial.returncode else ""
+    return f"cannot create namespaces: {complaint}" if trial.returncode else ""
 
 
 def is_inside() -> bool:
@@ -59,11 +59,11 @@ def is_inside() -> bool:
 
 
 def enter(argv: Sequence[str]) -> NoReturn:
-    """Become the command ``argv``, in a sandbox of its own. Does not return.
+    """Execute the command ``argv`` in a new sandbox. Does not return.
 
-    It is this process still, with its id, its standard streams and its terminal: whoever waits for
-    it, or interrupts it, notices nothing. Raises ``OSError`` when not even that can be tried; what
-    fails later is told on standard error, with status 1 or 2. Ask ``why_not`` first.
+    The process keeps its id, its standard streams and its terminal, so the parent process and the
+    terminal notice no difference. Raises ``OSError`` if the first command cannot be executed; later
+    failures are written to standard error, with status 1 or 2. Call ``why_not`` first.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,1 +1,1 @@
-"""Nemeses: the kinds of fault, how they are injected here, and how they are healed."""
+"""Nemeses: the kinds of fault, how they are injected, and how they are healed."""

@@ -1,6 +1,6 @@
-"""The kinds transfer, topics and settings (A1): an operator at work while others suffer.
+"""The kinds transfer, topics and settings (A1): administrative operations during other faults.
 
-None of it does harm; a cluster that is asked for it amid other faults has to stay right.
+They are harmless alone. A cluster that executes them during other faults has to stay correct.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ KINDS: Final[Mapping[str, str]] = {
 
 
 class Reachable(Protocol):
-    """What is asked of the cluster."""
+    """Interface of the cluster."""
 
     @property
     def bootstrap(self) -> str: ...
 
 
 class AdministrationNemesis:
-    """All through the ordinary admin client, with short patience: others' faults may be active."""
+    """Uses the ordinary admin client, with short timeouts, because other faults can be active."""
 
     def __init__(self, cluster: Reachable, _ledger: object = None) -> None:
         self._cluster = cluster
@@ -42,7 +42,7 @@ class AdministrationNemesis:
         return KINDS
 
     def why_not(self, kind: str) -> str:
-        return "" if kind in KINDS else f"{kind} is not of this nemesis"
+        return "" if kind in KINDS else f"{kind} is not a kind of this nemesis"
 
     def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
         topic = random.choice(shape.topics)
@@ -66,11 +66,11 @@ class AdministrationNemesis:
 
     def end(self, fault: FaultPlan) -> Effect:
         if fault.kind != "topics":
-            return Effect(True, {"nothing": "what was changed may stay"})
+            return Effect(True, {"nothing": "the changes remain"})
         return self._with_admin(self._extend_and_delete, fault)
 
     def heal(self) -> None:
-        """Nothing that was changed needs to be changed back."""
+        """Do nothing: the changes can remain."""
 
     def _with_admin(
         self, act: Callable[[Admin, Mapping[str, Any]], dict[str, Any]], fault: FaultPlan
@@ -86,7 +86,7 @@ class AdministrationNemesis:
         for partition in args["partitions"]:
             try:
                 moved[str(partition)] = admin.transfer_leader(args["topic"], partition).leader
-            except RaftlogError as error:  # the last one to go says why, if none did
+            except RaftlogError as error:  # if all fail, each error is reported
                 refused.append(f"{partition}: {error}")
         if not moved:
             raise RaftlogError("; ".join(refused))
@@ -107,7 +107,7 @@ class AdministrationNemesis:
             admin.add_partitions(args["topic"], args["partitions"] + 2)
             admin.delete_topics([args["topic"]])
         except UnknownTopicError:
-            return {"gone": "an attempt whose answer was lost had deleted it"}
+            return {"gone": "an attempt whose response was lost had deleted it"}
         return {"deleted": args["topic"]}
 
     def _alter(self, admin: Admin, args: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""What a broker does once its disk was harmed: whether it starts, what it says, the way back.
+"""Recovery of a broker after a disk fault: start, log output, and replacement of the disk.
 
-The way back is what the manual tells an operator: where a broker refuses to start, or the others
-refuse to work with it, it gets an empty disk, and they bring everything back.
+The recovery follows the manual for operators. If a broker refuses to start, or its peers reject it,
+it gets an empty disk, and the peers restore its data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raftlog.jepsen_like.plan import Shape
 from raftlog.jepsen_like.status import ClusterStatus
 from raftlog.testing.probes import POLL_INTERVAL_S
 
-LINES_MAX: Final = 12  # of what a broker said: for the history
+LINES_MAX: Final = 12  # log lines of a broker in the history
 LINE_CHARS_MAX: Final = 400
 REFUSED_BY_PEERS: Final = "cannot work together"
 TELLING: Final = (
@@ -48,7 +48,7 @@ class Process(Protocol):
 
 
 class HostLike(Protocol):
-    """What is asked of one broker's host."""
+    """Interface of one broker's host."""
 
     @property
     def process(self) -> Process: ...
@@ -71,7 +71,7 @@ class Startable(Protocol):
 
 
 class Cluster(Startable, Protocol):
-    """What is asked of the cluster."""
+    """Interface of the cluster."""
 
     @property
     def shape(self) -> Shape: ...
@@ -88,7 +88,7 @@ class Cluster(Startable, Protocol):
 
 
 class Losses(Protocol):
-    """What is asked of the ledger."""
+    """Interface of the fault budget."""
 
     def may_lose(self, targets: Collection[int], *, recoverable: bool = False) -> str: ...
 
@@ -100,7 +100,7 @@ class Losses(Protocol):
 
 
 class Words:
-    """What a broker wrote into its log since this was made."""
+    """Log output of a broker since this object was created."""
 
     def __init__(self, log_path: Path) -> None:
         self._path = log_path
@@ -114,7 +114,7 @@ class Words:
             return log.read().decode(errors="replace")
 
     def lines(self, words: Collection[str] = TELLING) -> list[str]:
-        """Those that have one of ``words`` in them, each once; the first few."""
+        """Return the lines that contain one of ``words``, each once; the first few."""
         found = dict.fromkeys(
             line[:LINE_CHARS_MAX]
             for line in self.text().splitlines()
@@ -125,7 +125,8 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Whether a broker started, and in how many seconds; what it said when it did not."""
+    """Result of a start: whether the broker started, in how many seconds, and its output if it did
+    not."""
 
     started: bool
     seconds: float
@@ -133,18 +134,18 @@ class Start:
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the broker itself said, in a sentence, why it does not start."""
+        """Return whether the broker itself reported why it does not start."""
         return not self.started and "raftlog broker " in self.said
 
     def told(self) -> dict[str, Any]:
-        """For the history."""
+        """Return the result for the history."""
         if self.started:
             return {"started_after_s": round(self.seconds, 2)}
         return {"refused": self.said[:LINE_CHARS_MAX], "in_a_sentence": self.is_refusal}
 
 
 def try_start(cluster: Startable, broker_id: int) -> Start:
-    """Start a broker that may well refuse. Where it is not ready in time, it is killed."""
+    """Start a broker that may refuse to start. If it is not ready in time, it is killed."""
     cluster.expect_exit([broker_id])
     began = time.monotonic()
     try:
@@ -155,10 +156,10 @@ def try_start(cluster: Startable, broker_id: int) -> Start:
 
 
 def replace_disk(cluster: Cluster, ledger: Losses, broker_id: int) -> dict[str, Any]:
-    """Give a broker an empty disk and start it, if the ledger allows: what the manual says to do.
+    """Start a broker with an empty disk, as the manual describes, if the fault budget allows it.
 
-    What was done, for the history; ``disk`` is "kept" where the ledger refused: the broker is down
-    then.
+    Returns the actions for the history. ``disk`` is "kept" if the budget refused; the broker is
+    then down.
     """
     cluster.kill([broker_id])
     why = ledger.may_lose((broker_id,))
@@ -172,7 +173,8 @@ def replace_disk(cluster: Cluster, ledger: Losses, broker_id: int) -> dict[str, 
 
 
 def is_back(cluster: Cluster, broker_id: int) -> bool:
-    """Whether a broker is in every ISR that it may be in: the others have met it in this run."""
+    """Return whether a broker is in every ISR that it can join: its peers have accepted it in this
+    incarnation."""
     status = cluster.status()
     return bool(status) and all(
         broker_id in part.isr for part in status.values() if broker_id in part.replicas

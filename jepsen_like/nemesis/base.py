@@ -1,8 +1,8 @@
-"""What a nemesis is: something that does harm on command, says what came of it, and heals.
+"""The interface of a nemesis: inject a fault on command, report the observed effect, and heal.
 
-Faults are data, drawn by pure functions from the run's seed (``schedule``); a nemesis acts on them.
-It runs in the harness's own thread and may block for a moment, never for as long as the fault
-lasts.
+Faults are data, drawn by pure functions from the run's seed (``schedule``); a nemesis executes
+them. It runs in a separate thread of the harness and may block briefly, but never as long as the
+fault lasts.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ Expectation: TypeAlias = Literal["available", "outage"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
-    """One fault. ``hold_s``: from its beginning to its end. ``targets``: brokers' ids; empty where
-    the nemesis chooses by what it finds then (such as the leader), by ``args``.
+    """One fault.
 
-    ``lossy``: it takes away what a disk had: the ledger has to agree first.
-    ``expects``: whether writes should go on while it lasts, with it alone.
+    ``hold_s``: seconds from its start to its end. ``targets``: broker ids; empty if the nemesis
+    selects them at the start of the fault (such as the leader), by ``args``.
+    ``lossy``: it removes durable data, so the fault budget has to allow it.
+    ``expects``: whether writes must continue during this fault alone.
     """
 
     kind: str
@@ -36,11 +37,12 @@ class FaultPlan:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What was observed. ``injected``: the fault is really there; if not, ``seen`` says why."""
+    """Observed effect. ``injected``: whether the fault is active; if not, ``seen`` contains the
+    reason."""
 
     injected: bool
     seen: Mapping[str, Any] = field(default_factory=dict)
-    targets: tuple[int, ...] = ()  # whom it hit, where the plan did not say
+    targets: tuple[int, ...] = ()  # affected brokers, if the plan does not name them
 
 
 def not_injected(why: str) -> Effect:
@@ -48,29 +50,30 @@ def not_injected(why: str) -> Effect:
 
 
 class Nemesis(Protocol):
-    """Some kinds of fault that need the same means."""
+    """Several kinds of fault that need the same resources."""
 
     @property
     def kinds(self) -> Mapping[str, str]:
-        """The kinds by name, with a sentence each."""
+        """Return the kinds by name, with a description each."""
         ...
 
     def why_not(self, kind: str) -> str:
-        """Why a kind cannot be injected on this machine and cluster; empty if it can."""
+        """Return why a kind cannot be injected on this machine and cluster; empty if it can."""
         ...
 
     def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
-        """A fault of this kind. Pure: the same draw for the same state of ``random``."""
+        """Draw a fault of this kind. Pure: the same draw for the same state of ``random``."""
         ...
 
     def begin(self, fault: FaultPlan) -> Effect:
-        """Do it. An exception other than ``OSError`` and ``RaftlogError`` is a bug in here."""
+        """Inject the fault. Exceptions other than ``OSError`` and ``RaftlogError`` are bugs of the
+        nemesis."""
         ...
 
     def end(self, fault: FaultPlan) -> Effect:
-        """Undo what ``begin`` of the same fault did; the brokers that it took down run again."""
+        """Undo what ``begin`` of the same fault did, and restart the brokers that it stopped."""
         ...
 
     def heal(self) -> None:
-        """Undo everything, whatever went wrong before; may be called at any time, and twice."""
+        """Undo all faults, also after errors. Can be called at any time, and repeatedly."""
         ...

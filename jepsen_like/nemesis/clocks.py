@@ -1,8 +1,8 @@
 """The kinds clock-jump, clock-strobe (T1) and clock-bases (T2): wall clocks jump, bases differ.
 
-Records must go on being acknowledged, in order and once, whatever a wall clock says; only their
-timestamps may be off. Topics keep records for a day, a week or for ever: clocks that jump by ten
-days must not delete any.
+Records must still be acknowledged, in order and once, with any wall clock; only their timestamps
+may be wrong. Topics keep records for a day, a week or indefinitely: clocks that jump by ten days
+must not delete any.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ DAY_S: Final = 86_400.0
 OFFSETS_S: Final = (0.1, 0.5, 2.0, 10.0, 60.0, 600.0, 3_600.0, 10 * DAY_S)
 STROBE_OFFSETS_S: Final = (0.1, 1.0, 30.0, 3_600.0)
 STROBE_PERIODS_S: Final = (0.01, 0.05, 0.2)
-RESOLUTION_S: Final = 0.002  # our own look at the wall clock is to the millisecond
+RESOLUTION_S: Final = 0.002  # the harness reads the wall clock to the millisecond
 JOIN_TIMEOUT_S: Final = 5.0
 LOG_TAIL_BYTES: Final = 4_096
 KINDS: Final[Mapping[str, str]] = {
     "clock-jump": "The wall clocks of some brokers, or of all, jump: by 0.1 s, or by ten days.",
     "clock-strobe": "The wall clock of some brokers flips between two times, many times a second.",
-    "clock-bases": "Brokers have different bases of the clock that only grows.",
+    "clock-bases": "Brokers have different bases of the monotonic clock.",
 }
 
 
@@ -42,7 +42,7 @@ class Process(Protocol):
 
 
 class Clocked(Protocol):
-    """What is asked of one broker's host."""
+    """Interface of one broker's host."""
 
     @property
     def process(self) -> Process: ...
@@ -55,7 +55,7 @@ class Clocked(Protocol):
 
 
 class Cluster(Protocol):
-    """What is asked of the cluster. Its brokers were started with ``FakeClock.environment``."""
+    """Interface of the cluster. Its brokers were started with ``FakeClock.environment``."""
 
     @property
     def directory(self) -> Path: ...
@@ -73,7 +73,7 @@ class ClocksNemesis:
             broker_id: FakeClock(cluster.directory, broker_id) for broker_id in cluster.hosts
         }
         self._strobes: dict[int, _Strobe] = {}  # by broker
-        self._log_bytes: dict[int, int] = {}  # of its log when its clock was changed
+        self._log_bytes: dict[int, int] = {}  # log size by broker when its clock was changed
 
     @property
     def kinds(self) -> Mapping[str, str]:
@@ -81,7 +81,7 @@ class ClocksNemesis:
 
     def why_not(self, kind: str) -> str:
         if kind not in KINDS:
-            return f"{kind} is not of this nemesis"
+            return f"{kind} is not a kind of this nemesis"
         return "" if kind == "clock-bases" else clocks.why_not()
 
     # -- what to do
@@ -110,7 +110,7 @@ class ClocksNemesis:
             return self._bases(fault.targets)
         without = [broker for broker in fault.targets if not self._has_clock(broker)]
         if without:
-            return not_injected(f"brokers {without} do not run with a clock of their own")
+            return not_injected(f"brokers {without} do not run with a separate clock")
         self._log_bytes |= {broker: self._log_size(broker) for broker in fault.targets}
         if fault.kind == "clock-jump":
             for broker, offset_s in zip(fault.targets, fault.args["offsets_s"], strict=True):
@@ -121,7 +121,7 @@ class ClocksNemesis:
 
     def end(self, fault: FaultPlan) -> Effect:
         if fault.kind == "clock-bases":
-            return Effect(True, {"nothing": "the bases stay what they are"})
+            return Effect(True, {"nothing": "the bases remain"})
         seen: dict[str, Any] = {"logged_offset_s": self._logged(fault.targets)}
         if fault.kind == "clock-strobe":
             stopped = {b: self._strobes.pop(b) for b in fault.targets if b in self._strobes}
@@ -142,7 +142,7 @@ class ClocksNemesis:
                 clock.set(0.0)
 
     def _has_clock(self, broker: int) -> bool:
-        """Of one that is down at the moment: whether it will be started with one."""
+        """Return whether a broker that is down will be started with a separate clock."""
         host, clock = self._cluster.hosts[broker], self._clocks[broker]
         if host.broker_pid is not None:
             return clock.is_used_by(host.broker_pid)
@@ -160,7 +160,8 @@ class ClocksNemesis:
     # -- what is seen
 
     def _observed(self, fault: FaultPlan) -> Effect:
-        """By new processes that are started as the brokers were: how far off their clocks are."""
+        """Read the clocks in new processes that are started as the brokers were, and report their
+        offsets."""
         looks = self._look(fault.targets)
         if fault.kind == "clock-jump":
             wanted: list[tuple[float, ...]] = [(offset_s,) for offset_s in fault.args["offsets_s"]]
@@ -171,9 +172,9 @@ class ClocksNemesis:
             any(found.may_be(offset_s) for offset_s in several)
             for found, several in zip(looks.values(), wanted, strict=True)
         ):
-            return Effect(False, {"why": "the wall clocks are not where they were put", **told})
+            return Effect(False, {"why": "the wall clocks do not have their offsets", **told})
         if not all(found.is_monotonic_right for found in looks.values()):
-            return Effect(False, {"why": "clocks that only grow have moved as well", **told})
+            return Effect(False, {"why": "monotonic clocks have changed, too", **told})
         return Effect(True, told)
 
     def _look(self, targets: Collection[int]) -> dict[str, _Look]:
@@ -183,15 +184,17 @@ class ClocksNemesis:
             try:
                 found = self._clocks[broker].look()
             except (ValueError, subprocess.SubprocessError) as error:
-                raise OSError(f"no clock of broker {broker} can be read: {error}") from error
+                raise OSError(f"cannot read the clock of broker {broker}: {error}") from error
             after = Reading(SystemClock().wall_ms() / 1_000, time.monotonic())
             seen[str(broker)] = _Look(before, found, after)
         return seen
 
     def _logged(self, targets: Collection[int]) -> dict[str, float]:
-        """By how much the newest time in each broker's log is off the time of its writing.
+        """Return the difference between the newest time in each broker's log and the time of its
+        writing.
 
-        The broker's own word, and the file system's; only of those that wrote anything since.
+        Compares the time in the log line with that of the file system, for brokers that wrote
+        since.
         """
         found = {}
         for broker in targets:
@@ -216,7 +219,7 @@ class ClocksNemesis:
 
 
 class _Look(NamedTuple):
-    """What another process's clocks said, between two looks at our own."""
+    """Clocks of another process, between two readings of the harness's clock."""
 
     before: Reading
     found: Reading
@@ -224,11 +227,11 @@ class _Look(NamedTuple):
 
     @property
     def offset_s(self) -> float:
-        """Of the wall clock, about."""
+        """Return the approximate offset of the wall clock."""
         return round(self.found.wall_s - (self.before.wall_s + self.after.wall_s) / 2, 3)
 
     def may_be(self, offset_s: float) -> bool:
-        """Whether the wall clock may be just so far ahead of ours, or behind it."""
+        """Return whether the wall clock can have this offset from the harness's clock."""
         wall_s = self.found.wall_s - offset_s
         return self.before.wall_s - RESOLUTION_S <= wall_s <= self.after.wall_s + RESOLUTION_S
 
@@ -238,15 +241,15 @@ class _Look(NamedTuple):
 
 
 def _offsets(random: Random, targets: Collection[int]) -> list[float]:
-    """One of its own for each, or the same for all."""
+    """Draw a separate offset for each broker, or one for all."""
     offsets = [random.choice(OFFSETS_S) * random.choice((-1, 1)) for _ in targets]
     return offsets if random.random() < 0.5 else offsets[:1] * len(targets)
 
 
 def logged_offset_s(path: Path) -> float | None:
-    """The time that the last line of a log begins with, less the time at which it was written.
+    """Return the time in the last line of a log minus the time at which it was written.
 
-    None where the last line says no time. To the millisecond, and a little more.
+    None if the last line contains no time. Accurate to about a millisecond.
     """
     try:
         written_s = path.stat().st_mtime
@@ -264,7 +267,7 @@ def logged_offset_s(path: Path) -> float | None:
 
 
 class _Strobe(threading.Thread):
-    """Flips a clock between two offsets until ``stop``."""
+    """Switches a clock between two offsets until ``stop``."""
 
     def __init__(self, clock: FakeClock, offsets_s: tuple[float, float], period_s: float) -> None:
         super().__init__(name=f"strobe-{clock.broker_id}", daemon=True)

@@ -1,14 +1,15 @@
-"""The kinds corrupt, truncate and rollback (D6): bytes on brokers' disks are not what they were.
+"""The kinds corrupt, truncate and rollback (D6): changed bytes on the disks of brokers.
 
-On one broker or a minority, with the broker down or at work; or, as a *helix*, on all of them: each
-has another partition harmed, so that good copies of every record survive. What has to come of it:
+They affect one broker or a minority, with the broker down or running; or, as a *helix*, all
+brokers: each has another corrupt partition, so that valid copies of every record remain. Expected
+reactions:
 
-- a segment below what was synced: the copy is set aside and copied again, by the broker itself;
-- a torn end, an index, the epoch cache, a snapshot of producers, a checkpoint: cut, or built again;
-- the journal, the identity, the catalog: the broker refuses to start, in a sentence; or, where the
-  loss cannot be seen in the file, the others refuse to work with it. It gets an empty disk then.
+- segment below the durable end: the broker quarantines the copy and copies it again;
+- torn end, index, epoch cache, producer snapshot, checkpoint: truncated, or rebuilt;
+- journal, identity, catalog: the broker refuses to start, with a reason. If the loss is not visible
+in the file, the other brokers reject it. It then gets an empty disk.
 
-What a broker does not notice, though its own tools tell of it, stays as it is, and is told.
+Corruption that a broker does not detect, but its tools do, is not repaired, and is reported.
 """
 
 from __future__ import annotations
@@ -34,28 +35,29 @@ from raftlog.jepsen_like.nemesis.aftermath import (
 from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
 from raftlog.jepsen_like.plan import Shape
 
-NOTICE_S: Final = 6.0  # for a broker that runs again to do something about it
+NOTICE_S: Final = 6.0  # time limit for a restarted broker to react
 LOOK_S: Final = 0.2
-MORE_S: Final = 3.0  # for it to write more than the copy holds that is put back
+MORE_S: Final = 3.0  # time limit for it to write more than the restored copy contains
 REGIONS: Final[Mapping[str, tuple[Region, ...]]] = {
     "corrupt": files.REGIONS,
     "truncate": files.REGIONS,
     "rollback": ("active", "index", "epochs", "checkpoint", "producers", "journal"),
 }
-# Of which no copy elsewhere is needed: they say nothing that the segments do not say.
+# Need no copy elsewhere: they contain only data that is in the segments, too.
 REBUILT: Final[frozenset[Region]] = frozenset({"index", "epochs", "producers"})
-# Harmed twice as often: what is most of a disk.
+# Drawn twice as often: most data of a disk.
 OFTEN: Final[tuple[Region, ...]] = ("closed", "active")
 KINDS: Final[Mapping[str, str]] = {
     "corrupt": "Bits flip in files of some brokers, or chunks are zeros, or another chunk's bytes.",
     "truncate": "Files of some brokers end early, or in a write that did not end.",
-    "rollback": "A file of one broker is put back as it was before its last start.",
+    "rollback": "A file of one broker is restored as it was before its last start.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class _Harm:
-    """What was done to one broker, until it is seen to. ``quarantined``: before it was."""
+    """Changes on one broker, until its recovery. ``quarantined``: number of copies before the
+    change."""
 
     broker: int
     fault: FaultPlan
@@ -69,7 +71,7 @@ class _Harm:
 
 
 class DamageNemesis:
-    """Changes files behind brokers' backs, and watches what they make of it."""
+    """Changes files of brokers, and checks the reaction."""
 
     def __init__(
         self,
@@ -84,15 +86,15 @@ class DamageNemesis:
         self._notice_s = notice_s
         self._more_s = more_s
         self._harms: list[_Harm] = []
-        self._refusing: set[int] = set()  # down, and the ledger did not allow an empty disk
-        self.unnoticed: list[Mapping[str, Any]] = []  # damage that brokers left as it was
+        self._refusing: set[int] = set()  # down, and the fault budget did not allow an empty disk
+        self.unnoticed: list[Mapping[str, Any]] = []  # corruption that brokers did not repair
 
     @property
     def kinds(self) -> Mapping[str, str]:
         return KINDS
 
     def why_not(self, kind: str) -> str:
-        return "" if kind in KINDS else f"{kind} is not of this nemesis"
+        return "" if kind in KINDS else f"{kind} is not a kind of this nemesis"
 
     # -- what to do
 
@@ -124,14 +126,14 @@ class DamageNemesis:
         targets = tuple(self._cluster.hosts) if fault.args["helix"] else fault.targets
         down = sorted(set(targets) - self._cluster.up())
         if down:
-            return not_injected(f"brokers {down} do not run")
+            return not_injected(f"brokers {down} are not running")
         if fault.lossy and (why := self._forbidden(fault, targets)):
             return not_injected(why)
         if fault.kind == "rollback":
             return self._roll_back(fault)
         if not fault.args.get("live", False):
             self._cluster.kill(targets)
-            # Others have taken over since: is what they have still enough?
+            # Other brokers have taken over since: check whether their copies are still sufficient.
             if fault.lossy and (why := self._ledger.may_lose(targets)):
                 self._start_again(targets)
                 return not_injected(f"after they were killed: {why}")
@@ -143,7 +145,7 @@ class DamageNemesis:
         return self._effect(fault, targets)
 
     def _forbidden(self, fault: FaultPlan, targets: Sequence[int]) -> str:
-        """Why not; of a helix, each may lose its own partition."""
+        """Return why not; with a helix, each broker may lose only its partition."""
         asked = [(broker,) for broker in targets] if fault.args["helix"] else [targets]
         return next(filter(None, (self._ledger.may_lose(each) for each in asked)), "")
 
@@ -152,7 +154,8 @@ class DamageNemesis:
             self._cluster.start_broker(broker)
 
     def _different_partitions(self, targets: Sequence[int], random: Random) -> dict[int, str]:
-        """For each broker a partition that is harmed nowhere else; by its directory's name."""
+        """Return for each broker a partition that no other fault affects; by the name of its
+        directory."""
         chosen: dict[int, str] = {}
         for broker in targets:
             data_dir = self._cluster.hosts[broker].data_dir
@@ -192,12 +195,12 @@ class DamageNemesis:
         unharmed = set(targets) - {harm.broker for harm in done}
         self._start_again(sorted(unharmed - self._cluster.up()))
         if not done:
-            return not_injected(f"no {fault.args['region']} file with bytes to harm")
+            return not_injected(f"no {fault.args['region']} file with bytes to change")
         changed = {str(harm.broker): harm.change.told() for harm in done}
         return Effect(True, {"changed": changed}, tuple(harm.broker for harm in done))
 
     def _roll_back(self, fault: FaultPlan) -> Effect:
-        """A file as it was before the broker's last start takes the place of what it is now."""
+        """Replace a file with its version of the broker's last start."""
         (broker,) = fault.targets
         data_dir = self._cluster.hosts[broker].data_dir
         random = Random(fault.args["seed"])
@@ -208,13 +211,13 @@ class DamageNemesis:
         self._cluster.start_broker(broker)
         if place is None:
             return not_injected(f"no {fault.args['region']} file")
-        # Only what the others have met can be missed by them.
+        # Other brokers can detect only the loss of data that they have received.
         poll(lambda: is_back(self._cluster, broker), self._more_s, interval_s=LOOK_S)
         poll(lambda: _bytes(place.path) not in {old, b""}, self._more_s, interval_s=LOOK_S)
         self._cluster.kill([broker])
         why = self._ledger.may_lose((broker,)) if fault.lossy else ""
         if not why and _bytes(place.path) in {old, b""}:
-            why = f"{place.path} is what it was, or gone"
+            why = f"{place.path} is unchanged, or does not exist"
         if why:
             self._cluster.start_broker(broker)
             return not_injected(why)
@@ -227,7 +230,7 @@ class DamageNemesis:
     def end(self, fault: FaultPlan) -> Effect:
         mine = [harm for harm in self._harms if harm.fault is fault]
         if not mine:
-            return not_injected("nothing was changed")
+            return not_injected("no file was changed")
         seen = {}
         for harm in mine:
             self._harms.remove(harm)
@@ -242,9 +245,10 @@ class DamageNemesis:
                 self._refusing.discard(broker)
 
     def _see_to(self, harm: _Harm) -> dict[str, Any]:
-        """Have the broker start on what it has; what it does about it, and what an operator has to.
+        """Start the broker on its files, and return its reaction and that of an operator.
 
-        One that was at work meanwhile is started anew: a start looks at what nobody has read.
+        A broker that was running is restarted, because a start checks data that is not read
+        otherwise.
         """
         broker = harm.broker
         seen: dict[str, Any] = {}
@@ -271,17 +275,17 @@ class DamageNemesis:
         elif harm.fault.lossy:
             self._ledger.returned((broker,))
         else:
-            seen["wrong_still"] = still  # until it is written the next time
+            seen["wrong_still"] = still  # until the next write of the file
         seen["is_back"] = poll(
             lambda: is_back(self._cluster, broker), self._more_s, interval_s=LOOK_S
         )
         return seen
 
     def _is_seen_to(self, harm: _Harm) -> bool:
-        """Nothing is wrong any more, or the others refuse the broker.
+        """Return whether no problem remains, or the other brokers reject the broker.
 
-        What was put back is not wrong as such, where the broker starts with it: then there is
-        nothing to wait for but the others' word.
+        A restored old file is valid if the broker starts with it. Then only the reaction of the
+        other brokers matters.
         """
         if harm.is_refused_by_peers:
             return True
@@ -291,7 +295,8 @@ class DamageNemesis:
 
 
 def _trouble(change: Change) -> str:
-    """What the broker's own tools find wrong in the file that was changed, if it is there still."""
+    """Return the problem that the broker's tools report for the changed file, if it still
+    exists."""
     return files.trouble(change.place) if change.place.path.exists() else ""
 
 

@@ -1,8 +1,8 @@
-"""The kinds disk-full (D3), read-only (D4) and disk-error (D5): disks that refuse.
+"""The kinds disk-full (D3), read-only (D4) and disk-error (D5): disks that reject operations.
 
-All are done to the file system on the broker's loop device, and seen by a write of the harness's
-own. What a broker does then is written down, not judged: it refuses writes and makes way for
-others, or ends.
+All are injected into the file system on the broker's loop device, and verified by a write of the
+harness. The reaction of the broker is recorded, not checked: it rejects writes and transfers
+leadership, or ends.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ from raftlog.jepsen_like.plan import Shape
 HOLD_S: Final = (1.0, 10.0)
 WHO: Final = ("one", "one", "minority")
 LEAVE_BYTES: Final = (0, 4096, 16384, 65536)
-PROBE_BYTES: Final = 1 << 20  # more than is ever left
+PROBE_BYTES: Final = 1 << 20  # more than the remaining space
 
 
 class Harmable(Powered, Protocol):
-    """What is asked of the cluster."""
+    """Interface of the cluster."""
 
     def expect_exit(self, broker_ids: Collection[int]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """``error``: what a write gets then. ``is_fatal``: it takes a repair, with the broker down."""
+    """One kind. ``error``: the error of a write. ``is_fatal``: needs a repair with the broker
+    down."""
 
     summary: str
     error: str
@@ -52,27 +53,27 @@ class _Kind:
 
 KINDS: Final[Mapping[str, _Kind]] = {
     "disk-full": _Kind(
-        "Leave no room on disks in use, or a few KiB; give it back.", "ENOSPC", False
+        "Leave no free space on disks in use, or a few KiB; then release it.", "ENOSPC", False
     ),
-    "read-only": _Kind("Have file systems in use find an error: nobody writes.", "EROFS", True),
-    "disk-error": _Kind("Have all reads and writes of disks in use fail.", "EIO", True),
+    "read-only": _Kind("Remount file systems in use read-only, as after an error.", "EROFS", True),
+    "disk-error": _Kind("Make all reads and writes of disks in use fail.", "EIO", True),
 }
 
 
 class DisksNemesis:
-    """Disks of one broker or of a minority that are full, read-only or broken for a while.
+    """Makes disks of one broker or of a minority full, read-only or broken for some time.
 
-    A full disk keeps the broker alive, and others lead in its place (raftlog's S31); the others
-    are expected to end it: a failed write or sync is fatal (S30). Then the disk is repaired and the
+    A broker with a full disk continues to run, and other brokers become leaders (S31). The other
+    kinds should end it: a failed write or sync is fatal (S30). Then the disk is repaired and the
     broker started.
     """
 
     def __init__(self, cluster: Harmable, ledger: Losses) -> None:
         self._cluster = cluster
         self._ledger = ledger
-        self._harmed: dict[int, set[str]] = {}  # the kinds of what lasts, by broker
-        self._ran: set[int] = set()  # when harm was done to its disk
-        self._lost: set[int] = set()  # the ledger was told so
+        self._harmed: dict[int, set[str]] = {}  # active kinds by broker
+        self._ran: set[int] = set()  # running when the fault was injected
+        self._lost: set[int] = set()  # brokers reported to the fault budget
 
     @property
     def kinds(self) -> Mapping[str, str]:
@@ -80,7 +81,7 @@ class DisksNemesis:
 
     def why_not(self, kind: str) -> str:
         if kind not in KINDS:
-            return f"{kind} is not of this nemesis"
+            return f"{kind} is not a kind of this nemesis"
         return NO_DISKS if not has_disks(self._cluster) else ""
 
     def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
@@ -119,15 +120,16 @@ class DisksNemesis:
         return Effect(True, seen)
 
     def end(self, fault: FaultPlan) -> Effect:
-        """Give the room back, or repair; brokers that ended, or had to be ended, are started."""
+        """Release the space, or repair the disk, and start the brokers that ended or were stopped
+        for it."""
         return self._restore(fault.targets, {fault.kind})
 
     def heal(self) -> None:
-        """All disks work, and the brokers that a broken disk ended run again."""
+        """Repair all disks, and start the brokers that ended because of them."""
         self._restore(tuple(self._harmed), set(KINDS))
 
     def _restore(self, targets: Collection[int], kinds: set[str]) -> Effect:
-        """Undo these kinds; with two on one disk, what the other did may last."""
+        """Undo these kinds; with two on one disk, the effect of the other can remain."""
         disks = disks_of(self._cluster, [t for t in targets if t in self._harmed])
         seen: dict[str, Any] = {
             "ended": [t for t in disks if not self._cluster.hosts[t].process.running]
@@ -138,7 +140,7 @@ class DisksNemesis:
                 self._repair(target, disk, kinds)
                 if target not in self._harmed and (error := disk.probe()):
                     problems[target] = f"a write gets {error}"
-            except OSError as error:  # the others are repaired all the same
+            except OSError as error:  # the other disks are repaired, too
                 problems[target] = str(error)
         well = {target for target in disks if target not in self._harmed and target not in problems}
         starting = self._ran & well
@@ -150,7 +152,7 @@ class DisksNemesis:
             self._ledger.returned(sorted(returning))
         seen |= effect.seen
         if problems:
-            return not_injected_but(f"disks are not well again: {by_name(problems)}", seen)
+            return not_injected_but(f"disks still fail: {by_name(problems)}", seen)
         return Effect(effect.injected, seen)
 
     def _repair(self, target: int, disk: LoopDisk, kinds: set[str]) -> None:
@@ -158,7 +160,7 @@ class DisksNemesis:
         after = before - kinds
         was_broken, is_broken = (any(KINDS[k].is_fatal for k in each) for each in (before, after))
         if was_broken and not is_broken:
-            self._cluster.kill((target,))  # what it has open is of no use any more
+            self._cluster.kill((target,))  # its open files are invalid now
             disk.remount()
         if not is_broken and "disk-full" not in after:
             disk.free()

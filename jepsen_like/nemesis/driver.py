@@ -1,7 +1,7 @@
-"""Plays a schedule of faults against a cluster, and writes down what came of each.
+"""Executes a schedule of faults on a cluster, and records the effect of each.
 
-One thread. A fault that cannot be injected, or that the ledger forbids, is recorded as such; what
-was begun is always ended, whatever happens in between.
+Runs in one thread. A fault that cannot be injected, or that the fault budget forbids, is recorded
+as not injected. A fault that was started is always ended, also after errors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROCESS = "nemesis"
 
 
 class Losses(Protocol):
-    """What the driver asks of the ledger."""
+    """Interface of the fault budget that the driver uses."""
 
     def may_lose(self, targets: Sequence[int]) -> str: ...
 
@@ -30,9 +30,9 @@ class Losses(Protocol):
 
 @dataclass
 class Driver:
-    """``play`` in a thread; ``active`` is what lasts at the moment, for people who look on.
+    """Executes faults: call ``play`` in a thread. ``active``: current faults, for display.
 
-    ``clock_s``: seconds since the load began.
+    ``clock_s``: seconds since the load started.
     """
 
     nemeses: Mapping[str, Nemesis]
@@ -40,10 +40,11 @@ class Driver:
     recorder: Recorder
     clock_s: Callable[[], float]
     active: dict[int, FaultPlan] = field(default_factory=dict)
-    injected: dict[str, int] = field(default_factory=dict)  # how many, by kind
+    injected: dict[str, int] = field(default_factory=dict)  # number by kind
 
     def play(self, steps: Sequence[Step], stopping: threading.Event) -> None:
-        """Do what the schedule says, until it ends or ``stopping`` is set; end what was begun."""
+        """Execute the schedule until it ends or ``stopping`` is set, and then end all active
+        faults."""
         for step in steps:
             if stopping.wait(max(0.0, step.at_s - self.clock_s())):
                 break
@@ -55,11 +56,11 @@ class Driver:
             self._end(number, plan)
 
     def heal(self) -> None:
-        """Undo everything, of every nemesis."""
+        """Undo the faults of every nemesis."""
         for nemesis in {id(each): each for each in self.nemeses.values()}.values():
             try:
                 nemesis.heal()
-            except Exception:  # noqa: BLE001 - the others have to be healed all the same
+            except Exception:  # noqa: BLE001 - the other nemeses have to heal, too
                 self._trouble("a nemesis could not heal")
 
     def _begin(self, number: int, plan: FaultPlan) -> None:
@@ -69,7 +70,8 @@ class Driver:
         if not why and plan.lossy and plan.targets:
             why = self.ledger.may_lose(plan.targets)
         effect = not_injected(why) if why else self._do(nemesis.begin, plan)
-        # What failed half-way has to be ended too; what was refused before it began, has not.
+        # A fault that failed half-way must be ended too; one that was rejected before its start
+        # must not.
         if not why:
             self.active[number] = plan
         if effect.injected:
@@ -87,9 +89,9 @@ class Driver:
             return act(plan)
         except (OSError, RaftlogError) as error:
             return not_injected(f"{type(error).__name__}: {error}")
-        except Exception:  # noqa: BLE001 - a bug of the harness is not a fault that did no harm
+        except Exception:  # noqa: BLE001 - a bug of the harness is not a fault without an effect
             self._trouble(f"the nemesis of {plan.kind} has a bug")
-            return not_injected("a bug of the harness; see the notes")
+            return not_injected("internal error of the harness; see the notes")
 
     def _trouble(self, what: str) -> None:
         text = f"{what}: {traceback.format_exc(limit=-6)}"
@@ -121,7 +123,7 @@ class Driver:
         )
 
     def _expects(self, plan: FaultPlan, targets: Sequence[int]) -> Expectation:
-        """With others at the same time, what is harmless alone may stop the cluster."""
+        """Return the expectation: faults that are harmless alone may stop the cluster together."""
         if plan.expects == "outage" or len(self.active) > 1:
             return "outage"
         return self.ledger.may_stop(targets)

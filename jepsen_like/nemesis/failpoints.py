@@ -1,9 +1,10 @@
 """The kinds crash-at, pause-inside, disk-error-at, slow-disk and hung-disk: failpoints.
 
 Brokers of a cluster with ``Needs.failpoints`` are started with ``environment(failpoint_file(...))``
-and look into that file at every failpoint. What is reported is what the broker noted right before
-it did it, and what the system says of its process. A failpoint that the broker has not come by when
-``begin`` has waited for a moment is reported as not injected; ``end`` tells whether it did later.
+and read that file at every failpoint. The reported effect is the note that the broker wrote
+immediately before the action, and its process state. If the broker has not reached the failpoint
+when ``begin`` returns, the fault is reported as not injected; ``end`` reports whether it was
+reached later.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from raftlog.testing.failpoints import FailpointSwitch
 from raftlog.types import TopicPartition
 
 KINDS: Final[Mapping[str, str]] = {
-    "crash-at": "A broker dies right before or after it writes, syncs, renames, removes or sends "
-    "something; or while it recovers, at such a place.",
-    "pause-inside": "A leader stands still between having checked that it leads and the append.",
+    "crash-at": "A broker crashes right before or after it writes, syncs, renames, removes or "
+    "sends data; or at such a point of its recovery.",
+    "pause-inside": "A leader pauses between the check of its leadership and the append.",
     "slow-disk": "Syncs of records or of the consensus journal take 0.1 s to 30 s; or all syncs "
     "take 50 ms to 500 ms.",
-    "hung-disk": "Syncs of records, of the consensus journal or of everything do not end: a disk "
-    "that hangs, and is reset in the end.",
-    "disk-error-at": "One write, sync or read of a broker's fails with EIO.",
+    "hung-disk": "Syncs of records, of the consensus journal or of everything do not return: a "
+    "disk that hangs, and is reset at the end.",
+    "disk-error-at": "One write, sync or read of a broker fails with EIO.",
 }
 NO_FAILPOINTS: Final = "these brokers were not started with failpoints"
 
-# What a broker comes by all the time while records are coming: patterns of site names.
+# Reached constantly under load: patterns of site names.
 BUSY: Final = (
     "checkpoint.write.*",
     "peer.peer_ping.*",
@@ -59,7 +60,7 @@ BUSY: Final = (
     "segment.sync.*",
     "segment.write.*",
 )
-# What it comes by now and then: when a segment is full, when a leader changes.
+# Reached occasionally: when a segment is full, or a leader changes.
 RARE: Final = (
     "checkpoint.sync.*",
     "epochs.write.*",
@@ -69,7 +70,7 @@ RARE: Final = (
     "producers.[!r]*",
     "segment.create.*",
 )
-# What it comes by when it compacts a log: where there are keys, or consumer groups.
+# Reached during compaction: with keys, or consumer groups.
 COMPACTING: Final = (
     "cleaned.*",
     "compaction.*",
@@ -77,7 +78,7 @@ COMPACTING: Final = (
     "segment.re[mn]*",
 )
 NOT_COMPACTING: Final = ("*.truncate.*",)
-# What it comes by when it starts after a crash.
+# Reached at a start after a crash.
 RECOVERING: Final = (
     "*.read.before",
     "checkpoint.[sw]*",
@@ -89,7 +90,8 @@ RECOVERING: Final = (
     "peer.*",
     "segment.sync.*",
 )
-NOT_RECOVERING: Final = ("clean.*", "peer.partition_states.*")  # of a clean stop; of some brokers
+# of a clean stop; of some brokers only
+NOT_RECOVERING: Final = ("clean.*", "peer.partition_states.*")
 FAILING: Final = (
     "checkpoint.write.*",
     "segment.read.before",
@@ -97,10 +99,10 @@ FAILING: Final = (
     "segment.write.*",
 )
 
-WHEN: Final = ("busy", "busy", "busy", "rare", "recovering", "recovering")  # a crash is to come
-COMPACTS: Final = 0.5  # the share of crashes that are to come then, where there is something to it
+WHEN: Final = ("busy", "busy", "busy", "rare", "recovering", "recovering")  # time of the crash
+COMPACTS: Final = 0.5  # share of crashes in a compaction, if logs are compacted
 RARELY: Final = ("rare", "compacting")
-SKIP_MAX: Final = 300  # hits that are passed over
+SKIP_MAX: Final = 300  # hits that are skipped
 COMPACTING_SKIP_MAX: Final = 3
 DOWN_S: Final = ((0.5, 2.0), (1.0, 5.0), (5.0, 20.0))
 RARE_HOLD_S: Final = (5.0, 20.0)
@@ -109,21 +111,21 @@ SYNC_S: Final = (0.1, 30.0)
 EVERY_SYNC: Final = "stall(0.05..0.5)"
 EVERY_SYNC_HOLD_S: Final = (3.0, 15.0)
 HUNG: Final = ("segment.sync.before", "journal.sync.before", "*.sync.before")
-HUNG_S: Final = 300.0  # longer than any run's faults
+HUNG_S: Final = 300.0  # longer than the faults of any run
 HUNG_HOLD_S: Final = (8.0, 25.0)
-STALL_S: Final = BrokerConfig().disk_stall_timeout_ms / 1_000 - 1  # a sync may be slow besides
-BEGIN_S: Final = 2.0  # for which ``begin`` waits for a hit
-GONE_S: Final = 2.0  # for a process that has killed itself, or ends by an error, to be gone
+STALL_S: Final = BrokerConfig().disk_stall_timeout_ms / 1_000 - 1  # a sync can be slow in addition
+BEGIN_S: Final = 2.0  # time that ``begin`` waits for a hit
+GONE_S: Final = 2.0  # time limit for a process to end after it crashed, or failed with an error
 LOOK_S: Final = 0.02
 
 
 def failpoint_file(directory: Path, broker_id: int) -> Path:
-    """Where the failpoints of a broker of the cluster in ``directory`` are switched."""
+    """Return the path of the failpoint file of a broker of the cluster in ``directory``."""
     return directory / f"broker-{broker_id}.failpoints"
 
 
 def environment(path: Path) -> dict[str, str]:
-    """What a broker has to be started with to heed the failpoint file ``path``."""
+    """Return the environment with which a broker reads the failpoint file ``path``."""
     return FailpointSwitch(path).environment
 
 
@@ -133,7 +135,7 @@ class Needing(Protocol):
 
 
 class Failing(Powered, Protocol):
-    """What is asked of the cluster."""
+    """Interface of the cluster."""
 
     @property
     def directory(self) -> Path: ...
@@ -152,7 +154,8 @@ class Failing(Powered, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Armed:
-    """What is in force at one broker because of one fault. ``rule``: unique, by its comment."""
+    """A failpoint that one fault has set at one broker. ``rule``: unique, because of its
+    comment."""
 
     fault: FaultPlan
     target: int
@@ -160,7 +163,7 @@ class _Armed:
 
 
 class FailpointsNemesis:
-    """``sleep``: between two looks."""
+    """Sets and resets failpoints. ``sleep``: waits between two checks."""
 
     def __init__(
         self,
@@ -173,7 +176,7 @@ class FailpointsNemesis:
         self._ledger = ledger
         self._sleep = sleep
         self._armed: list[_Armed] = []
-        self._ended: list[int] = []  # brokers that faults had end and that were not started since
+        self._ended: list[int] = []  # brokers that faults ended and that were not started since
         self._number = 0
 
     @property
@@ -182,8 +185,8 @@ class FailpointsNemesis:
 
     def why_not(self, kind: str) -> str:
         if kind not in KINDS:
-            return f"{kind} is not of this nemesis"
-        needs = getattr(self._cluster, "needs", None)  # of a cluster elsewhere, there are none
+            return f"{kind} is not a kind of this nemesis"
+        needs = getattr(self._cluster, "needs", None)  # a cluster elsewhere has none
         return "" if needs is not None and needs.failpoints else NO_FAILPOINTS
 
     # -- drawing
@@ -206,7 +209,7 @@ class FailpointsNemesis:
             return not_injected(f"{fault.args['topic']}:{fault.args['partition']} has no leader")
         self._number += 1
         armed = _Armed(fault, target, f"{fault.args['rule']} # fault {self._number}")
-        self._armed.append(armed)  # first: what fails half-way is undone too
+        self._armed.append(armed)  # recorded first, so that a partial failure is undone too
         if _may_end(fault):
             self._ended.append(target)
             self._cluster.expect_exit([target])
@@ -217,27 +220,27 @@ class FailpointsNemesis:
             self._rearm(target)
             self._cluster.spawn(target)
         elif target not in self._cluster.up():
-            return Effect(False, {"why": f"broker {target} is not at work"}, (target,))
+            return Effect(False, {"why": f"broker {target} is not running"}, (target,))
         else:
             self._rearm(target)
         return self._look(armed, BEGIN_S)
 
     def _look(self, armed: _Armed, wait_s: float) -> Effect:
-        """What has come of it, once it is there or ``wait_s`` have passed."""
+        """Return the observed effect, once it occurs or ``wait_s`` have passed."""
         self._wait(lambda: bool(self._hits(armed)), wait_s)
         hits = self._hits(armed)
         seen: dict[str, Any] = {"rule": armed.rule, "hits": len(hits)}
         if hits:
             seen["sites"] = sorted({hit.site for hit in hits})
         if not hits:
-            effect = not_injected_but("armed, and not come by yet", seen)
+            effect = not_injected_but("set, but not reached yet", seen)
             return Effect(False, effect.seen, (armed.target,))
         if _is_deadly(armed.fault):
             process = self._cluster.hosts[armed.target].process
             self._wait(lambda: not process.running, GONE_S)
             seen["ended"] = not process.running
         if armed.fault.kind == "crash-at" and not seen["ended"]:
-            return Effect(False, {"why": "it was hit, and runs", **seen}, (armed.target,))
+            return Effect(False, {"why": "reached, broker still runs", **seen}, (armed.target,))
         return Effect(True, seen, (armed.target,))
 
     def _wait(self, is_there: Callable[[], bool], wait_s: float) -> None:
@@ -249,10 +252,11 @@ class FailpointsNemesis:
     # -- undoing
 
     def end(self, fault: FaultPlan) -> Effect:
-        """Switch the failpoint off; who ended is started. ``hits``: in all, since the beginning."""
+        """Reset the failpoint, and start the broker if it ended. ``hits``: total number since the
+        start."""
         armed = next((each for each in self._armed if each.fault is fault), None)
         if armed is None:
-            return Effect(True, {"nothing": "it was not armed"})
+            return Effect(True, {"nothing": "it was not set"})
         effect = self._look(armed, 0.0)
         self._armed.remove(armed)
         self._rearm(armed.target)
@@ -266,7 +270,7 @@ class FailpointsNemesis:
         return Effect(effect.injected, {**seen, **started.seen}, (armed.target,))
 
     def heal(self) -> None:
-        """All failpoints are off, and who ended by them runs again."""
+        """Reset all failpoints, and start the brokers that ended because of them."""
         armed, self._armed = self._armed, []
         targets = {each.target for each in armed}
         for target in targets:
@@ -276,12 +280,12 @@ class FailpointsNemesis:
         self._ledger.returned({each.target for each in armed if each.fault.lossy})
 
     def _reset(self, armed: Collection[_Armed]) -> None:
-        """Threads in a disk that hangs are stuck there, whatever is in force from now on."""
+        """Reset failpoints. Threads in a disk that hangs remain there, also after a reset."""
         hung = {each.target for each in armed if each.fault.kind == "hung-disk"}
         self._cluster.kill(sorted(hung & self._cluster.up()))
 
     def _start(self, targets: Collection[int]) -> Effect:
-        """Start those that faults of this nemesis may have ended."""
+        """Start the brokers that faults of this nemesis may have ended."""
         mine = [target for target in targets if target in self._ended]
         effect = start_again(self._cluster, mine)
         if effect.injected:
@@ -305,12 +309,12 @@ class FailpointsNemesis:
 
 
 def _is_deadly(fault: FaultPlan) -> bool:
-    """Whether the broker may end by it: a failed sync ends it by design (S30)."""
+    """Return whether the broker may end because of it: a failed sync ends it by design (S30)."""
     return fault.kind in ("crash-at", "disk-error-at")
 
 
 def _may_end(fault: FaultPlan) -> bool:
-    """Whether the broker may end by it, sooner or later."""
+    """Return whether the broker may end because of it, immediately or later."""
     return _is_deadly(fault) or bool(fault.args.get("ends"))
 
 
@@ -318,7 +322,8 @@ def _may_end(fault: FaultPlan) -> bool:
 
 
 def matching(patterns: Collection[str], *, but: Collection[str] = ()) -> list[str]:
-    """The names of failpoints that one of ``patterns`` stands for, and none of ``but``; sorted."""
+    """Return the names of failpoints that match one of ``patterns``, and none of ``but``;
+    sorted."""
     return [
         site
         for site in sorted(SITES)
@@ -328,7 +333,8 @@ def matching(patterns: Collection[str], *, but: Collection[str] = ()) -> list[st
 
 
 def _skip(random: Random) -> int:
-    """How many hits to pass over: none in half of all cases, else as often few as many."""
+    """Draw the number of hits to skip: none in half of all cases, else small numbers as often as
+    large ones."""
     return 0 if random.random() < 0.5 else round(math.exp(random.uniform(0, math.log(SKIP_MAX))))
 
 
@@ -337,7 +343,7 @@ def _one(random: Random, shape: Shape) -> tuple[int, ...]:
 
 
 def _compacts(shape: Shape) -> bool:
-    """Whether brokers have logs to compact."""
+    """Return whether brokers have logs to compact."""
     return shape.coordinators > 0 or any(topic.keys for topic in shape.topics)
 
 
@@ -378,7 +384,8 @@ def _draw_pause(random: Random, shape: Shape) -> FaultPlan:
 
 
 def _draw_slow(random: Random, shape: Shape) -> FaultPlan:
-    """Where a sync takes long, what waits for it does as well: writes may stop for that time."""
+    """Draw a slow sync. Operations that wait for it are slow, too: writes may stop for that
+    time."""
     if random.random() < 0.5:
         rule, hold_s = f"*.sync.before={EVERY_SYNC}", random.uniform(*EVERY_SYNC_HOLD_S)
         expects, ends = expectation(shape, 0), False
@@ -387,7 +394,7 @@ def _draw_slow(random: Random, shape: Shape) -> FaultPlan:
         low, high = map(math.log, SYNC_S)
         seconds = math.exp(random.uniform(low, high))
         rule, hold_s = f"{site}=stall({seconds:.3f})@{_skip(random)}x1", seconds + BEGIN_S
-        # A broker whose journal waits for so long ends, if others can go on.
+        # A broker whose journal waits for this time ends, if other brokers can continue.
         expects, ends = "outage", site.startswith("journal") and seconds > STALL_S
     return FaultPlan(
         kind="slow-disk",
@@ -399,7 +406,8 @@ def _draw_slow(random: Random, shape: Shape) -> FaultPlan:
 
 
 def _draw_hung(random: Random, shape: Shape) -> FaultPlan:
-    """The broker hands over, or ends, after some seconds: no longer may writes stop."""
+    """Draw a hung disk. The broker transfers leadership, or ends, after some seconds: writes may
+    stop for this time."""
     return FaultPlan(
         kind="hung-disk",
         targets=_one(random, shape),
@@ -410,7 +418,8 @@ def _draw_hung(random: Random, shape: Shape) -> FaultPlan:
 
 
 def _draw_error(random: Random, shape: Shape) -> FaultPlan:
-    """Bytes that cannot be read are damage: that copy may be set aside and made anew."""
+    """Draw an I/O error. Bytes that cannot be read are corrupt: that copy may be quarantined and
+    copied again."""
     site = random.choice(matching(FAILING))
     return FaultPlan(
         kind="disk-error-at",

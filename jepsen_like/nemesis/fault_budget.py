@@ -1,21 +1,22 @@
-"""What may still be taken away without breaking the promise under test (F0).
+"""Fault budget: faults that the guarantee under test still allows (F0).
 
-"Survives n-1", stated honestly: an acknowledged record is on every disk of the ISR at that moment.
-So one disk of that ISR is enough, and n-1 of n may go at once, if all n were in the ISR. A replica
-outside the ISR counts as failed already: it may lack what was acknowledged without it. A replica
-whose disk was taken counts as failed until it is in the ISR again *and* has, by its own word, all
-that the leader had: the ISR that others tell of may be from before the loss. What is left has to
-be alive: a copy on a broker that is down might be the only one, and might not come back.
+The guarantee "survives the loss of n-1 replicas" means: an acknowledged record is on every disk of
+the ISR at that time. One disk of that ISR is therefore enough, and n-1 of n can be lost at once if
+all n were in the ISR. A replica outside the ISR counts as failed, because it may lack records that
+were acknowledged without it. A replica that lost its disk counts as failed until it is in the ISR
+again *and* reports that it has all records that the leader had: the ISR that other brokers report
+may be older than the loss. The remaining replicas have to be running: a copy on a stopped broker
+may be the only one, and the broker may not restart.
 
-Besides records there are the voters of each partition, and those of the cluster, who remember who
-may lead. A vote that was lost with a disk is a vote that could be given twice; so a majority of
-them has to be left. When it is not, the cluster waits for its operator (``raftlog cluster
-recover``), who names the survivor to go on with: nothing is lost by that as long as the survivor,
-by the newest word, is in the ISR of everything. A caller that will play the operator says so with
-``recoverable``.
+The budget also counts the voters of each partition and of the cluster. A vote that was lost with a
+disk could be given twice, so a majority of the voters has to remain. If it does not, the cluster
+waits for its operator (``raftlog cluster recover``), who selects the survivor to continue with.
+This loses no records if the survivor, in the newest known state, is in the ISR of every partition.
+A caller that acts as the operator sets ``recoverable``.
 
-The ledger refuses in doubt: when a leader does not answer, when brokers disagree about the ISR,
-when a replica seems to lag. What it allows is right for the moment it was asked: ask right before.
+The budget refuses if it is uncertain: if a leader does not respond, if brokers report different
+ISRs, or if a replica seems to lag. Its decision is valid only at the time of the request, so
+request it immediately before the fault.
 """
 
 from __future__ import annotations
@@ -29,14 +30,13 @@ from raftlog.jepsen_like.nemesis.base import Expectation
 from raftlog.jepsen_like.plan import Shape
 from raftlog.jepsen_like.status import ClusterStatus, PartitionStatus
 
-# Followers are a moment behind while records are coming; and it takes some seconds until another
-# leads after a leader was killed.
+# Followers lag slightly under load, and the election of a new leader takes some seconds.
 PATIENCE_S: Final = 10.0
 LOOK_S: Final = 0.1
 
 
 class Observed(Protocol):
-    """What is asked of the cluster."""
+    """Interface of the cluster."""
 
     @property
     def shape(self) -> Shape: ...
@@ -47,14 +47,14 @@ class Observed(Protocol):
 
 
 class Refusal(NamedTuple):
-    """``may_pass``: with the replicas and disks that are there now, a moment may be enough."""
+    """Reason for a refusal. ``may_pass``: with the current replicas and disks, it may end soon."""
 
     why: str
     may_pass: bool = False
 
 
 class FaultBudget:
-    """Keeps count of lost disks. Thread-safe."""
+    """Counts lost disks. Thread-safe."""
 
     def __init__(
         self,
@@ -70,29 +70,31 @@ class FaultBudget:
         self._clock = clock
         self._lock = threading.Lock()
         self._lost: set[int] = set()
-        self._returned: set[int] = set()  # of the lost: they have disks again, and fill them
+        # brokers of ``lost`` with new disks, which receive their copies
+        self._returned: set[int] = set()
 
     # -- bookkeeping
 
     def lost(self, targets: Collection[int]) -> None:
-        """The disks of these brokers are gone, or hold less than they did."""
+        """Record that the disks of these brokers are lost, or contain less than before."""
         with self._lock:
             self._lost |= set(targets)
             self._returned -= set(targets)
 
     def returned(self, targets: Collection[int]) -> None:
-        """These have disks again; they are whole once the cluster says so."""
+        """Record that these brokers have disks again. They are complete once the cluster reports
+        it."""
         with self._lock:
             self._returned |= self._lost & set(targets)
 
     @property
     def failed(self) -> frozenset[int]:
-        """Brokers that lost their disks and are not whole again, as far as was looked."""
+        """Brokers that lost their disks and are not complete again, as of the last check."""
         with self._lock:
             return frozenset(self._lost)
 
     def _settle(self, status: ClusterStatus) -> frozenset[int]:
-        """Strike out who is whole again; who is not."""
+        """Remove the brokers that are complete again, and return the others."""
         with self._lock:
             whole = {
                 broker for broker in self._returned
@@ -105,12 +107,13 @@ class FaultBudget:
     # -- decisions
 
     def may_lose(self, targets: Collection[int], *, recoverable: bool = False) -> str:
-        """Why the disks of ``targets`` may not be taken now, all at once; empty if they may.
+        """Return why the disks of ``targets`` must not be lost now, all at once; empty if they may
+        be.
 
-        ``recoverable``: the caller will have the cluster recovered where too few voters are left.
-        Waits up to 10 s for a leader, and for replicas to catch up; right also when ``targets``
-        are down already, so that nothing changes any more after it was asked. Not for disks that
-        come back as they were.
+        ``recoverable``: the caller recovers the cluster if too few voters remain.
+        Waits up to 10 s for a leader, and for replicas to catch up. Also valid if ``targets`` are
+        already down, so that the state cannot change after the decision. Not for disks that are
+        restored unchanged.
         """
         deadline = self._clock() + self._patience_s
         while True:
@@ -132,9 +135,10 @@ class FaultBudget:
         )
 
     def may_stop(self, targets: Collection[int]) -> Expectation:
-        """Whether writes should go on with these down as well as what is down already.
+        """Return whether writes must continue with these brokers down, in addition to those already
+        down.
 
-        They may pause for a moment, while others take over. Netsplits are not looked at.
+        Writes may pause briefly, until other brokers take over. Ignores network partitions.
         """
         up = frozenset(self._cluster.up())
         return availability(up - frozenset(targets), self._cluster.shape, self._cluster.status())
@@ -149,14 +153,14 @@ def why_not_lose(
     *,
     recoverable: bool,
 ) -> Refusal | None:
-    """The decision of ``may_lose``; None if they may. Pure."""
+    """Return the decision of ``may_lose``; None if the loss is allowed. Pure."""
     unknown = targets - set(brokers)
     if unknown:
-        return Refusal(f"no broker {_ids(unknown)}")
+        return Refusal(f"unknown broker {_ids(unknown)}")
     if not targets:
         return None
     if not status:
-        return Refusal("no broker tells of any partition", may_pass=True)
+        return Refusal("no broker reports any partition", may_pass=True)
     left = frozenset(brokers) - targets - failed
     if not recoverable and 2 * len(left) <= len(brokers):
         return Refusal(f"the cluster's voters would be {_ids(left)} of {len(brokers)}: no majority")
@@ -176,7 +180,7 @@ def _why_not(
     recoverable: bool,
 ) -> Refusal | None:
     if not targets & part.voters:
-        return None  # it has nothing there
+        return None  # it has no replica and no vote there
     left = part.voters - targets - failed
     if not recoverable and 2 * len(left) <= len(part.voters):
         return Refusal(f"its voters would be {_ids(left)} of {len(part.voters)}: no majority")
@@ -188,13 +192,13 @@ def _why_not(
     if part.leader is None:
         return Refusal("it has no leader", may_pass=True)
     if part.log_end_offset < 0:
-        return Refusal(f"its leader, {part.leader}, does not answer", may_pass=True)
+        return Refusal(f"its leader, {part.leader}, does not respond", may_pass=True)
     if not targets & frozenset(part.replicas):
         return None  # only votes are lost
     if keepers - part.agreed:
-        return Refusal(_not_enough(keepers - part.agreed, "not sure of the ISR"), may_pass=True)
+        return Refusal(_not_enough(keepers - part.agreed, "reports a different ISR"), may_pass=True)
     if keepers - part.caught_up:
-        return Refusal(_not_enough(keepers - part.caught_up, "behind its leader"), may_pass=True)
+        return Refusal(_not_enough(keepers - part.caught_up, "lagging"), may_pass=True)
     return None
 
 
@@ -203,17 +207,17 @@ def _not_enough(wrong: frozenset[int], problem: str) -> str:
 
 
 def _has_all(broker: int, part: PartitionStatus) -> bool:
-    """Whether a broker that lost its disk has what it should have of a partition again."""
+    """Return whether a broker that lost its disk has its complete copy of a partition again."""
     if broker in part.replicas:
         return broker in part.isr & part.caught_up & part.agreed
     return broker not in part.witnesses or broker in part.agreed
 
 
 def availability(up: frozenset[int], shape: Shape, status: ClusterStatus) -> Expectation:
-    """Whether writes go on with only these brokers up. Pure.
+    """Return whether writes continue with only these brokers up. Pure.
 
-    Every partition, and the cluster, has a majority of its voters; and as many members of the ISR
-    as an acknowledgement needs. Of partitions that are not known, what the shape says has to do.
+    Every partition, and the cluster, needs a majority of its voters, and as many members of the ISR
+    as an acknowledgement needs. For unknown partitions the shape is used.
     """
     if 2 * len(up) <= shape.brokers:
         return "outage"

@@ -1,8 +1,9 @@
-"""Who shall not hear whom: the shapes of netsplits, as sets of directed pairs. Pure.
+"""Grudges: the shapes of network partitions, as sets of directed pairs. Pure.
 
 After the grudges of jepsen/nemesis.clj, and the cases of partial connectivity in "Raft does not
 Guarantee Liveness in the face of Network Faults" (decentralizedthoughts, 2020-12-12) and in
-OmniPaxos (EuroSys 2023). A pair (a, b): nothing that a sends arrives at b. 0 is the clients.
+OmniPaxos (EuroSys 2023). A pair (a, b): messages from a do not arrive at b. 0 stands for the
+clients.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ CLIENTS: Final = 0
 
 
 def apart(one_side: Collection[int], other_side: Collection[int]) -> Pairs:
-    """Neither side hears the other."""
+    """Block both directions between the two sides."""
     there = deaf(one_side, other_side)
     return there | frozenset((b, a) for a, b in there)
 
 
 def deaf(senders: Collection[int], receivers: Collection[int]) -> Pairs:
-    """The receivers do not hear the senders; those hear them."""
+    """Block messages from the senders to the receivers, but not in the other direction."""
     return frozenset((a, b) for a in senders for b in receivers if a != b)
 
 
@@ -40,31 +41,31 @@ def others(brokers: Sequence[int], side: Collection[int]) -> list[int]:
 
 
 def one(order: Sequence[int]) -> Pairs:
-    """One broker is away from all others; clients reach all."""
+    """One broker is isolated from all other brokers; clients reach all."""
     return apart(order[:1], order[1:])
 
 
 def halves(order: Sequence[int]) -> Pairs:
-    """The largest minority is away from the majority."""
+    """The largest minority is isolated from the majority."""
     minority = (len(order) - 1) // 2
     return apart(order[:minority], order[minority:])
 
 
 def minority_third(order: Sequence[int]) -> Pairs:
-    """As many as there are below a third, but one at least, are away from the rest."""
+    """Less than a third of the brokers, but at least one, are isolated from the rest."""
     count = max(1, (len(order) - 1) // 3)
     return apart(order[:count], order[count:])
 
 
 def splinters(order: Sequence[int]) -> Pairs:
-    """Nobody hears anybody."""
+    """All brokers are isolated from each other."""
     return apart(order, order)
 
 
 def majorities_ring(order: Sequence[int]) -> Pairs:
-    """Each hears a majority, its neighbours in a ring, and no two hear the same one.
+    """Each broker reaches a majority, its neighbours in a ring, and all majorities differ.
 
-    With an even number, or with three, some hear those who do not hear them.
+    With an even number of brokers, or with three, some pairs are connected in one direction only.
     """
     count = len(order)
     majority = count // 2 + 1
@@ -77,23 +78,25 @@ def majorities_ring(order: Sequence[int]) -> Pairs:
 
 
 def bridge(order: Sequence[int]) -> Pairs:
-    """Two halves that are away from each other, and one broker that hears both, and they it."""
+    """Two halves are isolated from each other; one broker is connected to both."""
     half = (len(order) - 1) // 2
     return apart(order[:half], order[half:-1])
 
 
 def quorum_loss(order: Sequence[int]) -> Pairs:
-    """Only the last reaches a majority: all reach it, and nobody else. The leader may lose its."""
+    """Only the last broker reaches a majority: all reach it, and no other broker. The leader may
+    lose its majority."""
     return apart(order[:-1], order[:-1])
 
 
 def constrained(order: Sequence[int]) -> Pairs:
-    """The first is away from all; of the others, only the last reaches a majority."""
+    """The first broker is isolated; of the others, only the last reaches a majority."""
     return one(order) | quorum_loss(order[1:])
 
 
 def chained(order: Sequence[int]) -> Pairs:
-    """Each reaches its neighbours in a chain: who leads at one end is a stranger at the other."""
+    """Each broker reaches its neighbours in a chain: a leader at one end does not reach the other
+    end."""
     near = {frozenset(pair) for pair in pairwise(order)}
     return frozenset(pair for pair in apart(order, order) if frozenset(pair) not in near)
 
@@ -115,28 +118,28 @@ SHAPES: Final[Mapping[str, Callable[[Sequence[int]], Pairs]]] = {
 
 
 def mute(order: Sequence[int]) -> Pairs:
-    """Nobody hears the first; it hears all."""
+    """The first broker receives from all others; its messages are lost."""
     return deaf(order[:1], order[1:])
 
 
 def deafened(order: Sequence[int]) -> Pairs:
-    """The first hears nobody; all hear it."""
+    """Messages to the first broker are lost; its messages arrive."""
     return deaf(order[1:], order[:1])
 
 
 def mute_to_one(order: Sequence[int]) -> Pairs:
-    """One broker does not hear one other."""
+    """One broker does not receive messages of one other broker."""
     return deaf(order[:1], order[1:2])
 
 
 def minority_mute(order: Sequence[int]) -> Pairs:
-    """The largest minority is not heard by the majority, and hears it."""
+    """The majority does not receive messages of the largest minority, but the reverse works."""
     minority = (len(order) - 1) // 2
     return deaf(order[:minority], order[minority:])
 
 
 def circle(order: Sequence[int]) -> Pairs:
-    """Each is not heard by the next of a ring."""
+    """Each broker's messages to the next broker of a ring are lost."""
     return frozenset(pair for pair in zip(order, (*order[1:], order[0]), strict=True)
                      if len(set(pair)) == 2)  # fmt: skip
 
@@ -154,32 +157,33 @@ ONE_WAY: Final[Mapping[str, Callable[[Sequence[int]], Pairs]]] = {
 
 
 def leader_away(brokers: Sequence[int], leader: int, _isr: Collection[int]) -> Pairs:
-    """The leader of a partition is away from all other brokers."""
+    """The leader of a partition is isolated from all other brokers."""
     return apart([leader], others(brokers, [leader]))
 
 
 def isr_only(_brokers: Sequence[int], leader: int, isr: Collection[int]) -> Pairs:
-    """The leader of a partition is away from its in-sync followers; both reach the rest."""
+    """The leader of a partition is isolated from its in-sync followers; both reach the rest."""
     return apart([leader], others(sorted(isr), [leader]))
 
 
 def clients_away(_brokers: Sequence[int], leader: int, _isr: Collection[int]) -> Pairs:
-    """Clients are away from the leader of a partition, which all brokers reach."""
+    """Clients are isolated from the leader of a partition, which all brokers reach."""
     return apart([leader], [CLIENTS])
 
 
 def leader_mute(brokers: Sequence[int], leader: int, _isr: Collection[int]) -> Pairs:
-    """No broker hears the leader of a partition; it hears all."""
+    """Messages of a partition's leader to all brokers are lost; it receives theirs."""
     return deaf([leader], others(brokers, [leader]))
 
 
 def leader_deaf(brokers: Sequence[int], leader: int, _isr: Collection[int]) -> Pairs:
-    """The leader of a partition hears no broker; all hear it."""
+    """Messages of all brokers to the leader of a partition are lost; they receive its messages."""
     return deaf(others(brokers, [leader]), [leader])
 
 
 def answers_lost(_brokers: Sequence[int], leader: int, _isr: Collection[int]) -> Pairs:
-    """Clients do not hear the leader of a partition: what becomes of appends is unknown to them."""
+    """Responses of a partition's leader to clients are lost: the outcome of their appends is
+    unknown."""
     return deaf([leader], [CLIENTS])
 
 
@@ -200,7 +204,8 @@ LED_ONE_WAY: Final[Mapping[str, ByLeader]] = {
 
 
 def core(brokers: Collection[int], cut: Collection[Pair]) -> frozenset[int]:
-    """The largest majority whose members and clients all reach each other, both ways; or nobody."""
+    """Return the largest majority whose members and clients are all connected in both directions;
+    or an empty set."""
     gone = {frozenset(pair) for pair in cut}
     near = [broker for broker in sorted(brokers) if frozenset((broker, CLIENTS)) not in gone]
     for size in range(len(near), len(brokers) // 2, -1):
@@ -211,10 +216,11 @@ def core(brokers: Collection[int], cut: Collection[Pair]) -> frozenset[int]:
 
 
 def expects(shape: Shape, cut: Collection[Pair]) -> Expectation:
-    """Whether writes should go on: "outage" when no majority is left that clients reach.
+    """Return whether writes must continue: "outage" if no majority remains that clients reach.
 
-    And also where a broker outside of it, which may lead, is alive for some of it: nobody takes
-    its place then, so it has to reach its clients, and enough followers, however replicas lie.
+    Also "outage" if a broker outside of the majority can be the leader and some brokers still
+    receive its messages: no other broker replaces it then, so it has to reach its clients and
+    enough followers for any placement of replicas.
     """
     inside = core(shape.broker_ids, cut)
     if not inside:

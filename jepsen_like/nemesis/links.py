@@ -1,15 +1,16 @@
-"""The kinds link-delay, link-stall, link-reset, link-garble and link-late (N4): harm to bytes.
+"""The kinds link-delay, link-stall, link-reset, link-garble and link-late (N4): faults of
+connections.
 
-Relays between brokers, and between clients and brokers, do it (``relays``, ``toxics``). Whether it
-had an effect is read from their counters: a toxic on a link where nothing passes is no fault.
+Relays between brokers, and between clients and brokers, inject them (``relays``, ``toxics``). Their
+counters show the effect: a toxic on a link without traffic is no fault.
 
-What the protocol promises to notice limits what may be garbled. Record batches are sealed, each
-byte of them (CRC-32C of the leader's section, and of the rest): in produce requests, fetch answers
-and what replicas copy. Frames, their headers, and Raft's envelopes have no checksum of their own:
-a flipped bit in an offset, an acknowledgement or a command would be taken at its word. TCP's 16
-bits are all that protect those, as in Kafka; so flips stay within batches here. Frames sent twice
-are within the rules for all of them: Raft's envelopes are numbered, appends of idempotent producers
-too, and an answer that nobody waits for ends a connection.
+The checksums of the protocol limit the bytes that may be garbled. Checksums cover every byte of
+record batches (CRC-32C of the leader header, and of the rest): in produce requests, fetch responses
+and replication. Frames, their headers, and Raft envelopes have no additional checksum: the receiver
+cannot detect a flipped bit in an offset, an acknowledgement or a command. Only the 16-bit checksum
+of TCP protects those, as in Kafka. Therefore bits flip only inside batches. Duplicate frames are
+allowed for all of them: Raft envelopes are numbered, appends of idempotent producers too, and an
+unexpected response ends a connection.
 """
 
 from __future__ import annotations
@@ -43,26 +44,26 @@ from raftlog.jepsen_like.toxics import (
 Pair: TypeAlias = tuple[int, int]
 
 KINDS: Final[Mapping[str, str]] = {
-    "link-delay": "What passes some connections is late, jittery, sliced, or slow to end.",
+    "link-delay": "The bytes of some connections are delayed, jittery, sliced, or slow to end.",
     "link-stall": "Some connections stay open and pass nothing, one way or both.",
     "link-reset": "Some connections are reset, once, or after so many bytes each.",
     "link-garble": "Bits of record batches flip on the way, or whole frames arrive twice.",
-    "link-late": "Bytes of a connection arrive after who sent them has lost it and dialled again.",
+    "link-late": "Bytes of a connection arrive after the sender has lost it and reconnected.",
 }
 TOXICS: Final[Mapping[str, type[Toxic]]] = {
     kind.__name__: kind
     for kind in (Latency, Bandwidth, Slicer, SlowClose, Stall, Reset, Garble, Duplicate, Late)
 }
 HOLD_S: Final = (1.0, 12.0)
-EFFECT_TIMEOUT_S: Final = 2.5  # for a toxic to do something
+EFFECT_TIMEOUT_S: Final = 2.5  # time limit for a toxic to have an effect
 LOOK_S: Final = 0.02
 CLIENTS: Final = 0
-IS_ONCE: Final = Reset()  # resets what is open, and is over
-SHORT_S: Final = 0.1  # a delay that leaves everything at work
+IS_ONCE: Final = Reset()  # resets open connections once
+SHORT_S: Final = 0.1  # a delay that interrupts no component
 
 
 class Cluster(Protocol):
-    """What is asked of the cluster."""
+    """Interface of the cluster."""
 
     @property
     def net(self) -> Net: ...
@@ -72,7 +73,8 @@ Drawn: TypeAlias = tuple[list[Toxic], Expectation]
 
 
 class LinksNemesis:
-    """One fault may lie over another of its kind: it takes its place, and ends both."""
+    """Injects faults into links. A later fault on the same link replaces an earlier one and ends
+    both."""
 
     def __init__(self, cluster: Cluster, _ledger: object = None) -> None:
         self._cluster = cluster
@@ -84,14 +86,16 @@ class LinksNemesis:
 
     def why_not(self, kind: str) -> str:
         if kind not in KINDS:
-            return f"{kind} is not of this nemesis"
-        return "" if self._cluster.net.links else "this cluster's connections pass no relays"
+            return f"{kind} is not a kind of this nemesis"
+        return "" if self._cluster.net.links else "this cluster has no relays"
 
     def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
-        """``args``: ``pairs`` of who dials and whom, 0 for clients, and ``toxics`` by their names.
+        """Draw a fault.
 
-        A fault is expected to let writes go on if it makes connections late by 0.1 s at most, or
-        lose what they have under way once.
+        ``args``: ``pairs`` of initiator and destination, 0 for clients, and ``toxics`` by their
+        names.
+        Writes are expected to continue if the fault delays connections by at most 0.1 s, or loses
+        the bytes in flight once.
         """
         pairs = _draw_pairs(random, shape)
         toxics, expects = DRAWS[kind](random)
@@ -105,10 +109,10 @@ class LinksNemesis:
         )
 
     def begin(self, fault: FaultPlan) -> Effect:
-        """Returns when it shows, or after 2.5 s."""
+        """Inject the fault. Returns when the effect is visible, or after 2.5 s."""
         links, pairs, toxics = self._parts(fault)
         if not pairs:
-            return not_injected("no relay is between those")
+            return not_injected("there is no relay between these")
         self._begun.append((fault, _counts(links, pairs)))
         for pair in pairs:
             links.set(pair, *toxics)
@@ -120,7 +124,7 @@ class LinksNemesis:
         return effect
 
     def end(self, fault: FaultPlan) -> Effect:
-        """The effect of all the time that it lasted."""
+        """Report the effect over the duration of the fault."""
         effect = self._effect(fault)
         links, pairs, toxics = self._parts(fault)
         for pair in pairs:
@@ -139,7 +143,7 @@ class LinksNemesis:
     def _parts(self, fault: FaultPlan) -> tuple[RelayLinks, list[Pair], list[Toxic]]:
         links = self._cluster.net.links
         if links is None:
-            raise OSError("this cluster's connections pass no relays")
+            raise OSError("this cluster has no relays")
         pairs = [(a, b) for a, b in fault.args["pairs"] if (a, b) in links.pairs]
         return links, pairs, [_toxic(fields) for fields in fault.args["toxics"]]
 
@@ -147,7 +151,7 @@ class LinksNemesis:
         links, pairs, toxics = self._parts(fault)
         before = next((counts for begun, counts in self._begun if begun == fault), None)
         if before is None:
-            return not_injected("it had not begun")
+            return not_injected("it was not started")
         changes = {at: now - before[at] for at, now in _counts(links, pairs).items()}
         total = sum(changes.values(), Counts())
         seen: dict[str, Any] = {name: n for name, n in asdict(total).items() if n}
@@ -164,7 +168,7 @@ class LinksNemesis:
 
 
 def _shows(toxics: Sequence[Toxic], counts: Counts) -> bool:
-    """Whether these counts have what only these toxics do."""
+    """Return whether these counts contain the effect of these toxics."""
     marks = {
         Latency: counts.delayed,
         Bandwidth: counts.delayed,
@@ -190,7 +194,7 @@ def _toxic(fields: Mapping[str, Any]) -> Toxic:
 
 
 def _draw_pairs(random: Random, shape: Shape) -> list[Pair]:
-    """Links of clients, or between brokers: one, all of one broker, or all."""
+    """Draw links of clients, or between brokers: one, all of one broker, or all."""
     brokers = list(shape.broker_ids)
     of_clients = len(brokers) < 2 or random.random() < 0.5
     every = [

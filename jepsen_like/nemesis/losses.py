@@ -1,12 +1,13 @@
-"""The kinds wipe, swap-disks and old-backup (D7): whole disks are lost, mixed up, or put back.
+"""The kinds wipe, swap-disks and old-backup (D7): complete disks are lost, exchanged, or restored.
 
-- *wipe*: up to n-1 disks at once, of brokers that were killed at the same moment. Where a majority
-  of the voters goes with them, the survivor is told to go on alone, as an operator would.
-- *swap-disks*: two brokers with each other's disks. They refuse to start, and say why.
-- *old-backup*: a copy of a broker's disk from an earlier start takes its place. The others refuse
-  to work with it; it gets an empty disk.
+- *wipe*: up to n-1 disks at once, of brokers that were killed at the same time. If a majority of
+the voters is lost, the nemesis recovers the survivor, as an operator would.
+- *swap-disks*: two brokers start with each other's disks. They refuse to start, with a reason.
+- *old-backup*: a copy of a broker's disk from an earlier start replaces it. The other brokers
+reject it; it gets an empty disk.
 
-The ledger is asked right before a disk is emptied, and once more after its broker was killed.
+The fault budget is checked immediately before a disk is emptied, and again after its broker was
+killed.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
 from raftlog.jepsen_like.plan import Shape
 
 RECOVER_TIMEOUT_MS: Final = 10_000
-WHOLE_S: Final = 20.0  # for replicas to be in sync again, before settings are put back
-REFUSAL_S: Final = 6.0  # for the others to say what they think of an old copy
-MORE_S: Final = 3.0  # for a broker to write more than the copy holds that is put back
+WHOLE_S: Final = 20.0  # time limit for replicas to be in sync, before settings are restored
+REFUSAL_S: Final = 6.0  # time limit for the other brokers to reject an old copy
+MORE_S: Final = 3.0  # time limit for a broker to write more than the restored copy contains
 LOOK_S: Final = 0.2
 KINDS: Final[Mapping[str, str]] = {
     "wipe": "Brokers are killed and lose their disks: up to n-1 of n copies at once.",
@@ -48,23 +49,24 @@ KINDS: Final[Mapping[str, str]] = {
 
 @dataclass
 class _State:
-    """What is to be undone."""
+    """State that has to be undone."""
 
     wiped: dict[int, str] = field(default_factory=dict)  # directory ids before, by broker
-    to_recover: int | None = None  # the broker that is to go on alone
+    to_recover: int | None = None  # the broker that continues alone
     lowered: set[str] = field(default_factory=set)  # topics whose min.insync.replicas may be low
     swapped: tuple[int, int] | None = None
     old: dict[int, Words] = field(default_factory=dict)  # brokers on an old copy
-    refusing: set[int] = field(default_factory=set)  # and the ledger allowed no empty disk
+    # with a fault budget that allowed no empty disk
+    refusing: set[int] = field(default_factory=set)
 
 
 class LossesNemesis:
-    """Empties, exchanges and puts back data directories."""
+    """Empties, exchanges and restores data directories."""
 
     def __init__(
         self, cluster: Cluster, ledger: Losses, *, patience_s: float | None = None
     ) -> None:
-        """``patience_s``: instead of what each thing that is waited for usually gets."""
+        """Create the nemesis. ``patience_s``: replaces all time limits."""
         self._cluster = cluster
         self._ledger = ledger
         self._patience_s = patience_s
@@ -77,9 +79,9 @@ class LossesNemesis:
 
     def why_not(self, kind: str) -> str:
         if kind not in KINDS:
-            return f"{kind} is not of this nemesis"
+            return f"{kind} is not a kind of this nemesis"
         if kind == "swap-disks" and len(self._cluster.hosts) < 2:
-            return "there is one broker only"
+            return "the cluster has only one broker"
         return ""
 
     # -- what to do
@@ -100,8 +102,8 @@ class LossesNemesis:
             return FaultPlan(kind=kind, targets=targets, args=args, hold_s=hold_s, lossy=True)
         count = random.randint(1, max(1, shape.losses))
         is_majority = count > shape.minority
-        # Chosen when it begins: the replicas of one partition, or any. So the driver does not ask
-        # the ledger; ``begin`` does, for what it really needs.
+        # Drawn when the fault starts: replicas of one partition, or any brokers. The driver
+        # therefore does not check the fault budget; ``begin`` does, for the actual targets.
         args = {
             "count": count,
             "of": random.choice(("replicas", "brokers")),
@@ -147,7 +149,7 @@ class LossesNemesis:
     def _wipe(self, fault: FaultPlan) -> Effect:
         targets = self._victims(fault.args)
         if self._state.wiped or not targets:
-            return not_injected("brokers are down as it is, or there is no partition")
+            return not_injected("brokers are already down, or there is no partition")
         left = set(self._cluster.hosts) - targets
         is_majority = 2 * len(left) <= len(self._cluster.hosts)
         why = self._ledger.may_lose(targets, recoverable=is_majority)
@@ -178,7 +180,7 @@ class LossesNemesis:
         return Effect(True, seen, tuple(sorted(targets)))
 
     def _victims(self, args: Mapping[str, Any]) -> set[int]:
-        """``count`` brokers that run: replicas of one partition, or any. By what is there now."""
+        """Return ``count`` running brokers: replicas of one partition, or any."""
         up, random = self._cluster.up(), Random(args["turn"])
         if len(up) < len(self._cluster.hosts):
             return set()
@@ -191,9 +193,11 @@ class LossesNemesis:
         return set(random.sample(sorted(candidates), args["count"]))
 
     def _survivor(self, targets: Collection[int], left: Collection[int]) -> tuple[int, str]:
-        """Who is left and has all that the dead knew to be committed; why nobody is, or "".
+        """Return a remaining broker that has everything that the failed brokers knew to be
+        committed; why there is none, or "".
 
-        By the files of all of them: nobody can be asked who leads, when a majority is gone.
+        Compares the files of all of them, because after the loss of a majority no broker knows the
+        leader.
         """
         dead = [files.log_ends(self._cluster.hosts[broker].data_dir) for broker in targets]
         why = ""
@@ -207,11 +211,11 @@ class LossesNemesis:
             }
             if not lacking:
                 return broker, ""
-            why = f"broker {broker}, which is left, lacks records of {sorted(lacking)}"
+            why = f"broker {broker}, which remains, lacks records of {sorted(lacking)}"
         return -1, why
 
     def _refill(self) -> Effect:
-        """The empty disks are filled: after a recovery, where a majority of voters is gone."""
+        """Fill the empty disks: after a recovery, if a majority of voters is lost."""
         state = self._state
         seen: dict[str, Any] = {}
         if not state.wiped:
@@ -231,14 +235,15 @@ class LossesNemesis:
         return Effect(True, seen, targets)
 
     def _recover(self, survivor: int) -> dict[str, Any]:
-        """What `raftlog cluster recover` does, asked of the survivor."""
+        """Run the request of `raftlog cluster recover` on the survivor."""
         address = str(self._cluster.hosts[survivor].address)
         self._state.lowered = {topic.name for topic in self._cluster.shape.topics}
         with Admin(address, request_timeout_ms=RECOVER_TIMEOUT_MS) as admin:
             try:
                 said = admin.recover_cluster(broker=address)
                 accepted = said.needs_loss or any(part.may_lose for part in said.partitions)
-                if accepted:  # it cannot know that it is in sync; by the ledger, it is
+                # the broker cannot know that it is in sync; by the fault budget, it is
+                if accepted:
                     said = admin.recover_cluster(broker=address, accept_loss=True)
             except RaftlogError as error:
                 return {"survivor": survivor, "problem": f"{type(error).__name__}: {error}"}
@@ -256,7 +261,8 @@ class LossesNemesis:
         return bool(status) and all(part.is_whole for part in status.values())
 
     def _put_min_isr_back(self) -> list[str]:
-        """A recovery lowers the setting so that writes go on; the manual says to put it back."""
+        """Restore min.insync.replicas, which a recovery lowers so that writes continue, as the
+        manual requires."""
         changed = []
         bootstrap = ",".join(str(host.address) for host in self._cluster.hosts.values())
         with Admin(bootstrap, request_timeout_ms=RECOVER_TIMEOUT_MS) as admin:
@@ -272,15 +278,15 @@ class LossesNemesis:
     def _swap(self, fault: FaultPlan) -> Effect:
         one, other = pair = (fault.targets[0], fault.targets[-1])
         if self._state.swapped or one == other or not set(pair) <= self._cluster.up():
-            return not_injected(f"brokers {pair} do not both run, or others are swapped already")
+            return not_injected(f"brokers {pair} do not both run, or others are already swapped")
         self._cluster.kill(pair)
         self._exchange(pair)
         self._state.swapped = pair
         starts = {broker: try_start(self._cluster, broker) for broker in pair}
         seen = {str(broker): start.told() for broker, start in starts.items()}
         if any(start.started for start in starts.values()):
-            self._cluster.kill(pair)  # before it does harm
-            return Effect(True, {"accepted": "a broker took another's disk for its own", **seen})
+            self._cluster.kill(pair)  # before it changes data
+            return Effect(True, {"accepted": "a broker accepted the disk of another", **seen})
         return Effect(True, seen)
 
     def _exchange(self, pair: tuple[int, int]) -> None:
@@ -303,11 +309,11 @@ class LossesNemesis:
         (broker,) = fault.targets
         host = self._cluster.hosts[broker]
         if broker not in self._cluster.up() or broker in self._state.old:
-            return not_injected(f"broker {broker} does not run as it should")
+            return not_injected(f"broker {broker} is not running normally")
         backup = self._backup(broker, fault.args)
         before = files.log_ends(backup)
         self._cluster.start_broker(broker)
-        # Only what the others have met can be missed by them.
+        # Other brokers can detect only the loss of data that they have received.
         self._poll(lambda: is_back(self._cluster, broker), MORE_S)
         is_behind = self._poll(lambda: _grown(before, host.data_dir), MORE_S)
         self._cluster.kill([broker])
@@ -322,13 +328,13 @@ class LossesNemesis:
         files.make_durable(host.data_dir)
         words = self._state.old[broker] = Words(host.process.log_path)
         start = try_start(self._cluster, broker)
-        if start.started and is_same:  # else it passes for another disk, of which nobody knows
+        if start.started and is_same:  # otherwise it counts as another, unknown disk
             self._poll(lambda: REFUSED_BY_PEERS in words.text(), REFUSAL_S)
         seen = {"copy": str(backup), "is_same_directory": is_same, "lacks_records": is_behind}
         return Effect(True, {**start.told(), **seen, "said": words.lines()})
 
     def _backup(self, broker: int, args: Mapping[str, Any]) -> Path:
-        """A copy of the disk as it is, its broker down; or the oldest that was made in the run."""
+        """Return a copy of the disk of the stopped broker; or the oldest copy of this run."""
         host = self._cluster.hosts[broker]
         if args["clean"]:
             host.process.stop()
@@ -339,7 +345,8 @@ class LossesNemesis:
         return [*copies, new][0 if args["oldest"] else -1]
 
     def _renew(self) -> Effect:
-        """Who runs on an old copy gets an empty disk, whether or not the others noticed."""
+        """Replace the disk of each broker that runs on an old copy, whether or not it was
+        detected."""
         state, seen = self._state, {}
         targets = tuple(sorted(state.old))
         for broker in targets:
@@ -353,13 +360,13 @@ class LossesNemesis:
             }
             if seen[str(broker)]["disk"] == "kept":
                 state.refusing.add(broker)
-        return Effect(True, seen, targets) if targets else not_injected("no copy was put back")
+        return Effect(True, seen, targets) if targets else not_injected("no copy was restored")
 
 
 def _grown(before: Mapping[str, tuple[int, int]], data_dir: Path) -> bool:
-    """Whether a log has got longer."""
+    """Return whether a log has grown."""
     try:
         now = files.log_ends(data_dir)
     except OSError:
-        return False  # a broker at work has removed a file meanwhile
+        return False  # a running broker has removed a file in this time
     return any(end > before.get(name, (0, 0))[1] for name, (_, end) in now.items())

@@ -1,8 +1,8 @@
 """The kinds member-kill, member-pause, member-partition, member-churn: consumers that fail.
 
 Members of consumer groups are processes of this machine (``members.Members``), each a *slot* with a
-number. What is reported is what was seen: how a process ended, that every thread of it is stopped,
-that it reaches no broker.
+number. The reported effect is the observed one: how a process ended, that all its threads are
+stopped, or that it reaches no broker.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ KINDS: Final[Mapping[str, str]] = {
     "member-pause": "SIGSTOP to members, for less than their session timeout and for much longer; "
     "SIGCONT.",
     "member-partition": "A netsplit between members and some or all brokers.",
-    "member-churn": "Members leave their groups, and come back; one, several, one after the other.",
+    "member-churn": "Members leave their groups, and rejoin; one, several, one after the other.",
 }
 NO_MEMBERS: Final = "this run has no members of consumer groups"
-NO_NETWORK: Final = "members have no network of their own: it needs root on Linux, and no relays"
+NO_NETWORK: Final = "members have no separate network. Run as root on Linux, without relays"
 HOW_MANY: Final = ("one", "one", "some", "group")
-# Ranges in seconds, one of which is drawn.
+# Ranges in seconds; a value is drawn from each.
 DOWN_S: Final = ((0.0, 0.5), (0.5, 3.0), (3.0, 12.0))
 PAUSED_S: Final = ((0.2, 1.5), (3.0, 8.0), (8.0, 15.0), (8.0, 15.0))
 CUT_S: Final = ((1.0, 4.0), (5.0, 15.0))
 CHURN_S: Final = (0.5, 6.0)
 CHURN_GAP_S: Final = (0.0, 1.0)
-SIGNAL_S: Final = 1.0  # for what a signal does to every thread of a process
+SIGNAL_S: Final = 1.0  # time limit for a signal to affect every thread of a process
 LOOK_S: Final = 0.02
 
 
 class Processes(Protocol):
-    """What is asked of the members."""
+    """Interface of the members."""
 
     def running(self, group: str | None = None) -> list[int]: ...
 
@@ -61,7 +61,7 @@ class Processes(Protocol):
 
 
 class Places(Protocol):
-    """What is asked of the members' network."""
+    """Interface of the members' network."""
 
     def cut(self, slot: int, brokers: Collection[int]) -> None: ...
 
@@ -71,8 +71,11 @@ class Places(Protocol):
 
 
 class MembersNemesis:
-    """``cluster.members``: the processes, once there are any; ``cluster.member_places``: their
-    network, if they have one."""
+    """Injects faults into members.
+
+    ``cluster.members``: the processes, None before they exist. ``cluster.member_places``: their
+    network, if they have one.
+    """
 
     def __init__(
         self,
@@ -99,7 +102,7 @@ class MembersNemesis:
 
     def why_not(self, kind: str) -> str:
         if kind not in KINDS:
-            return f"{kind} is not of this nemesis"
+            return f"{kind} is not a kind of this nemesis"
         if kind == "member-partition" and self._places is None:
             return NO_NETWORK
         return ""
@@ -107,7 +110,7 @@ class MembersNemesis:
     # -- drawing
 
     def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
-        """Who it hits is chosen by what there is then, with the numbers drawn here."""
+        """Draw the numbers that select the targets at the start of the fault."""
         args: dict[str, Any] = {"who": random.choice(HOW_MANY), "choice": random.random()}
         lengths = {"member-kill": DOWN_S, "member-pause": PAUSED_S, "member-partition": CUT_S}
         hold_s = random.uniform(*random.choice(lengths.get(kind, (CHURN_S,))))
@@ -126,8 +129,8 @@ class MembersNemesis:
             return not_injected(NO_MEMBERS)
         slots = choose(members, fault.args)
         if not slots:
-            return not_injected("no member is at work")
-        self._hit.append((fault, slots))  # first: what fails half-way is undone too
+            return not_injected("no member is running")
+        self._hit.append((fault, slots))  # recorded first, so that a partial failure is undone too
         acts = {
             "member-kill": self._kill,
             "member-pause": self._pause,
@@ -166,7 +169,7 @@ class MembersNemesis:
 
     def _cut(self, members: Processes, slots: list[int], fault: FaultPlan) -> Effect:
         places, brokers = self._places, fault.args["brokers"]
-        assert places is not None, "why_not says so"
+        assert places is not None, "checked by why_not"
         for slot in slots:
             places.cut(slot, brokers)
         members.note(slots, "cut")
@@ -182,14 +185,14 @@ class MembersNemesis:
     # -- undoing
 
     def end(self, fault: FaultPlan) -> Effect:
-        """Whoever was hit runs again, and reaches everybody."""
+        """Resume the affected members, and restore their connections."""
         place = next((at for at, (plan, _) in enumerate(self._hit) if plan is fault), None)
         if place is None:
-            return Effect(True, {"nothing": "it had hit nobody"})
+            return Effect(True, {"nothing": "no member was affected"})
         _, slots = self._hit.pop(place)
         self._undo(fault, slots)
         members = self._members
-        assert members is not None, "it had hit somebody"
+        assert members is not None, "a member was affected"
         states = sorted({members.state(slot) for slot in slots})
         return Effect(True, {"state": states})
 
@@ -200,11 +203,11 @@ class MembersNemesis:
 
     def _undo(self, fault: FaultPlan, slots: list[int]) -> None:
         members, places = self._members, self._places
-        assert members is not None, "it had hit somebody"
+        assert members is not None, "a member was affected"
         if fault.kind == "member-pause":
             members.resume(slots)
         elif fault.kind == "member-partition":
-            assert places is not None, "it had cut somebody off"
+            assert places is not None, "a member was isolated"
             for slot in slots:
                 places.mend(slot)
             members.note(slots, "mended")
@@ -213,7 +216,8 @@ class MembersNemesis:
 
 
 def choose(members: Processes, args: Mapping[str, Any]) -> list[int]:
-    """Whom a fault hits, of those that are at work: rather one that owns something."""
+    """Return the targets among the running members, with a preference for one that owns
+    partitions."""
     running = members.running()
     if not running:
         return []

@@ -1,7 +1,7 @@
-"""The kinds partition, one-way and slow-link (N1, N2, N3, N5): what the network does to brokers.
+"""The kinds partition, one-way and slow-link (N1, N2, N3, N5): network faults between brokers.
 
-``grudges`` has the shapes; the cluster's network cuts. What was cut is looked at afterwards: a cut
-through which something passes is no fault, and says so.
+``grudges`` has the shapes; the cluster's network blocks the traffic. The nemesis verifies the
+result: if messages still pass, the fault is reported as not injected.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from raftlog.jepsen_like.plan import Shape
 from raftlog.jepsen_like.status import ClusterStatus
 
 KINDS: Final[Mapping[str, str]] = {
-    "partition": "A netsplit: some brokers, or clients, do not reach some others.",
-    "one-way": "A netsplit of one direction: some are not heard by others, and hear them.",
-    "slow-link": "The cable of a broker lets 64 kbit/s to 10 Mbit/s through.",
+    "partition": "A network partition: some brokers, or clients, do not reach some others.",
+    "one-way": "A network partition in one direction: some brokers receive, but do not send.",
+    "slow-link": "The bandwidth of a broker is limited to 64 kbit/s to 10 Mbit/s.",
 }
 SWIZZLE: Final = "swizzle-clog"
 HOLD_S: Final = (1.0, 15.0)
 SLOW_BITS_PER_S: Final = (64_000, 256_000, 1_000_000, 10_000_000)
-ENOUGH_BITS_PER_S: Final = 10_000_000  # below that, writes may take longer than clients wait
-LOOKS_MAX: Final = 6  # at pairs of each sort, all at the same time
+# below that, writes may take longer than the clients' timeouts
+ENOUGH_BITS_PER_S: Final = 10_000_000
+LOOKS_MAX: Final = 6  # verified pairs of each kind, all at the same time
 
 
 class Cluster(Protocol):
-    """What is asked of the cluster."""
+    """Interface of the cluster."""
 
     @property
     def shape(self) -> Shape: ...
@@ -45,13 +46,14 @@ class Cluster(Protocol):
 
 
 class NetworkNemesis:
-    """Faults may overlap: a pair is mended when the last that cut it ends."""
+    """Faults may overlap: a pair is connected again when the last fault that blocks it ends."""
 
     def __init__(self, cluster: Cluster, _ledger: object = None) -> None:
         self._cluster = cluster
         self._cuts: list[tuple[FaultPlan, Pairs]] = []
         self._slow: list[tuple[FaultPlan, int]] = []
-        self._devices: list[tuple[FaultPlan, Callable[[], None]]] = []  # and how to undo it
+        # with the function that undoes it
+        self._devices: list[tuple[FaultPlan, Callable[[], None]]] = []
 
     @property
     def kinds(self) -> Mapping[str, str]:
@@ -59,17 +61,18 @@ class NetworkNemesis:
 
     def why_not(self, kind: str) -> str:
         if kind not in KINDS:
-            return f"{kind} is not of this nemesis"
+            return f"{kind} is not a kind of this nemesis"
         if self._cluster.net.backend == "none":
-            return "this cluster's network cannot be changed: it takes root, or relays"
+            return "the network of this cluster cannot be changed. Use root, or relays"
         if kind != "slow-link" and len(self._cluster.shape.broker_ids) < 2:
-            return "one broker alone has nobody to be cut from"
+            return "a single broker has no peers"
         return ""
 
     # -- drawing
 
     def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
-        """Shapes that name a leader are resolved when they begin: ``args`` says by which topic."""
+        """Draw a fault. Shapes that name a leader are resolved at its start, by the topic in
+        ``args``."""
         hold_s = random.uniform(*HOLD_S)
         if kind == "slow-link":
             return _draw_slow(random, shape, hold_s)
@@ -80,14 +83,14 @@ class NetworkNemesis:
             return _draw_swizzle(random, shape, order, hold_s)
         if name in led:
             args = {"shape": name, **draw_partition(random, shape)}
-            # Whoever leads: brokers are alike.
+            # For any leader: brokers are alike.
             factors = {topic.name: topic.replication_factor for topic in shape.topics}
             factor = factors.get(args["topic"], max(factors.values()))
             some = led[name](order, order[0], order[:factor])
             expects = self._expects(kind, shape, some)
             return FaultPlan(kind=kind, args=args, hold_s=hold_s, expects=expects)
-        # Who is away from the majority is so for clients, too, in half of the cases: else those
-        # that a minority's broker still answers would never be seen.
+        # In half of the cases, clients do not reach the minority either. Otherwise, clients would
+        # never receive stale responses of a broker in the minority.
         cut = fixed[name](order) or fixed["one" if kind == "partition" else "mute"](order)
         clients = random.random() < 0.5 and kind == "partition"
         if clients:
@@ -104,9 +107,10 @@ class NetworkNemesis:
         )
 
     def _expects(self, kind: str, shape: Shape, cut: Pairs) -> Expectation:
-        """A relay stops one direction only; TCP without acknowledgements soon stops the other."""
+        """Return the expectation. A relay blocks one direction only; TCP without acknowledgements
+        soon blocks the other."""
         if kind == "one-way" and self._cluster.net.backend == "relays":
-            return "outage"  # a leader that hears nobody is heard to be alive
+            return "outage"  # other brokers still consider the leader alive
         return grudges.expects(shape, cut)
 
     # -- doing
@@ -120,7 +124,7 @@ class NetworkNemesis:
         possible = [self._possible(step) for step in steps]
         cut = frozenset[Pair]().union(*possible)
         if not cut:
-            return not_injected("nobody is there to be cut off, or no relay is in between")
+            return not_injected("no broker is up to isolate, or no relay is between them")
         self._cuts.append((fault, cut))
         if not self._cut_by_device(fault):
             for step in possible:
@@ -136,7 +140,7 @@ class NetworkNemesis:
             return self._speed_up(fault)
         cut = next((cut for begun, cut in self._cuts if begun == fault), None)
         if cut is None:
-            return not_injected("it had not begun")
+            return not_injected("it was not started")
         passed = self._look(cut)["passed"]
         self._cuts.remove((fault, cut))
         for number, (begun, undo) in enumerate(self._devices):
@@ -160,7 +164,7 @@ class NetworkNemesis:
     # -- netsplits
 
     def _steps(self, fault: FaultPlan) -> list[Pairs]:
-        """What is cut, in order; nothing if who leads is not known."""
+        """Return the pairs to block, in order; empty if the leader is unknown."""
         args = fault.args
         if "clogs" in args:
             brokers = self._cluster.shape.broker_ids
@@ -174,7 +178,7 @@ class NetworkNemesis:
         return []
 
     def _possible(self, cut: Pairs) -> Pairs:
-        """What of it this network can do: without relays for clients, they cannot be cut."""
+        """Return the pairs that this network can block: clients only with relays."""
         links = self._cluster.net.links
         if self._cluster.net.backend != "relays" or links is None:
             return cut
@@ -182,7 +186,7 @@ class NetworkNemesis:
         return frozenset(pair for pair in cut if frozenset(pair) in there)
 
     def _cut_by_device(self, fault: FaultPlan) -> bool:
-        """Cut with other means, where there are some for this shape, and the fault asks for it."""
+        """Block with other means, if this shape has some and the fault requires it."""
         net, args = self._cluster.net, fault.args
         if not args.get("device") or not isinstance(net, NamespaceNet):
             return False
@@ -201,7 +205,7 @@ class NetworkNemesis:
         return frozenset[Pair]().union(*(cut for _, cut in self._cuts))
 
     def _look(self, cut: Pairs) -> dict[str, Any]:
-        """Whether anything passes where it should not, and whether something does elsewhere."""
+        """Return whether messages pass where they should not, and whether others pass elsewhere."""
         everybody = (grudges.CLIENTS, *self._cluster.shape.broker_ids)
         free = self._possible(grudges.apart(everybody, everybody)) - self._all_cut()
         looks = self._pass([*_sample(cut), *_sample(free)])
@@ -256,7 +260,8 @@ def _draw_slow(random: Random, shape: Shape, hold_s: float) -> FaultPlan:
 
 
 def _draw_swizzle(random: Random, shape: Shape, order: list[int], hold_s: float) -> FaultPlan:
-    """FoundationDB's: some are cut from everything one by one, and come back in another order."""
+    """Draw FoundationDB's swizzle: some brokers are isolated one by one, and reconnected in another
+    order."""
     clogs = order[: random.randint(1, len(order))]
     cut = frozenset[Pair]().union(*(_clog(shape.broker_ids, broker) for broker in clogs))
     return FaultPlan(
@@ -273,7 +278,8 @@ def _clog(brokers: Sequence[int], broker: int) -> Pairs:
 
 
 def _unclogged(cut: Pairs, back: Sequence[int]) -> Iterable[Pairs]:
-    """What to mend, step by step: a pair when both its ends are back. All at once without order."""
+    """Yield the pairs to reconnect, step by step: a pair when both its ends are reconnected. All at
+    once without an order."""
     for at in range(len(back)):
         away = set(back[at + 1 :])
         step = frozenset(pair for pair in cut if away.isdisjoint(pair))
@@ -283,14 +289,15 @@ def _unclogged(cut: Pairs, back: Sequence[int]) -> Iterable[Pairs]:
 
 
 def _targets(shape: Shape, cut: Pairs) -> tuple[int, ...]:
-    """Who is as good as down: those outside of the majority; all that are cut, if there is none."""
+    """Return the brokers that are effectively down: those outside of the majority; all that are
+    isolated, if there is none."""
     inside = grudges.core(shape.broker_ids, cut)
     involved = {broker for pair in cut for broker in pair} - {grudges.CLIENTS}
     return tuple(sorted(set(shape.broker_ids) - inside if inside else involved))
 
 
 def _sample(pairs: Pairs) -> list[Pair]:
-    """Some of them, the same for the same ones, spread over all."""
+    """Return a sample of the pairs, always the same for the same pairs, spread over all."""
     ordered = sorted(pairs)
     step = max(1, -(-len(ordered) // LOOKS_MAX))
     return ordered[::step]

@@ -1,7 +1,7 @@
-"""The kind power (D1): brokers die and their disks forget what was not synced, all at one moment.
+"""The kind power (D1): brokers crash and their disks lose all data that was not synced, at once.
 
-What came of it is seen in two ways: a file that nobody synced has to be gone afterwards, on each
-disk, and the bytes that the file system had not written yet are counted before.
+The effect is verified in two ways. A file that was not synced has to be missing afterwards, on each
+disk, and the bytes that the file system had not yet written are counted before.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from raftlog.jepsen_like.plan import Shape
 
 HOLD_S: Final = (0.0, 5.0)
 KINDS: Final[Mapping[str, str]] = {
-    "power": "Kill brokers and drop what their disks were not told to sync; start them again."
+    "power": "Kill brokers and discard all data that was not synced; start them again."
 }
 WHO: Final = ("all", "all", "one", "minority", "majority")
 JOURNAL: Final = ("lost", "kept")
-NO_DISKS: Final = "the brokers' disks are not on loop devices; that needs root on Linux"
+NO_DISKS: Final = "the brokers' disks are not on loop devices. Run as root on Linux"
 
 
 class Process(Protocol):
-    """What is asked of a broker's process."""
+    """Interface of a broker's process."""
 
     @property
     def running(self) -> bool: ...
@@ -44,7 +44,7 @@ class Host(Protocol):
 
 
 class Powered(Protocol):
-    """What is asked of the cluster."""
+    """Interface of the cluster."""
 
     @property
     def hosts(self) -> Mapping[int, Host]: ...
@@ -55,7 +55,7 @@ class Powered(Protocol):
 
 
 class Losses(Protocol):
-    """What is told to the ledger."""
+    """Interface of the fault budget."""
 
     def lost(self, targets: Collection[int]) -> None: ...
 
@@ -63,17 +63,16 @@ class Losses(Protocol):
 
 
 class PowerNemesis:
-    """Cuts the power of all brokers, one, a minority or a majority.
+    """Cuts the power of one broker, a minority, a majority, or all.
 
-    ``args["journal"]``: what becomes of the file systems' own journals, see
-    ``LoopDisk.cut_power``.
+    ``args["journal"]``: effect on the file systems' journals, see ``LoopDisk.cut_power``.
     """
 
     def __init__(self, cluster: Powered, ledger: Losses) -> None:
         self._cluster = cluster
         self._ledger = ledger
-        self._down: set[int] = set()  # ran when their power was cut
-        self._lost: set[int] = set()  # the ledger was told so
+        self._down: set[int] = set()  # brokers that ran when their power was cut
+        self._lost: set[int] = set()  # brokers reported to the fault budget
 
     @property
     def kinds(self) -> Mapping[str, str]:
@@ -81,12 +80,12 @@ class PowerNemesis:
 
     def why_not(self, kind: str) -> str:
         if kind not in KINDS:
-            return f"{kind} is not of this nemesis"
+            return f"{kind} is not a kind of this nemesis"
         return NO_DISKS if not has_disks(self._cluster) else ""
 
     def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
         who = random.choice(WHO)
-        if is_lossy(shape):  # what is not synced before it is acknowledged, is lost
+        if is_lossy(shape):  # data that is acknowledged before it is synced is lost
             who = "minority"
         targets = draw_targets(random, shape, who)
         return FaultPlan(
@@ -119,13 +118,13 @@ class PowerNemesis:
             "took_s": round(took_s, 3),
         }
         if kept:
-            return not_injected_but("something else synced the disks at that moment", seen)
+            return not_injected_but("another process synced the disks at that moment", seen)
         if not marked:
-            return not_injected_but("nothing could be written to see whether it is lost", seen)
+            return not_injected_but("the file that verifies the loss could not be written", seen)
         return Effect(True, seen)
 
     def end(self, fault: FaultPlan) -> Effect:
-        """Start what was running before; says how long each took to answer."""
+        """Start the brokers that ran before. Reports the seconds until each responded."""
         waiting = self._down.intersection(fault.targets)
         effect = start_again(self._cluster, waiting)
         self._down -= waiting
@@ -135,14 +134,14 @@ class PowerNemesis:
         return effect
 
     def heal(self) -> None:
-        """Brokers that are still down run again."""
+        """Start the brokers that are still down."""
         start_again(self._cluster, self._down)
         if self._lost:
             self._ledger.returned(sorted(self._lost))
         self._down, self._lost = set(), set()
 
 
-# -- what this kind shares with others that harm disks
+# -- shared with other kinds of disk faults
 
 
 def has_disks(cluster: Powered) -> bool:
@@ -151,19 +150,22 @@ def has_disks(cluster: Powered) -> bool:
 
 
 def disks_of(cluster: Powered, targets: Collection[int]) -> dict[int, LoopDisk]:
-    """The disks of brokers, which have some: ``why_not`` was asked before."""
+    """Return the disks of brokers. ``why_not`` has checked that they have some."""
     found = {target: cluster.hosts[target].disk for target in targets}
     return {target: disk for target, disk in found.items() if disk is not None}
 
 
 def is_lossy(shape: Shape) -> bool:
-    """Whether what is not synced may have been acknowledged."""
+    """Return whether data that is not synced may have been acknowledged."""
     return shape.flush_policy != "durable"
 
 
 def draw_targets(random: Random, shape: Shape, who: str) -> tuple[int, ...]:
-    """``who``: one, minority, majority (the least one), all. What may be lost is the limit of
-    one and minority: a cluster of one or two has no minority, and then it is one all the same."""
+    """Draw targets.
+
+    ``who``: one, minority, majority (the smallest), all. The number of allowed losses limits one
+    and minority: a cluster of one or two brokers has no minority, so one broker is selected.
+    """
     minority = max(1, min(shape.minority, shape.losses) if is_lossy(shape) else shape.minority)
     counts = {
         "one": 1,
@@ -175,16 +177,16 @@ def draw_targets(random: Random, shape: Shape, who: str) -> tuple[int, ...]:
 
 
 def expectation(shape: Shape, down: int) -> Expectation:
-    """Whether writes go on with any so many brokers down: a majority of brokers is up, and every
-    partition has the replicas that an acknowledgement needs."""
+    """Return whether writes continue with any ``down`` brokers down: a majority of brokers is up,
+    and every partition has the replicas that an acknowledgement needs."""
     enough = all(topic.replication_factor - down >= topic.min_isr for topic in shape.topics)
     return "available" if down <= shape.minority and enough else "outage"
 
 
 def start_again(cluster: Powered, targets: Collection[int]) -> Effect:
-    """Start those that do not run, all at once; how many seconds each took to answer.
+    """Start all brokers that do not run, at once. Reports the seconds until each responded.
 
-    Never on a directory where a disk should be: that would be a new and empty disk to the broker.
+    Does not start a broker whose disk is not mounted: its directory would be a new and empty disk.
     """
     starting = sorted(t for t in targets if not cluster.hosts[t].process.running)
     if not starting:
@@ -196,7 +198,7 @@ def start_again(cluster: Powered, targets: Collection[int]) -> Effect:
             if disk is not None:
                 disk.mount()
             return round(cluster.start_broker(target), 3)
-        except (OSError, RaftlogError) as error:  # the others start all the same
+        except (OSError, RaftlogError) as error:  # the other brokers are started, too
             return f"{type(error).__name__}: {error}"
 
     with ThreadPoolExecutor(len(starting), thread_name_prefix="start") as threads:
@@ -205,22 +207,22 @@ def start_again(cluster: Powered, targets: Collection[int]) -> Effect:
     seen: dict[str, Any] = {"answers_after_s": by_name(times)}
     failed = {target: result for target, result in results.items() if target not in times}
     if failed:
-        return not_injected_but(f"brokers do not start: {by_name(failed)}", seen)
+        return not_injected_but(f"brokers did not start: {by_name(failed)}", seen)
     return Effect(True, seen)
 
 
 def by_name(values: Mapping[int, Any]) -> dict[str, Any]:
-    """For a history: JSON's names are text."""
+    """Convert ids to names for a history: JSON names are text."""
     return {str(target): value for target, value in sorted(values.items())}
 
 
 def not_injected_but(why: str, seen: Mapping[str, Any]) -> Effect:
-    """Not as it should be, and what is known of it."""
+    """Return an effect that is not complete, with the observed values."""
     return Effect(False, {**not_injected(why).seen, **seen})
 
 
 def _mark(disk: LoopDisk) -> bool:
-    """Whether there was room to write what nobody syncs."""
+    """Write a file that is not synced. Returns whether there was enough disk space."""
     try:
         disk.mark()
     except OSError:
@@ -229,5 +231,5 @@ def _mark(disk: LoopDisk) -> bool:
 
 
 def _dirty_bytes(disk: LoopDisk, *, is_marked: bool) -> int:
-    """What the broker wrote and did not sync, as far as it is new: not what is ours."""
+    """Return the bytes that the broker wrote and did not sync, without those of the harness."""
     return max(0, disk.dirty_bytes() - MARK_ROOM * is_marked)

@@ -1,7 +1,7 @@
-"""The kinds kill (P1), pause (P2) and storm (P3): processes that die, or stop for a while.
+"""The kinds kill (P1), pause (P2) and storm (P3): processes that crash, or stop for some time.
 
-All through ``Control``, which is a local cluster's or a user's own script. What is reported is what
-was seen afterwards: how the processes ended, or that every thread of theirs is stopped.
+All act through ``Control``: a local cluster or a user's script. The reported effect is the observed
+one: how the processes ended, or that all their threads are stopped.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ KINDS: Final[Mapping[str, str]] = {
     "storm": "Kill all at once, or all in turn; a leader and at once the next one; one broker "
     "again and again while it recovers.",
 }
-# Ranges in seconds, one of which is drawn.
+# Ranges in seconds; a value is drawn from each.
 DOWN_S: Final = ((0.0, 0.0), (0.0, 1.0), (1.0, 5.0), (1.0, 5.0), (5.0, 30.0))
 PAUSED_S: Final = ((0.1, 1.0), (1.0, 3.0), (3.0, 8.0), (3.0, 8.0), (8.0, 20.0), (30.0, 60.0))
 STORM_S: Final = (0.0, 5.0)
 ROLLING_GAP_S: Final = (0.1, 1.0)
-RECOVERING_S: Final = (0.0, 0.3)  # from a start to the next kill
+RECOVERING_S: Final = (0.0, 0.3)  # seconds from a start to the next kill
 RECOVERIES: Final = (2, 5)
 KILLED: Final = ("one", "one", "leader", "leader", "minority")
 PAUSED: Final = ("one", "leader", "leader", "minority", "majority", "all")
-COORDINATOR: Final = 0.5  # the share of leaders that coordinate groups
+COORDINATOR: Final = 0.5  # share of leaders that are group coordinators
 STORMS: Final = ("all", "rolling", "leader-twice", "recovery")
-SUCCESSOR_S: Final = 0.9  # for a new leader to appear, in a leader-twice storm
-SIGNAL_S: Final = 1.0  # for what a signal does to every thread of a process
+SUCCESSOR_S: Final = 0.9  # time limit for a new leader, in a leader-twice storm
+SIGNAL_S: Final = 1.0  # time limit for a signal to affect every thread of a process
 LOOK_S: Final = 0.02
 
 
 class Control(Protocol):
-    """What can be done to brokers. Each raises ``OSError`` or ``RaftlogError`` if it fails."""
+    """Actions on brokers. Each raises ``OSError`` or ``RaftlogError`` if it fails."""
 
     def cannot(self, act: str) -> str:
-        """Why ``kill``, ``pause``... is not to be had here; empty if it may be."""
+        """Return why ``kill``, ``pause``... is not available; empty if it is."""
         ...
 
     def up(self) -> set[int]: ...
 
     def kill(self, broker_ids: Collection[int], /) -> Mapping[int, str]:
-        """How each of those that ran ended, such as "signal 9"."""
+        """Kill brokers. Returns how each running one ended, such as "signal 9"."""
         ...
 
     def spawn(self, broker_id: int, /) -> None: ...
@@ -62,14 +62,14 @@ class Control(Protocol):
     def resume(self, broker_ids: Collection[int], /) -> None: ...
 
     def state(self, broker_id: int, /) -> str:
-        """``running``, ``stopped``, ``gone``, or ``unknown`` where nobody can tell."""
+        """Return ``running``, ``stopped``, ``gone``, or ``unknown`` if it cannot be determined."""
         ...
 
     def status(self) -> ClusterStatus: ...
 
 
 class ProcessNemesis:
-    """``sleep``: the pauses within a storm."""
+    """Kills and pauses brokers. ``sleep``: implements the pauses within a storm."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ProcessNemesis:
     ) -> None:
         self._control = cluster
         self._sleep = sleep
-        self._hit: list[tuple[FaultPlan, tuple[int, ...]]] = []  # whom the faults that last hit
+        self._hit: list[tuple[FaultPlan, tuple[int, ...]]] = []  # affected brokers by active fault
 
     @property
     def kinds(self) -> Mapping[str, str]:
@@ -88,7 +88,7 @@ class ProcessNemesis:
 
     def why_not(self, kind: str) -> str:
         if kind not in KINDS:
-            return f"{kind} is not of this nemesis"
+            return f"{kind} is not a kind of this nemesis"
         return self._control.cannot("pause" if kind == "pause" else "kill")
 
     # -- drawing
@@ -112,11 +112,12 @@ class ProcessNemesis:
         if fault.args.get("who") in ("leader", "leader-twice"):
             leader = self._leader(fault.args)
             if leader is None:
-                return not_injected(f"{_partition(fault.args)} has no leader that is up")
+                return not_injected(f"{_partition(fault.args)} has no running leader")
             targets: tuple[int, ...] = (leader,)
         else:
             targets = fault.targets
-        self._hit.append((fault, targets))  # first: what fails half-way is undone too
+        # recorded first, so that a partial failure is undone too
+        self._hit.append((fault, targets))
         if fault.kind == "pause":
             return self._pause(targets)
         storms = {
@@ -131,7 +132,7 @@ class ProcessNemesis:
         return self._gone(targets, {"ended": by_name(ended)}, is_hit=bool(ended))
 
     def _kill_leaders(self, fault: FaultPlan, targets: Sequence[int]) -> Effect:
-        """The leader; and the next one, if there is one within a second."""
+        """Kill the leader; and the next one, if there is one within a second."""
         (first,) = targets
         began = time.monotonic()
         ended = dict(self._control.kill([first]))
@@ -148,7 +149,7 @@ class ProcessNemesis:
         return self._gone(hit, seen, is_hit=bool(ended))
 
     def _roll(self, fault: FaultPlan, targets: Sequence[int]) -> Effect:
-        """One after the other dies and is started; nobody waits until it is ready."""
+        """Kill and start one broker after the other, without waiting until it is ready."""
         ended: dict[int, str] = {}
         for number, target in enumerate(targets):
             if number:
@@ -158,7 +159,7 @@ class ProcessNemesis:
         return _killed(targets, {"ended": by_name(ended)}, is_hit=bool(ended))
 
     def _kill_recovering(self, fault: FaultPlan, targets: Sequence[int]) -> Effect:
-        """Die, and die again so many seconds after each start; stay down."""
+        """Kill brokers, and kill them again some seconds after each start. They stay down."""
         kills = [dict(self._control.kill(targets))]
         for after_s in fault.args["after_s"]:
             for target in targets:
@@ -173,7 +174,7 @@ class ProcessNemesis:
         alive = [target for target, state in states.items() if state in ("running", "stopped")]
         seen["state"] = by_name(states)
         if alive:
-            return Effect(False, {"why": f"still there: {alive}", **seen}, tuple(targets))
+            return Effect(False, {"why": f"still running: {alive}", **seen}, tuple(targets))
         return _killed(targets, seen, is_hit=is_hit)
 
     def _pause(self, targets: Sequence[int]) -> Effect:
@@ -183,12 +184,13 @@ class ProcessNemesis:
         seen: dict[str, Any] = {"state": by_name(states)}
         awake = [target for target, state in states.items() if state not in ("stopped", "unknown")]
         if awake or not ran:
-            why = f"not stopped: {awake}" if awake else "none of them was at work"
+            why = f"not stopped: {awake}" if awake else "no target was running"
             return Effect(False, {"why": why, **seen}, tuple(targets))
         return Effect(True, seen, tuple(targets))
 
     def _wait_for(self, targets: Sequence[int], *, not_in: tuple[str, ...]) -> dict[int, str]:
-        """What the system says, once nobody is in these states, or after a second."""
+        """Return the process states, once no target is in one of these states, or after a
+        second."""
         states: dict[int, str] = {}
         for look in range(round(SIGNAL_S / LOOK_S)):
             if look:
@@ -201,17 +203,17 @@ class ProcessNemesis:
     # -- undoing
 
     def end(self, fault: FaultPlan) -> Effect:
-        """Resume or start whom the fault hit; how many seconds each start took."""
+        """Resume or start the affected brokers. Reports the seconds of each start."""
         place = next((i for i, (plan, _) in enumerate(self._hit) if plan is fault), None)
         if place is None:
-            return Effect(True, {"nothing": "it had hit nobody"})
+            return Effect(True, {"nothing": "no broker was affected"})
         _, targets = self._hit[place]
         effect = self._resume(targets) if fault.kind == "pause" else self._start(targets)
         del self._hit[place]
         return effect
 
     def heal(self) -> None:
-        """Whom a fault hit that was not ended runs again."""
+        """Resume or start the brokers of faults that were not ended."""
         while self._hit:
             fault, targets = self._hit.pop()
             undo = self._resume if fault.kind == "pause" else self._start
@@ -224,7 +226,7 @@ class ProcessNemesis:
         return Effect(True, {"before": by_name(before), "after": by_name(after)}, tuple(targets))
 
     def _start(self, targets: Sequence[int]) -> Effect:
-        """All at once, and then wait for each."""
+        """Start all brokers at once, and then wait for each."""
         ready: dict[int, float] = {}
         failed: dict[int, str] = {}
 
@@ -234,7 +236,7 @@ class ProcessNemesis:
                     continue
                 try:
                     act(target)
-                except (OSError, RaftlogError) as error:  # the others start all the same
+                except (OSError, RaftlogError) as error:  # the other brokers are started, too
                     failed[target] = f"{type(error).__name__}: {error}"
                 else:
                     ready[target] = round(time.monotonic() - began, 3)
@@ -250,7 +252,7 @@ class ProcessNemesis:
         return Effect(not failed, seen, tuple(targets))
 
     def _leader(self, args: Mapping[str, Any]) -> int | None:
-        """Who leads the partition, if it is up."""
+        """Return the leader of the partition, if it is running."""
         part = self._control.status().get(_partition(args))
         return part.leader if part is not None and part.leader in self._control.up() else None
 
@@ -261,13 +263,13 @@ def _partition(args: Mapping[str, Any]) -> TopicPartition:
 
 def _killed(targets: Sequence[int], seen: Mapping[str, Any], *, is_hit: bool) -> Effect:
     if not is_hit:
-        return Effect(False, {"why": "none of them was at work", **seen}, tuple(targets))
+        return Effect(False, {"why": "no target was running", **seen}, tuple(targets))
     return Effect(True, seen, tuple(targets))
 
 
 def draw_partition(random: Random, shape: Shape) -> dict[str, Any]:
-    """A partition, as arguments: where there are groups, every other one is of those whose leaders
-    coordinate them."""
+    """Draw a partition, as arguments. With groups, half of the draws select a partition whose
+    leader is a group coordinator."""
     if shape.coordinators and random.random() < COORDINATOR:
         return {"topic": OFFSETS_TOPIC, "partition": random.randrange(shape.coordinators)}
     topic = random.choice(shape.topics)
@@ -275,7 +277,7 @@ def draw_partition(random: Random, shape: Shape) -> dict[str, Any]:
 
 
 def _draw_targets(who: str, random: Random, shape: Shape) -> tuple[tuple[int, ...], dict[str, Any]]:
-    """Brokers; or none, and the partition whose leader it will be."""
+    """Draw brokers; or none, and the partition whose leader is the target."""
     if who == "leader":
         return (), draw_partition(random, shape)
     counts = {

@@ -1,4 +1,4 @@
-"""Which nemesis has which kinds of fault, and what a cluster needs for them."""
+"""Registry of nemeses: their kinds of fault, and what a cluster needs for them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from raftlog.jepsen_like.nemesis.vanishing import VanishNemesis
 
 
 class Home(NamedTuple):
-    """A nemesis, made of a cluster and its ledger, and what of its kinds needs what.
+    """A nemesis, created from a cluster and its fault budget, with the needs of its kinds.
 
-    ``needs``: what its cluster is made with, see ``cluster.Needs``.
+    ``needs``: requirements of the cluster, see ``cluster.Needs``.
     """
 
     maker: Callable[[Any, Any], Nemesis]
@@ -61,7 +61,7 @@ HOMES: Final[tuple[Home, ...]] = (
 
 KINDS: Final[Mapping[str, Home]] = {kind: home for home in HOMES for kind in home.kinds}
 
-# Names that stand for several kinds.
+# Group names: each expands to several kinds.
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "process": ("kill", "storm", "pause"),
     "network": ("partition", "one-way", "slow-link"),
@@ -78,28 +78,28 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def expand(names: Sequence[str]) -> tuple[str, ...]:
-    """The kinds that ``names`` of kinds and groups stand for, each once, in order.
+    """Return the kinds that ``names`` of kinds and groups expand to, each once, in order.
 
-    Raises ``ValueError`` that names what is not known.
+    Raises ``ValueError`` with the name that is unknown.
     """
     kinds: dict[str, None] = {}
     for name in names:
         if name not in KINDS and name not in GROUPS:
             raise ValueError(
-                f"no kind of fault is called {name!r}; there are {', '.join(KINDS)}, and the "
-                f"groups {', '.join(GROUPS)}"
+                f"unknown kind of fault {name!r}. Use {', '.join(KINDS)}, or a "
+                f"group: {', '.join(GROUPS)}"
             )
         kinds |= dict.fromkeys(GROUPS.get(name, (name,)))
     return tuple(kinds)
 
 
 def needs_of(kinds: Collection[str]) -> set[str]:
-    """What a cluster has to be made with for these kinds: names of fields of ``cluster.Needs``."""
+    """Return what a cluster needs for these kinds: names of fields of ``cluster.Needs``."""
     return {need for kind in kinds for need in KINDS[kind].needs}
 
 
 def make(kinds: Collection[str], cluster: Any, ledger: Any) -> dict[str, Nemesis]:
-    """The nemesis of each kind; kinds of one class share one."""
+    """Return the nemesis of each kind; kinds of one class share one."""
     makers = {KINDS[kind].maker for kind in kinds}
     made = {maker: maker(cluster, ledger) for maker in makers}
     return {kind: made[KINDS[kind].maker] for kind in kinds}

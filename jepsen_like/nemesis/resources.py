@@ -1,7 +1,7 @@
-"""The kinds fds, memory and cpu (R1, R2): a broker gets too little of the machine for a while.
+"""The kinds fds, memory and cpu (R1, R2): a broker lacks resources of the machine for some time.
 
-It may get slow, refuse, or be killed for it; what it acknowledges has to be right all the same, and
-when it has enough again, or is started again, it has to work as before.
+It may be slow, reject requests, or be killed. Its acknowledgements must be correct, and it must
+work as before when the resources are available again or it is restarted.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from raftlog.testing.probes import answers
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
-REQUEST_BYTES: Final = 8 * MIB  # of each request that stays half sent
-NOBODYS_TOPIC: Final = "half-sent"  # which there is not
+REQUEST_BYTES: Final = 8 * MIB  # size of each request that is sent incompletely
+NOBODYS_TOPIC: Final = "half-sent"  # a topic that does not exist
 CLIENT_ID: Final = "raftlog.jepsen_like"
-CONNECTIONS: Final = 64  # that are opened to take what descriptors there are
+CONNECTIONS: Final = 64  # connections that are opened to use up free descriptors
 CONNECT_TIMEOUT_S: Final = 0.5
-EFFECT_S: Final = 3.0  # for a limit to show
+EFFECT_S: Final = 3.0  # time limit for a limit to have an effect
 LOOK_S: Final = 0.1
 NO_FILES: Final = "Too many open files"
 KINDS: Final[Mapping[str, str]] = {
     "fds": "A broker gets no new file descriptor: no connection, no segment.",
-    "memory": "A broker gets hardly any more memory, and is killed when it insists.",
+    "memory": "A broker gets almost no additional memory, and is killed if it exceeds the limit.",
     "cpu": "A broker gets a small part of one CPU.",
 }
 
@@ -54,7 +54,7 @@ class Process(Protocol):
 
 
 class HostLike(Protocol):
-    """What is asked of one broker's host."""
+    """Interface of one broker's host."""
 
     @property
     def process(self) -> Process: ...
@@ -67,7 +67,7 @@ class HostLike(Protocol):
 
 
 class Cluster(Startable, Protocol):
-    """What is asked of the cluster."""
+    """Interface of the cluster."""
 
     @property
     def hosts(self) -> Mapping[int, HostLike]: ...
@@ -75,7 +75,7 @@ class Cluster(Startable, Protocol):
 
 @dataclass
 class _Squeeze:
-    """What one broker lacks, and how it gets it back."""
+    """A resource limit of one broker, and how it is removed."""
 
     fault: FaultPlan
     broker: int
@@ -83,11 +83,11 @@ class _Squeeze:
     words: Words
     undo: ExitStack = field(default_factory=ExitStack)
     group: Group | None = None
-    waited_ns: int = 0  # for a CPU, until now
+    waited_ns: int = 0  # for a CPU, accumulated
 
 
 class ResourcesNemesis:
-    """Limits the live process of a broker."""
+    """Limits the resources of a running broker process."""
 
     def __init__(self, cluster: Cluster, _ledger: object = None) -> None:
         self._cluster = cluster
@@ -99,9 +99,9 @@ class ResourcesNemesis:
 
     def why_not(self, kind: str) -> str:
         if kind not in KINDS:
-            return f"{kind} is not of this nemesis"
+            return f"{kind} is not a kind of this nemesis"
         if not Path("/proc/self/fd").exists():
-            return "it needs Linux"
+            return "requires Linux"
         return limits.why_not("memory") if kind == "memory" else ""
 
     # -- what to do
@@ -111,8 +111,8 @@ class ResourcesNemesis:
         if kind == "fds":
             args = {"spare": random.choice((0, 1, 3, 8))}
         elif kind == "memory":
-            # Little of what it writes fits: it has to wait for the disk. Or clients' requests, that
-            # stay half sent, do not fit: it is killed.
+            # Either little of the written data fits, so the broker waits for the disk; or
+            # incomplete client requests do not fit, so the broker is killed.
             args = {"bytes": random.choice((KIB * 256, KIB * 512, MIB)), "requests": 0}
             if random.random() < 0.5:
                 args = {"bytes": random.choice((2, 8)) * MIB, "requests": random.randint(3, 6)}
@@ -137,7 +137,7 @@ class ResourcesNemesis:
         host = self._cluster.hosts[broker]
         pid = host.broker_pid
         if pid is None or not host.process.running:
-            return not_injected(f"broker {broker} does not run")
+            return not_injected(f"broker {broker} is not running")
         squeeze = _Squeeze(fault, broker, pid, Words(host.process.log_path))
         self._squeezes.append(squeeze)
         self._cluster.expect_exit([broker])
@@ -147,7 +147,7 @@ class ResourcesNemesis:
     def end(self, fault: FaultPlan) -> Effect:
         mine = [squeeze for squeeze in self._squeezes if squeeze.fault is fault]
         if not mine:
-            return not_injected("nothing was taken away")
+            return not_injected("no resource was limited")
         seen: dict[str, Any] = {}
         for squeeze in mine:
             self._squeezes.remove(squeeze)
@@ -159,10 +159,11 @@ class ResourcesNemesis:
             self._give_back(self._squeezes.pop())
 
     def _give_back(self, squeeze: _Squeeze) -> dict[str, Any]:
-        """Start the broker too, if it has ended; not one that another nemesis has killed anew."""
+        """Remove the limit, and start the broker if it ended, unless another nemesis has killed it
+        since."""
         host = self._cluster.hosts[squeeze.broker]
         if self._pressure(squeeze).get("killed"):
-            poll(lambda: not host.process.running, EFFECT_S)  # it dies; it may not be dead
+            poll(lambda: not host.process.running, EFFECT_S)  # it is ending, but may still run
         seen = self._pressure(squeeze)
         squeeze.undo.close()
         start = try_start(self._cluster, squeeze.broker)
@@ -191,29 +192,32 @@ class ResourcesNemesis:
         }
         if is_shut or seen["said"]:
             return Effect(True, seen)
-        return Effect(False, {"why": "the broker found descriptors all the same", **seen})
+        return Effect(False, {"why": "the broker still opened descriptors", **seen})
 
     # -- memory
 
     def _take_memory(self, squeeze: _Squeeze) -> Effect:
         group = self._group("memory", squeeze)
         if group is None:
-            return not_injected("there are no control groups")
+            return not_injected("control groups are not available")
         group.limit_memory(squeeze.fault.args["bytes"])
-        # In version 1 only what is taken from now on counts here.
+        # In version 1 the limit applies only to new memory.
         group.add(squeeze.pid)
         for _ in range(squeeze.fault.args["requests"]):
-            with contextlib.suppress(OSError):  # it may be dead by now
+            with contextlib.suppress(OSError):  # the broker may have ended
                 self._send_half(squeeze)
         is_felt = poll(lambda: any(group.pressure().values()), EFFECT_S, interval_s=LOOK_S)
         seen = self._pressure(squeeze)
-        # It may come yet: the end says so.
-        return Effect(is_felt, seen if is_felt else {"why": "nothing more was asked for", **seen})
+        # It can occur later: the end of the fault reports it.
+        return Effect(
+            is_felt, seen if is_felt else {"why": "it requested no further memory", **seen}
+        )
 
     def _send_half(self, squeeze: _Squeeze) -> None:
-        """A large request but for its last byte: the broker keeps what has come in its memory.
+        """Send a large request without its last byte: the broker keeps the received bytes in
+        memory.
 
-        A small request is before it: the first one of a connection has to be.
+        Sends a small request first, because the first request of a connection has to be small.
         """
         address = self._cluster.hosts[squeeze.broker].address
         connection = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
@@ -249,7 +253,7 @@ class ResourcesNemesis:
             squeeze.undo.callback(burners.close)
         is_felt = poll(lambda: self._waits(squeeze), EFFECT_S, interval_s=LOOK_S)
         seen = self._pressure(squeeze)
-        return Effect(is_felt, seen if is_felt else {"why": "it did not have to wait", **seen})
+        return Effect(is_felt, seen if is_felt else {"why": "it was not throttled", **seen})
 
     def _waits(self, squeeze: _Squeeze) -> bool:
         seen = self._pressure(squeeze)
@@ -258,7 +262,7 @@ class ResourcesNemesis:
     # -- both
 
     def _group(self, controller: Controller, squeeze: _Squeeze) -> Group | None:
-        """A group for this broker alone; None where there can be none."""
+        """Return a group for this broker alone; None if there can be none."""
         place = limits.hierarchy(controller)
         if place is None or limits.why_not(controller):
             return None

@@ -1,9 +1,9 @@
-"""The kind vanish: files of partitions are removed, as by fsck, a missing mount or a wrong ``rm``.
+"""The kind vanish: partition files are removed, as by fsck, a missing mount or a wrong ``rm``.
 
-Of brokers that are down, or under brokers at work: a partition's directory, a topic's, all of them
-(also with the record of them that the data directory has), or one segment. Identity and consensus
-journal stay, and so do the votes; the copies are lost. Each broker notices it by itself, sets what
-is left aside and copies the partition again. The ledger is asked as before a disk is emptied.
+The files belong to brokers that are down or running: the directory of a partition, of a topic, all
+of them (also with the data directory's record of them), or one segment. Identity, consensus journal
+and votes remain; the copies are lost. Each broker detects the loss, moves the remaining files to
+quarantine, and copies the partition again. The fault budget is checked as before a disk is emptied.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
 from raftlog.jepsen_like.plan import Shape
 from raftlog.storage.segment import LOG_SUFFIX
 
-NOTICE_S: Final = 10.0  # for a broker to set aside what is left
+NOTICE_S: Final = 10.0  # time limit for a broker to quarantine the remaining files
 LOOK_S: Final = 0.2
 KINDS: Final[Mapping[str, str]] = {
-    "vanish": "Files of partitions are removed, of brokers that are down or at work.",
+    "vanish": "Files of partitions are removed, of brokers that are down or running.",
 }
 SEGMENT: Final = "segment"
 RECORD: Final = "topics and record"
-# What goes: by the data directory, and the directory of one of its partitions.
+# Removed files: relative to the data directory, and to the directory of one of its partitions.
 WAYS: Final[Mapping[str, Callable[[Path, Path], Sequence[Path]]]] = {
     "partition": lambda _data, partition: [partition],
     "topic": lambda _data, partition: [partition.parents[1]],
@@ -47,9 +47,10 @@ WAYS: Final[Mapping[str, Callable[[Path, Path], Sequence[Path]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Loss:
-    """What was removed from one broker, until it is seen to.
+    """Files removed from one broker, until its recovery.
 
-    ``copies``: how many the broker is to set aside; ``quarantined``: before it was removed.
+    ``copies``: number of copies that the broker has to quarantine; ``quarantined``: number before
+    the removal.
     """
 
     broker: int
@@ -60,31 +61,31 @@ class _Loss:
 
 
 class VanishNemesis:
-    """Removes files behind brokers' backs, and watches them make up for it."""
+    """Removes files of brokers, and checks that the brokers restore them."""
 
     def __init__(self, cluster: Cluster, ledger: Losses, *, notice_s: float = NOTICE_S) -> None:
         self._cluster = cluster
         self._ledger = ledger
         self._notice_s = notice_s
         self._losses: list[_Loss] = []
-        self._refusing: set[int] = set()  # down, and the ledger did not allow an empty disk
+        self._refusing: set[int] = set()  # down, and the fault budget did not allow an empty disk
 
     @property
     def kinds(self) -> Mapping[str, str]:
         return KINDS
 
     def why_not(self, kind: str) -> str:
-        return "" if kind in KINDS else f"{kind} is not of this nemesis"
+        return "" if kind in KINDS else f"{kind} is not a kind of this nemesis"
 
     # -- what to do
 
     def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
         live = random.random() < 0.5
-        # Under a broker at work the record would only be missed at its next start.
+        # A running broker would detect the missing record only at its next start.
         ways = [way for way in WAYS if not live or way != RECORD]
         count = random.randint(1, max(1, shape.losses))
-        # Who, is drawn when it begins. So the driver does not ask the ledger, which would count
-        # votes; ``begin`` does.
+        # The targets are drawn when the fault starts. The driver therefore does not check the fault
+        # budget, which would count votes; ``begin`` does.
         args = {
             "count": count,
             "what": random.choice(ways),
@@ -105,12 +106,12 @@ class VanishNemesis:
         random, brokers = Random(fault.args["seed"]), sorted(self._cluster.hosts)
         targets = sorted(random.sample(brokers, min(fault.args["count"], len(brokers))))
         if down := sorted(set(targets) - self._cluster.up()):
-            return not_injected(f"brokers {down} do not run")
+            return not_injected(f"brokers {down} are not running")
         if why := self._may_lose(targets):
             return not_injected(why)
         if not fault.args["live"]:
             self._cluster.kill(targets)
-            # Others have taken over since: is what they have still enough?
+            # Other brokers have taken over since: check whether their copies are still sufficient.
             if why := self._may_lose(targets):
                 self._start_again(targets)
                 return not_injected(f"after they were killed: {why}")
@@ -126,7 +127,7 @@ class VanishNemesis:
         return Effect(True, {"removed": removed}, lost)
 
     def _may_lose(self, targets: Sequence[int]) -> str:
-        """Why not. Votes are kept, so that no majority has to be left."""
+        """Return why not. Votes are kept, so a majority does not have to remain."""
         return self._ledger.may_lose(targets, recoverable=True)
 
     def _start_again(self, targets: Sequence[int]) -> None:
@@ -134,7 +135,7 @@ class VanishNemesis:
             self._cluster.start_broker(broker)
 
     def _remove(self, broker: int, fault: FaultPlan, random: Random) -> list[str]:
-        """What was removed, below the data directory."""
+        """Return the removed paths, relative to the data directory."""
         host, what = self._cluster.hosts[broker], fault.args["what"]
         partitions = files.partitions(host.data_dir)
         found = WAYS[what](host.data_dir, random.choice(partitions)) if partitions else []
@@ -162,7 +163,7 @@ class VanishNemesis:
     def end(self, fault: FaultPlan) -> Effect:
         mine = [loss for loss in self._losses if loss.fault is fault]
         if not mine:
-            return not_injected("nothing was removed")
+            return not_injected("no file was removed")
         return Effect(True, self._see_to(mine), tuple(loss.broker for loss in mine))
 
     def heal(self) -> None:
@@ -172,7 +173,7 @@ class VanishNemesis:
                 self._refusing.discard(broker)
 
     def _see_to(self, losses: Sequence[_Loss]) -> dict[str, Any]:
-        """Have the brokers run, all of them before any is waited for; what they do about it."""
+        """Start all brokers before waiting for any, and return their reactions."""
         seen: dict[str, Any] = {str(loss.broker): self._have_run(loss) for loss in losses}
         for loss in losses:
             self._losses.remove(loss)
@@ -181,9 +182,8 @@ class VanishNemesis:
         return seen
 
     def _have_run(self, loss: _Loss) -> dict[str, Any]:
-        """Have a broker run on what it has. A segment that nobody reads is missed at the next start
-        only.
-        """
+        """Start a broker on its remaining files. A missing segment that is not read is detected
+        only at the next start."""
         broker, seen = loss.broker, dict[str, Any]()
         if broker in self._cluster.up():
             poll(lambda: self._is_set_aside(loss), self._notice_s, interval_s=LOOK_S)

@@ -1,1 +1,1 @@
-"""Reports: what a run looked like and how it was judged, for people."""
+"""Reports: events and verdict of a run, for people."""

@@ -1,6 +1,6 @@
-"""What all pictures of a report share: sheet, time axis, shading, legends and colours. Pure.
+"""Common parts of all pictures of a report: sheet, time axis, shading, legends and colours. Pure.
 
-Colour never carries a meaning alone: what is drawn has a name beside it, a pattern, or a title.
+Colour never is the only carrier of a meaning: each element also has a name, a pattern, or a title.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Sheet:
             self.put(text)
 
     def shade(self, windows: Iterable[Window], top: float, bottom: float) -> None:
-        """Where nothing was acknowledged."""
+        """Shade the times without an acknowledgement."""
         for window in windows:
             left, right = self.x(window.begin_s), self.x(window.end_s)
             self.behind(

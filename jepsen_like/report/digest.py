@@ -1,7 +1,7 @@
-"""What a report needs of a history, gathered in one pass and in memory that does not grow with it.
+"""The data of a history that a report needs, gathered in one pass and in bounded memory.
 
-Operations are counted by the second, and their latencies in buckets of ratios, so that six hours
-take little more than six minutes. Nothing is judged here: that is the checker's.
+Operations are counted per second, and their latencies in buckets of ratios: six hours need little
+more memory than six minutes. Only the checker judges.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class Second:
 
 @dataclass(slots=True)
 class FaultSpan:
-    """One fault, from its beginning to its end. Times in seconds since the history began.
+    """One fault, from its start to its end. Times in seconds since the history began.
 
-    ``end_s``: the history's end for a fault that nobody ended. ``why``: it was not injected.
+    ``end_s``: the history's end for a fault that was not ended. ``why``: why it was not injected.
     """
 
     id: int
@@ -106,7 +106,7 @@ class FaultSpan:
     def why(self) -> str:
         if self.injected:
             return ""
-        return str(self.effect.get("why", "no reason was given"))
+        return str(self.effect.get("why", "no reason recorded"))
 
 
 @dataclass(slots=True)
@@ -239,7 +239,7 @@ class _Reader:
         entry: Append | Poll | Ends | Delete | Admin | Commit | Committed,
         first: int,
     ) -> int:
-        """Count the end of an operation; how long it took, in ns, or -1 if nobody began it."""
+        """Count the end of an operation. Duration in ns, or -1 without an invocation."""
         self.result.operations.setdefault(name, Counter())[entry.type] += 1
         if entry.error:
             errors = self.result.errors
@@ -314,5 +314,5 @@ class _Reader:
             span.end_s = self._at_s if span.injected else span.end_s
             span.effect_end = entry.effect
             if not entry.injected:
-                span.trouble_end = str(entry.effect.get("why", "no reason was given"))
+                span.trouble_end = str(entry.effect.get("why", "no reason recorded"))
         span.targets = entry.targets or span.targets

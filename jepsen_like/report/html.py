@@ -1,7 +1,7 @@
 """The report of a run: one HTML file that needs no network and no script. Assembly only.
 
-Words and numbers come from ``digest`` (what happened) and the verdict (how it was judged); pictures
-from ``timeline`` and ``plots``; tables from ``tables``.
+Texts and numbers come from ``digest`` (events) and the verdict; pictures from ``timeline`` and
+``plots``; tables from ``tables``.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ details { margin: .4rem 0; } summary { cursor: pointer; }
 def write_report(directory: Path, entries: Iterable[AnyEntry] | Path, verdict: Verdict) -> Path:
     """Write ``report.html`` into ``directory``, and return its path.
 
-    ``entries``: a history, or the path of its file, which is shown up to the first line that cannot
-    be read: the verdict says so. Raises ``OSError``.
+    ``entries``: a history, or the path of its file. A file is shown up to the first line that
+    cannot be read; the verdict reports that line. Raises ``OSError``.
     """
     if isinstance(entries, Path):
         source = str(entries)
@@ -87,7 +87,7 @@ def _readable(path: Path) -> Iterator[AnyEntry]:
 
 
 def page(found: Digest, judged: Judgement, source: str = HISTORY) -> str:
-    """The whole document. ``source``: what the history's file is called."""
+    """Return the complete document. ``source``: file name of the history."""
     head = node(
         "head",
         node("meta", charset="utf-8"),
@@ -138,7 +138,7 @@ def _facts(found: Digest, source: str) -> Element:
         for name, command in run_facts.commands(found, source)
         for part in (node("p", f"To {name}:", class_="hint"), node("pre", markup.cut(command)))
     ]
-    title = node("h2", "What was run", id="run")
+    title = node("h2", "Parameters of the run", id="run")
     return node("section", title, node("dl", *pairs), *commands)
 
 
@@ -162,7 +162,7 @@ def _verdict(judged: Judgement) -> Iterator[Element]:
     heads = (("anomaly", None), ("found", "n"), ("what it is", None))
     made = node(
         "table",
-        node("caption", "Every kind of anomaly that was looked for."),
+        node("caption", "All kinds of anomaly that the checker knows."),
         node("thead", node("tr", *(node("th", h, scope="col", class_=c) for h, c in heads))),
         node("tbody", *rows),
     )
@@ -188,15 +188,15 @@ def _pictures(found: Digest, judged: Judgement) -> Iterator[Element]:
     yield node("h2", "Timeline", id="timeline-section")
     yield _hint(
         "Numbers in bars are brokers' ids; an exclamation mark: beyond the budget of what may be "
-        "lost. A crossed-out bar was not injected. Point at anything for more."
+        "lost. A crossed-out bar was not injected. Point at an element for details."
     )
     yield node("figure", timeline(found, judged.windows))
     owners = ownership(found)
     if owners is not None:
-        yield node("h2", "Who owned what", id="owners-section")
+        yield node("h2", "Partition ownership", id="owners-section")
         yield _hint(
-            "A bar for each time in which a member of a group believed to own a partition; hatched "
-            "while it was stopped. A lower bar: another one believed so, too."
+            "A bar for each time in which a member of a group assumed to own a partition; hatched "
+            "while it was stopped. A lower bar: another member assumed the same."
         )
         yield node("figure", owners)
     yield node("h2", "Throughput and latency", id="plots")
@@ -212,15 +212,15 @@ def _faults(found: Digest) -> Iterator[Element]:
     yield node("h2", "Faults", id="faults")
     rows = tables.fault_rows(found.faults, run_facts.kinds_of(found))
     if not rows:
-        yield _hint("None were asked for.")
+        yield _hint("None were requested.")
         return
     yield tables.table(
-        tables.FAULT_COLUMNS, rows, "By kind; what was seen is added up over those injected."
+        tables.FAULT_COLUMNS, rows, "By kind; effects are summed over the injected faults."
     )
     each = tables.each_fault_rows(found.faults)
     if each:
         title = f"Each fault ({_of(len(each), len(found.faults))})"
-        listed = tables.table(tables.EACH_COLUMNS, each, "In the order in which they began.")
+        listed = tables.table(tables.EACH_COLUMNS, each, "In the order of their start.")
         yield node("details", node("summary", title), listed)
 
 
@@ -234,7 +234,7 @@ def _windows(found: Digest, judged: Judgement) -> Iterator[Element]:
     if rows:
         yield tables.table(tables.WINDOW_COLUMNS, rows, "The longest first.")
     else:
-        yield _hint("None that counts.")
+        yield _hint("None long enough to count.")
 
 
 def _clients(found: Digest, judged: Judgement) -> Iterator[Element]:
@@ -250,14 +250,14 @@ def _clients(found: Digest, judged: Judgement) -> Iterator[Element]:
         ("records read by consumers", f"{total.read:,}"),
         *((name, value) for name, value in judged.stats if name != "lines"),
     ]
-    yield tables.table(("", ""), stats, "In all.")
+    yield tables.table(("", ""), stats, "Totals.")
     latencies = tables.latency_rows(found)
     if latencies:
         yield tables.table(tables.LATENCY_COLUMNS, latencies, "Latency.")
     errors = tables.error_rows(found)
     if errors:
         listed = tables.table(tables.ERROR_COLUMNS, errors, "The most frequent first.")
-        yield node("details", node("summary", "What clients were told"), listed)
+        yield node("details", node("summary", "Errors of clients"), listed)
 
 
 def _notes(found: Digest) -> Iterator[Element]:

@@ -1,4 +1,4 @@
-"""A verdict in the words of a report: the one place here that knows how verdicts look. Pure."""
+"""Texts of a verdict for reports. Only this module depends on the form of verdicts. Pure."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Row: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One kind of anomaly: what it is, how often it was found, and some of where.
+    """One kind of anomaly: description, number of findings, and evidence for some.
 
-    ``why_not``: it was not judged, so that a count of zero says nothing.
+    ``why_not``: why it was not checked; a count of zero is then not significant.
     """
 
     kind: str
@@ -33,7 +33,8 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a report says of a verdict. ``anomalies``: all kinds, those not found as well."""
+    """Content of a report about a verdict. ``anomalies``: all kinds, also those without
+    findings."""
 
     state: Valid
     sentence: str
@@ -44,7 +45,8 @@ class Judgement:
 
 
 def judgement_of(verdict: Verdict, base_ns: int) -> Judgement:
-    """``base_ns``: the time of the history's first entry, which a report counts from."""
+    """Return the texts of ``verdict``. ``base_ns``: time of the first history entry; report times
+    are relative to it."""
     anomalies = tuple(_anomaly(kind, verdict) for kind in {**checker.KINDS, **verdict.counts})
     return Judgement(
         state=verdict.valid,
@@ -57,18 +59,18 @@ def judgement_of(verdict: Verdict, base_ns: int) -> Judgement:
 
 
 def sentence(verdict: Verdict) -> str:
-    """The verdict in one sentence or two."""
+    """Return the verdict in one or two sentences."""
     found = {kind: count for kind, count in verdict.counts.items() if count}
     left = len(verdict.not_applicable)
-    also = f" {markup.counted(left, 'kind')} of anomaly could not be judged." if left else ""
+    also = f" {markup.counted(left, 'kind')} of anomaly could not be checked." if left else ""
     if found:
         listed = ", ".join(f"{kind} ({count:,})" for kind, count in found.items())
         were = "was" if len(found) == 1 else "were"
         return f"{markup.counted(len(found), 'kind')} of anomaly {were} found: {listed}.{also}"
     if verdict.valid == "unknown":
-        first = verdict.troubles[0] if verdict.troubles else "the judge does not say why"
+        first = verdict.troubles[0] if verdict.troubles else "the checker reports no reason"
         more = f" (and {len(verdict.troubles) - 1:,} more)" if verdict.troubles[1:] else ""
-        return f"No anomaly was found, but none can be ruled out: {markup.cut(first, 300)}{more}"
+        return f"No anomaly was found, but some may be undetected: {markup.cut(first, 300)}{more}"
     return f"No anomaly was found.{also}"
 
 
@@ -97,23 +99,23 @@ def _window(outage: Outage, base_ns: int) -> Window:
     length = outage.length_ns / NS
     told = f"no acknowledgement for {markup.seconds(length)}"
     if outage.unexcused_ns > 0:
-        told += f", {markup.seconds(outage.unexcused_ns / NS)} of it without an excuse"
+        told += f", {markup.seconds(outage.unexcused_ns / NS)} of it not excused by a fault"
     return Window(begin, begin + length, told)
 
 
 def stat_rows(verdict: Verdict, without: Collection[str] = ()) -> tuple[Row, ...]:
-    """Name and value of each statistic that has something to say."""
+    """Return name and value of each statistic that is not empty."""
     rows = ((name, amount(name, value)) for name, value in verdict.stats.items())
     return tuple((words(name), text) for name, text in rows if text and name not in without)
 
 
 def words(name: str) -> str:
-    """The name of a statistic, without the unit that its value then has."""
+    """Return the name of a statistic without the unit suffix."""
     return name.removesuffix("_ns").removesuffix("_s").removesuffix("_ms").replace("_", " ")
 
 
 def amount(name: str, value: Any) -> str:
-    """The value of a statistic, in the unit that its name ends with."""
+    """Return the value of a statistic in the unit of its name suffix."""
     if isinstance(value, Mapping):
         return ", ".join(f"{words(str(key))} {amount(str(key), v)}" for key, v in value.items())
     if isinstance(value, bool) or not isinstance(value, int | float):

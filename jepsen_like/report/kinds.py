@@ -1,5 +1,5 @@
-"""The kinds of fault, and which of them this machine can inject: tried on a cluster that is made
-and never started."""
+"""The kinds of fault, and which of them this machine can inject. Tested with a cluster that is
+created and never started."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHAPE: Final = Shape(
 
 
 class Kind(NamedTuple):
-    """One kind of fault. ``told``: a sentence. ``why_not``: empty if it can be injected here."""
+    """One kind of fault. ``told``: description. ``why_not``: empty if it can be injected here."""
 
     name: str
     told: str
@@ -29,17 +29,18 @@ class Kind(NamedTuple):
 
 
 def kinds_here(*, without_root: bool) -> list[Kind]:
-    """All kinds. In a sandbox, or ``without_root``, nothing outside of this process is touched."""
+    """Return all kinds. In a sandbox, or with ``without_root``, this process changes nothing
+    outside of itself."""
     wanted = registry.needs_of(registry.KINDS)
     why = dict.fromkeys(NEED_ROOT, WITHOUT_ROOT) if without_root else {}
     with tempfile.TemporaryDirectory("-raftlog-kinds") as directory:
         usable = wanted - why.keys()
         try:
             cluster = _cluster(usable, directory)
-        except OSError:  # something is missing: which it is has to be tried one by one
+        except OSError:  # a resource is missing: find it by testing one at a time
             why |= _unusable(usable, directory)
             cluster = _cluster(usable - why.keys(), directory)
-        counts = why.keys() - {"namespaces"}  # without them, relays cut: the nemesis knows
+        counts = why.keys() - {"namespaces"}  # without namespaces, relays inject network partitions
         with closing(cluster):
             found = registry.make(registry.KINDS, cluster, None)
             return [
@@ -58,7 +59,7 @@ def _cluster(needs: Iterable[str], directory: str) -> ClusterUnderTest:
 
 
 def _unusable(needs: Iterable[str], directory: str) -> dict[str, str]:
-    """Those that a cluster cannot be made with here, each with the reason."""
+    """Return the needs that this machine cannot provide, each with the reason."""
     why = {}
     for need in needs:
         try:

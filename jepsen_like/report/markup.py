@@ -1,6 +1,6 @@
-"""Elements of HTML and SVG as trees, so that what comes from a history is always escaped. Pure.
+"""HTML and SVG elements as trees, so that texts of a history are always escaped. Pure.
 
-Also how numbers are written for people, each with its unit.
+Also formats numbers with their units.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from typing import Final
 from xml.etree.ElementTree import Element, tostring
 
 SVG_NAMESPACE: Final = "http://www.w3.org/2000/svg"
-TEXT_CHARS_MAX: Final = 2_000  # of one text that a history brings along
+TEXT_CHARS_MAX: Final = 2_000  # maximum length of one text of a history
 _NOT_IN_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 Child = Element | str | None
 
 
 def node(tag: str, *children: Child, **attributes: str | float | None) -> Element:
-    """An element. ``class_`` is ``class``, other underscores are hyphens; ``None`` is left out."""
+    """Return an element. ``class_`` becomes ``class``, other underscores become hyphens; ``None``
+    is omitted."""
     made = Element(tag)
     for name, value in attributes.items():
         if value is not None:
@@ -27,7 +28,7 @@ def node(tag: str, *children: Child, **attributes: str | float | None) -> Elemen
 
 
 def add(parent: Element, *children: Child) -> Element:
-    """Put ``children`` behind what ``parent`` has already; ``parent`` again."""
+    """Append ``children`` to ``parent``, and return ``parent``."""
     for child in children:
         if isinstance(child, Element):
             parent.append(child)
@@ -40,25 +41,25 @@ def add(parent: Element, *children: Child) -> Element:
 
 
 def clean(text: str) -> str:
-    """Without what no XML document may contain."""
+    """Replace characters that XML does not allow."""
     return _NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def shorten(value: str | float) -> str:
-    """A coordinate with one decimal at most: pictures of many points stay small."""
+    """Format a coordinate with at most one decimal, which keeps pictures of many points small."""
     if isinstance(value, float):
         return f"{value:.1f}".removesuffix(".0")
     return str(value)
 
 
 def cut(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
-    """``text``, or its beginning and how much more there is."""
+    """Return ``text``, or its beginning and the number of omitted characters."""
     left = len(text) - chars_max
-    return text if left <= 0 else f"{text[:chars_max]} ... and {left:,} characters more"
+    return text if left <= 0 else f"{text[:chars_max]} ... and {left:,} more characters"
 
 
 def serialise(root: Element) -> str:
-    """As XML that is HTML as well: no element closes itself."""
+    """Serialize as XML that is valid HTML too: no element is self-closing."""
     return tostring(root, encoding="unicode", short_empty_elements=False)
 
 
@@ -66,12 +67,12 @@ def serialise(root: Element) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 kill``, ``2,000 kills``."""
+    """Return a number with its noun: ``1 kill``, ``2,000 kills``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def seconds(value: float) -> str:
-    """A length of time: ``1.2 ms``, ``3.45 s``, ``2 min 5 s``, ``3 h 20 min``."""
+    """Format a duration: ``1.2 ms``, ``3.45 s``, ``2 min 5 s``, ``3 h 20 min``."""
     if 0 < value < 0.001:
         return f"{value * 1e6:.0f} µs"
     if 0 < value < 1:
@@ -85,7 +86,7 @@ def seconds(value: float) -> str:
 
 
 def clock(value: float) -> str:
-    """A moment of the run: ``75.0 s``, from ten minutes on ``1:02:03``."""
+    """Format a time of the run: ``75.0 s``, from ten minutes on ``1:02:03``."""
     if value < 600:
         return f"{value:.1f} s"
     whole = int(value)
@@ -93,7 +94,7 @@ def clock(value: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes: ``512 B``, ``1.5 MB``."""
+    """Format bytes: ``512 B``, ``1.5 MB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             return f"{count:.3g} {unit}" if count < 1000 else f"{count:,.0f} {unit}"

@@ -1,7 +1,7 @@
-"""Who owned which partition of a consumer group, and when: gathered, and as a picture. Pure.
+"""Ownership of the partitions of consumer groups over time: data and picture. Pure.
 
-A bar for each time in which a member believed to own a partition; two at a time are drawn one below
-the other. Below are the faults.
+A bar for each time in which a member assumed to own a partition; two at a time are drawn one below
+the other. Faults are below.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from raftlog.jepsen_like.report.timeline import draw_faults
 
 ROW: Final = 17.0
 BAR: Final = 13.0
-ROWS_MAX: Final = 96  # groups and partitions; the rest is only counted
+ROWS_MAX: Final = 96  # groups and partitions; the others are only counted
 BARS_MAX: Final = 4_000
 BAR_WIDTH_MIN: Final = 1.5
 CHAR: Final = 6.2  # width of a letter in a bar
-# Of members, in turn.
+# Colours of members, in turn.
 TINTS: Final = ("read", "ok", "power", "disk", "damage", "links", "process", "clocks", "resources")
 
 
@@ -51,7 +51,8 @@ class Owners:
 
 
 def owners_of(entries: Iterable[Member], base_ns: int, length_s: float) -> Owners:
-    """What members of groups were told, in order. ``base_ns``: when the history began."""
+    """Gather what was reported to members of groups, in order. ``base_ns``: start of the
+    history."""
     found = Owners()
     for entry in entries:
         at_s = ((entry.at or entry.time) - base_ns) / NS
@@ -86,14 +87,14 @@ def _end(owned: list[Owned], entry: Member, at_s: float) -> None:
 
 
 def ownership(digest: Digest) -> Element | None:
-    """The whole run; None if there were no members."""
+    """Draw the complete run; None if there were no members."""
     found = owners_of(digest.members, digest.base_ns, digest.length_s)
     rows = sorted(found.by_partition, key=_natural)
     if not rows:
         return None
     bars = sum(map(len, found.by_partition.values()))
-    told = f"{len(rows)} partitions of groups, assigned {bars} times in all."
-    sheet = Sheet("owners", "Who owned which partition", told, length_s=digest.length_s)
+    told = f"{len(rows)} partitions of groups, assigned {bars} times in total."
+    sheet = Sheet("owners", "Partition ownership", told, length_s=digest.length_s)
     top = y = 6.0
     tints = _tints(found)
     left = BARS_MAX
@@ -119,14 +120,14 @@ def _natural(key: tuple[str, str]) -> tuple[str, str, int]:
 
 
 def _tints(found: Owners) -> dict[str, str]:
-    """A colour for each member; the processes of one place in a group have one."""
+    """Return a colour for each member; the processes of one slot of a group share one."""
     names = sorted({one.member for owned in found.by_partition.values() for one in owned})
     slots = list(dict.fromkeys(name.partition(".")[0] for name in names))
     return {name: TINTS[slots.index(name.partition(".")[0]) % len(TINTS)] for name in names}
 
 
 def _lanes(owned: Sequence[Owned]) -> Iterator[tuple[Owned, int]]:
-    """Each with 1 if another one owns the partition meanwhile since before, else 0."""
+    """Yield each with 1 if another member already owns the partition at that time, else 0."""
     last_s = -math.inf
     for one in sorted(owned, key=lambda each: each.begin_s):
         yield one, int(one.begin_s < last_s)
@@ -143,7 +144,7 @@ def _draw(
     told = (
         f"{one.member}: {markup.clock(one.begin_s)} to {markup.clock(one.end_s)}"
         f"{f', {one.how}' if one.how else ''}"
-        f"{'; another believed to own it, too' if lane else ''}"
+        f"{'; another member assumed the same' if lane else ''}"
     )
     shape = node("rect", node("title", told), x=left, width=right - left, rx=1.5, **place)
     shape.set("style", f"fill: var(--{tint}); stroke: var(--paper); stroke-width: 0.6")

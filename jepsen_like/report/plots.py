@@ -52,7 +52,8 @@ def throughput(digest: Digest, windows: Sequence[Window]) -> Element:
 
 
 def latency(digest: Digest, windows: Sequence[Window]) -> Element:
-    """How long appends took, on a logarithmic scale: by quantiles, and those that became info."""
+    """Draw the latency of appends, on a logarithmic scale: quantiles, and appends that became
+    info."""
     run = bins(digest)
     curves = [
         Curve("longest of all ok", "fail", "2 3", [_longest(b) for b in run]),
@@ -86,7 +87,8 @@ def _round(value: float) -> str:
 
 
 def _quantile(one: Bin, share: float) -> float | None:
-    """At most the longest: a bucket's middle may lie beyond all that is in it."""
+    """Return a quantile, at most the longest latency: the middle of a bucket can be above all its
+    values."""
     if not one.counts.ok:
         return None
     return max(min(quantile_s(one.counts.ok, share), one.counts.longest_ns / 1e9), 1e-6)
@@ -136,7 +138,7 @@ def _scale(sheet: Sheet, lines: Sequence[tuple[float, str]]) -> None:
 
 
 def _curve(sheet: Sheet, run: Sequence[Bin], curve: Curve, points: Sequence[float | None]) -> None:
-    """A line through the middles of the bins, broken where there is nothing."""
+    """Draw a line through the middles of the bins, interrupted where there is no value."""
     path, joined = [], False
     for one, y in zip(run, points, strict=True):
         if y is None:

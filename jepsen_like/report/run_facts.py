@@ -1,6 +1,6 @@
-"""What a run was asked to do and where it ran, from the first entry of its history. Pure.
+"""Parameters and environment of a run, from the first entry of its history. Pure.
 
-Histories of others may have no plan, or one that looks different: what is not there is left out.
+Other histories may have no plan, or one of another form: missing data is omitted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Row = tuple[str, str]
 
 
 def kinds_of(digest: Digest) -> list[str]:
-    """The kinds of fault that were asked for."""
+    """Return the kinds of fault that were requested."""
     names = _plan(digest).get("nemeses")
     return [str(name) for name in names] if isinstance(names, list | tuple) else []
 
@@ -28,8 +28,9 @@ def rows(digest: Digest) -> list[Row]:
 
 
 def commands(digest: Digest, history: str) -> list[Row]:
-    """The commands that run it again, if the history says how, and that judge it again."""
-    found = [("judge this history again", f"raftlog chaos check {shlex.quote(history)}")]
+    """Return the commands that repeat the run, if the history contains its options, and that check
+    it again."""
+    found = [("check this history again", f"raftlog chaos check {shlex.quote(history)}")]
     again = again_command(digest)
     if again:
         found.insert(0, ("run the same plan again", again))
@@ -37,7 +38,7 @@ def commands(digest: Digest, history: str) -> list[Row]:
 
 
 def again_command(digest: Digest) -> str:
-    """``raftlog chaos run`` with the options of this run; empty if it is not one of ours."""
+    """Return ``raftlog chaos run`` with the options of this run; empty for other histories."""
     plan = _plan(digest)
     if "seed" not in plan:
         return ""
@@ -106,7 +107,7 @@ def _asked(digest: Digest) -> Iterator[Row]:
 
 
 def _group(group: Mapping[str, Any]) -> str:
-    """A consumer group of the plan in words."""
+    """Describe a consumer group of the plan."""
     members = [_mapping(member) for member in group.get("members") or ()]
     topics = ", ".join(map(str, group.get("topics") or ()))
     if not members:

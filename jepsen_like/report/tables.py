@@ -1,4 +1,4 @@
-"""The tables of a report: faults, outages, clients, notes. Rows are text; here they become HTML."""
+"""The tables of a report: faults, outages, clients, notes. Converts rows of text to HTML."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from raftlog.jepsen_like.report.digest import Digest, FaultSpan, quantile_s
 from raftlog.jepsen_like.report.markup import node
 
 FAULTS_LISTED_MAX: Final = 400
-REASONS_MAX: Final = 3  # why a kind was not injected, the most frequent ones
+REASONS_MAX: Final = 3  # most frequent reasons why a kind was not injected
 EFFECTS_MAX: Final = 8
-WORD_CHARS_MAX: Final = 24  # of what counts as a word about a broker
-ACTIVE_MAX: Final = 6  # faults named beside one outage
+WORD_CHARS_MAX: Final = 24  # maximum length of a state of a broker
+ACTIVE_MAX: Final = 6  # faults named for one outage
 WINDOWS_MAX: Final = 200
 ERRORS_MAX: Final = 20
 NOTES_MAX: Final = 200
-# They say which one, when, or how it was: a sum of them says nothing.
+# Identifiers, times and states: a sum of them has no meaning.
 NOT_SUMMED: Final = frozenset(
     [
         "pid",
@@ -43,7 +43,7 @@ Rows = list[tuple[str, ...]]
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str | Element]], caption: str) -> Element:
-    """A table. A column whose name begins with ``#`` holds numbers."""
+    """Return a table. A column whose name begins with ``#`` contains numbers."""
     numbers = [name.startswith("#") for name in columns]
     names = [name.removeprefix("#") for name in columns]
     heads = (
@@ -75,7 +75,7 @@ FAULT_COLUMNS: Final = ("kind", "#tried", "#injected", "not injected", "#beyond 
 
 
 def fault_rows(faults: Sequence[FaultSpan], asked_for: Iterable[str] = ()) -> Rows:
-    """A row for each kind; kinds that were asked for and never came up have one too."""
+    """Return a row for each kind, also for kinds that were requested and never selected."""
     kinds: dict[str, list[FaultSpan]] = {kind: [] for kind in asked_for}
     for fault in faults:
         kinds.setdefault(fault.kind, []).append(fault)
@@ -84,7 +84,7 @@ def fault_rows(faults: Sequence[FaultSpan], asked_for: Iterable[str] = ()) -> Ro
         injected = [fault for fault in those if fault.injected]
         left = len(those) - len(injected)
         why = _reasons(fault.why for fault in those if not fault.injected)
-        refused = (f"{left:,}: {why}" if left else "0") if those else "its turn never came"
+        refused = (f"{left:,}: {why}" if left else "0") if those else "never selected in this run"
         beyond = sum(fault.beyond for fault in those)
         row = (
             kind,
@@ -109,7 +109,8 @@ def _reasons(reasons: Iterable[str]) -> str:
 
 
 def _sum(faults: Iterable[FaultSpan]) -> str:
-    """What was seen of all faults of a kind: amounts added up, truths and words counted."""
+    """Summarize the effects of all faults of a kind: numbers are summed, truth values and words
+    counted."""
     sums: dict[str, float] = {}
     words: Counter[str] = Counter()
     for fault in faults:
@@ -137,7 +138,7 @@ def _amounts(effect: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _words(effect: Mapping[str, Any]) -> Iterator[str]:
-    """What was said of each broker in a word or two, such as how it ended."""
+    """Yield the state of each broker, such as how it ended."""
     for name, value in effect.items():
         if name not in NOT_SUMMED and _are_words(value):
             yield from (f"{name.replace('_', ' ')} {word}" for word in value.values())
@@ -161,7 +162,7 @@ EACH_COLUMNS: Final = ("#", "kind", "brokers", "time", "arguments", "seen", "wri
 
 
 def each_fault_rows(faults: Sequence[FaultSpan]) -> Rows:
-    """A row for each fault, the first ``FAULTS_LISTED_MAX``."""
+    """Return a row for each fault, the first ``FAULTS_LISTED_MAX``."""
     return [
         (
             str(fault.id),
@@ -171,7 +172,7 @@ def each_fault_rows(faults: Sequence[FaultSpan]) -> Rows:
             compact(fault.args),
             _seen(fault),
             ("beyond budget; " if fault.beyond else "")
-            + ("should go on" if fault.expects == "available" else "may stop"),
+            + ("must continue" if fault.expects == "available" else "may stop"),
         )
         for fault in faults[:FAULTS_LISTED_MAX]
     ]
@@ -182,12 +183,12 @@ def _seen(fault: FaultSpan) -> str:
         return f"NOT INJECTED: {markup.cut(fault.why, 300)}"
     parts = [compact(effect) for effect in (fault.effect, fault.effect_end) if effect]
     if fault.trouble_end:
-        parts.append(f"not ended as it should: {markup.cut(fault.trouble_end, 300)}")
+        parts.append(f"not ended as planned: {markup.cut(fault.trouble_end, 300)}")
     return "; at its end ".join(parts)
 
 
 def compact(values: Any, chars_max: int = 300) -> str:
-    """Data as short text."""
+    """Return data as short text."""
     if isinstance(values, Mapping):
         text = ", ".join(f"{name} {compact(value)}" for name, value in values.items())
     elif isinstance(values, str):
@@ -203,7 +204,7 @@ WINDOW_COLUMNS: Final = ("#length", "from", "to", "faults at that time", "")
 
 
 def window_rows(windows: Sequence[Window], faults: Sequence[FaultSpan]) -> Rows:
-    """Times without an acknowledgement, the longest first."""
+    """Return the times without an acknowledgement, the longest first."""
     longest = sorted(windows, key=lambda window: window.begin_s - window.end_s)
     return [
         (
@@ -218,7 +219,7 @@ def window_rows(windows: Sequence[Window], faults: Sequence[FaultSpan]) -> Rows:
 
 
 def _active(window: Window, faults: Sequence[FaultSpan]) -> str:
-    """What lasted then, or had ended shortly before: what recovers from it may take a moment."""
+    """Return the faults that were active or had ended shortly before: recovery takes time."""
     names = [
         f"{fault.kind} {','.join(map(str, fault.targets))}".strip()
         for fault in faults
@@ -261,7 +262,7 @@ def latency_rows(digest: Digest) -> Rows:
 
 
 def error_rows(digest: Digest) -> Rows:
-    """The most frequent errors that clients were told."""
+    """Return the most frequent errors that clients received."""
     return [
         (name, outcome, f"{count:,}", text)
         for (name, outcome, text), count in digest.errors.most_common(ERRORS_MAX)
@@ -269,7 +270,7 @@ def error_rows(digest: Digest) -> Rows:
 
 
 def note_rows(digest: Digest) -> Rows:
-    """Troubles first: each of them alone makes a verdict unknown."""
+    """Return the notes, troubles first: each trouble makes the verdict unknown."""
     ordered = sorted(digest.notes, key=lambda pair: (not pair[1].is_trouble, pair[0]))
     return [
         ("TROUBLE" if note.is_trouble else "", markup.clock(at_s), markup.cut(note.text))

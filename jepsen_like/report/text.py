@@ -1,4 +1,4 @@
-"""The end of a run in a few rows of text, for terminals. Printing them is the caller's. Pure."""
+"""Final result of a run as rows of text for terminals. The caller prints them. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ ANOMALY_COLUMNS: Final = ("anomaly", "found", "what it is")
 
 
 def summary_rows(verdict: Verdict) -> list[Row]:
-    """Name and value: statistics, outages, what was not injected, troubles, and the verdict."""
+    """Return name and value of statistics, outages, faults that were not injected, troubles, and
+    the verdict."""
     told_below = [name for name in verdict.stats if name == "lines" or name.startswith("outage")]
     stats = judgement.stat_rows(verdict, without=told_below)
     rows = [(name, markup.cut(value, VALUE_CHARS_MAX)) for name, value in stats]
@@ -39,11 +40,11 @@ def summary_rows(verdict: Verdict) -> list[Row]:
 
 def _looked_for(verdict: Verdict) -> str:
     judged = len(verdict.counts) - len(verdict.not_applicable)
-    return f"{sum(verdict.counts.values()):,}, of {markup.counted(judged, 'kind')} looked for"
+    return f"{sum(verdict.counts.values()):,}; {markup.counted(judged, 'kind')} checked"
 
 
 def anomaly_rows(verdict: Verdict, *, zeros: bool = False) -> list[tuple[str, str, str]]:
-    """Kind, count and sentence of what was found; with ``zeros`` of all kinds."""
+    """Return kind, count and description of each finding; with ``zeros`` of all kinds."""
     return [
         (
             kind,
@@ -56,7 +57,7 @@ def anomaly_rows(verdict: Verdict, *, zeros: bool = False) -> list[tuple[str, st
 
 
 def finding_lines(verdict: Verdict) -> list[str]:
-    """The first findings of each kind, a line each."""
+    """Return the first findings of each kind, a line each."""
     shown: Counter[str] = Counter()
     lines = []
     for anomaly in verdict.anomalies:
@@ -67,7 +68,7 @@ def finding_lines(verdict: Verdict) -> list[str]:
 
 
 def progress_line(progress: Any, rate: float) -> str:
-    """How far a run is. ``rate``: records acknowledged per second, lately."""
+    """Return the progress of a run. ``rate``: records acknowledged per second, recently."""
     faults = ", ".join(progress.faults) or "no fault"
     unknown = f", {progress.unknown:,} unknown" if progress.unknown else ""
     return (

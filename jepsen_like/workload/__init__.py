@@ -1,1 +1,1 @@
-"""Workloads: what the clients do, each with the prose of its operations and anomalies."""
+"""Workloads: the operations of clients, each with a description of its operations and anomalies."""

@@ -1,32 +1,32 @@
-"""The admin workload: an operator changes topics and leaders while clients are at work.
+"""The admin workload: an operator changes topics and leaders while clients are active.
 
-All topics are written to and read as in the append workload, whose operations and anomalies hold
-here as well. Stable topics are never deleted; but partitions are added to them and are written to
-at once, their leaders move, and now and then the records at their start are deleted. Beside them
-there are side topics, which come and go, several times under one name, while clients write to them
-and read them. One operator makes one change after the other.
+All topics are written and read as in the append workload, whose operations and anomalies apply here
+as well. Stable topics are never deleted. Partitions are added to them and used immediately, their
+leaders move, and sometimes the records at their start are deleted. In addition there are side
+topics, which are created and deleted, several times with one name, while clients use them. One
+operator makes one change after the other.
 
-Operations, besides those of appending:
+Operations, in addition to those of the append workload:
 
-    create          a side topic, with some partitions and copies
-    delete          a side topic with all that it has
+    create          a side topic, with some partitions and replicas
+    delete          a side topic with all its records
     add-partitions  to a stable topic or a side topic
-    transfer        the leader of a partition goes to another replica in sync
-    alter           a topic's segment size; of a side topic also how much of it is kept
+    transfer        the leadership of a partition moves to another in-sync replica
+    alter           a topic's segment size; of a side topic also its retention
     delete records  the records of a partition below an offset, which is at or below its end
-    append          to a side topic, by the operator too, who waits for the outcome before the next
-                    change: so it is clear which of the topics of one name the values belong to
+    append          to a side topic, by the operator too, which waits for the outcome before the
+                    next change: so it is clear which of the topics of one name has the values
 
-A change that ends in an error may have been made, or be made yet: ``info``, and the operator goes
-on under another name.
+A change that ends in an error may have been made, or may be made later: ``info``, and the operator
+continues under another name.
 
-What must not be found, besides:
+Additional anomalies:
 
     RESURRECTED     a value that was acknowledged before its topic was deleted is in the next topic
                     of that name
-    LOST            an acknowledged value is gone from a topic that was not deleted, and was not
-                    below a deletion or beyond what an altered topic keeps
-    GAP, POLL-SKIP  more than what was to be deleted is missing
+    LOST            an acknowledged value is missing in a topic that was not deleted, and was not
+                    below a deletion or beyond the retention of an altered topic
+    GAP, POLL-SKIP  more records are missing than were to be deleted
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ from raftlog.types import TopicPartition
 
 SIDE_TOPICS: Final = ("side-1", "side-2", "side-3")
 SIDE_PARTITIONS_MAX: Final = 4
-PARTITIONS_MAX: Final = 24  # of all stable topics together
+PARTITIONS_MAX: Final = 24  # of all stable topics
 LOOK_TIMEOUT_S: Final = 5.0
 DELIVERY_MS: Final = 5_000
 GROUPS: Final = (1, 5)  # to a side topic at a time
 GROUP_MAX: Final = 20
 SEGMENT_BYTES: Final = ("16384", "65536", "1048576")
 RETENTION_BYTES: Final = ("-1", "65536", "1048576")
-DELETED_PART: Final = 0.5  # of the records that a partition has, at most
+DELETED_PART: Final = 0.5  # maximum share of the records of a partition
 
 
 class AdminWorkload(LoadOnly):
@@ -86,8 +86,8 @@ class AdminWorkload(LoadOnly):
 
 @dataclass
 class Operator:
-    """Who makes the changes. ``sides``: side topics that are there, as far as is known, with the
-    number of their partitions."""
+    """Makes the changes. ``sides``: side topics that exist, as far as known, with the number of
+    their partitions."""
 
     context: WorkloadContext
     admin: AsyncAdmin
@@ -96,7 +96,7 @@ class Operator:
     sides: dict[str, int] = field(default_factory=dict)
 
     def count(self, topic: str) -> int:
-        """The partitions of a stable topic, as far as they are written to."""
+        """Return the number of partitions in use of a stable topic."""
         return sum(partition.topic == topic for partition in self.context.targets)
 
     @property
@@ -105,13 +105,13 @@ class Operator:
 
     @property
     def stable(self) -> TopicShape:
-        """One of the stable topics."""
+        """Draw one of the stable topics."""
         return self.random.choice(self.context.plan.shape.topics)
 
     async def change(
         self, what: str, topic: str, args: dict[str, Any], act: Callable[[], Awaitable[object]]
     ) -> bool:
-        """Whether the change is certainly made."""
+        """Return whether the change was certainly made."""
         process = self.process.name
         problem = await administrate(self.context, process, what, topic, args, act)
         if problem:
@@ -120,9 +120,10 @@ class Operator:
         return not problem
 
     async def look(self) -> None:
-        """See which partitions there are, and have them used from now on.
+        """Read the current partitions, and use them from now on.
 
-        Nothing changes if nobody answers, and stable topics never have fewer."""
+        Without a response nothing changes. Stable topics never lose partitions.
+        """
         try:
             found = await existing_partitions(self.context, timeout_s=LOOK_TIMEOUT_S)
         except TimeoutError:
@@ -140,7 +141,7 @@ Act: TypeAlias = Callable[[Operator], Awaitable[None]]
 
 
 async def operate(context: WorkloadContext, name: str) -> None:
-    """One change after the other, at the plan's rate on average, until the load ends."""
+    """Make one change after the other, at the plan's rate on average, until the load ends."""
     random = context.fork(name)
     async with AsyncAdmin(context.bootstrap, request_timeout_ms=REQUEST_TIMEOUT_MS) as admin:
         operator = Operator(context, admin, random, Process(name))
@@ -151,7 +152,8 @@ async def operate(context: WorkloadContext, name: str) -> None:
 
 
 async def renew_side(operator: Operator) -> None:
-    """Create a side topic; if there is one, delete it first: the name is taken again at once."""
+    """Create a side topic; if one exists, delete it first, so that the name is reused
+    immediately."""
     name = operator.random.choice(SIDE_TOPICS)
     await operator.look()
     if name in operator.sides and not await _delete(operator, name):
@@ -181,7 +183,7 @@ async def _delete(operator: Operator, name: str) -> bool:
 
 async def _create(operator: Operator, name: str) -> None:
     random = operator.random
-    stable = operator.stable  # as many copies as those have: the run was judged to allow that
+    stable = operator.stable  # as many replicas as those have, which the run allows
     topic = TopicShape(
         name=name,
         partitions=random.randint(1, SIDE_PARTITIONS_MAX),
@@ -196,7 +198,7 @@ async def _create(operator: Operator, name: str) -> None:
 
 
 async def write_to(operator: Operator, name: str) -> None:
-    """Append a few groups to a side topic, and wait for what comes of them."""
+    """Append a few groups to a side topic, and wait for their outcomes."""
     context, random = operator.context, operator.random
     producer = AsyncProducer(
         context.bootstrap,
@@ -222,7 +224,7 @@ async def write_to(operator: Operator, name: str) -> None:
 
 
 async def add_partitions(operator: Operator) -> None:
-    """To a stable topic or a side topic: one or two."""
+    """Add one or two partitions to a stable topic or a side topic."""
     random = operator.random
     await operator.look()
     name = random.choice([operator.stable.name, *sorted(operator.sides)])
@@ -244,7 +246,7 @@ async def add_partitions(operator: Operator) -> None:
 
 
 async def transfer(operator: Operator) -> None:
-    """Have another replica lead a partition that is in use: a broker named, or any."""
+    """Transfer the leadership of a partition in use: to a named broker, or to any."""
     random = operator.random
     topic, number = random.choice(operator.context.targets)
     to = random.choice((None, *sorted(operator.context.brokers)))
@@ -257,7 +259,7 @@ async def transfer(operator: Operator) -> None:
 
 
 async def alter(operator: Operator) -> None:
-    """Change a setting. Stable topics keep everything, so that what is lost is missed."""
+    """Change a setting. Stable topics keep all records, so that losses are detected."""
     random = operator.random
     await operator.look()
     name = random.choice([operator.stable.name, *sorted(operator.sides)])
@@ -270,7 +272,7 @@ async def alter(operator: Operator) -> None:
 
 
 async def delete_records(operator: Operator) -> None:
-    """Of a partition that is in use: up to half of what it has, from its start on."""
+    """Delete records of a partition in use: up to half of them, from its start on."""
     context, random, process = operator.context, operator.random, operator.process.name
     partition = random.choice(context.targets)
     try:

@@ -1,4 +1,4 @@
-"""The append workload: many producers write to a log, many consumers read it meanwhile.
+"""The append workload: many producers write to a log, and many consumers read it concurrently.
 
 A log is a list of records that only grows at its end; each record has an offset, one more than the
 one before it. The workload has a few topics of some partitions each, and every partition is such a
@@ -6,38 +6,39 @@ log. The model is Jepsen's Kafka workload (``jepsen/tests/kafka.clj``).
 
 Operations:
 
-    append  A producer sends a group of values, each an integer that nobody else in the run sends,
-            to one partition. ``ok``: all replicas in sync have them, at the offsets given.
-            ``fail``: none of those without an offset can ever be seen. ``info``: each may be there,
-            or come yet, or never. A producer may have several groups under way; they are sent in
-            the order in which they were invoked, and ``first`` tells which one a completion
-            belongs to. With idempotence, no value is stored twice and the order is kept; without
+    append  A producer sends a group of values, each an integer that no other client in the run
+            sends, to one partition. ``ok``: all in-sync replicas have them, at the returned
+            offsets. ``fail``: none of those without an offset can ever be visible. ``info``: each
+            may be stored, now, later, or never. A producer may have several groups in flight; they
+            are sent in the order in which they were invoked, and ``first`` identifies the group of
+            a completion. With idempotence, no value is stored twice and the order is kept; without
             it, a producer that does not know an outcome is not used again.
-    poll    A consumer asks for the next records of the partitions that it reads. What it gets says,
+    poll    A consumer requests the next records of the partitions that it reads. The result has,
             for each record, the offset, the value and the leader epoch in which it was appended.
-            Nothing but polls moves a consumer; one that seeks is another process.
-    ends    Somebody asks the leaders where partitions end for consumers.
+            Only polls move a consumer; after a seek it is another process.
+    ends    A client requests the end offsets for consumers from the leaders.
 
-When the load is over and all is quiet, fresh consumers read every partition from its start to its
-end, and the files of all replicas are read offline: the final log, which all else is held against.
+When the load is over and the cluster has converged, new consumers read every partition from its
+start to its end, and the files of all replicas are read offline. The result is the final log, which
+all other observations are compared with.
 
-What must not be found:
+Anomalies:
 
     LOST, MOVED            an acknowledged value is not in the final log, or at another offset
-    INCONSISTENT-OFFSET    two values at one offset, whoever saw them: producer, consumer, replica
+    INCONSISTENT-OFFSET    two values at one offset, for any observers: producer, consumer, replica
     DUPLICATE              a value of an idempotent producer at two offsets
-    G1A, PHANTOM           a value is seen whose append failed, or that nobody sent there
-    OBSERVED-THEN-LOST     a consumer was given a value that the final log lacks
+    G1A, PHANTOM           a value is read whose append failed, or that no client sent there
+    OBSERVED-THEN-LOST     a consumer received a value that the final log lacks
     POLL-SKIP, NONMONOTONIC-POLL (and INT-, within one poll)
-                           a consumer leaves a record out, or goes back
-    NONMONOTONIC-SEND      what a producer sent later comes before what it sent earlier
-    REALTIME-ORDER         what was acknowledged before something was sent comes after it
-    HW-REGRESSION          an end is lower than one that was known before it was asked for
-    GAP, EPOCH-ORDER       offsets are missing, or leader epochs go down
+                           a consumer misses a record, or goes back
+    NONMONOTONIC-SEND      a value that a producer sent later is before one that it sent earlier
+    REALTIME-ORDER         a value acknowledged before another one was sent is after it
+    HW-REGRESSION          an end is lower than one that was known before the request
+    GAP, EPOCH-ORDER       offsets are missing, or leader epochs decrease
     REPLICA-DIVERGENCE, STUCK
-                           replicas differ when all is quiet, or do not catch up
-    STALE-READ             a poll gives nothing where something was acknowledged long before
-    UNAVAILABLE            nothing is acknowledged although enough brokers are there
+                           replicas differ after convergence, or do not catch up
+    STALE-READ             a poll returns nothing where a record was acknowledged long before
+    UNAVAILABLE            no append is acknowledged although enough brokers are running
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from raftlog.jepsen_like.workload.producing import produce
 
 
 class AppendWorkload(LoadOnly):
-    """Producers, consumers, and two that ask where partitions end."""
+    """Producers, consumers, and two clients that request end offsets."""
 
     name: WorkloadName = "append"
 
@@ -69,7 +70,7 @@ class AppendWorkload(LoadOnly):
 
 
 def clients(context: WorkloadContext) -> dict[str, Client]:
-    """The clients of this workload, which others have as well, by name."""
+    """Return the clients of this workload, which other workloads use too, by name."""
     shape = context.plan.workload
     found: dict[str, Client] = {}
     for number, producer in enumerate(shape.producers, start=1):

@@ -1,7 +1,7 @@
-"""What every workload has: the run it belongs to, clients that start and end, topics to write to.
+"""Common parts of all workloads: the context of the run, clients, and topics.
 
-Clients are coroutines of one event loop. Each has a random generator of its own, made from the
-run's seed and its name: what one draws does not depend on what others do meanwhile.
+Clients are coroutines of one event loop. Each has a separate random generator, seeded with the
+run's seed and its name: the values that one client draws do not depend on other clients.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from raftlog.jepsen_like.members import Members
 from raftlog.jepsen_like.plan import RunPlan, TopicShape, WorkloadName
 from raftlog.types import NewTopic, TopicPartition
 
-PATIENCE_S: Final = 0.2  # after an error, before the next attempt
+PATIENCE_S: Final = 0.2  # after an error, before the next attempt; seconds
 PREPARE_TIMEOUT_S: Final = 60.0
 REQUEST_TIMEOUT_MS: Final = 5_000
 METADATA_MAX_AGE_MS: Final = 3_000
@@ -34,12 +34,12 @@ Client: TypeAlias = Callable[[], Awaitable[None]]
 
 @dataclass
 class WorkloadContext:
-    """One run, as its clients see it.
+    """One run, from the view of its clients.
 
     ``brokers``: addresses by id, for clients that know one broker only; ``bootstrap``: all of them.
-    ``stopping``: set when the load is to end. ``targets``: what is written to and read at the
-    moment; it may grow. ``keys``: how many keys the partitions of a topic have, by topic, if any.
-    ``members``: the processes of consumer groups; None where there are no groups.
+    ``stopping``: set when the load has to end. ``targets``: partitions that are currently written
+    and read; can grow. ``keys``: number of keys of a topic's partitions, by topic, if any.
+    ``members``: the processes of consumer groups; None without groups.
     """
 
     plan: RunPlan
@@ -63,15 +63,15 @@ class WorkloadContext:
         ]
 
     def fork(self, name: str) -> Random:
-        """The random generator of the client ``name``."""
+        """Return the random generator of the client ``name``."""
         return Random(f"{self.plan.seed}/{name}")
 
     def entrance(self, random: Random, *, pinned: bool) -> str:
-        """Which brokers a client knows at first: one if it is ``pinned``, else all."""
+        """Return the bootstrap servers of a client: one broker if it is ``pinned``, else all."""
         return random.choice(sorted(self.brokers.values())) if pinned else self.bootstrap
 
     async def sleep(self, seconds: float) -> None:
-        """Wait so long, or until the load is to end."""
+        """Wait for this time, or until the load has to end."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.stopping.wait()
@@ -83,7 +83,7 @@ class WorkloadContext:
 
 
 class Workload(Protocol):
-    """What clients do in a run. ``drains``: it has something to do when all is healed."""
+    """The operations of clients in a run. ``drains``: it has a phase after healing."""
 
     @property
     def name(self) -> WorkloadName: ...
@@ -92,36 +92,37 @@ class Workload(Protocol):
     def drains(self) -> bool: ...
 
     async def prepare(self, context: WorkloadContext) -> None:
-        """Create the topics. Raises ``TimeoutError``, when it is noted."""
+        """Create the topics. Raises ``TimeoutError`` after it was recorded as a note."""
         ...
 
     async def run(self, context: WorkloadContext) -> None:
-        """Work until ``context.stopping`` is set, and end within a minute of that, also where no
-        broker answers. Raises ``ExceptionGroup`` of what clients raised that is no error of
-        raftlog's."""
+        """Run until ``context.stopping`` is set, and end within a minute of that, also if no broker
+        responds. Raises ``ExceptionGroup`` with the clients' exceptions that are not errors of
+        raftlog."""
         ...
 
     async def drain(self, context: WorkloadContext) -> bool:
-        """Once all is healed and quiet: let those who are behind catch up, for a bounded time.
+        """After all faults were healed: let lagging clients catch up, for a bounded time.
 
-        Whether they did."""
+        Returns whether they did.
+        """
         ...
 
 
 class LoadOnly:
-    """A workload that has nothing to do after the load."""
+    """A workload without a phase after the load."""
 
     drains: bool = False
 
     async def drain(self, _context: WorkloadContext) -> bool:
-        """Nobody is behind."""
+        """Return True: no client lags."""
         return True
 
 
 async def run_all(context: WorkloadContext, clients: Mapping[str, Client]) -> None:
-    """Run them, by name, until all have ended. One that raises does not end the others.
+    """Run clients, by name, until all have ended. One that raises does not end the others.
 
-    Raises ``ExceptionGroup`` of all that was raised; each was noted as it came.
+    Raises ``ExceptionGroup`` of all exceptions; each is recorded as a note immediately.
     """
     tasks = [asyncio.create_task(_guarded(context, name, main)) for name, main in clients.items()]
     try:
@@ -138,7 +139,7 @@ async def run_all(context: WorkloadContext, clients: Mapping[str, Client]) -> No
 async def _guarded(context: WorkloadContext, name: str, main: Client) -> Exception | None:
     try:
         await main()
-    except Exception as error:  # noqa: BLE001 - a bug of whoever: the verdict has to know of it
+    except Exception as error:  # noqa: BLE001 - any bug makes the verdict unknown
         trace = "".join(traceback.format_exception(error)).strip().splitlines()
         context.note(f"{name} failed: " + "\n".join(trace[-TRACE_LINES:]), is_trouble=True)
         return error
@@ -149,9 +150,9 @@ async def _guarded(context: WorkloadContext, name: str, main: Client) -> Excepti
 
 
 async def create_topics(context: WorkloadContext, topics: Iterable[TopicShape]) -> None:
-    """Create each, trying for a minute: the cluster may still be on its way.
+    """Create each topic, with retries for a minute: the cluster may still be starting.
 
-    Raises ``TimeoutError`` that says which one is missing, and why.
+    Raises ``TimeoutError`` with the missing topic and the reason.
     """
     problem = ""
     loop = asyncio.get_running_loop()
@@ -174,9 +175,11 @@ async def create_topic(
     *,
     may_exist: bool = False,
 ) -> str:
-    """Create it, recorded. Empty when it is there, else why it is perhaps not.
+    """Create a topic, recorded. Returns an empty text if it exists, else why it may not.
 
-    ``may_exist``: one that is there already will do: an attempt whose answer was lost made it."""
+    ``may_exist``: an existing topic is accepted, because an attempt with a lost response may have
+    created it.
+    """
     config = {"min.insync.replicas": str(topic.min_isr), **dict(topic.config)}
     wanted = NewTopic(topic.name, topic.partitions, topic.replication_factor, config)
     args = {"partitions": topic.partitions, "replication_factor": topic.replication_factor}
@@ -198,14 +201,15 @@ async def administrate(
     args: dict[str, object],
     act: Callable[[], Awaitable[object]],
 ) -> str:
-    """Make one change, recorded. Empty when it is made; else why nobody knows whether it is."""
+    """Make one change, recorded. Returns an empty text on success, else why the outcome is
+    unknown."""
     record = context.recorder.record
     record(Admin(time=0, process=process, type="invoke", what=what, topic=topic, args=args))
     done = Admin(time=0, process=process, type="ok", what=what, topic=topic, args=args)
     try:
         await act()
     except RaftlogError as error:
-        # Its retries may have met what an earlier attempt had done: no error is a certain one.
+        # Its retries may have found the effect of an earlier attempt: no error is certain.
         done.type, done.error = "info", describe(error)
     record(done)
     return done.error
@@ -214,9 +218,9 @@ async def administrate(
 async def existing_partitions(
     context: WorkloadContext, topics: Sequence[str] | None = None, *, timeout_s: float = 60.0
 ) -> list[TopicPartition]:
-    """All partitions that there are, or those of ``topics``; asked until there is an answer.
+    """Return all partitions, or those of ``topics``; repeated until there is a response.
 
-    Not those which the brokers keep their own state in. Raises ``TimeoutError``.
+    Without internal topics. Raises ``TimeoutError``.
     """
     problem = ""
     try:
@@ -242,7 +246,7 @@ async def existing_partitions(
 
 
 def is_internal(topic: str) -> bool:
-    """Whether the brokers keep their own state in it: nobody else writes there."""
+    """Return whether brokers store internal state in the topic: no client writes there."""
     return topic.startswith("__")
 
 
@@ -253,7 +257,7 @@ def is_internal(topic: str) -> bool:
 async def consumer_of(
     bootstrap: str, *, source: Source = "leader", wait_ms: int = 500, fetch_bytes_max: int = 1 << 20
 ) -> AsyncIterator[AsyncConsumer]:
-    """A consumer that says so when its position is out of range, rather than to move it."""
+    """Return a consumer that raises if its position is out of range, instead of resetting it."""
     consumer = AsyncConsumer(
         bootstrap,
         auto_offset_reset="error",
@@ -271,7 +275,7 @@ async def consumer_of(
 
 @asynccontextmanager
 async def group_consumer_of(bootstrap: str, group: str) -> AsyncIterator[AsyncConsumer]:
-    """A consumer that commits for a group, and only when it is told to, or asks for its offsets."""
+    """Return a consumer that commits for a group, or fetches its offsets, only on request."""
     consumer = AsyncConsumer(
         bootstrap,
         group=group,

@@ -1,7 +1,7 @@
-"""A consumer at work: some partitions from somewhere, for a while, then others. And who asks ends.
+"""Consumers: read some partitions from some offset, for some time, then others. Also requests end
+offsets.
 
-Each session is a process of its own in the history: within it, nothing moves the positions but
-reading.
+Each session is a separate process in the history: within it, only reads move the positions.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from raftlog.jepsen_like.workload.base import PATIENCE_S, WorkloadContext, consu
 from raftlog.types import Offset, TopicPartition
 
 READ_RATE_MAX: Final = 30_000.0  # records per second of all consumers: they share one processor
-ALL_PARTITIONS: Final = 0.3  # the share of sessions that read all there are
+ALL_PARTITIONS: Final = 0.3  # share of sessions that read all partitions
 ENDS_PAUSE_S: Final = (0.05, 0.5)
 ENDS_SESSION_S: Final = 20.0
 
 
 async def consume(context: WorkloadContext, name: str, shape: ConsumerShape) -> None:
-    """One session after the other, until the load ends."""
+    """Run one session after the other, until the load ends."""
     random = context.fork(name)
     session = 0
     while not context.stopping.is_set():
@@ -37,7 +37,7 @@ async def consume(context: WorkloadContext, name: str, shape: ConsumerShape) -> 
                 fetch_bytes_max=shape.fetch_bytes_max,
             ) as consumer:
                 await _session(context, f"{name}/{session}", shape, random, consumer)
-        except RaftlogError:  # it is in the history
+        except RaftlogError:  # recorded in the history
             await context.sleep(PATIENCE_S)
 
 
@@ -71,7 +71,7 @@ async def _begin(
     random: Random,
     consumer: AsyncConsumer,
 ) -> dict[TopicPartition, Offset]:
-    """Assign partitions, and seek; where it is in each."""
+    """Assign partitions, and seek; return the position in each."""
     partitions = list(context.targets)
     if random.random() >= ALL_PARTITIONS:
         partitions = random.sample(partitions, random.randint(1, len(partitions)))
@@ -80,7 +80,7 @@ async def _begin(
     if shape.begin != "earliest":
         if shape.source == "leader":
             ends = await context.clients.ends(consumer, process, partitions)
-        else:  # a replica may know of less than was seen: nothing is to be concluded from it
+        else:  # a replica may know less than was read before, so nothing is concluded from it
             ends = await consumer.end_offsets(partitions)
         for partition, end in ends.items():
             start = min(positions[partition], end)
@@ -91,7 +91,7 @@ async def _begin(
 
 
 async def observe_ends(context: WorkloadContext, name: str, *, pinned: bool) -> None:
-    """Ask again and again where all partitions end, until the load ends."""
+    """Request the end offsets of all partitions repeatedly, until the load ends."""
     random = context.fork(name)
     loop = asyncio.get_running_loop()
     session = 0
@@ -103,5 +103,5 @@ async def observe_ends(context: WorkloadContext, name: str, *, pinned: bool) -> 
                 while loop.time() < ends_at and not context.stopping.is_set():
                     await context.clients.ends(consumer, f"{name}/{session}", list(context.targets))
                     await context.sleep(random.uniform(*ENDS_PAUSE_S))
-        except RaftlogError:  # it is in the history
+        except RaftlogError:  # recorded in the history
             await context.sleep(PATIENCE_S)

@@ -1,45 +1,44 @@
-"""The groups workload: members of consumer groups share partitions, and die, and come back.
+"""The groups workload: members of consumer groups share partitions, crash, and rejoin.
 
-Some groups read some topics, by name or by pattern; each has several members, every one a process
-of its own, which can be killed, stopped and cut off. A member is assigned partitions, deals with
-the records that it is given, commits how far it has come, and is told when a partition is to be
-another's. Some members say what they commit (``manual``), some leave it to the consumer (``auto``).
-Producers append meanwhile, as in the append workload, whose operations and anomalies hold here as
-well; now and then a topic gets more partitions.
+Some groups read some topics, by name or by pattern. Each has several members, and each member is a
+separate process, which can be killed, stopped and isolated. A member is assigned partitions,
+processes the records that it receives, commits its offsets, and is notified when a partition is
+revoked. Some members report their commits (``manual``), for others the consumer commits (``auto``).
+Producers append at the same time, as in the append workload, whose operations and anomalies apply
+here as well; sometimes partitions are added to a topic.
 
-Operations, besides those of appending:
+Operations, in addition to those of the append workload:
 
-    member     Something happened to a member: ``start``; ``assigned``, ``revoked`` and ``lost``, as
-               its application was told; ``killed``, ``paused``, ``resumed``, ``cut``, ``mended``
-               by the nemesis; ``end``.
-    poll       With ``group``: a member has dealt with these records. What it was given and did not
-               deal with, because it died, counts as not given.
-    commit     As in the offsets workload, by a member, of what it has dealt with. One whose answer
-               is an error may have been taken.
+    member     An event of a member: ``start``; ``assigned``, ``revoked`` and ``lost``, as reported
+               to its application; ``killed``, ``paused``, ``resumed``, ``cut``, ``mended`` by the
+               nemesis; ``end``.
+    poll       With ``group``: a member has processed these records. Records that it received and
+               did not process, because it crashed, count as not delivered.
+    commit     As in the offsets workload, by a member, of the records that it has processed. A
+               commit whose response is an error may have been accepted.
     committed  As in the offsets workload.
 
-When all is healed, members get the time to be given everything that there is. Then they leave, and
-fresh clients ask for what the groups have committed.
+After all faults are healed, members have time to receive all records. Then they leave, and new
+clients fetch the committed offsets of the groups.
 
-What must not be found, besides, and besides what the offsets workload looks for:
+Additional anomalies, also in addition to those of the offsets workload:
 
-    GROUP-SKIPPED          a record below what the group has committed in the end was dealt with by
-                           nobody: at-least-once is broken
-    GROUP-UNDELIVERED      a record above that was given to nobody, though later ones were
-    GROUP-STUCK            a group did not get to the end of a partition, when all was healed
+    GROUP-SKIPPED          no member processed a record below the final committed offset of the
+                           group: at-least-once is broken
+    GROUP-UNDELIVERED      a record above that was delivered to no member, though later ones were
+    GROUP-STUCK            after all faults were healed, a group did not reach the end
     GROUP-TWO-OWNERS       two members owned a partition at the same time. A member owns it from
-                           when it was assigned until it is told, ends or is killed. One that was
-                           stopped or cut off goes on believing that it owns what has been given to
-                           another, whose session has begun meanwhile; that is no anomaly, as long
-                           as its commits are refused. It is one if commits of both were accepted
-                           that were made while both believed it; or if both were awake and believed
-                           it for longer than a session and what an application may take to notice;
-                           or if the first was asked for it after the second had it, which nothing
-                           had held up
-    GROUP-COMMIT-BACKWARD  a commit was accepted of an offset that is lower than one that was
-                           acknowledged since the partition was the committer's: by a member that
-                           had lost it
-    GROUP-OFFSET-LOST      also where a new owner begins below what the one before had committed
+                           the assignment until it is notified, ends or is killed. After a stop or
+                           a network partition, a member can assume that it owns a partition that
+                           another member has received since; that is no anomaly if its commits are
+                           rejected. It is one if commits of both were accepted that were made
+                           while both assumed it; or if both were running and assumed it for longer
+                           than a session and the detection time of an application; or if the
+                           first was asked to release it after the second had it, without a fault
+                           that delayed the request
+    GROUP-COMMIT-BACKWARD  an accepted commit has a lower offset than one that was acknowledged
+                           since the partition was assigned to the committer: by a former owner
+    GROUP-OFFSET-LOST      also if a new owner starts below the offset that the former one committed
 """
 
 from __future__ import annotations
@@ -65,14 +64,14 @@ from raftlog.jepsen_like.workload.base import (
 )
 from raftlog.types import Offset, TopicPartition
 
-MIND_S: Final = 1.0  # until a member that ended by itself has a successor
+MIND_S: Final = 1.0  # until a member that ended unexpectedly is restarted
 LOOK_S: Final = 0.5
-DRAIN_S: Final = 240.0  # at most, for all groups to get to the end
+DRAIN_S: Final = 240.0  # maximum time for all groups to reach the end
 STANDSTILL_S: Final = 40.0  # without any progress
 
 
 class GroupsWorkload:
-    """Producers, a few consumers without a group, members, and those who ask for offsets."""
+    """Producers, a few consumers without a group, members, and clients that fetch offsets."""
 
     name: WorkloadName = "groups"
     drains: bool = True
@@ -103,14 +102,14 @@ class GroupsWorkload:
 
 
 def _members(context: WorkloadContext) -> Members:
-    assert context.members is not None, "the runner has made them"
+    assert context.members is not None, "the runner has created them"
     return context.members
 
 
 async def mind(context: WorkloadContext, members: Members) -> None:
-    """Start all members, and those that ended by themselves again, until the load ends."""
+    """Start all members, and restart those that ended unexpectedly, until the load ends."""
     random = context.fork("members")
-    for slot in members.slots:  # not all at the same moment
+    for slot in members.slots:  # not all at the same time
         await asyncio.to_thread(members.start, [slot.number])
         await context.sleep(random.uniform(0.0, 0.3))
     while not context.stopping.is_set():
@@ -119,7 +118,7 @@ async def mind(context: WorkloadContext, members: Members) -> None:
 
 
 async def extend(context: WorkloadContext, name: str) -> None:
-    """Add partitions now and then, until the load ends; they are written to at once."""
+    """Add partitions sometimes, until the load ends. They are used immediately."""
     random: Random = context.fork(name)
     async with AsyncAdmin(context.bootstrap, request_timeout_ms=REQUEST_TIMEOUT_MS) as admin:
         operator = Operator(context, admin, random, Process(name))
@@ -133,10 +132,11 @@ async def extend(context: WorkloadContext, name: str) -> None:
 
 
 async def catch_up(context: WorkloadContext, members: Members) -> bool:
-    """Wait until every group was given all that there is; whether it was, in a bounded time."""
+    """Wait until every group has received all records, for a bounded time. Returns whether it
+    has."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + DRAIN_S
-    behind = ["nobody says where partitions end"]
+    behind = ["the end offsets of partitions are unknown"]
     given, moved_at = -1, loop.time()
     while loop.time() < min(deadline, moved_at + STANDSTILL_S):
         await asyncio.to_thread(members.mind)
@@ -155,18 +155,18 @@ async def catch_up(context: WorkloadContext, members: Members) -> bool:
 def _behind(
     groups: tuple[GroupShape, ...], members: Members, ends: dict[TopicPartition, Offset]
 ) -> list[str]:
-    """What is missing, a text for each group and partition."""
+    """Return what is missing, a text for each group and partition."""
     found = []
     for group in groups:
         for partition, end in ends.items():
             given = members.given.get((group.name, str(partition)), 0)
             if partition.topic in group.topics and given < end:
-                found.append(f"{group.name} has {given} of {partition}, which ends at {end}")
+                found.append(f"{group.name} reached {given} of {partition}, which ends at {end}")
     return found
 
 
 async def _ends(context: WorkloadContext) -> dict[TopicPartition, Offset]:
-    """Where the partitions end; nothing if nobody says."""
+    """Return the end offsets of the partitions; empty if no broker responds."""
     try:
         async with consumer_of(context.bootstrap) as consumer:
             return await context.clients.ends(consumer, "drain", list(context.targets))

@@ -1,29 +1,28 @@
-"""The offsets workload: consumers commit how far they have come, and others read it back.
+"""The offsets workload: consumers commit offsets, and other clients read them back.
 
-Every group has a place in every partition: the offset of the next record to read, as it was last
-committed. Here nobody is a member of a group; consumers assign partitions to themselves, and for
-each group and partition one of them at a time commits, in order, offsets that grow. A commit is for
-one partition or for several at once. Appends go on meanwhile, as in the append workload, whose
-operations and anomalies hold here as well: nothing is committed beyond what was acknowledged.
+Every group has an offset in every partition: that of the next record to read, as it was last
+committed. In this workload groups have no members: consumers assign partitions to themselves, and
+for each group and partition one of them at a time commits, in order, increasing offsets. A commit
+is for one partition or for several. Appends run at the same time, as in the append workload, whose
+operations and anomalies apply here as well: no commit is beyond the acknowledged records.
 
-Operations, besides those:
+Operations, in addition to those:
 
-    commit     Somebody commits an offset for each of some partitions of a group. ``ok``: whoever
-               asks from now on is told these, or later ones. ``fail``: none of them was taken.
-               ``info``: each may be told or not, or come into effect later.
-    committed  A client that is new asks what a group has committed, for all partitions. -1:
-               nothing.
+    commit     A client commits an offset for each of some partitions of a group. ``ok``: all later
+               requests return these, or later ones. ``fail``: none of them was accepted. ``info``:
+               each may be returned or not, or take effect later.
+    committed  A new client requests the committed offsets of a group, for all partitions. -1: none.
 
-When the load is over and all is quiet, fresh clients ask for what all groups have committed.
+When the load is over and the cluster has converged, new clients request the committed offsets of
+all groups.
 
-What must not be found, besides:
+Additional anomalies:
 
-    GROUP-OFFSET-LOST      somebody was told less than was acknowledged before they asked, and not
-                           by a commit of which nobody knew when it would come into effect
-    GROUP-OFFSET-PHANTOM   somebody was told what nobody had tried to commit until then, or what had
-                           failed, or an offset with the note of another
-    GROUP-OFFSET-ZERO      somebody was told that nothing is committed, or 0, after something was
-                           acknowledged
+    GROUP-OFFSET-LOST      a client received a lower offset than was acknowledged before the
+                           request, and not because of a late commit with an unknown outcome
+    GROUP-OFFSET-PHANTOM   a client received an offset that no client had tried to commit until
+                           then, whose commit had failed, or with the note of another offset
+    GROUP-OFFSET-ZERO      a client received no offset, or 0, after another one was acknowledged
 """
 
 from __future__ import annotations
@@ -50,17 +49,17 @@ from raftlog.jepsen_like.workload.base import (
 )
 from raftlog.types import Offset, TopicPartition
 
-COMMITTERS: Final = 2  # of each group; they share its partitions
-PAUSE_S: Final = (0.0, 0.2)  # between two commits
-SESSION_S: Final = (3.0, 20.0)  # of a committer's consumer; then another takes its place
-STEP_MAX: Final = 5  # records from one commit to the next
+COMMITTERS: Final = 2  # per group; they share its partitions
+PAUSE_S: Final = (0.0, 0.2)  # seconds between two commits
+SESSION_S: Final = (3.0, 20.0)  # seconds of a committer's consumer; then a new one replaces it
+STEP_MAX: Final = 5  # maximum number of records from one commit to the next
 ASK_PAUSE_S: Final = (0.1, 1.0)
 FINAL_TIMEOUT_S: Final = 60.0
 FINAL_READERS: Final = 2
 
 
 class OffsetsWorkload:
-    """The clients of the append workload, committers, and those who ask."""
+    """The clients of the append workload, committers, and clients that fetch offsets."""
 
     name: WorkloadName = "offsets"
     drains: bool = True
@@ -86,7 +85,7 @@ class OffsetsWorkload:
 async def keep_committing(
     context: WorkloadContext, name: str, group: GroupShape, partitions: list[TopicPartition]
 ) -> None:
-    """One consumer after the other, until the load ends."""
+    """Run one consumer after the other, until the load ends."""
     random = context.fork(name)
     loop = asyncio.get_running_loop()
     committer = _Committer(context, group, Process(name), random, dict.fromkeys(partitions, 0))
@@ -98,13 +97,13 @@ async def keep_committing(
                 await consumer.assign(partitions)
                 while loop.time() < ends_at and not context.stopping.is_set():
                     await committer.commit(consumer)
-        except RaftlogError:  # of assigning
+        except RaftlogError:  # while it assigns partitions
             await context.sleep(PATIENCE_S)
 
 
 @dataclass(slots=True)
 class _Committer:
-    """Whoever commits for some partitions of a group. ``offsets``: what was tried last."""
+    """Commits offsets for some partitions of a group. ``offsets``: the last attempt."""
 
     context: WorkloadContext
     group: GroupShape
@@ -113,7 +112,7 @@ class _Committer:
     offsets: dict[TopicPartition, Offset]
 
     async def commit(self, consumer: AsyncConsumer) -> None:
-        """Once, what has grown: some of it, by some records."""
+        """Commit once: some of the partitions, increased by some records."""
         random, context = self.random, self.context
         await context.sleep(random.uniform(*PAUSE_S))
         behind = [tp for tp, offset in self.offsets.items() if offset < self._acked(tp)]
@@ -130,18 +129,18 @@ class _Committer:
             await context.sleep(PATIENCE_S)
 
     def _acked(self, partition: TopicPartition) -> Offset:
-        """Nothing is committed beyond what there is."""
+        """Return the end of the acknowledged records: commits are never beyond it."""
         return self.context.clients.acked.get(str(partition), 0)
 
 
 def askers(context: WorkloadContext, group: GroupShape) -> dict[str, Client]:
-    """Who asks what a group has committed, by name."""
+    """Return the clients that fetch the committed offsets of a group, by name."""
     name = f"asker-{group.name}"
     return {name: partial(keep_asking, context, name, group)}
 
 
 async def keep_asking(context: WorkloadContext, name: str, group: GroupShape) -> None:
-    """A new client each time, until the load ends."""
+    """Fetch with a new client each time, until the load ends."""
     random = context.fork(name)
     number = 0
     while not context.stopping.is_set():
@@ -152,7 +151,8 @@ async def keep_asking(context: WorkloadContext, name: str, group: GroupShape) ->
 
 
 async def ask(context: WorkloadContext, process: str, group: GroupShape, entrance: str) -> bool:
-    """Ask once, with a client of its own, for all partitions of a group; whether it was told."""
+    """Fetch once, with a separate client, for all partitions of a group. Returns whether it
+    succeeded."""
     partitions = [tp for tp in context.targets if tp.topic in group.topics]
     async with group_consumer_of(entrance, group.name) as consumer:
         told = await committed(context.recorder, consumer, process, group.name, partitions)
@@ -160,7 +160,8 @@ async def ask(context: WorkloadContext, process: str, group: GroupShape, entranc
 
 
 async def _until_told(context: WorkloadContext, process: str, group: GroupShape) -> None:
-    """Each attempt by a process of its own: an answer that is missing must not count."""
+    """Retry until it succeeds. Each attempt is a separate process: an attempt without a response
+    must not count."""
     attempt = 1
     while not await ask(context, f"{process}/{attempt}", group, context.bootstrap):
         attempt += 1
@@ -168,7 +169,8 @@ async def _until_told(context: WorkloadContext, process: str, group: GroupShape)
 
 
 async def final_offsets(context: WorkloadContext) -> bool:
-    """Ask for what every group has committed, several times; whether all was told in a minute."""
+    """Fetch the committed offsets of every group, several times. Returns whether all succeeded in a
+    minute."""
     try:
         async with asyncio.timeout(FINAL_TIMEOUT_S):
             for group in context.plan.workload.groups:

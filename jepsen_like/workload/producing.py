@@ -1,8 +1,8 @@
-"""A producer at work: groups of values to one partition after the other, sessions that end.
+"""Producers: send groups of values to one partition after the other, in sessions that end.
 
-An application would crash now and then: half of the sessions end without a last word, as far as
-that can be done to a client in one's own process: what is on its way is given up, and nobody knows
-whether it arrived.
+An application can crash. Half of the sessions therefore end without a flush, as far as this is
+possible for a client in the same process: records in flight are abandoned, and their outcome is
+unknown.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from raftlog.jepsen_like.workload.base import (
     WorkloadContext,
 )
 
-ONE_BY_ONE: Final = 0.2  # the share of groups that go out record by record
-ONE_BY_ONE_MAX: Final = 20  # records of such a group: it costs
-CLOSED_PROPERLY: Final = 0.5  # the share of sessions
-SESSION_SPREAD: Final = (0.5, 1.5)  # so that not all producers end at the same time
-BACKLOG_S: Final = 1.0  # how much of what it could not send in time a producer makes up for
-BURST_S: Final = 1.0  # a burst, and the pause after it
-LOOK_S: Final = 0.5  # at most between two looks at whether the load is to end
+ONE_BY_ONE: Final = 0.2  # share of groups that are sent record by record
+ONE_BY_ONE_MAX: Final = 20  # maximum number of records of such a group, because it is expensive
+CLOSED_PROPERLY: Final = 0.5  # share of sessions
+SESSION_SPREAD: Final = (0.5, 1.5)  # so that the producers end at different times
+BACKLOG_S: Final = 1.0  # maximum backlog that a producer sends later, in seconds of its rate
+BURST_S: Final = 1.0  # length of a burst, and of the pause after it
+LOOK_S: Final = 0.5  # maximum interval of checks whether the load has to end
 BLOCK_MS: Final = 2_000
 REQUEST_TIMEOUT_MS: Final = 10_000
 
 
 async def produce(context: WorkloadContext, name: str, shape: ProducerShape) -> None:
-    """One session after the other, until the load ends."""
+    """Run one session after the other, until the load ends."""
     random = context.fork(name)
     session = 0
     while not context.stopping.is_set():
@@ -46,7 +46,7 @@ async def produce(context: WorkloadContext, name: str, shape: ProducerShape) -> 
 
 
 class Producing:
-    """One session: a producer from its making to its end. ``has_succeeded``: something was
+    """One session of a producer, from its creation to its end. ``has_succeeded``: a record was
     acknowledged."""
 
     def __init__(
@@ -72,11 +72,11 @@ class Producing:
         )
         self._finishing: set[asyncio.Task[None]] = set()
         self._failures: list[BaseException] = []
-        self._has_failed = False  # since the last group was begun
+        self._has_failed = False  # since the start of the last group
         self._is_over = False
 
     async def run(self) -> None:
-        """Raises what is no error of raftlog's."""
+        """Run the session. Raises exceptions that are not errors of raftlog."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + self._shape.session_s * self._random.uniform(*SESSION_SPREAD)
         due_at = loop.time()
@@ -93,7 +93,7 @@ class Producing:
             raise BaseExceptionGroup("an append failed", self._failures)
 
     async def _has_room(self) -> bool:
-        """Wait until another group may be under way; False if the session is over before."""
+        """Wait until another group may be in flight. Returns False if the session ends before."""
         if self._has_failed:
             self._has_failed = False
             await self._context.sleep(PATIENCE_S)
@@ -104,7 +104,7 @@ class Producing:
         return False
 
     async def _send(self) -> int:
-        """Begin a group; how many records it has."""
+        """Start a group, and return its number of records."""
         random, shape = self._random, self._shape
         padding = draw_padding(random, shape.padding_max)
         one_by_one = random.random() < ONE_BY_ONE
@@ -135,8 +135,8 @@ class Producing:
         self._has_failed = True
         if outcome == "info":
             self._process.retire(group.process)
-        # Without sequences nothing but another producer makes sure that the same is not sent again.
-        # And one that never reached anybody may have come by an entrance that is closed.
+        # Without sequences, only a new producer guarantees that a value is not sent again. A
+        # producer that never reached a broker may use a bootstrap server that is down.
         self._is_over |= outcome == "info" and not self._shape.idempotent
         self._is_over |= outcome == "fail" and not self.has_succeeded
 
@@ -149,14 +149,14 @@ class Producing:
     async def _close(self) -> None:
         proper = self._random.random() < CLOSED_PROPERLY or self._context.stopping.is_set()
         await self._producer.close(timeout=CLOSE_TIMEOUT_S if proper else 0)
-        if self._finishing:  # every future is decided now
+        if self._finishing:  # every future is completed now
             await asyncio.wait(self._finishing)
 
 
 def pause_s(shape: ProducerShape, now: float, due_at: float) -> float:
-    """How long to wait, ``now``, with what is due at ``due_at``.
+    """Return how long to wait at ``now`` for records that are due at ``due_at``.
 
-    With bursts, nothing is sent in every other second, and what was due then is made up for.
+    With bursts, no records are sent in every other second; those due then are sent later.
     """
     phase = now % (2 * BURST_S)
     rest = 2 * BURST_S - phase if shape.bursts and phase >= BURST_S else 0.0
@@ -164,5 +164,6 @@ def pause_s(shape: ProducerShape, now: float, due_at: float) -> float:
 
 
 def draw_padding(random: Random, padding_max: int) -> int:
-    """Bytes, 0 to ``padding_max``: as many below its square root as above."""
+    """Draw a number of bytes, 0 to ``padding_max``: values below its square root as often as
+    above."""
     return int(math.pow(padding_max + 1, random.random())) - 1

@@ -1,23 +1,23 @@
-"""The replay workload: whole topics are read again and again, and have to say the same each time.
+"""The replay workload: complete topics are read repeatedly, and every reading must be the same.
 
-A reader of a log's history starts at its beginning and reads to its end. Whoever reads, from
-whichever replica, and whenever: what two readers both have, they have alike. Appends go on
-meanwhile, as in the append workload, whose operations and anomalies hold here as well.
+A reader of a log's history starts at its start and reads to its end. For any two readers, replicas
+and times, the records that both have read must be equal. Appends run at the same time, as in the
+append workload, whose operations and anomalies apply here as well.
 
-Operations, besides those:
+Operations, in addition to those:
 
-    replay  A consumer that is new in the history asks the leaders where all partitions of a topic
-            start and end, goes to the starts, and polls until it is at or past those ends. One
-            reads from leaders, the next from any replica in sync, and so on in turn. In the history
-            these are an ``ends`` and then ``polls`` of one process.
+    replay  A new consumer of the history requests the start and end offsets of all partitions of
+            a topic from the leaders, seeks to the starts, and polls until it is at or past those
+            ends. One reads from leaders, the next from any in-sync replica, and so on in turn. In
+            the history these are an ``ends`` and then ``polls`` of one process.
 
-What must not be found, besides:
+Additional anomalies:
 
     INCONSISTENT-OFFSET    two readings have different values at one offset, or another epoch
-                           (EPOCH-ORDER): a replica serves what its leader does not have
+                           (EPOCH-ORDER): a replica serves records that its leader does not have
     POLL-SKIP              a reading lacks a record that others have
-    OBSERVED-THEN-LOST     a reading has what the final log lacks: a replica served what was not
-                           committed, or a committed end was cut
+    OBSERVED-THEN-LOST     a reading has records that the final log lacks: a replica served records
+                           that were not committed, or a committed end was truncated
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from raftlog.jepsen_like.workload.base import (
 
 SOURCES: Final[tuple[Source, ...]] = ("leader", "replica")
 READERS: Final = 2
-PAUSE_S: Final = (0.2, 3.0)  # between two readings of one reader
-READING_S: Final = 60.0  # at most for a reading: a broker may be away for long
+PAUSE_S: Final = (0.2, 3.0)  # seconds between two readings of one reader
+READING_S: Final = 60.0  # time limit of a reading: a broker may be down for long
 READ_RATE_MAX: Final = 10_000.0  # records per second of one reader
 RECORDS_MAX: Final = (50, 500, 2_000)
 FETCH_BYTES: Final = (1_000, 65_536, 1 << 20)
@@ -51,7 +51,7 @@ WAIT_MS: Final = 500
 
 
 class ReplayWorkload(LoadOnly):
-    """The clients of the append workload, and readers of whole topics."""
+    """The clients of the append workload, and readers of complete topics."""
 
     name: WorkloadName = "replay"
 
@@ -80,14 +80,14 @@ async def replay(context: WorkloadContext, name: str) -> None:
         try:
             async with asyncio.timeout(READING_S):
                 await read_topic(context, f"{name}/{reading}", topic, source, random)
-        except (RaftlogError, TimeoutError):  # it is in the history, as far as it went
+        except (RaftlogError, TimeoutError):  # recorded in the history up to this point
             await context.sleep(PATIENCE_S)
 
 
 async def read_topic(
     context: WorkloadContext, process: str, topic: str, source: Source, random: Random
 ) -> None:
-    """One reading, or as much of it as comes before the load ends."""
+    """Read a topic once, or until the load ends."""
     partitions = [partition for partition in context.targets if partition.topic == topic]
     async with consumer_of(context.bootstrap) as asking:
         ends = await context.clients.ends(asking, process, partitions)

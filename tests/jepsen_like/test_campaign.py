@@ -113,7 +113,7 @@ def test_the_table_has_every_run_and_the_sums() -> None:
     assert "3 runs, 1 valid; 1.00 hours of load" in lines[6]
     assert "3,000 records acknowledged" in lines[6]
     assert lines[8] == "Faults injected: kill 6, pause 2."
-    assert lines[10] == "Effects seen: SIGKILLs of brokers 8."
+    assert lines[10] == "Effects observed: SIGKILLs of brokers 8."
 
 
 def test_runs_go_on_until_the_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

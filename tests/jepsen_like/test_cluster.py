@@ -111,8 +111,8 @@ def test_what_is_missing_is_told(three: ClusterUnderTest) -> None:
     assert three.state(2) == "gone"
     wait_until(lambda: three.state(3) == "stopped", what="the stop")
     assert three.ensure_all_up() == [
-        "broker 3 was paused still: resumed",
-        "broker 2 was down still: started",
+        "broker 3 was still paused: resumed",
+        "broker 2 was still down: started",
     ]
     assert three.ensure_all_up() == []
     assert three.wait_quiet(PATIENCE_S) == []
@@ -146,7 +146,7 @@ def test_exits_are_told_unless_they_were_expected(three: ClusterUnderTest) -> No
         assert (found.broker, found.status, found.expected) == (2, -signal.SIGABRT, expected)
         three.start_broker(2)
     (told,) = three.unexpected_exits()
-    assert told.startswith("broker 2 ended by itself with signal 6: ")
+    assert told.startswith("broker 2 ended unexpectedly with signal 6: ")
 
 
 def test_a_broker_that_cannot_start_holds_up_no_other(three: ClusterUnderTest) -> None:
@@ -159,7 +159,7 @@ def test_a_broker_that_cannot_start_holds_up_no_other(three: ClusterUnderTest) -
             three.start_broker(1)
         failed, started = three.ensure_all_up()
         assert failed.startswith("broker 1 was down and cannot be started: ")
-        assert started == "broker 2 was down still: started"
+        assert started == "broker 2 was still down: started"
     finally:
         data_dir.unlink()
         aside.rename(data_dir)

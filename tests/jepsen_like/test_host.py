@@ -72,7 +72,9 @@ def test_one_that_ends_instead_has_its_last_words_told(host: Host) -> None:
     host.environment["THEN"] = "2"
     host.spawn()
     wait_until(lambda: not host.process.running, what="the end")
-    assert str(host.exits[1]) == "broker 7 ended by itself with status 2: raftlog broker 7: no luck"
+    assert (
+        str(host.exits[1]) == "broker 7 ended unexpectedly with status 2: raftlog broker 7: no luck"
+    )
     assert not host.exits[1].expected
     assert host.exits[1].monotonic_ns > host.exits[0].monotonic_ns
 
@@ -100,4 +102,4 @@ def test_ends_in_words() -> None:
     assert how_it_ended(-signal.SIGKILL) == "signal 9"
     assert how_it_ended(3) == "status 3"
     assert how_it_ended(None) == "no end"
-    assert str(Exit(1, -11, "oops", False, 0)) == "broker 1 ended by itself with signal 11: oops"
+    assert str(Exit(1, -11, "oops", False, 0)) == "broker 1 ended unexpectedly with signal 11: oops"

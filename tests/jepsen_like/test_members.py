@@ -134,7 +134,7 @@ def test_one_that_ends_by_itself_is_trouble_and_has_a_successor(tmp_path: Path) 
     wait_until(lambda: stage.members.name(1) == "f/m1.2", what="the next one")
     notes = [e for e in stage.entries() if isinstance(e, Note)]
     assert notes[0].is_trouble
-    assert "f/m1.1 ended by itself with status 1: it hurts" in notes[0].text
+    assert "f/m1.1 ended unexpectedly with status 1: it hurts" in notes[0].text
     ends = [e for e in read(stage.recorder.path) if isinstance(e, Member) and e.what == "end"]
     assert ends[0].error == "SomeError: it hurts"
 

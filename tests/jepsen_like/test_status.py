@@ -178,11 +178,11 @@ def test_what_lacks_is_named() -> None:
     assert lacking(IDS, (1, 3), quiet) == ["broker 2 down"]
     assert lacking((1, 2, 3, 4), IDS, quiet) == [
         "broker 4 down",
-        "broker 4 not counted as alive by 1",
+        "broker 4 not alive for controller 1",
     ]
     assert lacking(IDS, IDS, Answers({2: answer()}, {})) == [
-        "brokers 1, 3 without an answer",
-        "nobody decides for the cluster",
+        "brokers 1, 3 not responding",
+        "the cluster has no controller",
     ]
 
 
@@ -190,7 +190,7 @@ def test_what_lacks_is_named() -> None:
     ("word", "logs", "lack"),
     [
         (said(leader=None), {}, "t:0 has no leader"),
-        (said(leader=2), {}, "t:0: broker 2, its leader, does not answer as such"),
+        (said(leader=2), {}, "t:0: leader 2 does not respond as the leader"),
         (said(isr=(1, 2), ends={1: 7}), {}, "t:0: broker 3 not in the ISR"),
         (said(ends={1: 7}), {1: log(7), 2: log(6)}, "t:0: brokers 2, 3 not caught up"),
     ],

@@ -95,5 +95,5 @@ def test_what_does_not_fit_is_doubted() -> None:
     troubles = gathered(small).troubles
     assert len(troubles) == 3
     assert "a commit that nobody invoked" in troubles[0]
-    assert "answers what nobody asked" in troubles[1]
+    assert "is a response without a request" in troubles[1]
     assert "nobody, which never started" in troubles[2]

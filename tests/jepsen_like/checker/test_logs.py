@@ -101,4 +101,4 @@ def test_a_reader_that_gave_up_is_not_believed() -> None:
             entry.records = []
     verdict = small.judge()
     assert verdict.valid == "unknown"
-    assert "r1 did not get to the end of t:0" in verdict.troubles
+    assert "r1 did not reach the end of t:0" in verdict.troubles

@@ -22,7 +22,7 @@ GOOD = tuple(history(8))
         (runs.refuse_most, {"UNAVAILABLE"}, ""),
         (runs.break_off, set(), "did not get to its end"),
         (runs.read_nothing_at_the_end, set(), "nobody read it at the end"),
-        (runs.acknowledge_nothing, set(), "nothing was acknowledged"),
+        (runs.acknowledge_nothing, set(), "no append was acknowledged"),
         (runs.claim_a_fault, set(), "without any effect"),
         (runs.inject_nothing, set(), "no fault was injected"),
         (runs.be_in_trouble, set(), "?"),

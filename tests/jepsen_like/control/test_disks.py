@@ -297,7 +297,7 @@ def test_why_not_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_not.__wrapped__() == "it needs root, to mount file systems"
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert why_not.__wrapped__() == "it needs Linux"
+    assert why_not.__wrapped__() == "requires Linux"
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(disks, "COMMANDS", ("sh", "mkfs.nothing"))
     assert why_not.__wrapped__() == "no mkfs.nothing"

@@ -138,13 +138,13 @@ def test_a_machine_without_the_means_says_so(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sandbox, "_UNSHARE", ("sh", "-c", "echo not permitted >&2; exit 1"))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(sandbox, "COMMANDS", ("sh",))
-    assert why_not() == "no namespaces can be made: not permitted"
+    assert why_not() == "cannot create namespaces: not permitted"
     monkeypatch.setattr(sandbox, "COMMANDS", ("sh", "no-such-command"))
     assert why_not() == "no no-such-command"
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert why_not() == "it needs root, to make namespaces"
+    assert why_not() == "requires root, to create namespaces"
     monkeypatch.setattr(sys, "platform", "plan9")
-    assert why_not() == "it needs Linux"
+    assert why_not() == "requires Linux"
 
 
 def test_a_sandbox_does_not_keep_the_disks_of_others_mounted(tmp_path: Path) -> None:

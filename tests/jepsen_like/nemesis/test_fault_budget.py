@@ -117,21 +117,21 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "t:0: in-sync replica 3, which would have to be enough, is down"),
     "while a member of the ISR does not know that it is one": (
         {"targets": (1,), "parts": (part(agreed=frozenset((1, 2))),)},
-        "t:0: in-sync replica 3, which would have to be enough, is not sure of the ISR"),
+        "t:0: in-sync replica 3, which would have to be enough, reports a different ISR"),
     "while a member of the ISR lags": (
         {"targets": (1,), "parts": (part(caught_up=frozenset((1, 3))),)},
-        "t:0: in-sync replica 2, which would have to be enough, is behind its leader"),
+        "t:0: in-sync replica 2, which would have to be enough, is lagging"),
     "while nobody leads": (
         {"targets": (2,), "parts": (part(leader=None),)},
         "t:0: it has no leader"),
     "while the leader of a partition with votes to lose is silent": (
         {"targets": (4,), "parts": (part(log_end_offset=-1, witnesses=(4, 5)),)},
-        "t:0: its leader, 1, does not answer"),
+        "t:0: its leader, 1, does not respond"),
     "while the leader is silent": (
         {"targets": (2,), "parts": (part(log_end_offset=-1, caught_up=frozenset()),)},
-        "t:0: its leader, 1, does not answer"),
+        "t:0: its leader, 1, does not respond"),
     "while nobody knows anything": ({"targets": (2,), "parts": ()},
-        "no broker tells of any partition"),
+        "no broker reports any partition"),
     "who is not there": ({"targets": (2, 6)}, "no broker 6"),
 }  # fmt: skip
 

@@ -175,7 +175,7 @@ def test_whom_the_plan_names_dies_and_is_started() -> None:
     assert effect.injected
     assert effect.seen["ready_after_s"].keys() == {"2", "3"}
     assert control.up() == {1, 2, 3}
-    assert "it had hit nobody" in nemesis.end(fault).seen.values()
+    assert "no broker was affected" in nemesis.end(fault).seen.values()
 
 
 def test_a_leader_is_whoever_leads_then() -> None:
@@ -188,7 +188,7 @@ def test_a_leader_is_whoever_leads_then() -> None:
     control.leaders = [None]
     effect = nemesis.begin(fault)
     assert not effect.injected
-    assert effect.seen == {"why": "events:0 has no leader that is up"}
+    assert effect.seen == {"why": "events:0 has no running leader"}
     control.leaders = [3]
     control.states[3] = "gone"
     assert not nemesis.begin(fault).injected
@@ -200,14 +200,14 @@ def test_who_was_down_was_not_killed() -> None:
     control.states[2] = "gone"
     effect = nemesis.begin(plan("kill", 2))
     assert not effect.injected
-    assert effect.seen["why"] == "none of them was at work"
+    assert effect.seen["why"] == "no target was running"
 
 
 def test_who_lives_on_was_not_killed() -> None:
     nemesis, _ = nemesis_of(immortal=True)
     effect = nemesis.begin(plan("kill", 2))
     assert not effect.injected
-    assert effect.seen["why"] == "still there: [2]"
+    assert effect.seen["why"] == "still running: [2]"
 
 
 def test_whom_nobody_can_start_is_named_and_the_others_start() -> None:
@@ -239,10 +239,10 @@ def test_who_does_not_stop_was_not_paused() -> None:
     assert not effect.injected
     assert effect.seen["why"] == "not stopped: [1]"
     control.states[1] = "gone"
-    assert nemesis.begin(plan("pause", 1)).seen["why"] == "none of them was at work"
+    assert nemesis.begin(plan("pause", 1)).seen["why"] == "no target was running"
     assert nemesis.why_not("pause") == "its script has no way to"
     assert nemesis.why_not("kill") == ""
-    assert nemesis.why_not("power") == "power is not of this nemesis"
+    assert nemesis.why_not("power") == "power is not a kind of this nemesis"
 
 
 def test_whose_state_nobody_can_tell_is_taken_for_paused() -> None:

@@ -43,7 +43,7 @@ def test_what_was_not_judged_is_no_zero() -> None:
     judged = judgement_of(verdict(not_applicable={"GAP": "no final log"}), 0)
     (gap,) = [a for a in judged.anomalies if a.kind == "GAP"]
     assert gap.why_not == "no final log"
-    assert judged.sentence == "No anomaly was found. 1 kind of anomaly could not be judged."
+    assert judged.sentence == "No anomaly was found. 1 kind of anomaly could not be checked."
 
 
 def test_unknown_says_why() -> None:
@@ -62,7 +62,7 @@ def test_outages_are_times_of_the_report() -> None:
     assert (excused.begin_s, excused.end_s) == (10, 14)
     assert excused.text == "no acknowledgement for 4 s"
     assert (bad.begin_s, bad.end_s) == (20, 29)
-    assert bad.text == "no acknowledgement for 9 s, 3 s of it without an excuse"
+    assert bad.text == "no acknowledgement for 9 s, 3 s of it not excused by a fault"
 
 
 @pytest.mark.parametrize(

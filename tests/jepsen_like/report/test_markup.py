@@ -35,7 +35,7 @@ def test_children_keep_their_order() -> None:
 
 def test_long_text_is_cut_and_says_so() -> None:
     assert markup.cut("abc", 3) == "abc"
-    assert markup.cut("abcdef", 3) == "abc ... and 3 characters more"
+    assert markup.cut("abcdef", 3) == "abc ... and 3 more characters"
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_two_at_a_time_are_one_below_the_other() -> None:
     found = bars(picture)
     assert list(found) == [
         "g/m1.1: 10.0 s to 61.0 s, lost",
-        "g/m2.1: 40.0 s to 100.0 s; another believed to own it, too",
+        "g/m2.1: 40.0 s to 100.0 s; another member assumed the same",
     ]
     one, other = found.values()
     assert float(other.get("height", "0")) < float(one.get("height", "0"))
@@ -103,7 +103,7 @@ def test_a_report_has_it_where_there_are_members() -> None:
     entries = list(synthetic.history(1))
     found = digest(entries)
     page = html.page(found, judgement_of(judge(entries), found.base_ns))
-    assert "Who owned what" in page
+    assert "Partition ownership" in page
     assert "GROUP-SKIPPED" in page
     without = [entry for entry in entries if not isinstance(entry, Member)]
     assert ownership(digest(without)) is None

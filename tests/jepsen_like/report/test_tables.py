@@ -49,7 +49,7 @@ def test_reasons_are_counted_the_most_frequent_first() -> None:
 def test_a_kind_that_never_came_up_has_a_row() -> None:
     rows = tables.fault_rows([span(1, "kill", 0, 1)], ["pause", "kill"])
     assert [row[:4] for row in rows] == [
-        ("pause", "0", "0", "its turn never came"),
+        ("pause", "0", "0", "never selected in this run"),
         ("kill", "1", "1", "0"),
     ]
 
@@ -65,7 +65,7 @@ def test_each_fault_says_what_was_seen_at_both_ends() -> None:
     assert kill[:5] == ("1", "kill", "1, 2", "1.0 s to 2.0 s", "who leader")
     assert kill[5:] == ("ended 2; at its end took_s 1", "may stop")
     assert power[5] == "NOT INJECTED: no disks"
-    assert slow[5:] == ("not ended as it should: no tc", "beyond budget; should go on")
+    assert slow[5:] == ("not ended as planned: no tc", "beyond budget; must continue")
 
 
 def test_the_list_of_faults_ends_somewhere() -> None:
@@ -141,4 +141,4 @@ def test_a_column_of_numbers_is_marked_for_the_eye() -> None:
 
 def test_data_is_shown_shortly() -> None:
     assert tables.compact({"a": [1, 2], "b": {"c": "d"}, "e": None}) == "a [1, 2], b c d, e null"
-    assert tables.compact("x" * 500).endswith("200 characters more")
+    assert tables.compact("x" * 500).endswith("200 more characters")

@@ -17,7 +17,7 @@ def verdict(valid: Any = "valid", found: dict[str, int] | None = None, **other: 
 def test_the_verdict_is_the_last_row() -> None:
     rows = text.summary_rows(verdict(stats={"records_sent": 5_000}))
     assert rows[0] == ("records sent", "5,000")
-    assert rows[-2] == ("anomalies", f"0, of {len(checker.KINDS)} kinds looked for")
+    assert rows[-2] == ("anomalies", f"0; {len(checker.KINDS)} kinds checked")
     assert rows[-1] == ("verdict", "VALID. No anomaly was found.")
 
 
@@ -37,7 +37,7 @@ def test_outages_refusals_and_troubles_are_told() -> None:
     assert ("not injected", "fds, 1 time") in rows
     assert ("trouble", "trouble 0") in rows
     assert ("", "and 3 more troubles") in rows
-    assert ("anomalies", f"0, of {len(checker.KINDS) - 1} kinds looked for") in rows
+    assert ("anomalies", f"0; {len(checker.KINDS) - 1} kinds checked") in rows
     assert rows[-1][1].startswith("UNKNOWN. No anomaly was found, but none can be ruled out")
 
 
