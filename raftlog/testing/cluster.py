@@ -1,4 +1,4 @@
-"""Clusters of broker processes on this machine: started, cut apart, wiped, and ended together.
+"""Clusters of broker processes on this machine: start, network partitions, data loss, and stop.
 
 For tests, ``raftlog demo`` and ``raftlog up``.
 """
@@ -49,7 +49,7 @@ SECRET_BYTES: Final = 32
 
 @dataclass
 class Cluster:
-    """Some brokers and how to reach them. ``links`` are cut and healed by brokers' ids."""
+    """Brokers and their addresses. ``links`` are cut and healed by broker ids."""
 
     brokers: list[BrokerProcess]
     relays: Relays | None = None
@@ -61,7 +61,8 @@ class Cluster:
         return ",".join(str(broker.address) for broker in self.brokers)
 
     def broker(self, broker_id: int) -> BrokerProcess:
-        """The broker with this id; ids start from 1."""
+        """Return the broker with this id; ids start from 1. Raises `ValueError` for an unknown
+        id."""
         for broker in self.brokers:
             if broker.id == broker_id:
                 return broker
@@ -70,9 +71,9 @@ class Cluster:
     # -- all of them
 
     def start(self) -> None:
-        """Start those that are down; return when all answer and are in the cluster.
+        """Start all brokers that are down. Return when all respond and are members of the cluster.
 
-        Brokers that are paused, or cut from the majority, are not waited for. Raises
+        Does not wait for brokers that are paused, or isolated from the majority. Raises
         ``BrokerUnavailableError`` if one ends, ``TimeoutError`` if one does not join.
         """
         starting = [broker for broker in self.brokers if not broker.running]
@@ -84,10 +85,11 @@ class Cluster:
             self.wait_members()
 
     def wait_members(self, *, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Return when the brokers of the majority have each other in the cluster.
+        """Return when the brokers of the majority are members of one cluster in the view of each.
 
-        At once if there is no majority of brokers that run, are not paused, and reach each other.
-        Raises ``BrokerUnavailableError`` with its last words if one ends, ``TimeoutError``.
+        Returns immediately if there is no majority of brokers that run, are not paused, and reach
+        each other. Raises ``BrokerUnavailableError`` with its final log output if one ends,
+        ``TimeoutError``.
         """
         sides = {broker.id: self._reached_by(broker) for broker in self.brokers}
         waiting = [b for b in self.brokers if 2 * len(sides[b.id]) > len(self.brokers)]
@@ -107,48 +109,50 @@ class Cluster:
             )
 
     def _reached_by(self, broker: BrokerProcess) -> set[int]:
-        """The brokers at work that this one reaches, itself among them; none if it is not."""
+        """Return the running brokers that this one reaches, including itself; empty if it does not
+        run."""
         at_work = {other.id for other in self.brokers if other.running and not other.paused}
         if broker.id not in at_work:
             return set()
         return {other for other in at_work if frozenset((broker.id, other)) not in self._apart}
 
     def kill(self) -> None:
-        """SIGKILL to all, at the same moment as far as can be."""
+        """Send SIGKILL to all, at the same time if possible."""
         for broker in self.brokers:
             broker.send_kill()
         for broker in self.brokers:
             broker.kill()
 
     def stop(self) -> None:
-        """SIGTERM to all, and SIGKILL to those that do not end."""
+        """Send SIGTERM to all, and SIGKILL to those that do not end."""
         for broker in self.brokers:
             broker.send_stop()
         for broker in self.brokers:
             broker.stop()
 
     def close(self) -> None:
-        """Kill what runs and end the relays; the cluster cannot be used any more."""
+        """Kill all processes and stop the relays. The cluster cannot be used afterwards."""
         self.kill()
         if self.relays is not None:
             self.relays.close()
             self.relays = None
 
-    # -- what brokers say
+    # -- views of the brokers
 
     def views(self, topic: str, partition: int) -> dict[int, PartitionDescription]:
-        """What each broker says of a partition, by its id; nothing of one that does not answer."""
+        """Return each broker's view of a partition, by broker id, without brokers that do not
+        respond."""
         asked = [broker for broker in self.brokers if broker.running and not broker.paused]
         views = {b.id: describe_partition(b.address, topic, partition) for b in asked}
         return {broker_id: view for broker_id, view in views.items() if view is not None}
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """The broker that says of itself that it leads the partition, in the latest epoch."""
+        """Return the broker that reports itself as leader of the partition, in the latest epoch."""
         return _leader(self.views(topic, partition))
 
     def is_in_sync(self, topic: str, partition: int) -> bool:
-        """True if all replicas are in the ISR, by their leader's word, and hold what is committed,
-        by their own."""
+        """Return whether the leader reports all replicas in the ISR, and each replica reports that
+        it has all committed records."""
         views = self.views(topic, partition)
         leader = _leader(views)
         if leader is None:
@@ -163,17 +167,17 @@ class Cluster:
     # -- what happens to brokers
 
     def wipe(self, broker_id: int) -> None:
-        """Remove a broker's data, as a new disk would; it has to be down."""
+        """Remove a broker's data, as a new disk would. Raises `ValueError` if the broker runs."""
         broker = self.broker(broker_id)
         if broker.running:
-            raise ValueError(f"broker {broker_id} runs: kill it first")
+            raise ValueError(f"broker {broker_id} is running. Kill it first")
         if broker.data_dir.exists():
             shutil.rmtree(broker.data_dir)
 
     def partition(self, sides: Iterable[Collection[int]]) -> None:
-        """Let brokers reach each other within a side only, from now until the next such call.
+        """Let brokers reach each other within a side only, until the next call.
 
-        Brokers that no side names make a side of their own. Clients reach every broker still.
+        Brokers that are in no side form another side. Clients still reach every broker.
         """
         side_of: dict[int, int] = {}
         for number, side in enumerate(sides):
@@ -183,12 +187,13 @@ class Cluster:
         self._set_apart(pair for pair in self._pairs() if len({*map(side_of.get, pair)}) > 1)
 
     def isolate(self, broker_id: int) -> None:
-        """Cut a broker from all others, on top of what is cut."""
+        """Isolate a broker from all others, in addition to earlier cuts."""
         self.broker(broker_id)
         self._set_apart(self._apart | {pair for pair in self._pairs() if broker_id in pair})
 
     def cut(self, one: int, other: int) -> None:
-        """Cut two brokers from each other, on top of what is cut; both still reach the rest."""
+        """Cut the links between two brokers, in addition to earlier cuts; both still reach the
+        others."""
         self._set_apart(self._apart | {frozenset((self.broker(one).id, self.broker(other).id))})
 
     def heal(self) -> None:
@@ -200,7 +205,7 @@ class Cluster:
 
     def _set_apart(self, pairs: Iterable[frozenset[int]]) -> None:
         if self.relays is None:
-            raise ValueError("this cluster was made without links that can be cut")
+            raise ValueError("this cluster was created without relays. Set with_relays=True")
         apart = set(pairs)
         for link, relay in self.links.items():
             self.relays.do(relay.cut if frozenset(link) in apart else relay.heal)
@@ -220,7 +225,7 @@ def local_cluster(
     settings: Mapping[str, str] | None = None,
     with_relays: bool = False,
 ) -> Cluster:
-    """The cluster that lives in ``directory``, not started; ``close`` it in the end.
+    """Create the cluster in ``directory``, not started. The caller must call ``close``.
 
     ``addresses``: by broker id, from 1; default: free ports of this machine.
     ``with_relays``: brokers reach each other through relays, which can be cut.
@@ -248,7 +253,7 @@ def local_cluster(
 def _introduce(
     made: Cluster, directory: Path, addresses: Mapping[int, Address], *, with_relays: bool
 ) -> None:
-    """Tell each broker who the voters are and what the secret is."""
+    """Configure the voters and the secret of each broker."""
     secret_path = secret_file(directory)
     if with_relays:
         made.relays = Relays()
@@ -260,7 +265,7 @@ def _introduce(
                 made.links[broker.id, other] = relay
                 voters[other] = relay.address
         broker.settings = {
-            # They listen on this machine only, and their secret was made here.
+            # They listen on this machine only, with a secret that was created here.
             "operations.require.secret": "false",
             **broker.settings,
             "voters": ",".join(f"{number}@{address}" for number, address in voters.items()),
@@ -269,11 +274,12 @@ def _introduce(
 
 
 def secret_file(directory: Path) -> Path:
-    """The file with the secret of the cluster that lives in ``directory``, made if need be."""
+    """Return the file with the secret of the cluster in ``directory``. Creates it if it does not
+    exist."""
     path = directory / SECRET_FILE
     if not path.exists():
         directory.mkdir(parents=True, exist_ok=True)
-        # Another name first: a crash in between leaves no secret that is cut short.
+        # Written under another name first: a crash leaves no incomplete secret.
         draft = directory / f"{SECRET_FILE}.{os.getpid()}.{threading.get_ident()}"
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_hex(SECRET_BYTES))

@@ -1,11 +1,11 @@
-"""A disk in memory that forgets, tears and refuses what a real one may. No real time, no files.
+"""A disk in memory that can lose, tear and reject writes as a real one. No real time, no files.
 
-``crash`` ends the process: what was written stays. ``power_cut`` takes back what was not synced:
-none of it stays, or what came first, or any part of it, by sectors and by names (``page_cache``).
-How much stays is chance, drawn from the ``random.Random`` that the disk was given; so is how much
-of a failing write gets through. All else is determined. ``faults`` are data: a list, tried in turn.
+``crash`` ends the process: written data remains. ``power_cut`` undoes what was not synced: none of
+it remains, or the first part, or any part, by sectors and by names (``page_cache``). The part that
+remains is drawn from the disk's ``random.Random``, and so is the written part of a failing write.
+Everything else is deterministic. ``faults`` are data: a list, tried in turn.
 
-One simulated process holds a disk at a time. Handles and locks from before its end are dead.
+One simulated process uses a disk at a time. Handles and locks from before its end are invalid.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from raftlog.disk import TEMPORARY_SUFFIX
 from raftlog.testing.page_cache import CachedDirectory, CachedFile, Change, Node
 from raftlog.types import Buffer
 
-FREE_BYTES: Final = 1 << 40  # what a disk without a capacity says it has
+FREE_BYTES: Final = 1 << 40  # free space of a disk without a capacity
 FOREVER: Final = -1
-# Operations that change what a restart finds. Also failing can: "open", "read" and "lock".
+# Operations that change what a restart finds. Others that can fail: "open", "read" and "lock".
 CHANGES: Final = frozenset(
     ("create", "write", "truncate", "sync", "make_dir", "rename", "remove", "sync_dir")
 )
 
 
 class Stopped(BaseException):
-    """The process ended in the middle of an operation; whatever it still tries raises this too."""
+    """The process ended in the middle of an operation; every later operation raises this, too."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ def _os_error(code: int, path: str) -> OSError:
 
 
 class SimFile:
-    """An open file. Like ``OsFile``, it believes that nobody else changes the size."""
+    """An open file. Like ``OsFile``, it assumes that no other process changes the size."""
 
     def __init__(self, disk: SimDisk, path: str, node: CachedFile) -> None:
         self._disk = disk
@@ -177,7 +177,7 @@ class SimDisk:
         self._locks = set()
 
     def power_cut(self) -> None:
-        """End the process, and forget of what was not synced whatever chance takes."""
+        """End the process, and discard a random part of what was not synced."""
         self.crash()
         self._root.power_cut(self.random)
 
@@ -206,7 +206,7 @@ class SimDisk:
         self._file(path).unreadable = range(position, position + length)
 
     def cut_off(self, path: str, size: int) -> None:
-        """Lose a file's bytes from ``size`` on, durable or not."""
+        """Remove a file's bytes from ``size`` on, durable or not."""
         node = self._file(path)
         node.sync()
         del node.data[size:], node.durable[size:]

@@ -1,4 +1,4 @@
-"""A broker's failpoint file, from the side of who switches failpoints on and off."""
+"""Control of a broker's failpoint file: set and reset failpoints."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from raftlog.failpoints.points import FILE_MARK, VARIABLE, Hit, hits_path, read_
 
 @dataclass(frozen=True, slots=True)
 class FailpointSwitch:
-    """One broker's. It takes notice of a change at its next hit of any failpoint."""
+    """The failpoints of one broker. It reads a change at its next hit of any failpoint."""
 
     path: Path
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the broker has to be started with."""
+        """Return the environment with which the broker has to be started."""
         return {VARIABLE: f"{FILE_MARK}{self.path}"}
 
     def arm(self, rules: Iterable[str]) -> None:
-        """Put these rules in force, and no others. Whole at once: a reader sees all or none."""
+        """Set these rules, and no others. Atomic: a reader sees all or none."""
         draft = self.path.with_name(self.path.name + ".draft")
         draft.write_text("".join(f"{rule}\n" for rule in rules), encoding="utf-8")
         os.replace(draft, self.path)
@@ -32,9 +32,9 @@ class FailpointSwitch:
 
     @property
     def hits(self) -> list[Hit]:
-        """What has acted so far, in all of the broker's processes."""
+        """Return the hits so far, in all of the broker's processes."""
         return read_hits(self.path)
 
     def forget_hits(self) -> None:
-        """Begin ``hits`` anew."""
+        """Clear ``hits``."""
         hits_path(self.path).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Files and directories with their unsynced changes, and what a power cut makes of them.
+"""Files and directories with their unsynced changes, and the effect of a power cut on them.
 
-Part of the simulated disk. Pure but for the ``random.Random`` that a power cut is given; knows no
-paths, no handles and no faults.
+Part of the simulated disk. Pure except for the ``random.Random`` of a power cut. Does not know
+paths, handles or faults.
 """
 
 from __future__ import annotations

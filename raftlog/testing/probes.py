@@ -1,4 +1,4 @@
-"""Looking at brokers from outside: free ports, whether one answers, whom it sees, and waiting."""
+"""Probes of brokers from outside: free ports, responses, cluster membership, and waiting."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from raftlog.protocol.topics import (
 HOST: Final = "127.0.0.1"
 POLL_INTERVAL_S: Final = 0.01
 ANSWER_TIMEOUT_S: Final = 2.0
-# Below the ports that systems give to outgoing connections (from 32768 on Linux, 49152 elsewhere):
-# while a broker is down, nobody's connection takes its port.
+# Below the ports that systems assign to outgoing connections (from 32768 on Linux, 49152
+# elsewhere): while a broker is down, no outgoing connection uses its port.
 PORTS: Final = range(10_000, 32_000)
 PORT_TRIES_MAX: Final = 1_000
 
@@ -35,7 +35,8 @@ PORT_TRIES_MAX: Final = 1_000
 def wait_until(
     condition: Callable[[], bool], *, timeout_s: float = 10.0, what: str = "the condition"
 ) -> None:
-    """Return once ``condition()`` is true; ``TimeoutError`` that says ``what`` did not come."""
+    """Return once ``condition()`` is true. Raises ``TimeoutError`` with ``what`` after
+    ``timeout_s`` seconds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
@@ -44,10 +45,10 @@ def wait_until(
 
 
 def free_ports(count: int, host: str = HOST) -> list[int]:
-    """``count`` different ports that nothing listens on at the moment."""
+    """Return ``count`` different ports on which no process listens now."""
     chance = random.Random()
     found: list[int] = []
-    with ExitStack() as stack:  # each stays taken until all are found
+    with ExitStack() as stack:  # each port stays bound until all are found
         for _ in range(PORT_TRIES_MAX):
             if len(found) == count:
                 return found
@@ -62,15 +63,14 @@ def free_ports(count: int, host: str = HOST) -> list[int]:
 
 
 def free_port(host: str = HOST) -> int:
-    """A port that nothing listens on at the moment."""
+    """Return a port on which no process listens now."""
     return free_ports(1, host)[0]
 
 
 def check_free(address: Address, *, may_be_elsewhere: bool = False) -> None:
-    """Raise if something listens at ``address``: its answers would be taken for our broker's.
+    """Raise if a process listens at ``address``: its responses would be attributed to the broker.
 
-    ``may_be_elsewhere``: an address that is not of this place (but of another network name space)
-    is taken for free.
+    ``may_be_elsewhere``: accept an address that does not belong to this network namespace.
     """
     with socket.socket(_family(address.host)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what closed just now is free
@@ -90,7 +90,8 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def ask(address: Address, api: Api, message: Message) -> Message | None:
-    """The answer of the broker at ``address`` to one request; None if there is none."""
+    """Send one request to the broker at ``address``. Returns its response; None if there is
+    none."""
     try:
         with socket.create_connection(address, timeout=ANSWER_TIMEOUT_S) as connection:
             state = ClientConnectionState()
@@ -109,12 +110,13 @@ def ask(address: Address, api: Api, message: Message) -> Message | None:
 
 
 def answers(address: Address) -> bool:
-    """True if a raftlog broker at ``address`` answers an ``api_versions`` request."""
+    """Return whether a raftlog broker at ``address`` responds to an ``api_versions`` request."""
     return ask(address, API_VERSIONS, ApiVersionsRequest(client_id="raftlog.testing")) is not None
 
 
 def members(address: Address) -> set[int]:
-    """The brokers in the cluster, as the one at ``address`` sees it; none while nobody leads it."""
+    """Return the brokers of the cluster, in the view of the one at ``address``; empty without a
+    controller."""
     answer = ask(address, METADATA, MetadataRequest(topics=[]))
     if not isinstance(answer, MetadataResponse) or answer.controller is None:
         return set()
@@ -122,7 +124,7 @@ def members(address: Address) -> set[int]:
 
 
 def describe_partition(address: Address, topic: str, partition: int) -> PartitionDescription | None:
-    """What the broker at ``address`` itself says of a partition; None if it says nothing."""
+    """Return the view of a partition of the broker at ``address``; None without a response."""
     answer = ask(address, DESCRIBE_TOPICS, DescribeTopicsRequest(topics=[topic]))
     if not isinstance(answer, DescribeTopicsResponse):
         return None

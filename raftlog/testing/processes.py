@@ -1,9 +1,9 @@
-"""One broker as a process of this machine: start it, wait for it, kill it, pause it, stop it.
+"""One broker as a process of this machine: start, wait, kill, pause, stop.
 
-A process is only ever signalled by the id of one that was started here and has not been waited
-for, so nothing else can be hit. It leads a process group of its own, and signals go to all of that:
-a broker may run under another command, such as one that puts it into a name space. Brokers end when
-their starter does, however that ends: they hold a pipe to it as their standard input.
+Signals go only to processes that were started here and not waited for, so no other process can be
+affected. The process leads a separate process group, and signals go to the complete group: a broker
+may run under another command, such as one that enters a namespace. Brokers end when their parent
+process ends, for any reason: a pipe to it is their standard input.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class BrokerProcess:
     """One broker. It keeps its address and its data directory over any number of starts.
 
     ``prefix``: the command that the broker's is an argument of, such as ``nsenter --net=... --``.
-    ``environment``: on top of this process's, at the next start.
-    ``source``: where the package ``raftlog`` of the broker is; default: the one in use here.
-    ``home``: where its configuration and its log go; default: beside the data directory.
-    ``on_death``: called with the exit status, negative for a signal, once it shows (``running``)
-        that the process has ended though nobody ended it here.
-    ``kills``: how often it has ended by SIGKILL, whoever sent that.
+    ``environment``: in addition to this process's, at the next start.
+    ``source``: location of the package ``raftlog`` of the broker; default: the one in use here.
+    ``home``: directory of its configuration and its log; default: next to the data directory.
+    ``on_death``: called with the exit status, negative for a signal, once it is detected
+    (``running``) that the process ended without a command of this object.
+    ``kills``: number of ends by SIGKILL, from any sender.
     """
 
     id: int
@@ -60,8 +60,8 @@ class BrokerProcess:
     kills: int = 0
     _process: subprocess.Popen[bytes] | None = None
     _paused: bool = False
-    _stopping: bool = False  # a second SIGTERM would have it end at once
-    _ending: bool = False  # its end is wanted
+    _stopping: bool = False  # a second SIGTERM would end it immediately
+    _ending: bool = False  # it was asked to end
     _status: int | None = None  # how the last process ended
     _looking: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
     _child: int | None = None  # a handle on the broker, when it is killed under a prefix
@@ -70,7 +70,7 @@ class BrokerProcess:
     def pid(self) -> int | None:
         """The process id while it runs, paused or not; else None. With a prefix, the prefix's."""
         self._look()
-        process = self._process  # another thread may look, or wait for it, meanwhile
+        process = self._process  # another thread may check or wait for it at the same time
         return process.pid if process is not None and self._status is None else None
 
     @property
@@ -101,13 +101,13 @@ class BrokerProcess:
 
     @property
     def log_path(self) -> Path:
-        """Where what the broker says goes."""
+        """Path of the broker's log output."""
         return self._beside(".log")
 
     def start(self, *, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Start the process and return when it answers requests.
+        """Start the process. Returns when it responds to requests.
 
-        One among others may still be on its way back into the cluster then; clients wait for that.
+        A broker of a cluster may not have rejoined it then; clients wait for that.
         """
         self.spawn()
         try:
@@ -146,7 +146,7 @@ class BrokerProcess:
             )
 
     def wait_ready(self, *, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Return when the broker answers; raise with its last words if it ends."""
+        """Return when the broker responds. Raises with its final log output if it ends."""
         deadline = time.monotonic() + timeout_s
         while not answers(self.address):
             status = self.exit_status
@@ -156,13 +156,13 @@ class BrokerProcess:
                 )
             if time.monotonic() > deadline:
                 raise BrokerUnavailableError(
-                    f"broker {self.id} does not answer at {self.address} after {timeout_s:g} s; "
+                    f"broker {self.id} does not respond at {self.address} after {timeout_s:g} s; "
                     f"see {self.log_path}"
                 )
             time.sleep(POLL_INTERVAL_S)
 
     def kill(self) -> None:
-        """SIGKILL: no warning, nothing flushed. Returns when the process is gone."""
+        """Send SIGKILL: no warning, no flush. Returns when the process has ended."""
         self.send_kill()
         self._reap()
 
@@ -199,13 +199,13 @@ class BrokerProcess:
         self._paused = False
 
     def last_words(self) -> str:
-        """The end of what the broker wrote, for error messages."""
+        """Return the final log output of the broker, for error messages."""
         if not self.log_path.exists():
-            return "(it wrote nothing)"
+            return "(no output)"
         with self.log_path.open("rb") as log:
             log.seek(max(0, self.log_path.stat().st_size - LOG_TAIL_BYTES))
             lines = log.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "(it wrote nothing)"
+        return lines[-1] if lines else "(no output)"
 
     def _config(self) -> str:
         settings = {
@@ -233,7 +233,7 @@ class BrokerProcess:
             self._child = None
 
     def _look(self) -> None:
-        """Notice the end of the process, and tell of it if nobody here wanted it."""
+        """Detect the end of the process, and report it if it was unexpected."""
         with self._looking:
             if self._process is not None and self._status is None:
                 self._status = self._process.poll()
@@ -267,7 +267,7 @@ def _family_of(pid: int) -> list[int]:
     """A process and, after it, its children, theirs, and so on, as far as they can be seen."""
     children: dict[int, list[int]] = {}
     for stat in PROC.glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # it has ended since
             after_name = stat.read_text().rpartition(")")[2].split()
             children.setdefault(int(after_name[1]), []).append(int(stat.parent.name))
     family = [pid]

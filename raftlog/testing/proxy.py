@@ -1,7 +1,7 @@
-"""A TCP relay between two brokers that a test can cut: how real processes get a partition.
+"""A TCP relay between two brokers that a test can cut: network partitions for real processes.
 
-One thread with an event loop serves all relays of a cluster. A cut relay closes what is open and
-refuses what comes; a stalled one keeps connections and passes nothing on (half open).
+One thread with an event loop runs all relays of a cluster. A cut relay closes connections and
+refuses new ones; a stalled one keeps connections and forwards nothing (half open).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ CHUNK_BYTES: Final = 1 << 18
 
 
 class Relay:
-    """Listens on ``address`` and passes bytes to and from ``target``. Used on the relays' loop."""
+    """Listens on ``address`` and forwards bytes to and from ``target``. Used on the relays'
+    loop."""
 
     def __init__(self, target: Address) -> None:
         self.address = Address(HOST, 0)
@@ -38,12 +39,12 @@ class Relay:
         self.address = Address(host, port)
 
     def cut(self) -> None:
-        """Close what is open; refuse what comes."""
+        """Close connections, and refuse new ones."""
         self._is_cut = True
         self._abort()
 
     def stall(self) -> None:
-        """Keep what is open, and pass nothing on."""
+        """Keep connections, and forward nothing."""
         self._flowing.clear()
 
     def heal(self) -> None:
@@ -51,7 +52,7 @@ class Relay:
         self._flowing.set()
 
     def close(self) -> None:
-        """Close what is open, and listen no more."""
+        """Close connections, and stop listening."""
         if self._server is not None:
             self._server.close()
         self.cut()
@@ -68,14 +69,14 @@ class Relay:
             onward_reader, onward = await asyncio.open_connection(*self.target, limit=CHUNK_BYTES)
             self._writers.add(onward)
             try:
-                if not self._is_cut:  # it may have been, meanwhile
+                if not self._is_cut:  # it may have been cut since
                     await asyncio.gather(
                         self._pass(reader, onward), self._pass(onward_reader, writer)
                     )
             finally:
                 self._close(onward)
         except (OSError, asyncio.CancelledError):
-            pass  # one of the two is gone, or the relay ends: so does the connection
+            pass  # one of the two has ended, or the relay: so does the connection
         finally:
             self._close(writer)
 
@@ -105,7 +106,7 @@ class Relays:
         self._thread.start()
 
     def add(self, target: Address) -> Relay:
-        """A relay to ``target``, which need not listen yet."""
+        """Return a relay to ``target``, which may not listen yet."""
 
         async def start() -> Relay:
             relay = Relay(target)
@@ -117,7 +118,7 @@ class Relays:
         return relay
 
     def do(self, act: Callable[[], None]) -> None:
-        """Call ``act`` on the relays' loop, and return when it is done."""
+        """Call ``act`` on the relays' loop, and return when it has returned."""
 
         async def work() -> None:
             act()

@@ -1,4 +1,4 @@
-"""The pytest plugin: real brokers for a test, as fixtures."""
+"""The pytest plugin: fixtures with real brokers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "raftlog_cluster(brokers=1, settings=None, with_relays=None): what the fixture "
-        "`raftlog_cluster` starts; the arguments of raftlog.testing.cluster",
+        "raftlog_cluster(brokers=1, settings=None, with_relays=None): arguments of the "
+        "fixture `raftlog_cluster`; see raftlog.testing.cluster",
     )
 
 
 @pytest.fixture
 def raftlog_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster of the test's own, on free ports, in a directory that is removed.
+    """A cluster for one test, on free ports, in a temporary directory.
 
     One broker, unless the test is marked ``@pytest.mark.raftlog_cluster(brokers=3)``.
     """
@@ -34,5 +34,5 @@ def raftlog_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture
 def raftlog_bootstrap(raftlog_cluster: Cluster) -> str:
-    """The addresses of ``raftlog_cluster``, as clients take them."""
+    """The bootstrap servers of ``raftlog_cluster``."""
     return raftlog_cluster.bootstrap

@@ -111,7 +111,7 @@ def test_what_was_never_started_can_be_ended_in_any_way(tmp_path: Path) -> None:
     idle.pause()
     assert not idle.paused
     assert idle.pid is None
-    assert idle.last_words() == "(it wrote nothing)"
+    assert idle.last_words() == "(no output)"
 
 
 def test_a_broker_ends_with_its_starter(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""The whole system in one thread, on virtual time, from one seed.
+"""The complete system in one thread, on virtual time, from one seed.
 
 The real broker, the real clients and the real storage run on a deterministic event loop, over a
-simulated network and simulated disks. The same seed gives the same events, so a failure found once
-can be looked at as often as it takes. ``python -m raftlog.testing.simulator --help``.
+simulated network and simulated disks. The same seed gives the same events, so a failure can be
+reproduced. Run ``python -m raftlog.testing.simulator --help``.
 """

@@ -1,6 +1,6 @@
-"""``python -m raftlog.testing.simulator``: run seeds, and say of each what happened.
+"""``python -m raftlog.testing.simulator``: run seeds, and report the result of each.
 
-Exit status 1 when a seed ended with a violation; what replays it is printed with it.
+Exit status 1 if a seed ended with a violation; its output contains the command that reproduces it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ VIOLATIONS_SHOWN_MAX: Final = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status."""
+    """Run seeds, and return the exit status."""
     options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.CRITICAL + 1)  # what brokers log has no virtual time
+    logging.basicConfig(level=logging.CRITICAL + 1)  # log lines of brokers have no virtual time
     bad = 0
     for seed in range(options.seed, options.seed + options.count):
         scenario = Scenario.draw(
@@ -60,7 +60,8 @@ def say(line: str) -> None:
 
 
 def summary(verdict: Verdict) -> str:
-    """One line of a good seed; of a bad one also what is wrong and how to see it again."""
+    """Return one line for a passed seed; for a failed one also the violations and the command to
+    reproduce it."""
     scenario = verdict.scenario
     faults = ", ".join(f"{kind} {count}" for kind, count in verdict.faults.items()) or "no faults"
     operations = ", ".join(f"{what} {count}" for what, count in verdict.operations.items())
@@ -76,7 +77,7 @@ def summary(verdict: Verdict) -> str:
 
 
 def replay(scenario: Scenario) -> str:
-    """The command that runs this seed again, and says what happens."""
+    """Return the command that runs this seed again, with a trace."""
     options = " --light" * scenario.light + " --compacted" * scenario.is_compacted
     return (
         f"python -m raftlog.testing.simulator --seed {scenario.seed} --mode {scenario.mode} "

@@ -1,10 +1,11 @@
-"""Judges a run: from what clients did and saw, and what is in the logs at the end. Pure.
+"""Checks a run: the operations and observations of clients, and the final logs. Pure.
 
 Each anomaly has a name and an exact condition (``KINDS``); most are those of Jepsen's Kafka
-workload. Every check is one pass over the history or over a log, with hash maps; nothing searches.
+workload. Every check is one pass over the history or over a log, with hash maps, and without a
+search.
 
-A send that ended ``fail`` must not be seen, one that ended ``info`` may be there or not, and one
-that ended ``ok`` has to be where it was said to be, if its kind of acknowledgement promises that.
+A send that ended ``fail`` must not be visible, one that ended ``info`` may be, and one that ended
+``ok`` has to be at its acknowledged offset, if its kind of acknowledgement guarantees that.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ from raftlog.types import Offset, TopicPartition
 
 KINDS: Final[Mapping[str, str]] = {
     "LOST": "an acknowledged value is not in the final log",
-    "MOVED": "an acknowledged value is in the final log, but not where it was acknowledged",
+    "MOVED": "an acknowledged value is in the final log, at another offset than acknowledged",
     "DUPLICATE": "a value of an idempotent producer is at two offsets",
-    "G1A": "a value whose send certainly had no effect is seen",
-    "PHANTOM": "a value that nobody sent to that partition is seen",
-    "OBSERVED-THEN-LOST": "a value that a consumer was given is not in the final log",
+    "G1A": "a reader received a value whose send certainly failed",
+    "PHANTOM": "a reader received a value that no client sent to that partition",
+    "OBSERVED-THEN-LOST": "a value that a consumer received is not in the final log",
     "INCONSISTENT-OFFSET": "two values were seen at one offset",
-    "INT-NONMONOTONIC-POLL": "within one poll, offsets of a partition do not grow",
+    "INT-NONMONOTONIC-POLL": "within one poll, offsets of a partition do not increase",
     "NONMONOTONIC-POLL": "a poll gives an offset not above that of the poll before it",
-    "INT-POLL-SKIP": "within one poll, a record is left out",
-    "POLL-SKIP": "a record is left out between two polls of one consumer",
+    "INT-POLL-SKIP": "within one poll, a record is missing",
+    "POLL-SKIP": "a record is missing between two polls of one consumer",
     "NONMONOTONIC-SEND": "an idempotent producer's acknowledged values are not in its order",
     "REALTIME-ORDER": "a value was acknowledged before another was sent, which is before it",
     "GAP": "offsets are missing in a log above its start",
     "HW-REGRESSION": "an end offset is lower than one that was seen, or acknowledged, before it",
-    "EPOCH-ORDER": "leader epochs go down with growing offsets, or differ for one record",
+    "EPOCH-ORDER": "leader epochs decrease with increasing offsets, or differ for one record",
     "REPLICA-DIVERGENCE": "a replica's log differs from the final log below its end",
     "REPLICA-BEHIND": "a replica that should have everything committed has not",
 }
@@ -79,7 +80,7 @@ class Ending:
     retained_from: Mapping[TopicPartition, Offset] = field(default_factory=dict)
 
     def everything(self) -> Iterator[tuple[TopicPartition, Sequence[Seen]]]:
-        """All that was found of each partition, by anybody."""
+        """Yield all records that any reader or replica has, by partition."""
         for name, reads in self.reads.items():
             for records in reads:
                 yield name, records
@@ -90,9 +91,9 @@ class Ending:
 def check(
     history: History, ending: Ending, *, durable_acks: Collection[int] = (-1,)
 ) -> list[Violation]:
-    """Every anomaly that there is; none if the run was right.
+    """Return all anomalies; empty if the run is valid.
 
-    ``durable_acks``: the values of ``acks`` whose acknowledgement promises that nothing is lost.
+    ``durable_acks``: the values of ``acks`` whose acknowledgement guarantees that nothing is lost.
     """
     return list(Checker(history, ending, durable_acks).run())
 
@@ -182,7 +183,7 @@ class Checker:
                 )
 
     def _values(self) -> Iterator[Violation]:
-        """Nobody reads what nobody sent, or what was refused."""
+        """Check that no reader received a value that no client sent, or whose send failed."""
         for partition in self.partitions.values():
             for seen in partition.log.values():
                 yield from self.value(partition.name, seen)
@@ -216,7 +217,7 @@ class Checker:
                 yield Violation("LOST", f"{what} ({where}; the log ends at {partition.end})")
 
     def _send_order(self) -> Iterator[Violation]:
-        """Only of idempotent producers: others may have what they retry overtaken."""
+        """Check idempotent producers only: retries of others may be overtaken."""
         last: dict[tuple[str, TopicPartition], Send] = {}
         for send in self.sends:
             if not send.is_ok or send.offset < 0 or not send.idempotent:
@@ -265,7 +266,7 @@ class Checker:
                 yield from self.still_there(partition, seen)
 
     def still_there(self, partition: Partition, seen: Seen) -> Iterator[Violation]:
-        """What a consumer was given stays."""
+        """Check that records delivered to a consumer remain."""
         known = partition.log.get(seen.offset)
         if known is None:
             if seen.offset >= partition.deleted_below:
@@ -314,7 +315,7 @@ class Checker:
         return found > max(expected, deleted_below)
 
     def _high_watermarks(self) -> Iterator[Violation]:
-        """What one has seen to be committed, all see that ask for the end after that."""
+        """Check that offsets known as committed are visible to all later requests."""
         for name in self.partitions:
             known = sorted(self._committed(name))
             next_known, least, source = 0, 0, ""
@@ -332,7 +333,8 @@ class Checker:
                     )
 
     def _committed(self, name: TopicPartition) -> Iterator[tuple[int, Offset, str]]:
-        """(since when somebody knew, that the partition ended no lower than this, who)."""
+        """Return (time since when a client knew that the partition ended no lower than this, end,
+        client)."""
         for entry in self.ends:
             if name in entry.ends:
                 yield entry.completed_ns, entry.ends[name], entry.process

@@ -1,9 +1,9 @@
-"""Judges a run on a topic that is compacted: what may be gone, and what may not. Pure.
+"""Checks a run on a compacted topic: records that may be missing, and records that must not. Pure.
 
-A log keeps at least the last record of each key. So what is missing is right where the key has a
-newer record, and where a tombstone was the last one and its time is over; everything else that the
-``checker`` asks of a log is asked here, too. Each replica compacts on its own: what one has and
-another lacks is judged in the same way.
+A log keeps at least the last record of each key. A missing record is valid if the key has a newer
+record, or if the last one was a tombstone whose retention has ended. All other conditions of the
+``checker`` apply, too. Each replica compacts independently: differences between replicas are
+checked in the same way.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def check_compacted(
 
 @dataclass(slots=True)
 class _Key:
-    """What is known of one key in one partition, whatever is left of it."""
+    """The sends of one key in one partition, including removed records."""
 
     acknowledged: list[Offset] = field(default_factory=list)  # ascending
     tombstones: list[Offset] = field(default_factory=list)  # ascending, acknowledged ones
-    # Sends of which nobody knows where they are, if anywhere: any, and tombstones among them.
+    # Sends with an unknown outcome: all of them, and the tombstones among them.
     has_others: bool = False
     may_be_deleted: bool = False
 
@@ -61,7 +61,7 @@ class _CompactedChecker(Checker):
         super().__init__(history, ending, durable_acks)
         self._keeps_tombstones = keeps_tombstones
         self._keys: dict[tuple[TopicPartition, str], _Key] = {}
-        self._at: dict[tuple[TopicPartition, Offset], Send] = {}  # acknowledged for good
+        self._at: dict[tuple[TopicPartition, Offset], Send] = {}  # durably acknowledged
         for send in self.sends:
             self._take_send(send)
 

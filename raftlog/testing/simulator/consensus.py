@@ -66,7 +66,7 @@ def run(seed: int, mix: Mix = ANYTHING, *, trace: bool = False) -> Report:
         world.trace = []
     try:
         day.live()
-    except Exception:  # noqa: BLE001 - whatever the code under test raises is a finding
+    except Exception:  # noqa: BLE001 - any exception of the code under test is a finding
         world.checker.violated(traceback.format_exc())
     return Report(
         seed=seed,
@@ -251,7 +251,7 @@ class _Day:
         return f"brokers do not agree: {apart}" if apart else ""
 
     def _all_answered(self) -> str:
-        """Whoever is alive answers what was asked of it."""
+        """Check that every running broker has responded to its requests."""
         silent = [name for name, process in self._open.items() if process.is_alive]
         return f"{silent} were never answered" if silent else ""
 

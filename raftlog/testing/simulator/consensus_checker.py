@@ -36,7 +36,7 @@ class Begun(NamedTuple):
 
 
 class DurableView:
-    """What one data directory says of its groups, whatever happens to the power."""
+    """The durable groups of one data directory, independent of power cuts."""
 
     def __init__(self) -> None:
         self.trouble: list[str] = []  # what no directory may ever say

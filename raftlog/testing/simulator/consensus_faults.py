@@ -79,7 +79,7 @@ class Harm:
         return self.world.brokers[self.random.choice(sorted(self.world.brokers))]
 
     def victim(self) -> Broker:
-        """Any broker, but rather one that leads."""
+        """Return a broker, with a preference for a leader."""
         leaders = self.world.leaders() if self.random.random() < 0.5 else []
         return self.random.choice(leaders) if leaders else self.any_broker()
 

@@ -173,7 +173,7 @@ class World:
             )
 
     def _look_at_journal(self, process: Process, peer: Process) -> None:
-        """A journal is never shorter than was told of it, whatever happened to its machine."""
+        """Check that a journal is never shorter than reported, after any fault of its machine."""
         broker, journal = peer.broker, peer.journal
         heard = process.node.heard(broker.broker_id)
         if heard is None or heard.directory_id != broker.directory_id:

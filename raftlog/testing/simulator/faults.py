@@ -71,7 +71,7 @@ class FaultPlan:
         return cls(kinds=kinds, every_s=random.choice((0.2, 0.5, 1.5)))
 
     def with_apart(self, seed: int) -> FaultPlan:
-        """Kinds that have chance of their own: whether they are there changes nothing else."""
+        """Add kinds with a separate random stream: their presence does not affect other draws."""
         drawn = {}
         for kind in APART:
             random = Random(f"{seed}/{kind}")
@@ -135,7 +135,7 @@ class Nemesis:
             one._next()
 
     def stop(self) -> None:
-        """No more faults, and no more ends of faults: what is wrong stays wrong until ``heal``."""
+        """Start no faults, and end none: active faults remain until ``heal``."""
         self._loop.kill()
 
     def _next(self) -> None:
@@ -300,7 +300,7 @@ def slow_disk(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 
 
 def hung_disk(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    """Syncs do not end: of the data, of the journal or of both, for some seconds or for good."""
+    """Hang syncs of the data, of the journal or of both, for some seconds or permanently."""
     if machine.is_disk_hung:
         return False
     random = nemesis.random
@@ -528,10 +528,10 @@ def isolate(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 
 
 def strand(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    """One broker is cut off from all others, and not from clients.
+    """Isolate a broker from all others, but not from clients.
 
-    From one of them it may be cut off first, for long enough to be left alone in sync: then it may
-    find nobody to ask whether it still leads.
+    It may be isolated from one of them first, for long enough that it is alone in sync: then it may
+    reach no other voter that could confirm its leadership.
     """
     network, random = nemesis.world.network, nemesis.random
     others = [other.name for other in nemesis.world.brokers if other is not machine]
@@ -650,7 +650,7 @@ KINDS: Final[Mapping[str, FaultKind]] = {
         clock_jump_while_down,
     )
 }
-# Each draws from a stream of its own, so that seeds stay what they were when it was added.
+# Each draws from a separate random stream, so that adding it does not change other seeds.
 APART: Final[Mapping[str, FaultKind]] = {
     "hung_disk": hung_disk,
     "wipe_leader": wipe_leader,

@@ -1,9 +1,9 @@
-"""Judges a consumer group: who owned what, and what became of committed offsets. Pure.
+"""Checks a consumer group: ownership of partitions, and committed offsets. Pure.
 
-A member owns a partition, as its application knows, from when it was told so until it is told
-otherwise. Each answer to a heartbeat is a lease (docs/internals/groups.md): it is over before
-another member is given the partition. So a member whose partition somebody else was given learns of
-that in its next poll, and no commit of its is accepted from then on.
+In the view of its application, a member owns a partition from one notification to the next. Each
+response to a heartbeat is a lease (docs/internals/groups.md): it ends before another member
+receives the partition. A member whose partition was assigned to another one therefore learns this
+in its next poll, and its later commits are rejected.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from raftlog.testing.simulator.history import Commit, Committed, History, Owning
 from raftlog.types import Offset, TopicPartition
 
 KINDS: Final[Mapping[str, str]] = {
-    "GROUP-TWO-OWNERS": "a member goes on with a partition, or commits, after another one was "
-    "given it",
+    "GROUP-TWO-OWNERS": "a member uses a partition, or commits, after another one has received it",
     "GROUP-BACK": "a commit is accepted below one that was acknowledged before it was made",
     "GROUP-OFFSET-LOST": "the group is, or begins, below what was acknowledged before",
-    "GROUP-PHANTOM": "the group is said to have committed what nobody tried to commit",
-    "GROUP-AHEAD": "the group is said to have committed more than the partition holds",
-    "GROUP-SKIPPED": "a record below the committed offset was given to no member",
+    "GROUP-PHANTOM": "an offset is returned as committed that no client tried to commit",
+    "GROUP-AHEAD": "an offset is returned as committed beyond the end of the partition",
+    "GROUP-SKIPPED": "a record below the committed offset was delivered to no member",
 }
 
 

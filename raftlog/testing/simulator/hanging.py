@@ -1,7 +1,7 @@
-"""Disks that hang: operations that do not end, for minutes or for ever.
+"""Disks that hang: operations that do not return, for minutes or permanently.
 
-What a thread is held up in waits for the hang's end, or the process's. The event loop of a process
-that touches such a disk itself stands still with it.
+A blocked thread waits for the end of the hang, or of the process. If the event loop of a process
+uses such a disk directly, it blocks, too.
 """
 
 from __future__ import annotations

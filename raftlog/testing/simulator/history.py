@@ -1,8 +1,8 @@
-"""What clients did and saw: every operation with the times of its beginning and its end.
+"""The history of clients: every operation with the times of its start and its end.
 
-The vocabulary is Jepsen's. An operation ends ``ok`` (acknowledged), ``fail`` (certainly without
-effect) or ``info`` (nobody knows); one that never ended is ``info``. Times are virtual nanoseconds
-of the one world, whatever the machines' clocks said.
+The terms are those of Jepsen. An operation ends ``ok`` (acknowledged), ``fail`` (certainly without
+effect) or ``info`` (unknown outcome); one that never ended is ``info``. Times are virtual
+nanoseconds of the simulation, independent of the machines' clocks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Outcome(StrEnum):
 
 
 class Seen(NamedTuple):
-    """A record that somebody read. ``value`` names the send that it came from."""
+    """A record that a reader received. ``value`` identifies its send."""
 
     offset: Offset
     value: str
@@ -56,9 +56,9 @@ class Operation:
 
 @dataclass(slots=True, kw_only=True)
 class Send(Operation):
-    """``value`` is sent by nobody else: it names the record, also a tombstone, which has none.
-    ``key``: empty if it was sent without. ``offset``: where it is, if ok; -1 with ``acks`` 0.
-    ``timestamp_ms``: its timestamp in the log, where that is known.
+    """A send. ``value`` is unique: it identifies the record, also a tombstone, which has no value.
+    ``key``: empty for a record without a key. ``offset``: its offset, if ok; -1 with ``acks`` 0.
+    ``timestamp_ms``: its timestamp in the log, if known.
     """
 
     partition: TopicPartition

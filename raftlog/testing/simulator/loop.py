@@ -36,7 +36,7 @@ _FRAMES: Final = 4  # of a failure, that are told
 
 
 class SimulationError(Exception):
-    """The simulated program did what none should: an exception nobody took, or an endless loop."""
+    """The simulated program failed: an exception that was not handled, or an endless loop."""
 
 
 class Sockets(Protocol):
@@ -225,7 +225,7 @@ class NodeLoop(asyncio.BaseEventLoop):
         return task
 
     def check_tasks(self) -> None:
-        """Let go of tasks that are done: the exception of one that nobody asked for shows now."""
+        """Remove completed tasks: an exception that was not retrieved is reported now."""
         self._tasks = [task for task in self._tasks if not task.done()]
 
     async def create_connection(  # type: ignore[override]
@@ -255,7 +255,7 @@ class NodeLoop(asyncio.BaseEventLoop):
         return self._sockets.listen(self, protocol_factory, host, port)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """What nobody took fails the run, unless it is the end of the process."""
+        """Fail the run on an unhandled exception, unless it is the end of the process."""
         error = context.get("exception")
         if not self.is_alive:
             return

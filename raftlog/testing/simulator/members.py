@@ -1,8 +1,7 @@
-"""The members of a consumer group in a simulated world: they join, read, commit, leave and die.
+"""The members of a simulated consumer group: they join, read, commit, leave and crash.
 
-Each is the real asynchronous consumer on a machine of its own. They are killed and paused by a
-stream of chance that nothing else draws from. What each was given, believes to own and commits is
-recorded for ``group_checker``.
+Each is the real asynchronous consumer on a separate machine. A separate random stream selects kills
+and pauses. Deliveries, ownership and commits are recorded for ``group_checker``.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Watches the brokers of a cluster while a run goes on: what must hold at every moment, holds.
+"""Checks the invariants of all brokers of a cluster during a run.
 
-After each event of a broker its copies of one topic's partitions are looked at: what they have on
-disk, how far they take the log for committed, what the partition's group has agreed on. All of it
-costs a few comparisons when nothing changed. Nothing is changed here, and no event is added: a run
-is the same whether somebody watches or not.
+After each event of a broker, its copies of one topic's partitions are checked: the stored records,
+the high watermark, and the agreed state of the partition's group. Without changes this costs a few
+comparisons. The observer changes no state and adds no event: a run is the same with and without it.
 
 The invariants are those of Kafka's KRaft simulation and of Vanlightly's specifications, as far as
-they can be seen from outside (``INVARIANTS``).
+they can be observed from outside (``INVARIANTS``).
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ from raftlog.testing.simulator.world import World
 from raftlog.types import OFFSETS_TOPIC, LeaderEpoch, Offset, TimestampMs, TopicPartition
 
 INVARIANTS: Final[Mapping[str, str]] = {
-    "TWO-CLUSTERS": "all brokers belong to one cluster, for ever",
+    "TWO-CLUSTERS": "all brokers belong to one cluster, permanently",
     "TWO-LEADERS": "in one epoch of a partition one run of one broker leads",
     "EPOCH-BACK": "in one run of a broker, no leader epoch and no version of a state goes back",
     "SPLIT-STATE": "what a partition's group has agreed on is the same for all, by version",
     "WITNESS-LEADS": "who leads a partition is one of its replicas",
     "INCOMPLETE": "every member of the ISR and of the ELR has all that was ever committed, as "
     "durably as was asked for, or says itself that it may lack some",
-    "TOO-FEW-COPIES": "what is committed is on the disks of min.insync.replicas members of the ISR",
-    "NOT-MAXIMAL": "a leader commits by no fewer than those that the group calls in sync",
-    "WATERMARK-AHEAD": "no broker takes for committed what no leader has committed",
-    "WATERMARK-BACK": "while it runs, a copy's high watermark does not go back, but where one that "
-    "is in sync with nobody begins anew",
+    "TOO-FEW-COPIES": "committed records are on disks of min.insync.replicas members of the ISR",
+    "NOT-MAXIMAL": "a leader counts all members that the group considers in sync for a commit",
+    "WATERMARK-AHEAD": "no broker treats records as committed that no leader committed",
+    "WATERMARK-BACK": "while it runs, a copy's high watermark does not decrease, unless it is in no "
+    "ISR and restarts from an empty log",
     "CHAIN": "logs that end at one offset in one epoch hold the same",
     "EARLY-ACK": "what is acknowledged with acks=all is committed",
     "EARLY-READ": "what a consumer is given is committed",
@@ -81,13 +80,14 @@ class _Known(NamedTuple):
 
 
 class Observer:
-    """``violations`` grows while the world runs. ``states`` is the newest that any broker knows.
+    """Checks a world. ``violations`` grows during the run. ``states``: the newest states that any
+    broker knows.
 
-    ``committed``: the highest offset that a leader has committed up to, for each partition.
-    ``starts``: the highest start of each partition's log that a client was given.
-    ``retained_from``: where logs may start by the topic's ``retention.bytes``. ``topic_id``:
-    of the topic; when another one takes its place, all this begins anew. ``former_led_ns``: when a
-    broker led a partition of a former topic for the last time; -1 if there was none.
+    ``committed``: the highest committed offset of a leader, for each partition. ``starts``: the
+    highest log start of each partition that a client received. ``retained_from``: where logs may
+    start by the topic's ``retention.bytes``. ``topic_id``: of the topic; when another topic
+    replaces it, all these fields are reset. ``former_led_ns``: end of the last leadership of a
+    partition of a former topic; -1 if there was none.
     """
 
     def __init__(self, world: World, partitions: Sequence[TopicPartition]) -> None:
@@ -166,7 +166,7 @@ class Observer:
         Every broker is up and in the cluster; of every partition all replicas are in sync, and it
         has a leader; every group has enough voters, all of them on the disks that they have. Of
         several at once, a replica of each partition has to be left, on a broker that runs. A copy
-        whose files have vanished is missing, also while nobody has noticed.
+        whose files have vanished is missing, also while the broker has not detected it.
         """
         if any(
             (partition, directory) in self._lost_copies

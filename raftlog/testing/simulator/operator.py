@@ -17,10 +17,10 @@ PATIENCE_S: Final = 20.0  # with one attempt: the broker that was asked may be w
 
 
 async def recover(world: World, machine: ClientMachine) -> None:
-    """``raftlog cluster recover`` until every partition has a leader.
+    """Run ``raftlog cluster recover`` until every partition has a leader.
 
-    To be run where a replica of each partition that is in sync is left: then nothing is lost,
-    whatever the brokers can know of that.
+    Only for clusters in which an in-sync replica of each partition remains: then no record is lost,
+    whether or not the brokers can know that.
     """
     attempts = 0
     while True:

@@ -70,7 +70,7 @@ class ConsumerPlan:
     pause_s: float
     asks_ends: float  # the share of polls after which it asks for the ends
     read_from: str = "leader"
-    rack: str | None = None  # with "replica": rather one of this rack
+    rack: str | None = None  # with "replica": prefers replicas of this rack
 
     @classmethod
     def draw(cls, random: Random) -> ConsumerPlan:

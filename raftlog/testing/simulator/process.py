@@ -1,7 +1,7 @@
-"""Simulated machines, and the processes that run on them one after the other: brokers and clients.
+"""Simulated machines, and the successive processes on them: brokers and clients.
 
-A machine keeps its name, its disk and its clocks; a process has an event loop of its own and is
-gone with it. What starts a broker is given (``MakeBroker``): nothing here knows how one is built.
+A machine keeps its name, its disk and its clocks. A process has a separate event loop, which ends
+with it. The function that starts a broker is a parameter (``MakeBroker``).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Surroundings(Protocol):
         ...
 
     def random(self, name: str) -> Random:
-        """Chance of its own for ``name``, from the world's seed."""
+        """Return a separate random generator for ``name``, from the world's seed."""
         ...
 
     def trace(self, text: str) -> None: ...
@@ -176,7 +176,7 @@ class BrokerMachine(Machine):
         self.latency.mean_s = self.latency.random.choice(SYNC_MEANS_S)
         self.broker: RunningBroker | None = None
         self.has_power = True
-        self.power_fails_next = False  # when the process next ends within one of its own calls
+        self.power_fails_next = False  # at the next end of the process in one of its calls
         self.refusals: list[str] = []  # why it did not start, or ended by itself
         self.is_kept_down = False  # the supervisor leaves it alone
         self._make_broker = make_broker
@@ -213,7 +213,7 @@ class BrokerMachine(Machine):
         raise Stopped
 
     def _die(self) -> None:
-        """The process ends within one of its own calls: the rest of that call changes nothing."""
+        """End the process within one of its calls: the rest of that call has no effect."""
         self.disk.stop()
         self._end_process()
         self.world.control.call_soon(self._died, self.loop)
@@ -378,7 +378,7 @@ class ClientMachine(Machine):
         )
 
     def own(self, client: LoopBound) -> None:
-        """Remember a client, which nobody closes when the process is killed."""
+        """Remember a client, which is not closed when the process is killed."""
         self._clients.append(client)
 
     def bury(self) -> None:

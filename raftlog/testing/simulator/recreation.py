@@ -1,9 +1,8 @@
-"""The topic that is checked is deleted, and made again: what of a history is about the new one.
+"""Deletion and recreation of the checked topic: which operations belong to the new topic.
 
-A send that was acknowledged before the deletion was asked for is of the former topic: it is owed
-nowhere, and must not be in the new one. As long as any broker led a partition of the former topic,
-nobody knows which of the two an operation was about. From then on everything holds as for any
-topic.
+A send that was acknowledged before the deletion was requested belongs to the former topic: it need
+not exist, and must not be in the new one. While any broker leads a partition of the former topic,
+the topic of an operation is unknown. After that, the checks of other topics apply.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ FORMER = "FORMER"  # a record of a topic that was deleted is in the one that was
 
 
 class Recreating:
-    """A client that does it once, also if it is killed meanwhile."""
+    """A client that deletes and recreates the topic once, also if it is killed during that."""
 
     def __init__(self, workload: Workload, after_s: float) -> None:
         self._workload = workload
@@ -94,9 +93,10 @@ def polled(history: History) -> Iterator[tuple[TopicPartition, Sequence[Seen]]]:
 
 
 def of_the_new_topic(history: History, recreation: Recreation, since_ns: int) -> History:
-    """What is to be judged. ``since_ns``: when nobody led a partition of the former topic.
+    """Return the operations to check. ``since_ns``: end of the last leadership of a partition of
+    the former topic.
 
-    A consumer may have fetched records before, so only those are judged that began later.
+    A consumer may have fetched records before, so only consumers that started later are checked.
     """
     found = History(lambda: 0)
     first_ns: dict[str, int] = {}

@@ -1,8 +1,8 @@
-"""One seed, from a new world to a verdict.
+"""One seed, from a new simulation to a verdict.
 
-Safety mode: faults until near the end; then everything is healed, clients come to their end, fresh
-consumers read all there is, and the checker judges. Liveness mode: after some time a core that has
-to work is healed, and the rest stays as it is for ever; every client in the core must get on.
+Safety mode: faults until near the end; then everything is healed, clients end, new consumers read
+all records, and the checker runs. Liveness mode: after some time a core that has to work is healed,
+and the other brokers keep their faults permanently; every client in the core must make progress.
 """
 
 from __future__ import annotations
@@ -214,10 +214,9 @@ class Scenario:
         return replace(self, has_racks=has_racks, workload=workload)
 
     def _with_group(self, random: Random) -> Scenario:
-        """Some with a consumer group, and longer.
+        """Add a consumer group to some scenarios, and make them longer.
 
-        Not where a copy that is counted may be harmed: the group's topic has a configuration of its
-        own.
+        Not if a counted copy may be corrupted: the topic of the group has a separate configuration.
         """
         plan = GroupPlan.draw(random)
         if self.mode == "liveness":
@@ -403,10 +402,11 @@ def _prepare(world: World, workload: Workload, scenario: Scenario) -> None:
 def _progress(
     world: World, workload: Workload, members: Members, observer: Observer, scenario: Scenario
 ) -> list[Violation]:
-    """Heal a core, give the rest a fault for ever, and see every client get on.
+    """Heal a core, give the others a permanent fault, and check that every client makes progress.
 
-    Of a cluster, everything is healed first for as long as replicas need to catch up. What none of
-    the core may lead all the same, by what was agreed on, is right to wait for who may.
+    In a cluster, everything is healed first for as long as replicas need to catch up. A partition
+    that no broker of the core can lead, by its agreed state, correctly waits for an eligible
+    broker.
     """
     random = world.random("core")
     brokers = [machine.name for machine in world.brokers]
@@ -445,7 +445,7 @@ def _progress(
 
 
 def _freeze(world: World, random: Random, machine: BrokerMachine, core: list[str]) -> None:
-    """A broker outside the core has its fault for ever."""
+    """Give a broker outside the core a permanent fault."""
     how = random.choice(("down", "without power", "paused", "mute", "deaf", "cut off"))
     disks = world.random(f"core/{machine.name}/disk")
     if disks.random() < SICK_SHARE:
@@ -476,7 +476,7 @@ def _slow_disks(world: World, core: list[str]) -> None:
 
 
 def _spoil_disk(world: World, random: Random, machine: BrokerMachine) -> None:
-    """A broker outside the core works as well as its disk lets it, for ever."""
+    """Give a broker outside the core a bad disk permanently."""
     how = random.choice((*HANGS, "full disk", "slow disk"))
     world.trace(f"{machine.name} from now on has a bad disk: {how}")
     if how in HANGS:
@@ -666,7 +666,7 @@ def dump(
     """
     directories = _directories(machine, partition, topic_id)
     found = [_dump(machine, directory) for directory in directories]
-    # A creation that was not finished may have left an empty one beside it.
+    # An incomplete creation may have left an empty one next to it.
     return max(found, key=len, default=None)
 
 

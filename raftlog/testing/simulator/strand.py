@@ -1,8 +1,8 @@
-"""A blocking call that can be held up in the middle, with virtual time passing meanwhile.
+"""A blocking call that can be suspended, while virtual time passes.
 
 The call has a thread, but never runs at the same time as the loop: each waits while the other runs.
-So what it does, and when, follows from the loop's decisions alone. One round trip costs about 50 µs
-of real time.
+Its actions and their times therefore depend on the loop's decisions alone. One round trip costs
+about 50 µs of real time.
 """
 
 from __future__ import annotations

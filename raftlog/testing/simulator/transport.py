@@ -213,7 +213,7 @@ class SimTransport(asyncio.Transport):
     # -- the end, as others bring it about
 
     def shut(self) -> None:
-        """The process is gone, and nobody is told: the power failed."""
+        """End the process without any message to the peer: the power failed."""
         self.is_shut = True
 
     def die(self) -> None:
@@ -255,7 +255,7 @@ class SimTransport(asyncio.Transport):
                 self._arrive_reset()
         elif self.is_shut or not self.loop.is_alive:
             if not isinstance(packet, Mark):
-                self._carrier.carry(self.out, Mark.RESET)  # nobody is here
+                self._carrier.carry(self.out, Mark.RESET)  # no process uses this end
         elif packet is Mark.END:
             self._peer_ended = True
             self._deliver_soon()

@@ -1,9 +1,9 @@
-"""A broker's threads, as events in virtual time.
+"""Threads of a broker, as events in virtual time.
 
-A piece of work begins anywhere between the start and the end of its delay. So a crash may find the
-disk as it was before, or changed with nobody told; and bytes that are appended while a sync is
-under way may, or may not, be covered by it. Some pieces of work, by chance, let time pass between
-their operations on the disk: anything may happen in between, on the loop and in other threads.
+A piece of work starts anywhere between the start and the end of its delay. A crash may therefore
+find the disk unchanged, or changed without a report; and a sync may, or may not, cover bytes that
+are appended while it is in progress. Some randomly selected pieces of work let time pass between
+their disk operations: any event may occur in between, on the loop and in other threads.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Job:
         stop = self.stops
         let_go(lambda: self.go_on() if self.stops == stop and not self.strand.is_done else None)
         self.strand.hold_up()
-        self.stops += 1  # by whatever it was let go: nothing else counts any more
+        self.stops += 1  # the job continues, for any reason: other wake-ups are ignored
 
     def go_on(self) -> None:
         self.strand.resume()
@@ -167,7 +167,7 @@ class SimMutex:
         job = self._turns.current()
         while self._is_taken:
             owner = self._owner
-            assert owner is not None and owner is not job, "nobody could ever let go of it"
+            assert owner is not None and owner is not job, "no other owner can release it"
             if job is None or job.is_rushed:
                 self._turns.rush(owner, lambda: not self._is_taken)
             else:
@@ -210,7 +210,7 @@ class SimWorkers(Workers):
         self._begin()
 
     def stop(self) -> None:
-        """Do at once what nobody has begun; what is under way comes to its end by itself."""
+        """Run work that has not started now; work in progress completes."""
         while self._backlog:
             self._do(self._backlog.popleft()[0])
 

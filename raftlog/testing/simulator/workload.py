@@ -1,8 +1,8 @@
-"""What clients do in a simulated world: produce, consume, ask for ends, and administrate.
+"""The operations of simulated clients: produce, consume, request ends, and administrate.
 
-All through the real asyncio clients, each on a machine of its own, and all recorded in a
-``History``. What they do is drawn from the world's seed (``plans``). Errors of
-raftlog's are part of life here; any other exception ends the simulation.
+They use the real asyncio clients, each on a separate machine, and are recorded in a ``History``.
+Operations are drawn from the world's seed (``plans``). Errors of raftlog are expected; any other
+exception ends the simulation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One simulated world: time, network, machines with brokers and clients, and what befalls them.
+"""One simulation: time, network, machines with brokers and clients, and their faults.
 
-A ``World`` is a set of levers. When which is pulled is ``faults``' business, what clients do
-``workload``'s, and whether the outcome is right ``checker``'s.
+A ``World`` provides the operations. ``faults`` decides when they are used, ``workload`` defines the
+clients, and ``checker`` checks the result.
 """
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ class World:
         self.clients: list[ClientMachine] = []
 
     def random(self, name: str) -> Random:
-        """Chance of its own for ``name``: what one part draws changes nothing for another."""
+        """Return a separate random generator for ``name``: draws of one part do not affect
+        another."""
         return Random(f"{self.seed}/{name}")
 
     def trace(self, text: str) -> None:
@@ -207,7 +208,7 @@ class World:
                 machine.start()
 
     def check(self) -> None:
-        """Raise ``SimulationError`` for a task that failed and whose failure nobody looked at."""
+        """Raise ``SimulationError`` for a failed task whose exception was not retrieved."""
         machines: list[Machine] = [*self.brokers, *self.clients]
         for machine in machines:
             machine.loop.check_tasks()
