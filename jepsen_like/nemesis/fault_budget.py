@@ -188,7 +188,7 @@ def _why_not(
     if not keepers:
         return Refusal(f"no in-sync replica would be left of {_ids(part.isr)}")
     if keepers - up:
-        return Refusal(_not_enough(keepers - up, "down"))
+        return Refusal(_not_enough(keepers - up, "is down"))
     if part.leader is None:
         return Refusal("it has no leader", may_pass=True)
     if part.log_end_offset < 0:
@@ -198,12 +198,12 @@ def _why_not(
     if keepers - part.agreed:
         return Refusal(_not_enough(keepers - part.agreed, "reports a different ISR"), may_pass=True)
     if keepers - part.caught_up:
-        return Refusal(_not_enough(keepers - part.caught_up, "lagging"), may_pass=True)
+        return Refusal(_not_enough(keepers - part.caught_up, "is lagging"), may_pass=True)
     return None
 
 
 def _not_enough(wrong: frozenset[int], problem: str) -> str:
-    return f"in-sync replica {_ids(wrong)}, which would have to be enough, is {problem}"
+    return f"in-sync replica {_ids(wrong)}, which would have to remain, {problem}"
 
 
 def _has_all(broker: int, part: PartitionStatus) -> bool:

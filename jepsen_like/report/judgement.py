@@ -70,7 +70,7 @@ def sentence(verdict: Verdict) -> str:
     if verdict.valid == "unknown":
         first = verdict.troubles[0] if verdict.troubles else "the checker reports no reason"
         more = f" (and {len(verdict.troubles) - 1:,} more)" if verdict.troubles[1:] else ""
-        return f"No anomaly was found, but some may be undetected: {markup.cut(first, 300)}{more}"
+        return f"No anomaly was found, but anomalies are possible: {markup.cut(first, 300)}{more}"
     return f"No anomaly was found.{also}"
 
 

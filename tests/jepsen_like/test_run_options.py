@@ -53,7 +53,7 @@ def test_most_runs_and_not_all_have_topics_that_go_on_without_a_replica() -> Non
 @pytest.mark.parametrize(
     ("others", "complaint"),
     [
-        ({"workload": "juggle"}, "'juggle': append, replay, admin"),
+        ({"workload": "juggle"}, "'juggle'. Use append, replay, admin"),
         ({"nemeses": ("explode",)}, "'explode'"),
         ({"time_s": 1.0}, "5 s to"),
         ({"time_s": float("nan")}, "5 s to"),

@@ -97,7 +97,7 @@ def test_a_broker_that_cannot_start_says_why(tmp_path: Path, broker: BrokerProce
 
 def test_a_broker_that_is_not_ready_in_time_is_killed(tmp_path: Path) -> None:
     late = BrokerProcess(1, Address("127.0.0.1", free_port()), tmp_path / "late")
-    with pytest.raises(BrokerUnavailableError, match="does not answer"):
+    with pytest.raises(BrokerUnavailableError, match="does not respond"):
         late.start(timeout_s=0)
     assert not late.running
 

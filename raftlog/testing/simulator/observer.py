@@ -46,8 +46,8 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "TOO-FEW-COPIES": "committed records are on disks of min.insync.replicas members of the ISR",
     "NOT-MAXIMAL": "a leader counts all members that the group considers in sync for a commit",
     "WATERMARK-AHEAD": "no broker treats records as committed that no leader committed",
-    "WATERMARK-BACK": "while it runs, a copy's high watermark does not decrease, unless it is in no "
-    "ISR and restarts from an empty log",
+    "WATERMARK-BACK": "while it runs, a copy's high watermark does not decrease, unless it is in "
+    "no ISR and restarts from an empty log",
     "CHAIN": "logs that end at one offset in one epoch hold the same",
     "EARLY-ACK": "what is acknowledged with acks=all is committed",
     "EARLY-READ": "what a consumer is given is committed",

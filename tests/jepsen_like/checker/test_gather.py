@@ -116,13 +116,13 @@ def test_the_end() -> None:
 
 
 BAD = [
-    (Append(time=0, process="p", type="ok", partition=P, first=77), "nobody invoked"),
+    (Append(time=0, process="p", type="ok", partition=P, first=77), "was not invoked"),
     (Append(time=0, process="p", type="invoke", partition=P, first=7), "again"),
     (Append(time=0, process="p", type="invoke", partition=P, first=70, count=0), "again"),
-    (Poll(time=0, process="d", type="ok"), "nobody invoked"),
+    (Poll(time=0, process="d", type="ok"), "was not invoked"),
     (Poll(time=0, process="c", type="invoke"), "is polling"),
-    (Ends(time=0, process="d", type="ok"), "nobody asked"),
-    (Start(time=0, process="r", type="info"), "under way"),
+    (Ends(time=0, process="d", type="ok"), "without a request"),
+    (Start(time=0, process="r", type="info"), "already started"),
     (Start(time=0, process="r", type="info", format=9), "format is 9"),
 ]
 

@@ -94,6 +94,6 @@ def test_what_does_not_fit_is_doubted() -> None:
     small.member("assigned", "nobody")
     troubles = gathered(small).troubles
     assert len(troubles) == 3
-    assert "a commit that nobody invoked" in troubles[0]
+    assert "a commit that was not invoked" in troubles[0]
     assert "is a response without a request" in troubles[1]
     assert "nobody, which never started" in troubles[2]

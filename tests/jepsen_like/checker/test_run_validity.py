@@ -65,7 +65,7 @@ def test_a_fault_without_effect() -> None:
     small.fault(1, effect={})
     small.finish()
     (trouble,) = doubts(small)
-    assert "without any effect" in trouble
+    assert "without an effect" in trouble
 
 
 def test_a_fault_of_which_nobody_says_anything() -> None:
@@ -138,7 +138,7 @@ def test_an_acknowledgement_of_values_of_others() -> None:
     small.complete(7, 2, offsets=[(8, 2, 6)])
     small.land(7, 3)
     small.finish()
-    assert "values of others" in small.judge().troubles[0]
+    assert "values of other appends" in small.judge().troubles[0]
 
 
 def test_values_are_sent_once() -> None:

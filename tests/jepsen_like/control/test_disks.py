@@ -294,7 +294,7 @@ def test_a_file_system_that_others_only_know_of_is_unmounted_there(disk: LoopDis
 
 def test_why_not_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert why_not.__wrapped__() == "it needs root, to mount file systems"
+    assert why_not.__wrapped__() == "requires root, to mount file systems"
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(sys, "platform", "darwin")
     assert why_not.__wrapped__() == "requires Linux"

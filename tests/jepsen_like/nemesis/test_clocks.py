@@ -96,7 +96,7 @@ def test_a_clock_that_does_not_do_as_told_is_no_effect(
     monkeypatch.setattr(FakeClock, "look", lambda self: clocks.look({}))
     effect = nemesis.begin(jump(60.0))
     assert not effect.injected
-    assert "not where they were put" in effect.seen["why"]
+    assert "do not have their offsets" in effect.seen["why"]
     nemesis.heal()
     assert FakeClock(tmp_path, 1).offset_s == 0.0
 

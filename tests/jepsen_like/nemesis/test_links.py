@@ -221,7 +221,7 @@ def test_only_what_is_sealed_is_garbled() -> None:
 
 def test_why_not(nemesis: LinksNemesis) -> None:
     assert all(nemesis.why_not(kind) == "" for kind in KINDS)
-    assert "not of this nemesis" in nemesis.why_not("kill")
+    assert "not a kind of this nemesis" in nemesis.why_not("kill")
     without = LinksNemesis(FakeCluster(NoNet({})))
     assert "no relays" in without.why_not("link-delay")
     without.heal()

@@ -168,7 +168,7 @@ def test_a_broker_that_takes_anothers_disk_is_told_of_and_stopped(tmp_path: Path
     cluster.hosts[3].data_dir.rename(tmp_path / "away")
     cluster.hosts[3].data_dir.mkdir()  # which any broker takes for its own
     effect = nemesis.begin(swap(1, 3))
-    assert "took another's disk" in effect.seen["accepted"]
+    assert "accepted the disk of another" in effect.seen["accepted"]
     assert cluster.up() == {2}
 
 

@@ -159,7 +159,7 @@ def test_what_cannot_be_done_is_said() -> None:
     assert made.why_not("member-partition") == NO_NETWORK
     assert made.why_not("member-kill") == ""
     assert made.begin(fault("member-kill")).seen["why"] == NO_MEMBERS
-    assert "not of this nemesis" in made.why_not("kill")
+    assert "not a kind of this nemesis" in made.why_not("kill")
     idle = FakeMembers()
     idle.kill(list(GROUPS))
     assert not nemesis(idle).begin(fault("member-kill")).injected

@@ -251,9 +251,9 @@ def test_why_not() -> None:
     alone = Shape(brokers=1, topics=THREE.topics)
     assert NetworkNemesis(FakeCluster(FakeNet())).why_not("partition") == ""
     assert "root" in NetworkNemesis(FakeCluster(NoNet({}))).why_not("slow-link")
-    assert "nobody" in NetworkNemesis(FakeCluster(FakeNet(), alone)).why_not("one-way")
+    assert "no peers" in NetworkNemesis(FakeCluster(FakeNet(), alone)).why_not("one-way")
     assert NetworkNemesis(FakeCluster(FakeNet(), alone)).why_not("slow-link") == ""
-    assert "not of this nemesis" in NetworkNemesis(FakeCluster(FakeNet())).why_not("kill")
+    assert "not a kind of this nemesis" in NetworkNemesis(FakeCluster(FakeNet())).why_not("kill")
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,8 @@ def test_what_was_not_judged_is_no_zero() -> None:
 
 def test_unknown_says_why() -> None:
     told = judgement.sentence(verdict("unknown", troubles=("it broke", "it burnt", "it sank")))
-    assert told.endswith("none can be ruled out: it broke (and 2 more)")
-    assert "does not say why" in judgement.sentence(verdict("unknown"))
+    assert told.endswith("anomalies are possible: it broke (and 2 more)")
+    assert "reports no reason" in judgement.sentence(verdict("unknown"))
 
 
 def test_outages_are_times_of_the_report() -> None:
