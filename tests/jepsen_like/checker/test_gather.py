@@ -123,7 +123,7 @@ BAD = [
     (Poll(time=0, process="c", type="invoke"), "is polling"),
     (Ends(time=0, process="d", type="ok"), "without a request"),
     (Start(time=0, process="r", type="info"), "already started"),
-    (Start(time=0, process="r", type="info", format=9), "format is 9"),
+    (Start(time=0, process="r", type="info", format=9), "format 9"),
 ]
 
 
