@@ -132,7 +132,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "t:0: its leader, 1, does not respond"),
     "while nobody knows anything": ({"targets": (2,), "parts": ()},
         "no broker reports any partition"),
-    "who is not there": ({"targets": (2, 6)}, "no broker 6"),
+    "who is not there": ({"targets": (2, 6)}, "unknown broker 6"),
 }  # fmt: skip
 
 
