@@ -25,7 +25,8 @@ LINE_CHARS_MAX: Final = 400
 REFUSED_BY_PEERS: Final = "cannot work together"
 TELLING: Final = (
     "damage",
-    "set aside",
+    "corrupt",
+    "quarantined",
     "torn",
     "above the durable end",
     "rebuilt",

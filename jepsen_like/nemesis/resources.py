@@ -169,7 +169,7 @@ class ResourcesNemesis:
         start = try_start(self._cluster, squeeze.broker)
         if not start.started:  # it was about to end
             start = try_start(self._cluster, squeeze.broker)
-        seen["ended"] = squeeze.words.lines((NO_FILES, "The broker ends"))
+        seen["ended"] = squeeze.words.lines((NO_FILES, "broker stops"))
         return {**seen, **start.told()}
 
     # -- file descriptors

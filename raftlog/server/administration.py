@@ -95,8 +95,8 @@ class Administration:
     def _check_room(self) -> None:
         if len(self._tasks) >= limits.ADMIN_REQUESTS_PENDING_MAX:
             raise ThrottledError(
-                f"{len(self._tasks)} changes to topics are waiting already "
-                "(ADMIN_REQUESTS_PENDING_MAX); try again in a moment"
+                f"{len(self._tasks)} topic changes are pending, and "
+                "ADMIN_REQUESTS_PENDING_MAX is reached. Try again later"
             )
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -127,7 +127,7 @@ class Administration:
             except RaftlogError as error:
                 failure = error
             except Exception as error:
-                logger.exception("a change to topics failed by a mistake of the broker's")
+                logger.exception("topic change failed: reason=internal_error. Report this error")
                 failure = OutcomeUnknownError(f"internal broker error ({type(error).__name__})")
         done(failure)
 
@@ -181,7 +181,7 @@ class LocalTopics:
             lambda: store.create_topic(name, partitions=partitions, config=config)
         )
         self._topics.add(self._hosted(topic))
-        logger.info("topic %s created with %d partitions", name, partitions)
+        logger.info("topic created: topic=%s partitions=%d", name, partitions)
         return topic
 
     async def delete(self, name: str) -> Topic:
@@ -193,7 +193,7 @@ class LocalTopics:
             host.close(reason)
         await quiet(hosts)
         await self._blocking(lambda: store.discard(topic))
-        logger.info("topic %s deleted", name)
+        logger.info("topic deleted: topic=%s", name)
         return topic
 
     async def alter(self, name: str, changes: Mapping[str, str | None]) -> Topic:
@@ -203,7 +203,7 @@ class LocalTopics:
         hosted.config, hosted.overrides = topic.config, topic.overrides
         for host in hosted.local_hosts():
             host.reconsider()
-        logger.info("topic %s altered: %s", name, dict(changes))
+        logger.info("topic altered: topic=%s changes=%s", name, dict(changes))
         return topic
 
     async def add_partitions(self, name: str, total: int) -> Topic:
@@ -211,7 +211,7 @@ class LocalTopics:
         topic = await self._blocking(lambda: store.add_partitions(name, total))
         hosted = self._topics.topic(name)
         self._topics.extend(hosted, self._hosts(topic, first=len(hosted.hosts)))
-        logger.info("topic %s has %d partitions now", name, total)
+        logger.info("partitions added: topic=%s partitions=%d", name, total)
         return topic
 
     async def _blocking(self, work: Callable[[], T]) -> T:
@@ -230,9 +230,11 @@ class LocalTopics:
         for partition in range(first, topic.partitions):
             log = self._store.log(topic.name, partition)
             for note in log.notes:
-                logger.warning("%s:%d: %s", topic.name, partition, note)
+                logger.warning("log recovery: partition=%s:%d note=%s", topic.name, partition, note)
             if log.damage:
-                logger.error("%s:%d is damaged: %s", topic.name, partition, log.damage)
+                logger.error(
+                    "log corrupt: partition=%s:%d reason=%s", topic.name, partition, log.damage
+                )
             host = Partition(TopicPartition(topic.name, partition), log, self._services, topic.id)
             host.lead_alone(self._store.identity.broker_id, self._store.identity.directory_id)
             hosts.append(host)

@@ -118,13 +118,13 @@ REAL: Final = Surroundings()
 
 
 FAILED_ADVICE: Final = (
-    "what the disk holds is unknown, and syncing again would not tell (the kernel may have dropped "
-    "the data). Check the disk (dmesg, SMART) and free space on it, then start the broker again: "
-    "it recovers what is there"
+    "The state of the disk is unknown, and another sync cannot verify it (the kernel may have "
+    "dropped the data). Check the disk (dmesg, SMART) and its free space, then start the broker: "
+    "it recovers the stored data"
 )
 HUNG_ADVICE: Final = (
-    "other brokers take over. Check the disk (dmesg, SMART), then start the broker again: it "
-    "recovers what is there"
+    "Other brokers become leaders. Check the disk (dmesg, SMART), then start the broker: it "
+    "recovers the stored data"
 )
 
 
@@ -246,7 +246,7 @@ class Broker:
     ) -> None:
         context = self.context
         for note in journal.notes:
-            logger.warning("%s", note)
+            logger.warning("journal recovery: note=%s", note)
         cluster = ClusterNode(
             context.config,
             read_secret(context.config),
@@ -409,12 +409,12 @@ class Broker:
         """
         cluster = self.context.cluster
         if self.context.is_stopping:
-            self._end(StorageFailedError("the disk hangs, and the broker is to stop"), HUNG_ADVICE)
+            self._end(StorageFailedError("the disk hangs while the broker stops"), HUNG_ADVICE)
         elif self._disk_watch.is_journal_hung and cluster is not None:
             if not cluster.can_others_decide():
                 return
             what = "the consensus journal waits for a disk that hangs: this broker can neither "
-            self._end(StorageFailedError(what + "vote nor hand over what it leads"), HUNG_ADVICE)
+            self._end(StorageFailedError(what + "vote nor transfer leadership"), HUNG_ADVICE)
 
     def _fail(self, error: StorageFailedError) -> None:
         """The disk is not to be trusted any more. Retrying is no cure: only recovery can tell."""
@@ -424,7 +424,7 @@ class Broker:
         if self.failure is not None:
             return
         self.failure = error
-        logger.critical("%s. The broker ends: %s", error, advice)
+        logger.critical("broker stops: error=%s. %s", error, advice)
         self._on_fatal(error)
         self._administration.close(error)
         self.context.coordinator.close(error)
@@ -442,9 +442,10 @@ def _open_files(
         if disk.exists(store.journal_path):
             store.abandon()
             raise DataDirectoryError(
-                f"the data directory {config.data_dir} is of a broker in cluster "
-                f"{store.identity.cluster_id}, and `voters` is not set: alone, this broker would "
-                "be another cluster. Set voters as on the other brokers, or give another directory"
+                f"the data directory {config.data_dir} belongs to a broker in cluster "
+                f"{store.identity.cluster_id}, and `voters` is not set: in single-broker mode, "
+                "this broker would be another cluster. Set `voters` as on the other brokers, or "
+                "select another directory"
             )
         return store, None
     store = Store.open(
@@ -491,13 +492,13 @@ def read_secret(config: BrokerConfig) -> bytes:
     if mode & (stat.S_IROTH | stat.S_IWOTH):
         raise InvalidConfigError(
             f"cluster.secret.file={config.cluster_secret_file} has the mode {mode:04o}: every user "
-            "of this machine may read or change the secret. Run chmod 600 on it, and make a new "
-            "secret if others may have read this one"
+            "of this machine can read or change the secret. Run chmod 600 on it, and create a new "
+            "secret if other users could have read this one"
         )
     if len(secret) < limits.CLUSTER_SECRET_CHARS_MIN:
         raise InvalidConfigError(
-            f"cluster.secret.file={config.cluster_secret_file} holds {len(secret)} bytes, which "
-            f"can be guessed: {limits.CLUSTER_SECRET_CHARS_MIN} are the least (head -c 32 "
+            f"cluster.secret.file={config.cluster_secret_file} contains {len(secret)} bytes: an "
+            f"attacker can guess it. Use at least {limits.CLUSTER_SECRET_CHARS_MIN} (head -c 32 "
             "/dev/urandom | base64)"
         )
     return secret

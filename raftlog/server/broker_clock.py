@@ -79,18 +79,20 @@ class BrokerClock:
             self._has_stepped = error_ms != 0
             if self._has_stepped:
                 logger.error(
-                    "wall clock differs: ahead_seconds=%.1f. Retention, compaction and other "
-                    "expiry do not follow it. Correct the clock; %s",
+                    "wall clock differs: ahead_s=%.1f. Retention, compaction and other expiry do "
+                    "not use this clock. Correct the clock; %s",
                     error_ms / 1_000,
-                    "if it is right now, restart the broker"
+                    "if it is already correct, restart the broker"
                     if self._trusted.is_alone
-                    else "if it is right, correct the other brokers' clocks",
+                    else "if it is already correct, correct the clocks of the other brokers",
                 )
             else:
-                logger.info("wall clock agrees again: expiry follows it")
+                logger.info("wall clock corrected: expiry=active")
         is_waiting = self.deletion_ms() is None
         if is_waiting != self._is_waiting:
             self._is_waiting = is_waiting
             logger.info(
-                "expiry waits: reason=clock_not_confirmed" if is_waiting else "expiry resumes"
+                "expiry paused: reason=clock_not_confirmed"
+                if is_waiting
+                else "expiry resumed: reason=clock_confirmed"
             )

@@ -158,7 +158,7 @@ class Connection(asyncio.BufferedProtocol):
         error = self._state.end_of_stream()
         self._flush()
         if error is not None and not self._lingering:
-            logger.info("connection %s: %s", self.peer, error)
+            logger.info("connection ended by the peer: peer=%s error=%s", self.peer, error)
         return False  # asyncio closes, once what was written is out
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -260,7 +260,7 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self, reason: str) -> None:
         """Close at once."""
         if self._transport is not None:
-            logger.info("connection %s: closed: %s", self.peer, reason)
+            logger.info("connection closed: peer=%s reason=%s", self.peer, reason)
             self._transport.abort()
 
     def end(self, error: RaftlogError) -> None:
@@ -288,8 +288,14 @@ class Connection(asyncio.BufferedProtocol):
         """Log what was refused, and stop logging it when it does not stop."""
         self._refusals += 1
         if self._refusals <= REFUSALS_LOGGED_MAX:
-            more = " (further ones are not logged)" if self._refusals == REFUSALS_LOGGED_MAX else ""
-            logger.info("connection %s: %s refused: %s%s", self.peer, what, error, more)
+            more = (
+                ". Further refusals of this connection are not logged"
+                if self._refusals == REFUSALS_LOGGED_MAX
+                else ""
+            )
+            logger.info(
+                "request refused: peer=%s request=%s error=%s%s", self.peer, what, error, more
+            )
 
     def _answered(self, request: Request, buffers: list[Buffer]) -> None:
         self._in_flight_bytes -= memory_of(request)
@@ -406,7 +412,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _say_farewell(self, broken: Broken) -> None:
         """Framing is lost: tell the peer why, and hang up."""
-        logger.info("connection %s: closed: %s", self.peer, broken.error)
+        logger.info("connection closed: peer=%s reason=%s", self.peer, broken.error)
         if self._transport is not None:
             self._write([broken.farewell])
             self._hang_up()

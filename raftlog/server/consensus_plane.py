@@ -151,7 +151,7 @@ class ConsensusPlane:
             if not future.done():
                 future.set_result(outcome)
 
-        late = Unknown(f"there was no outcome for {self._propose_seconds_max:g} s")
+        late = Unknown(f"no outcome within {self._propose_seconds_max:g} s")
         timer = self._loop.call_later(self._propose_seconds_max, done, late)
         try:
             self.propose_bytes(group_id, command, done)
@@ -163,7 +163,7 @@ class ConsensusPlane:
         what = f"a command to {group_id}"
         if isinstance(outcome, NotProposed):
             raise ClusterNotReadyError(f"{what} was not proposed: {outcome.reason}")
-        raise CommitUnknownError(f"{what} may be applied or not: {outcome.reason}")
+        raise CommitUnknownError(f"{what} may or may not be applied: {outcome.reason}")
 
     # -- what is there -----------------------------------------------------------------------------
 
@@ -229,11 +229,11 @@ class ConsensusPlane:
         except StorageFailedError as error:
             self._fail(error)
         except Exception as error:
-            logger.exception("consensus failed by a mistake of the broker's")
+            logger.exception("consensus failed: reason=internal_error. Report this error")
             self._fail(
                 StorageFailedError(
-                    f"consensus made a mistake ({type(error).__name__}: {error}), and what is in "
-                    "memory is not to be trusted; the journal is. Please report it"
+                    f"internal error in consensus ({type(error).__name__}: {error}). Its state in "
+                    "memory is not reliable; the journal is. Report this error"
                 )
             )
         finally:
@@ -289,7 +289,7 @@ class ConsensusPlane:
         """No turn until a pause is over, so nothing is sent: what it tells of is not durable."""
         if not self._is_disk_full:
             self._is_disk_full = True
-            logger.error("%s", error)
+            logger.error("consensus paused: reason=disk_full error=%s", error)
         if not self._ended:
             self._pausing = True
             self._timer = self._loop.call_later(self._disk_full_pause_s, self._resume)
@@ -301,7 +301,7 @@ class ConsensusPlane:
     def _note_room(self) -> None:
         if self._is_disk_full:
             self._is_disk_full = False
-            logger.info("there is room for the consensus journal again: it goes on")
+            logger.info("consensus resumed: reason=disk_space_available")
 
     def _fail(self, error: StorageFailedError) -> None:
         if self.failure is not None:

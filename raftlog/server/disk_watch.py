@@ -91,14 +91,14 @@ class DiskWatch:
             was_hung, self.is_hung = self.is_hung, self._logs.seconds >= self.timeout_s
             if self.is_hung and not was_hung:
                 logger.error(
-                    "disk hung: seconds=%.1f. A sync has not ended. Nothing is acknowledged here "
-                    "until it does; partitions are handed over where another replica is in sync. "
+                    "disk hung: seconds=%.1f. A sync has not ended. This broker acknowledges "
+                    "nothing until it ends, and transfers leadership to other in-sync replicas. "
                     "Check the disk (dmesg, SMART)",
                     self._logs.seconds,
                 )
                 on_logs_hung()
             elif was_hung and not self.is_hung:
-                logger.warning("disk works again: the sync has ended.")
+                logger.warning("disk recovered: reason=sync_ended")
             if self.is_hung or self.is_journal_hung:
                 while_hung()
 

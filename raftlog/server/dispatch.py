@@ -100,7 +100,7 @@ def _deny(connection: Connection, request: Request, reply: Reply) -> None:
     """Somebody asks for what is for proved peers: he is told so, and that is all he gets."""
     name = request.api.name
     error = AccessDeniedError(
-        f"{name} is for brokers of this cluster: peer_hello and peer_prove have to come first"
+        f"{name} is for brokers of this cluster: send peer_hello and peer_prove first"
     )
     connection.note_refusal(name, error)
     if request.expects_response:

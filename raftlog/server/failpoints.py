@@ -24,7 +24,7 @@ from raftlog.types import Buffer
 
 Hit = Callable[[str], None]
 
-_FAILED: Final = "a failpoint has it fail"
+_FAILED: Final = "failed by a failpoint"
 
 
 def surroundings(hit: Hit, *, connector: PeerConnector | None = None) -> Surroundings:

@@ -23,5 +23,5 @@ def check_epoch(
             f"{topic_partition} is in leader epoch {leader_epoch}; the request knows {known_epoch}"
         )
     raise UnknownLeaderEpochError(
-        f"{topic_partition}: leader epoch {known_epoch} is not known here yet"
+        f"{topic_partition}: this broker has not received leader epoch {known_epoch} yet"
     )

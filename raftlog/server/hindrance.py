@@ -34,7 +34,7 @@ class Hindrance:
         self.is_held_up = False  # the disk ends no sync, or too few of them
 
     def __str__(self) -> str:
-        return "its disk is full" if self.is_short else "its disk ends no sync"
+        return "disk_full" if self.is_short else "disk_hung"
 
     def refused(self) -> None:
         """There was no room."""

@@ -40,7 +40,7 @@ def bind(address: Address) -> socket.socket:
         )[0]
     except OSError as error:
         raise BrokerUnavailableError(
-            f"cannot listen on {address}: the host name does not resolve ({error.strerror}); give "
+            f"cannot listen on {address}: the host name does not resolve ({error.strerror}). Set "
             "an address of this machine with --listen HOST:PORT"
         ) from error
     listening = socket.socket(family, kind, protocol)
@@ -58,16 +58,16 @@ def bind(address: Address) -> socket.socket:
 def _why_not(address: Address, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return (
-            f"port {address.port} on {address.host} is in use: stop what uses it, or choose "
-            f"another with --listen {Address(address.host, 0)} (0 picks a free one)"
+            f"port {address.port} on {address.host} is in use. Stop the process that uses it, or "
+            f"select another port with --listen {Address(address.host, 0)} (0: any free port)"
         )
     if error.errno == errno.EACCES:
         return (
-            f"port {address.port} on {address.host} is not for this user: choose one from 1024 on "
-            "with --listen HOST:PORT"
+            f"this user has no permission for port {address.port} on {address.host}. Select a port "
+            "of 1024 or above with --listen HOST:PORT"
         )
     return (
-        f"cannot listen on {address}: {error.strerror}; give an address of this machine with "
+        f"cannot listen on {address}: {error.strerror}. Set an address of this machine with "
         "--listen HOST:PORT"
     )
 
@@ -147,7 +147,8 @@ class Connections:
     def _refuse(self, connection: Connection) -> None:
         self.counters.connections_refused += 1
         logger.warning(
-            "connection %s refused: max.connections=%d are open",
+            "connection refused: peer=%s max.connections=%d. Increase max.connections or close "
+            "unused clients",
             connection.peer,
             self._config.max_connections,
         )
@@ -159,15 +160,15 @@ class Connections:
         connection = next(waiting, oldest)
         del self._lobby[connection]
         self._refuse(connection)
-        connection.abort("max.connections are open, and others may be brokers")
+        connection.abort("max.connections reached, and the reserve is for brokers")
 
     def handle(self, connection: Connection, request: Request) -> Steps | None:
         if connection in self._lobby and request.api not in LOBBY_APIS:
             self._refuse(connection)
             connection.end(
                 ThrottledError(
-                    f"max.connections={self._config.max_connections} are open; close some, or "
-                    "raise it on the broker"
+                    f"max.connections={self._config.max_connections} connections are open. Close "
+                    "some, or increase max.connections on the broker"
                 )
             )
             return None
@@ -238,8 +239,9 @@ class Connections:
                 and connection.received_bytes - received < least
             ):
                 connection.abort(
-                    "its request comes at less than queued.min.bytes.per.second="
-                    f"{self._config.queued_min_bytes_per_second}, while others wait for memory"
+                    "the request arrives at less than queued.min.bytes.per.second="
+                    f"{self._config.queued_min_bytes_per_second} while other requests wait for "
+                    "memory"
                 )
             else:
                 self._received[connection] = connection.received_bytes
@@ -257,23 +259,23 @@ class Connections:
         lobby_began = now - LOBBY_SECONDS
         for connection in [one for one, since in self._lobby.items() if since < lobby_began]:
             self._refuse(connection)
-            connection.abort("max.connections are open, and it did not prove to be a broker")
+            connection.abort("max.connections reached, and the peer did not prove to be a broker")
         for connection in tuple(self._open):
             stalled_since = connection.stalled_since_seconds
             not_taking_since = connection.not_taking_since_seconds
             if stalled_since is not None and now - stalled_since > receive_seconds:
                 connection.abort(
-                    f"its request did not come to an end within {receive_seconds:g} s "
+                    f"the request was incomplete after {receive_seconds:g} s "
                     "(request.receive.timeout.ms, or queued.max.wait.ms when memory is short)"
                 )
             elif not_taking_since is not None and now - not_taking_since > take_seconds:
                 connection.abort(
-                    f"it did not take its answers for {take_seconds:g} s (queued.max.wait.ms) "
-                    "while others wait for memory"
+                    f"the peer did not read its responses for {take_seconds:g} s "
+                    "(queued.max.wait.ms) while other requests wait for memory"
                 )
             elif not connection.in_flight and now - connection.last_active_seconds > idle_seconds:
                 connection.abort(
-                    "it was silent for connections.max.idle.ms="
+                    "the connection was idle for connections.max.idle.ms="
                     f"{self._config.connections_max_idle_ms}"
                 )
         self._sweeper = self.loop.call_later(self._sweep_seconds, self._sweep)

@@ -79,7 +79,7 @@ class LogCleaner:
 
     def _now_ms(self) -> TimestampMs:
         now_ms = self._clock.deletion_ms()
-        assert now_ms is not None, "a time that is known stays known"
+        assert now_ms is not None, "the trusted time stays known after its first value"
         return now_ms
 
     def _dirty_ratio(self, host: Partition) -> float:
@@ -91,7 +91,7 @@ class LogCleaner:
                 tombstones_kept_from=host.tombstones_kept_from,
             )
         except (DamagedLogError, OSError) as error:
-            logger.warning("%s cannot be compacted: %s", host.topic_partition, error)
+            logger.warning("compaction skipped: partition=%s error=%s", host.topic_partition, error)
             return 0.0
 
     async def _compact(self, host: Partition) -> bool:
@@ -134,7 +134,8 @@ class LogCleaner:
         if status.last is None or status.is_under_way:
             return
         logger.info(
-            "%s: compacted up to offset %d: from %d bytes to %d, %d records less, in %.1f s",
+            "compaction done: partition=%s clean_end=%d bytes_before=%d bytes_after=%d "
+            "records_removed=%d seconds=%.1f",
             host.topic_partition,
             status.clean_end_offset,
             status.last.bytes_before,
@@ -151,7 +152,9 @@ class LogCleaner:
             self._on_failed(error)
         elif isinstance(error, DiskFullError):
             if tp not in self._put_off:  # it is the same at every step, until there is room
-                logger.warning("%s: compaction is put off until the disk has room: %s", tp, error)
+                logger.warning(
+                    "compaction postponed: partition=%s reason=disk_full error=%s", tp, error
+                )
             self._put_off.add(tp)
         else:
-            logger.error("%s: compaction failed", tp, exc_info=error)
+            logger.error("compaction failed: partition=%s", tp, exc_info=error)

@@ -144,7 +144,7 @@ class LogCompaction:
         compacted (see ``replication.following.must_restart``). Tombstones stay from
         ``tombstones_kept_from()`` on.
         """
-        assert not self._is_out, "one at a time"
+        assert not self._is_out, "one compaction at a time"
         self._is_out = True
         self._commit.between_syncs(
             partial(

@@ -59,9 +59,9 @@ async def _serve(config: BrokerConfig) -> None:
     address = Address(config.listen.host, address_of(listening).port)
     _say(f"raftlog broker {config.id} ready on {address}")
     await stop.wait()
-    logger.info("broker %d stops", config.id)
+    logger.info("broker stopping: broker=%d", config.id)
     await broker.stop()
-    logger.info("broker %d stopped: everything is on the disk", config.id)
+    logger.info("broker stopped: broker=%d state=synced", config.id)
 
 
 def world(environment: Mapping[str, str], config: BrokerConfig) -> tuple[Disk, Surroundings]:
@@ -73,8 +73,8 @@ def world(environment: Mapping[str, str], config: BrokerConfig) -> tuple[Disk, S
     if points is None:
         return OsDisk(), REAL
     logger.warning(
-        "failpoints are on (%s): this broker may crash, stall and fail on purpose. Unset %s where "
-        "it is to be relied on",
+        "failpoints active: points=%s. This broker can crash, stall and fail on purpose. Unset %s "
+        "in production",
         points.described,
         VARIABLE,
     )
@@ -90,7 +90,7 @@ def _say(line: str) -> None:
 
 def _on_signal(number: int, stop: asyncio.Event) -> None:
     if stop.is_set():
-        logger.warning("%s again: ending at once", signal.Signals(number).name)
+        logger.warning("second signal, exiting now: signal=%s", signal.Signals(number).name)
         os._exit(1)
     stop.set()
 

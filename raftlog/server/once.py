@@ -16,6 +16,6 @@ def check_once(api: str, names: Sequence[Hashable]) -> None:
         if name in seen:
             shown = ":".join(map(str, name)) if isinstance(name, tuple) else name
             raise InvalidRequestError(
-                f"{api} names {shown} twice; nothing was done. Name each one once"
+                f"{api} contains {shown} twice. Nothing was done. Specify each one once"
             )
         seen.add(name)

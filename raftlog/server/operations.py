@@ -97,7 +97,7 @@ class AloneOperations:
 
     async def recover(self, _request: RecoverClusterRequest) -> RecoverClusterResponse:
         return RecoverClusterResponse(
-            partitions=[], cluster_note="this broker stands alone: there is nothing to recover"
+            partitions=[], cluster_note="this broker runs in single-broker mode: nothing to recover"
         )
 
 

@@ -226,9 +226,13 @@ class Partition:
         """The leadership, or raise ``NotLeaderError`` that says who leads."""
         self._check_open()
         if self.leadership is None:
-            whose = "nobody does" if self.leader is None else f"broker {self.leader} does"
+            whose = (
+                "no leader is known"
+                if self.leader is None
+                else f"broker {self.leader} is the leader"
+            )
             raise NotLeaderError(
-                f"this broker does not lead {self.topic_partition}; {whose}, as far as it knows"
+                f"this broker is not the leader of {self.topic_partition}: {whose}"
             )
         return self.leadership
 
@@ -240,8 +244,8 @@ class Partition:
         """Raise ``NotLeaderError`` for another topic that has, or had, the same name. "" is any."""
         if topic_id not in ("", self.topic_id):
             raise NotLeaderError(
-                f"{self.topic_partition}: this is topic {self.topic_id}; the request is about "
-                f"{topic_id}, which had or has the same name. Ask for metadata"
+                f"{self.topic_partition}: this broker stores topic id {self.topic_id}; the request "
+                f"is for topic id {topic_id} with the same name. Refresh the metadata"
             )
 
     def check_readable(self, *, replica_ok: bool) -> None:
@@ -358,13 +362,13 @@ class Partition:
         try:
             change()
         except OSError as error:
-            self._drops.disk_error(f"cutting {self.log.directory}", error)
+            self._drops.disk_error(f"truncating {self.log.directory}", error)
         except StorageFailedError as error:
             self._services.on_failed(error)
         except (DamagedLogError, DiskFullError) as error:
             if isinstance(error, DiskFullError):
                 self.hindrance.refused()
-            logger.warning("%s: nothing was cut: %s", self.topic_partition, error)
+            logger.warning("truncation failed: partition=%s error=%s", self.topic_partition, error)
         else:
             return True
         return False
@@ -530,8 +534,8 @@ class Partition:
             raise self._too_few_in_sync(leadership)
         if before_offset > self._high_watermark:
             raise OffsetOutOfRangeError(
-                f"{self.topic_partition} has committed records up to offset "
-                f"{self._high_watermark}; those before {before_offset} cannot be deleted"
+                f"{self.topic_partition}: cannot delete records before offset {before_offset}: the "
+                f"high watermark is {self._high_watermark}"
             )
 
         def deleted(error: RaftlogError | None) -> None:

@@ -56,7 +56,7 @@ class Reply:
         """A mistake of ours, caught where it can be told: nobody else is to suffer from it."""
         self.connection.services.counters.mistakes += 1
         logger.error(
-            "connection %s: %s failed by a mistake of the broker's",
+            "request failed: peer=%s api=%s reason=internal_error. Report this error",
             self.connection.peer,
             self.request.api.name,
             exc_info=error,

@@ -57,7 +57,7 @@ class LogVerifier:
     def tell(self, host: Partition) -> None:
         """The host's log has noted damage just now."""
         self._counters.damage_found += 1
-        logger.error("%s is damaged: %s", host.topic_partition, host.log.damage)
+        logger.error("log corrupt: partition=%s reason=%s", host.topic_partition, host.log.damage)
         self._on_damage(host)
 
 
@@ -149,7 +149,9 @@ class Scrubber:
         except DamagedLogError:
             return bytes_max
         except OSError as error:  # a file that cannot be opened: what is in it is not known
-            logger.warning("%s cannot be verified: %s", host.topic_partition, error)
+            logger.warning(
+                "verification skipped: partition=%s error=%s", host.topic_partition, error
+            )
             self._place = place._replace(offset=place.end_offset)
             return bytes_max
         self._place = place._replace(offset=reached)

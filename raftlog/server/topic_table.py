@@ -100,7 +100,7 @@ class TopicTable:
             check_topic_name(name)
             self.check_complete()
             raise UnknownTopicError(
-                f"there is no topic {name!r}; create it first (raftlog topic create {name})"
+                f"topic {name!r} does not exist. Create it first (raftlog topic create {name})"
             )
         return topic
 
@@ -135,10 +135,10 @@ class TopicTable:
 
     def _elsewhere(self, topic: HostedTopic, partition: int) -> NotLeaderError:
         state = self.state(topic, partition)
-        whose = "which one has is not known yet"
+        whose = "its replicas are not known yet"
         if state is not None:
-            whose = f"brokers {', '.join(map(str, state.replicas))} have"
-        return NotLeaderError(f"this broker has no copy of {topic.name}:{partition}; {whose}")
+            whose = f"its replicas are brokers {', '.join(map(str, state.replicas))}"
+        return NotLeaderError(f"this broker does not store {topic.name}:{partition}: {whose}")
 
 
 def _info(partition: int, state: PartitionState | None) -> PartitionInfo:

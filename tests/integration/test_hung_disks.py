@@ -155,4 +155,4 @@ def test_a_broker_that_is_to_stop_does_not_wait_for_a_disk_that_hangs(tmp_path: 
             what="the end of a broker that was asked to stop",
         )
         assert broker.exit_status == 1
-        assert "the disk hangs, and the broker is to stop" in broker.log_path.read_text()
+        assert "the disk hangs while the broker stops" in broker.log_path.read_text()

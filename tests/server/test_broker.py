@@ -111,7 +111,7 @@ def test_the_last_words_name_the_file_and_what_to_do(
     client.produce("t", batch_of(b"a"))
     words = [record.message for record in caplog.records if record.levelname == "CRITICAL"]
     assert len(words) == 1
-    for word in ("topics/t/", "Input/output error", "syncing again would not tell", "start"):
+    for word in ("topics/t/", "Input/output error", "another sync cannot verify", "start"):
         assert word in words[0]
     client.close()
     broker.expect_failed_stop()

@@ -274,7 +274,9 @@ def test_a_broker_warns_that_failpoints_are_on(
     monkeypatch.setenv(VARIABLE, f"@{tmp_path}/failpoints")
     with process(tmp_path / "data") as broker:
         broker.address()
-        assert f"failpoints are on (0 rules, from {tmp_path}/failpoints)" in "".join(broker.said)
+        assert f"failpoints active: points=0 rules, from {tmp_path}/failpoints." in "".join(
+            broker.said
+        )
 
 
 def test_a_broker_with_wrong_failpoints_does_not_start(

@@ -212,7 +212,7 @@ def test_a_full_disk_puts_it_off(caplog: pytest.LogCaptureFixture) -> None:
 
     with caplog.at_level(logging.WARNING):
         play(test)
-    assert caplog.text.count("put off until the disk has room") == 1
+    assert caplog.text.count("compaction postponed") == 1
 
 
 def test_retention_does_not_apply_to_what_is_only_compacted() -> None:

@@ -180,7 +180,10 @@ def test_a_pass_is_told_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.INFO):
             await compactor(s, [PaperHost(4, order)]).step()
         (line,) = caplog.messages
-        assert "t:4: compacted up to offset 40: from 1000 bytes to 500, 7 records less" in line
+        assert (
+            "compaction done: partition=t:4 clean_end=40 bytes_before=1000 bytes_after=500 "
+            "records_removed=7"
+        ) in line
 
     of(test)
 
@@ -196,7 +199,7 @@ def test_a_full_disk_puts_it_off_and_is_told_once(
         for _ in range(2):
             await c.step()
         assert len(caplog.messages) == 1
-        assert "put off until the disk has room" in caplog.text
+        assert "compaction postponed" in caplog.text
         await c.step()
         host.log.ratio = 0.7
         await c.step()
@@ -250,7 +253,7 @@ def test_damage_that_it_meets_is_told(caplog: pytest.LogCaptureFixture) -> None:
 
     with caplog.at_level(logging.ERROR):
         of(test)
-    assert "t:0 is damaged: rot" in caplog.text
+    assert "log corrupt: partition=t:0 reason=rot" in caplog.text
 
 
 def test_a_log_that_cannot_be_looked_at_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -266,7 +269,7 @@ def test_a_log_that_cannot_be_looked_at_is_left_alone(caplog: pytest.LogCaptureF
 
     with caplog.at_level(logging.WARNING):
         of(test)
-    assert "t:0 cannot be compacted: rot" in caplog.text
+    assert "compaction skipped: partition=t:0 error=rot" in caplog.text
 
 
 def test_a_mistake_is_told_and_no_other_log_suffers(caplog: pytest.LogCaptureFixture) -> None:
@@ -277,7 +280,7 @@ def test_a_mistake_is_told_and_no_other_log_suffers(caplog: pytest.LogCaptureFix
 
     with caplog.at_level(logging.ERROR):
         of(test)
-    assert "compaction failed" in caplog.text
+    assert "compaction failed: partition=" in caplog.text
 
 
 def test_nobody_waits_any_more_when_it_ends() -> None:

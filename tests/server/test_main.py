@@ -175,7 +175,7 @@ def test_it_says_where_it_listens_and_that_it_stopped(tmp_path: Path) -> None:
         assert broker.said[-1] == f"raftlog broker 3 ready on {address}\n"
         broker.signal(signal.SIGTERM)
         assert broker.end() == 0
-        assert "everything is on the disk" in broker.said[-1]
+        assert "broker stopped: broker=3" in broker.said[-1]
 
 
 def test_a_port_in_use(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_failed_fsync_ends_the_process_and_answers_nobody(tmp_path: Path) -> N
             assert client.socket.recv(1) == b"", "an answer to what may be lost"
         assert broker.end() == 1
         last = broker.said[-1]
-        for word in ("CRITICAL", "Input/output error", "syncing again would not tell", "topics/t/"):
+        for word in ("CRITICAL", "Input/output error", "another sync cannot verify", "topics/t/"):
             assert word in last
     with process(tmp_path) as again, Client(again.address()) as client:
         assert client.produce("t", batch_of(b"b")).failure is None

@@ -37,7 +37,7 @@ TWICE = [
 @pytest.mark.parametrize(("api", "request_"), TWICE, ids=[api.name for api, _ in TWICE])
 def test_what_is_named_twice_is_refused(client: Client, api: apis.Api, request_: Any) -> None:
     client.create("t")
-    with pytest.raises(InvalidRequestError, match=f"{api.name} names t.* twice"):
+    with pytest.raises(InvalidRequestError, match=f"{api.name} contains t.* twice"):
         client.ask(api, request_)
 
 

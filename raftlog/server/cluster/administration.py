@@ -96,7 +96,7 @@ class ClusterTopics:
         except UnknownTopicError as error:
             if record is None and name in self._machine.topics:
                 raise ClusterNotReadyError(
-                    f"this broker has only now learned of topic {name!r}: delete it again"
+                    f"this broker received topic {name!r} during the request. Delete it again"
                 ) from error
             raise
         assert isinstance(deleted, TopicRecord)

@@ -238,7 +238,7 @@ class FetchSession:
         try:
             host.log.verify(at.fetch_offset, bytes_max=at.bytes_max)
         except DamagedLogError as error:
-            logger.error("%s is damaged: %s", host.topic_partition, error)
+            logger.error("log corrupt: partition=%s reason=%s", host.topic_partition, error)
             member = self._find(*copied.key)
             if member is not None:
                 self._on_progress(member)
@@ -323,7 +323,7 @@ class FetchSession:
         at, host = copied.at, copied.host
         try:
             if host is None:
-                raise UnknownTopicError("there is no such partition here (yet)")
+                raise UnknownTopicError("this broker does not store the partition, or not yet")
             _check_epoch(host, at)
             differs = self._differs(host, at)
             if isinstance(differs, Diverged):
@@ -338,7 +338,7 @@ class FetchSession:
                 start_offset=at.fetch_offset, bytes_max=min(at.bytes_max, bytes_left)
             )
             if not found:
-                raise OffsetOutOfRangeError(f"there is nothing to read at {at.fetch_offset}")
+                raise OffsetOutOfRangeError(f"no record to read at offset {at.fetch_offset}")
         except RaftlogError as error:
             copied.is_prefix = False
             if isinstance(error, DamagedLogError):
@@ -412,11 +412,12 @@ def _limits(host: Partition) -> tuple[int, int]:
 def _check_epoch(host: Partition, at: ReplicaPosition) -> None:
     if at.leader_epoch < host.leader_epoch:
         raise FencedLeaderEpochError(
-            f"{host.topic_partition} is in epoch {host.leader_epoch}, not {at.leader_epoch}"
+            f"{host.topic_partition} is in leader epoch {host.leader_epoch}, not {at.leader_epoch}"
         )
     if at.leader_epoch > host.leader_epoch:
         raise UnknownLeaderEpochError(
-            f"{host.topic_partition}: epoch {at.leader_epoch} is not known here yet"
+            f"{host.topic_partition}: this broker has not received leader epoch "
+            f"{at.leader_epoch} yet"
         )
     if host.leadership is None:
         raise NotLeaderError(f"this broker does not lead {host.topic_partition}")

@@ -214,7 +214,7 @@ class ReplicaFetcher:
 
     def _give_up(self, session: FollowerSession) -> None:
         if session is self._session:
-            logger.warning("broker %d does not answer what is asked of it", self._leader)
+            logger.warning("replica fetch timed out: leader=%d", self._leader)
             self._start_again(session)
 
     # -- answers
@@ -232,7 +232,10 @@ class ReplicaFetcher:
         try:
             self._take_all(done.result())
         except Exception as mistake:  # whatever it was, copying has to go on
-            logger.exception("what broker %d answered could not be taken", self._leader)
+            logger.exception(
+                "replica fetch failed: leader=%d reason=internal_error. Report this error",
+                self._leader,
+            )
             self._failed(mistake)
             return
         self._go_on()
@@ -263,7 +266,8 @@ class ReplicaFetcher:
             if not self._may_cut(key, copy, part.restart_at):
                 return
             logger.warning(
-                "%s: broker %d's log begins at offset %d: beginning anew there",
+                "log restarts empty: partition=%s leader=%d from_offset=%d "
+                "reason=leader_log_starts_there",
                 host.topic_partition,
                 self._leader,
                 part.restart_at,
@@ -283,7 +287,8 @@ class ReplicaFetcher:
         if not self._may_cut(key, copy, point):
             return
         logger.warning(
-            "%s: the log differs from broker %d's: cut from offset %d back to %d (committed: %d)",
+            "log diverges from the leader, truncating: partition=%s leader=%d end_offset=%d "
+            "to_offset=%d high_watermark=%d",
             host.topic_partition,
             self._leader,
             log.log_end_offset,
@@ -310,7 +315,9 @@ class ReplicaFetcher:
                 f"committed records from offset {offset} to {host.high_watermark}, which this copy "
                 "holds. This copy is kept"
             )
-            logger.error("%s: %s", host.topic_partition, host.conflict)
+            logger.error(
+                "truncation refused: partition=%s reason=%s", host.topic_partition, host.conflict
+            )
         self._rest(key, copy)
         return False
 
@@ -333,7 +340,7 @@ class ReplicaFetcher:
             except CorruptBatchError as error:
                 # Its bytes are bad, not ours. Asked for them again, the leader looks at its disk.
                 logger.error(
-                    "%s: what broker %d sent is damaged: %s",
+                    "fetched batch corrupt: partition=%s leader=%d reason=%s",
                     host.topic_partition,
                     self._leader,
                     error,
@@ -341,7 +348,9 @@ class ReplicaFetcher:
                 self._rest(key, copy)
                 return
             except RaftlogError as error:
-                logger.warning("%s: nothing can be copied: %s", host.topic_partition, error)
+                logger.warning(
+                    "replica append failed: partition=%s error=%s", host.topic_partition, error
+                )
                 self._rest(key, copy)
                 return
             self._tell_position(key, copy)
@@ -358,9 +367,9 @@ class ReplicaFetcher:
         if log.log_start_offset < log.log_end_offset:
             start = part.log_start_offset
             logger.warning(
-                "%s: copy restarts: end_offset=%d leader=%d tombstones_removed_below=%d "
-                "from_offset=%d. The leader has removed tombstones that this copy never received: "
-                "deleted records could stay in it (the replicas in sync have everything)",
+                "copy restarts: partition=%s end_offset=%d leader=%d tombstones_removed_below=%d "
+                "from_offset=%d. The leader has removed tombstones that this copy never received, "
+                "so deleted records could remain in it. The in-sync replicas are complete",
                 host.topic_partition,
                 log.log_end_offset,
                 self._leader,
@@ -419,7 +428,7 @@ class ReplicaFetcher:
 
     def _failed(self, error: BaseException) -> None:
         """The leader refuses, or the link is down: try again from the start in a moment."""
-        logger.debug("copying from broker %d: %s", self._leader, error)
+        logger.debug("replica fetch failed: leader=%d error=%s", self._leader, error)
         self._resting_until = self._loop.time() + BACKOFF_SECONDS
         self._loop.call_later(BACKOFF_SECONDS, self._start_again, self._session)
 

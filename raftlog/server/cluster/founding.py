@@ -100,15 +100,16 @@ def told(step: Await | AwaitFounder | Join) -> str:
         case Await(voters):
             names = ", ".join(map(str, voters))
             return (
-                f"a new cluster begins once all its voters reach each other, and brokers {names} "
-                "were not seen yet (bootstrap.without names voters that are gone for good)"
+                f"a new cluster starts when all its voters are connected, and brokers {names} "
+                "have not connected yet. Start them, or list voters that are permanently lost in "
+                "bootstrap.without"
             )
         case AwaitFounder(founder):
-            return f"broker {founder} has yet to found the cluster"
+            return f"broker {founder} has not founded the cluster yet"
         case Join(voter, cluster_id):
             return (
-                f"broker {voter} is in cluster {cluster_id}: this one joins it, without a vote "
-                "until a majority of that cluster's voters admits it"
+                f"broker {voter} is in cluster {cluster_id}: this broker joins it, without a vote "
+                "until a majority of the voters of that cluster admits it"
             )
 
 
@@ -171,7 +172,7 @@ class Founder:
         elif step != self._told:
             self._told = step
             self._topics.waits_for = told(step)
-            logger.warning("no cluster yet: %s", self._topics.waits_for)
+            logger.warning("no cluster yet: waits_for=%s", self._topics.waits_for)
 
     def _found(self, step: Found) -> None:
         self._has_founded = True

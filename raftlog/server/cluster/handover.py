@@ -62,10 +62,16 @@ class Handover:
             await asyncio.sleep(POLL_SECONDS)
         if not work.done():
             work.cancel()
-            logger.warning("stopping although this broker still leads: nobody took over in time")
+            logger.warning(
+                "stopping while leading partitions: reason=transfer_timeout. The other brokers "
+                "elect leaders when the session of this broker ends"
+            )
         await asyncio.gather(work, return_exceptions=True)
         if not work.cancelled() and (mistake := work.exception()) is not None:
-            logger.error("leadership could not be handed over", exc_info=mistake)
+            logger.error(
+                "leadership transfer failed: reason=internal_error. Report this error",
+                exc_info=mistake,
+            )
 
     async def _hand_over(self) -> None:
         movable = self._movable()
@@ -101,7 +107,7 @@ class Handover:
         try:
             await self._plane.propose(member.group_id, elect.encode())
         except RaftlogError as error:
-            logger.info("%s was not handed over: %s", member, error)
+            logger.info("leadership transfer failed: partition=%s error=%s", member, error)
 
     async def _leave(self) -> None:
         """Have this broker fenced: it is in nobody's way from then on."""
@@ -112,7 +118,7 @@ class Handover:
         try:
             await self._plane.propose(CLUSTER_GROUP, command.encode())
         except RaftlogError as error:
-            logger.info("this broker was not fenced before its end: %s", error)
+            logger.info("broker not fenced before its stop: error=%s", error)
 
     def _has_majority(self) -> bool:
         try:

@@ -60,6 +60,6 @@ class JournalReserve:
                 self._kept_at = size
                 self._not_before = float("-inf")
             else:
-                logger.debug("no room could be kept for the consensus journal: %s", error)
+                logger.debug("journal reserve not allocated: error=%s", error)
 
         self._worker.submit(lambda: self._reserve(KEPT_BYTES), done)

@@ -186,7 +186,8 @@ class _Question:
         self._end(
             LeaderNotAvailableError(
                 f"{self._host.topic_partition}: neither brokers {names} nor a majority of the "
-                "partition's voters confirm that this broker leads it; another one may"
+                "voters of the partition confirm that this broker is the leader. Another broker "
+                "can be the leader"
             )
         )
 

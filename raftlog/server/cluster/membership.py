@@ -120,11 +120,13 @@ class Membership:
             silent = self._liveness.silent_seconds(record.id)
             if silent >= self._session_seconds:
                 logger.warning(
-                    "broker %d has been silent for %.1f s: it is fenced", record.id, silent
+                    "broker fenced: broker=%d reason=session_timeout silent_s=%.1f",
+                    record.id,
+                    silent,
                 )
                 return FenceBroker(id=record.id, broker_epoch=record.broker_epoch)
             if self._is_on_another_disk(record):
-                logger.warning("broker %d is there on another disk: it is fenced", record.id)
+                logger.warning("broker fenced: broker=%d reason=directory_id_changed", record.id)
                 return FenceBroker(id=record.id, broker_epoch=record.broker_epoch)
         return None
 
@@ -143,7 +145,11 @@ class Membership:
         changed = self._liveness.changed_directories(voters, self._voters)
         if not changed:
             return
-        logger.info("%s: brokers %s vote from now on, on new disks", CLUSTER_GROUP, sorted(changed))
+        logger.info(
+            "voters readmitted: group=%s brokers=%s reason=directory_id_changed",
+            CLUSTER_GROUP,
+            sorted(changed),
+        )
         self._deciding = True
 
         def done(_outcome: Outcome) -> None:
@@ -157,11 +163,11 @@ class Membership:
         def done(outcome: Outcome) -> None:
             self._deciding = False
             if not isinstance(outcome, Applied):
-                logger.debug("%s came to nothing: %s", command, outcome)
+                logger.debug("proposal failed: command=%s outcome=%s", command, outcome)
                 return
             if isinstance(outcome.result, Refused):
                 if self.refusal != outcome.result.message:
-                    logger.error("the cluster refuses: %s", outcome.result.message)
+                    logger.error("cluster rejected the command: reason=%s", outcome.result.message)
                 self.refusal = outcome.result.message
                 # Nothing is gained by asking again before something has changed.
                 self._refused = command, self._machine.version

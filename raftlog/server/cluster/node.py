@@ -352,7 +352,7 @@ class ClusterNode:
         session = self._sessions.get(connection)
         if session is None:
             peer = connection.peer_identity
-            assert peer is not None, "dispatch lets nobody else through"
+            assert peer is not None, "dispatch accepts this request from brokers only"
             session = FetchSession(
                 peer.broker_id,
                 peer.directory_id,
@@ -412,7 +412,7 @@ class ClusterNode:
 
     def _refused(self, peer: int, error: RaftlogError) -> None:
         if str(error) != self._refusals.get(peer):
-            logger.error("broker %d and this one cannot work together: %s", peer, error)
+            logger.error("brokers cannot work together: peer=%d reason=%s", peer, error)
         self._refusals[peer] = self.membership.refusal = str(error)
         self._founder.refused()
 

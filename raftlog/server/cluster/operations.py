@@ -116,7 +116,7 @@ class ClusterOperations:
             if isinstance(elect, Elect):
                 return elect
             reason = elect
-        raise InvalidRequestError(f"{member} stays where it is: {reason}")
+        raise InvalidRequestError(f"leadership of {member} was not transferred: {reason}")
 
     def _member(self, topic: str, partition: int) -> HostedPartition:
         hosted = self._topics.topic(topic)
@@ -127,7 +127,8 @@ class ClusterOperations:
             state = self._topics.state(hosted, partition)
             who = "its replicas" if state is None else f"one of brokers {list(state.replicas)}"
             raise InvalidRequestError(
-                f"this broker has no vote on {topic}:{partition}: ask {who} (--bootstrap)"
+                f"this broker is not a voter of {topic}:{partition}. Send the request to {who} "
+                "(--bootstrap)"
             )
         return member
 

@@ -208,7 +208,9 @@ class PartitionController:
 
         def done(outcome: Outcome) -> None:
             if not (isinstance(outcome, Applied) and isinstance(outcome.result, Done)):
-                logger.debug("%s: %s came to nothing: %s", member, command, outcome)
+                logger.debug(
+                    "proposal failed: partition=%s command=%s outcome=%s", member, command, outcome
+                )
             self._decided(member)
 
         self._plane.propose_bytes(CLUSTER_GROUP, command.encode(), done)
@@ -222,7 +224,11 @@ class PartitionController:
             voters, (*member.state.replicas, *member.state.witnesses)
         )
         if changed:
-            logger.info("%s: brokers %s vote from now on, on new disks", member, sorted(changed))
+            logger.info(
+                "voters readmitted: group=%s brokers=%s reason=directory_id_changed",
+                member,
+                sorted(changed),
+            )
             member.deciding = True
             self._plane.seal(
                 member.group_id, {**voters, **changed}, lambda _outcome: self._decided(member)
@@ -230,13 +236,15 @@ class PartitionController:
 
     def _propose(self, member: HostedPartition, command: Command) -> None:
         member.deciding = True
-        logger.debug("%s: proposing %s", member, command)
+        logger.debug("proposing: partition=%s command=%s", member, command)
 
         def done(outcome: Outcome) -> None:
             if isinstance(outcome, Applied) and isinstance(outcome.result, Accepted):
-                logger.info("%s: agreed on %s", member, command)
+                logger.info("partition changed: partition=%s command=%s", member, command)
             else:
-                logger.debug("%s: %s came to nothing: %s", member, command, outcome)
+                logger.debug(
+                    "proposal failed: partition=%s command=%s outcome=%s", member, command, outcome
+                )
             self._decided(member)
 
         self._plane.propose_bytes(member.group_id, command.encode(), done)

@@ -213,7 +213,7 @@ class Partitions:
             self._stopped = True
             self._services.on_failed(error)
         except Exception:  # also a mistake: nobody else would hear of it
-            logger.exception("%s cannot be put in order here; trying again", what)
+            logger.exception("topic or replica update failed, retrying: object=%s", what)
             return False
         return True
 
@@ -336,9 +336,9 @@ class Partitions:
 
     def _attach(self, member: HostedPartition, log: Log) -> None:
         for note in log.notes:
-            logger.warning("%s: %s", member, note)
+            logger.warning("log recovery: partition=%s note=%s", member, note)
         if log.damage and not log.is_torn:
-            logger.error("%s is damaged: %s", member, log.damage)
+            logger.error("log corrupt: partition=%s reason=%s", member, log.damage)
         elif log.damage or log.doubt:
             logger.warning(
                 "copy may lack acknowledged records: partition=%s end_offset=%d reason=%s",
@@ -374,12 +374,14 @@ class Partitions:
         for member in members:
             if member.host is not None:
                 await self._remove_files(member)
-        logger.info("topic %s deleted", held.name)
+        logger.info("topic deleted: topic=%s", held.name)
 
     async def _drop_strays(self) -> None:
         for topic, partition, _log in list(self._store.hosted()):
             if self._machine.topic_by_id(topic.id) is None:
-                logger.warning("%s:%d: of a deleted topic; removing it", topic.name, partition)
+                logger.warning(
+                    "replica removed: partition=%s:%d reason=topic_deleted", topic.name, partition
+                )
                 await self._worker.run(partial(self._store.drop_partition, topic.id, partition))
 
     # -- a partition's state
@@ -443,7 +445,9 @@ class Partitions:
             lambda: self._store.quarantine(member.topic_id, member.partition)
         )
         log = self._store.hosted_log(member.topic_id, member.partition)
-        logger.error("%s: the damaged copy was set aside as %s; copying it again", member, path)
+        logger.error(
+            "corrupt replica quarantined, copying again: partition=%s path=%s", member, path
+        )
         self._attach(member, log)
         member.fenced_in = None
 
@@ -469,7 +473,7 @@ class Partitions:
         member.host = None
         await quiet([host])
         await self._remove_files(member)
-        logger.info("%s: this broker stores it no more", member)
+        logger.info("replica removed: partition=%s", member)
 
     async def _remove_files(self, member: HostedPartition) -> None:
         await self._worker.run(
@@ -481,7 +485,7 @@ class Partitions:
         member = self.member(host.topic_id, host.topic_partition.partition)
         if member is None or member.host is not host or host.log.damage:
             return
-        logger.error("%s: this broker's copy is damaged: %s", member, reason)
+        logger.error("log corrupt: partition=%s reason=%s", member, reason)
         host.log.note_damage(reason, offset=host.high_watermark)
         self.roles.look(member)
 

@@ -156,10 +156,15 @@ class Recovery:
         """
         member = self._partitions.members.get(request.group)
         if member is None:
-            raise InvalidRequestError(f"this broker has no part in {request.group}")
+            raise InvalidRequestError(f"this broker is not a member of group {request.group}")
         if request.base is not None:
             state = decode_state(request.base)
-            logger.warning("%s: this broker votes alone, and goes on from %s", member, state)
+            logger.warning(
+                "partition recovery: partition=%s voters=%d state=%s",
+                member,
+                self._broker_id,
+                state,
+            )
             self._plane.force_generation(
                 request.group,
                 {self._broker_id: self._me.directory_id},
@@ -203,7 +208,7 @@ class Recovery:
         except TimeoutError:
             raise BrokerUnavailableError(
                 f"broker {peer} is running and did not respond to {api.name} within {seconds:g} "
-                "s. Try again, or stop it if it is to be removed"
+                "s. Try again, or stop the broker if it must be removed"
             ) from None
 
     def _incarnation(self, broker: int) -> Incarnation:
@@ -238,7 +243,7 @@ class Recovery:
             if request.dry_run or not may_go_on:
                 return await self._rehearsed(request, note, loss)
             self._plane.force_generation(CLUSTER_GROUP, {self._broker_id: self._me.directory_id})
-            logger.warning("cluster: %s", note)
+            logger.warning("cluster recovery: note=%s", note)
             await self._until(lambda: self._is_agreeing(loss.newest.generation))
             # After a start, what partitions there are is known only now.
             await self._until(lambda: self._partitions.is_ready)
@@ -257,18 +262,20 @@ class Recovery:
         self, survivor: int, request: RecoverClusterRequest
     ) -> RecoverClusterResponse:
         """Another broker knows more of the cluster: it is to go on, not this one."""
-        logger.warning("recovering is left to broker %d, which knows more", survivor)
+        logger.warning("recovery forwarded: broker=%d reason=newer_cluster_state", survivor)
         answer = await self._ask(survivor, apis.RECOVER_CLUSTER, request, FORWARDED_SECONDS)
         assert isinstance(answer, RecoverClusterResponse)
         return answer
 
     def _loss_note(self, loss: GroupLoss) -> str:
-        note = f"brokers {loss.lost_names} are gone: broker {self._broker_id} votes alone"
+        note = (
+            f"brokers {loss.lost_names} are lost: broker {self._broker_id} becomes the only voter"
+        )
         if loss.is_certain:
             return note
         return (
-            f"{note}; what they have agreed on since it last heard of them (topics, settings) is "
-            "not known here, and would be lost"
+            f"{note}. Changes that the lost brokers committed after the last contact (topics, "
+            "settings) are not known here, and would be lost"
         )
 
     async def _rehearsed(
@@ -336,7 +343,7 @@ class Recovery:
             return done
         if step.may_lose and not request.accept_loss:
             return msgspec.structs.replace(
-                done, note=f"{step.note}. To go on with that, repeat with --accept-loss"
+                done, note=f"{step.note}. To accept this loss, repeat with --accept-loss"
             )
         group = group_id(record.id, partition)
         revive = ReviveRequest(
@@ -345,7 +352,9 @@ class Recovery:
             base=None if step.base is None else step.base.encode(),
             command=None if step.command is None else step.command.encode(),
         )
-        logger.warning("%s:%d: going on: %s", record.name, partition, step.note)
+        logger.warning(
+            "partition recovery: partition=%s:%d note=%s", record.name, partition, step.note
+        )
         await self._revive(step, revive)
         await self._until(lambda: self._is_led(record.id, partition), must=False)
         there = {report.broker for report in reports}
@@ -389,8 +398,8 @@ class Recovery:
         if isinstance(outcome, Refused):
             raise from_code(outcome.code, outcome.message)
         return (
-            f"; min.insync.replicas of {record.name} is {live} now, so that writes go on: "
-            "reset it when the brokers are back"
+            f"; min.insync.replicas of {record.name} is now {live} to allow writes. Reset it when "
+            "the brokers have restarted"
         )
 
     async def _until(self, condition: Callable[[], bool], *, must: bool = True) -> None:
@@ -398,7 +407,7 @@ class Recovery:
         while not condition():
             if self._loop.time() > deadline:
                 if must:
-                    raise BrokerUnavailableError("it has not settled yet: try again")
+                    raise BrokerUnavailableError("the recovery is still in progress. Try again")
                 return
             await asyncio.sleep(POLL_SECONDS)
 

@@ -75,7 +75,7 @@ class RoleManager:
         except StorageFailedError as error:
             self._services.on_failed(error)
         except Exception:  # nobody else would hear of it
-            logger.exception("%s cannot take its role", member)
+            logger.exception("role change failed, retrying: partition=%s", member)
 
     def _set_role(self, member: HostedPartition) -> None:
         host, state = member.host, member.state
@@ -144,7 +144,7 @@ class RoleManager:
             self._broker_id,
             lag_max_seconds=self._lag_max_seconds,
         )
-        logger.info("%s: leading in epoch %d", member, state.leader_epoch)
+        logger.info("became leader: partition=%s epoch=%d", member, state.leader_epoch)
         self._on_role(member)
 
     def _is_current(self, member: HostedPartition) -> bool:
@@ -241,10 +241,16 @@ class RoleManager:
         def done(outcome: Outcome) -> None:
             member.giving_up = False
             if isinstance(outcome, Applied) and isinstance(outcome.result, Accepted):
-                what = "leads it no more" if leads else "is not in sync any more"
+                what = "leadership_transferred" if leads else "left_isr"
                 if isinstance(command, ChangeReplicas):
-                    what = "has a witness store it"
-                logger.warning("%s: this broker %s: %s", member, what, host.hindrance)
+                    what = "witness_replaces_replica"
+                logger.warning(
+                    "replica yields: partition=%s action=%s reason=%s. Check the disk of this "
+                    "broker (free space, dmesg, SMART)",
+                    member,
+                    what,
+                    host.hindrance,
+                )
                 host.hindrance.gave_way(leads=leads)  # else it is tried again at the next review
 
         self._plane.propose_bytes(member.group_id, command.encode(), done)
@@ -275,7 +281,7 @@ class RoleManager:
         def done(outcome: Outcome) -> None:
             accepted = isinstance(outcome, Applied) and isinstance(outcome.result, Accepted)
             if accepted:
-                logger.info("%s: agreed on %s", member, change)
+                logger.info("partition changed: partition=%s command=%s", member, change)
             leadership.proposal_done(change, None if isinstance(outcome, Unknown) else accepted)
 
         self._plane.propose_bytes(member.group_id, change.encode(), done)
@@ -304,13 +310,14 @@ class RoleManager:
         names = ", ".join(map(str, gone))
         if len(state.isr) - len(gone) < state.min_isr:
             return (
-                f"in-sync replicas {names} cannot be reached, and min.insync.replicas is "
-                f"{state.min_isr}: nothing was appended. Bring brokers back, or lower it"
+                f"cannot reach in-sync replicas {names}, and min.insync.replicas="
+                f"{state.min_isr}. Nothing was appended. Start the missing brokers or lower "
+                "min.insync.replicas"
             )
         if self._plane.status(member.group_id).leader is None:
             return (
-                f"in-sync replicas {names} cannot be reached, and no majority of the partition's "
-                "voters is there to go on without them: nothing was appended. Bring brokers back, "
-                "or see `raftlog cluster recover`"
+                f"cannot reach in-sync replicas {names}, and no majority of the voters of the "
+                "partition is connected to remove them. Nothing was appended. Start the missing "
+                "brokers, or see `raftlog cluster recover`"
             )
         return ""

@@ -70,7 +70,9 @@ class StateBroadcast:
             try:
                 state = decode_state(encoded.state)
             except ValueError as error:
-                logger.warning("a peer told no state of %s:%d: %s", *key, error)
+                logger.warning(
+                    "state broadcast rejected: topic_id=%s partition=%d error=%s", *key, error
+                )
                 continue
             if known is None or known.version < state.version:
                 self.told[key] = state

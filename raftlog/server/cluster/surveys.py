@@ -187,7 +187,7 @@ class Surveys:
         try:
             future = self._links.request(broker, apis.DESCRIBE_COPIES, request)
         except RaftlogError as error:
-            logger.debug("no reports of copies: broker=%d error=%s", broker, error)
+            logger.debug("replica report request failed: broker=%d error=%s", broker, error)
             return
         timer = self._loop.call_later(REPORT_SECONDS_MAX, future.cancel)
 

@@ -31,14 +31,14 @@ class TransferRate:
         }
         if partition in self._last_seconds:
             raise ThrottledError(
-                f"{partition}: its leadership was moved less than {INTERVAL_SECONDS:g} s ago; try "
-                "again in a moment"
+                f"{partition}: its leadership was transferred less than {INTERVAL_SECONDS:g} s "
+                "ago. Try again later"
             )
         left = min(BURST, self._left + (now - self._counted_seconds) * PER_SECOND)
         if left < 1:
             raise ThrottledError(
-                f"leadership is moved {PER_SECOND:g} times a second at most, by one broker; try "
-                "again in a moment"
+                f"one broker transfers leadership at most {PER_SECOND:g} times per second. Try "
+                "again later"
             )
         self._left, self._counted_seconds = left - 1, now
         self._last_seconds[partition] = now

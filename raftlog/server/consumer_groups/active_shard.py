@@ -251,8 +251,11 @@ class ActiveShard:
             for _, answer in joining.values():
                 answer.fail(error)
             return
-        except Exception as error:  # nobody else would hear of it
-            logger.exception("%s: a mistake about consumer groups", self.host.topic_partition)
+        except Exception as error:  # no caller would report it
+            logger.exception(
+                "consumer group operation failed: partition=%s reason=internal_error",
+                self.host.topic_partition,
+            )
             for _, answer in joining.values():
                 answer.fail(OutcomeUnknownError(f"internal broker error: {error!r}"))
             return
@@ -276,7 +279,7 @@ class ActiveShard:
             answer.fail(reason)
             return
         self._told.add(member)
-        assert self._groups is not None, "what is parked is refused when the state is dropped"
+        assert self._groups is not None, "held heartbeats are failed when the state is discarded"
         try:
             beat = self._groups.beat(*member)
         except RaftlogError as error:
@@ -299,13 +302,13 @@ class ActiveShard:
     def _serving(self) -> GroupShard:
         """The state, or raise why it cannot be asked."""
         if self.is_over:
-            raise not_coordinator(self.host, "it leads it no more")
+            raise not_coordinator(self.host, "it is no longer the leader")
         if self._groups is None:
             raise self._why
         if len(self._answers) >= limits.GROUP_ANSWERS_WAITING_MAX:
             raise ThrottledError(
-                f"{self.host.topic_partition}: {len(self._answers)} answers about its consumer "
-                "groups wait for the log already (GROUP_ANSWERS_WAITING_MAX); try again in a moment"
+                f"{self.host.topic_partition}: {len(self._answers)} responses of its consumer "
+                "groups wait for the log, and GROUP_ANSWERS_WAITING_MAX is reached. Try again later"
             )
         return self._groups
 
@@ -314,8 +317,8 @@ class ActiveShard:
         leadership = self.host.leadership
         if self.host.obstacle or leadership is None or not leadership.has_quorum:
             raise NotEnoughReplicasError(
-                f"{self.host.topic_partition}: nothing can be committed at the moment. "
-                f"{self.host.obstacle or 'Too few of its replicas are in sync: bring brokers back'}"
+                f"{self.host.topic_partition}: nothing can be committed. "
+                f"{self.host.obstacle or 'Too few in-sync replicas. Start the missing brokers'}"
             )
 
     def _operate(
@@ -349,10 +352,10 @@ class ActiveShard:
         except RaftlogError as error:
             self._begin_anew(error)
             if is_begun:
-                raise CommitUnknownError(f"only a part of it was written: {error}") from error
+                raise CommitUnknownError(f"the change was written partially: {error}") from error
             raise
         for note in step.notes:
-            logger.info("%s: %s", host.topic_partition, note)
+            logger.info("consumer group changed: partition=%s note=%s", host.topic_partition, note)
         for member in sorted(step.wake):
             self._parked.wake(member)
         self._plan_tick()
@@ -364,9 +367,16 @@ class ActiveShard:
         try:
             self._operate(operation, self._groups)
         except RaftlogError as error:
-            logger.warning("%s: %s", self.host.topic_partition, error)
-        except Exception:  # nobody else would hear of it
-            logger.exception("%s: a mistake about consumer groups", self.host.topic_partition)
+            logger.warning(
+                "consumer group operation failed: partition=%s error=%s",
+                self.host.topic_partition,
+                error,
+            )
+        except Exception:  # no caller would report it
+            logger.exception(
+                "consumer group operation failed: partition=%s reason=internal_error",
+                self.host.topic_partition,
+            )
 
     # -- answering ---------------------------------------------------------------------------------
 
@@ -394,7 +404,7 @@ class ActiveShard:
         But for what a member knows already, see ``reassuring``.
         """
         if self.is_over:  # what is committed here from now on is another leader's
-            failed(not_coordinator(self.host, "it leads it no more"))
+            failed(not_coordinator(self.host, "it is no longer the leader"))
             return _nothing
         return self._answers.settle(
             go, failed, end=self._end, confirmed_since=confirmed_since, is_appended=is_appended
@@ -434,7 +444,7 @@ class ActiveShard:
     def _begin_anew(self, error: Exception) -> None:
         """What was decided last is not in the log: forget it, by reading what is."""
         logger.warning(
-            "%s: reading its consumer groups anew, as the log did not take a change: %s",
+            "consumer groups reloading: partition=%s reason=append_failed error=%s",
             self.host.topic_partition,
             error,
         )
@@ -455,9 +465,11 @@ class ActiveShard:
                 self._note(error)
             except Exception:  # a mistake; other partitions are unhurt
                 where = self.host.topic_partition
-                logger.exception("%s: its consumer groups cannot be read", where)
+                logger.exception(
+                    "consumer groups not loaded: partition=%s reason=internal_error", where
+                )
                 self._why = StorageError(
-                    f"{where}: its consumer groups cannot be read: see the log"
+                    f"{where}: cannot read its consumer groups. See the log of the broker"
                 )
             if self._groups is not None:
                 return
@@ -473,14 +485,18 @@ class ActiveShard:
         """Why it is not read yet: an operator's to see to, or something that passes."""
         if isinstance(error, StorageError):
             if str(error) != str(self._why):
-                logger.error("%s", error)
+                logger.error(
+                    "consumer groups not loaded: partition=%s error=%s",
+                    self.host.topic_partition,
+                    error,
+                )
             self._why = error
         else:
             self._why = self._loading_error(f": {error}")
 
     def _loading_error(self, why: str) -> CoordinatorLoadingError:
         return CoordinatorLoadingError(
-            f"the consumer groups of {self.host.topic_partition} are being read{why}"
+            f"the consumer groups of {self.host.topic_partition} are loading{why}"
         )
 
     async def _load(self) -> None:
@@ -498,7 +514,7 @@ class ActiveShard:
             ),
             groups,
         )
-        logger.info("%s: its consumer groups are read", self.host.topic_partition)
+        logger.info("consumer groups loaded: partition=%s", self.host.topic_partition)
 
 
 def _nothing() -> None:

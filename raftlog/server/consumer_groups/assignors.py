@@ -32,7 +32,7 @@ def _load(name: str) -> Assignor:
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
         raise _refused(
-            name, f"it is none of {', '.join(sorted(BUILT_IN))}, and not module:attribute"
+            name, f"it is not one of {', '.join(sorted(BUILT_IN))}, and not module:attribute"
         )
     try:
         found = getattr(importlib.import_module(module_name), attribute)
@@ -40,7 +40,9 @@ def _load(name: str) -> Assignor:
     except Exception as error:  # whatever an operator's module does
         raise _refused(name, f"{type(error).__name__}: {error}") from error
     if not (hasattr(assignor, "name") and callable(getattr(assignor, "assign", None))):
-        raise _refused(name, "it is no raftlog.consumer_groups.Assignor, with `name` and `assign`")
+        raise _refused(
+            name, "it is not a raftlog.consumer_groups.Assignor with `name` and `assign`"
+        )
     checked: Assignor = assignor
     return checked
 

@@ -142,10 +142,10 @@ class Coordinator:
             return shard
         state = self._topics.state(topic, partition)
         leader = None if state is None else state.leader
-        whose = "nobody does" if leader is None else f"broker {leader} does"
+        whose = "no coordinator is known" if leader is None else f"broker {leader} coordinates it"
         raise NotCoordinatorError(
-            f"this broker does not coordinate the consumer group {group!r}, which is in "
-            f"{OFFSETS_TOPIC}:{partition}; {whose}, as far as it knows"
+            f"this broker does not coordinate the consumer group {group!r} "
+            f"({OFFSETS_TOPIC}:{partition}): {whose}"
         )
 
     def shards(self) -> list[ActiveShard]:
@@ -170,7 +170,7 @@ class Coordinator:
         }
         for partition, shard in tuple(self._shards.items()):
             if shard.is_over or led.get(partition) is not shard.host:
-                self._drop(partition, "this broker leads it no more")
+                self._drop(partition, "this broker is no longer the leader")
         for partition, host in led.items():
             if partition not in self._shards:
                 self._shards[partition] = ActiveShard(host, self._shard_services)

@@ -142,7 +142,7 @@ class HeartbeatAnswer:
             return
         beat = self._all.last(self._member, self._epoch)
         if beat is not None and self._end():
-            assert self._drop is not None, "it waits"
+            assert self._drop is not None, "a timer is pending"
             self._drop()
             self._done(beat)
 

@@ -37,7 +37,7 @@ class HeartbeatPurgatory:
 
         ``owner``: the connection that it came over; if that is lost, it is forgotten.
         """
-        assert member not in self._parked, "the older one is answered first"
+        assert member not in self._parked, "the older heartbeat must be answered first"
         end = coalesced_deadline(self._loop.time(), wait_seconds)
         timer = self._loop.call_at(end, self.wake, member)
         self._parked[member] = owner, timer, unpark

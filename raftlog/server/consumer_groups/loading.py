@@ -45,7 +45,7 @@ async def load(
     """
     end = host.log.log_end_offset
     await committed(host, end)
-    assert host.is_ready, "the end of the log is past what earlier leaders may have shown"
+    assert host.is_ready, "the log must extend past every offset that earlier leaders returned"
     async with turn:
         offset = host.log.log_start_offset
         while offset < end:
@@ -54,8 +54,8 @@ async def load(
             except (DamagedLogError, CorruptBatchError) as error:
                 doubt(host, offset)
                 raise DamagedLogError(
-                    f"{host.topic_partition}: what stands at offset {offset} cannot be read, and "
-                    f"so the state of its consumer groups is not known: {error}"
+                    f"{host.topic_partition}: cannot read the batch at offset {offset}, so the "
+                    f"state of its consumer groups is unknown: {error}"
                 ) from error
 
 
@@ -63,7 +63,7 @@ async def _load_slice(groups: Replays, host: Partition, offset: Offset) -> Offse
     """Replay some batches from ``offset`` on; the offset after them."""
     stored = host.read(start_offset=offset, bytes_max=SLICE_BYTES)
     if not stored:
-        raise DamagedLogError("there is nothing, and the log goes on behind it")
+        raise DamagedLogError("no batch is stored there, and the log continues after it")
     for piece in stored:
         for batch in split(piece):
             header = parse_header(batch)
@@ -82,8 +82,8 @@ async def _replay(groups: Replays, host: Partition, batch: Buffer) -> None:
             groups.replay(key or b"", value)
         except InvalidRequestError as error:
             raise DamagedLogError(
-                f"{host.topic_partition}: the record at offset {offset} is not one of a consumer "
-                f"group: {error}"
+                f"{host.topic_partition}: the record at offset {offset} is not a consumer group "
+                f"record: {error}"
             ) from error
         if number % RECORDS_PER_TURN == 0:
             await asyncio.sleep(0)

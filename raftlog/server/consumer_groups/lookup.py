@@ -63,8 +63,8 @@ class Lookup:
             return
         if len(self._waiting) >= limits.COORDINATOR_LOOKUPS_MAX:
             raise ThrottledError(
-                f"{len(self._waiting)} requests wait for {OFFSETS_TOPIC} to be made already "
-                "(COORDINATOR_LOOKUPS_MAX); try again in a moment"
+                f"{len(self._waiting)} requests wait for the creation of {OFFSETS_TOPIC}, and "
+                "COORDINATOR_LOOKUPS_MAX is reached. Try again later"
             )
         self._waiting.append(done)
         if len(self._waiting) == 1:
@@ -94,8 +94,7 @@ class Lookup:
         broker = None if state is None or state.leader is None else brokers.get(state.leader)
         if broker is None:
             raise LeaderNotAvailableError(
-                f"{OFFSETS_TOPIC}:{partition}, in which the consumer group is, has no leader at "
-                "the moment"
+                f"{OFFSETS_TOPIC}:{partition}, which stores the consumer group, has no leader"
             )
         return broker
 
@@ -125,7 +124,7 @@ class Lookup:
         except TopicExistsError:
             pass
         except (RefusedError, OutcomeUnknownError) as error:  # there may be more brokers soon
-            raise ClusterNotReadyError(f"{OFFSETS_TOPIC} cannot be made now: {error}") from error
+            raise ClusterNotReadyError(f"cannot create {OFFSETS_TOPIC} now: {error}") from error
 
     def _wait_for_brokers(self) -> None:
         """A topic made while brokers are still coming would have too few copies for ever."""
@@ -136,6 +135,6 @@ class Lookup:
         missing = self._missing_brokers()
         if missing and self._now() - self._first_asked_at < PATIENCE_SECONDS:
             raise ClusterNotReadyError(
-                f"{missing} of the cluster's brokers have yet to come: {OFFSETS_TOPIC} is made "
-                f"when they are here, or {PATIENCE_SECONDS:g} s after the first request for it"
+                f"{missing} brokers of the cluster have not joined yet: {OFFSETS_TOPIC} is created "
+                f"when they have, or {PATIENCE_SECONDS:g} s after the first request for it"
             )

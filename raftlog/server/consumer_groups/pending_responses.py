@@ -126,8 +126,8 @@ class PendingResponses:
         leadership = self._host.leadership
         if error is None and leadership is not None and not leadership.has_quorum:
             error = NotEnoughReplicasError(
-                f"{self._host.topic_partition}: what was decided about its consumer groups cannot "
-                "be committed, as too few of its replicas are in sync: bring brokers back"
+                f"{self._host.topic_partition}: cannot commit the changes of its consumer groups: "
+                "too few in-sync replicas. Start the missing brokers"
             )
         if error is not None:
             for answer in tuple(self._waiting):

@@ -34,8 +34,8 @@ def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
     count = sum(len(query.producer_ids) for query in queries)
     if count > limits.PRODUCERS_PER_REQUEST_MAX:
         raise InvalidRequestError(
-            f"the request asks for {count} producers over all of its partitions; at most "
-            f"{limits.PRODUCERS_PER_REQUEST_MAX} are answered at a time: split it"
+            f"the request matches {count} producers in all of its partitions; the limit is "
+            f"{limits.PRODUCERS_PER_REQUEST_MAX}. Split the request"
         )
     describing = _Describing(context, reply, len(queries))
     for index, query in enumerate(queries):
@@ -128,9 +128,9 @@ def _check_committable(host: Partition, leadership: Leadership, end_offset: Offs
     if end_offset > host.high_watermark and not leadership.has_quorum:
         state = leadership.state
         raise NotEnoughReplicasError(
-            f"{host.topic_partition}: what was appended last is not committed: of its replicas "
-            f"{sorted(state.isr)} are in sync, and its min.insync.replicas is {state.min_isr}. "
-            "Bring brokers back, or lower it"
+            f"{host.topic_partition}: the last appended records are not committed: ISR "
+            f"{sorted(state.isr)}, min.insync.replicas={state.min_isr}. Start the missing brokers "
+            "or lower min.insync.replicas"
         )
 
 

@@ -197,7 +197,7 @@ class _Gathering(Generic[T]):
             send([])
 
     def put(self, index: int, answer: T) -> None:
-        assert self._answers[index] is None, "each has one outcome"
+        assert self._answers[index] is None, "each partition has one outcome"
         self._answers[index] = answer
         self._missing -= 1
         if self._missing == 0:

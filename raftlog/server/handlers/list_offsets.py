@@ -54,7 +54,7 @@ class _Lookup:
             host.check_leading()
             if not host.is_ready:
                 raise LeaderNotAvailableError(
-                    f"{host.topic_partition}: the new leader does not know yet what is committed"
+                    f"{host.topic_partition}: the new leader does not know the high watermark yet"
                 )
         except RaftlogError as error:
             self._done(index, query, None, error)

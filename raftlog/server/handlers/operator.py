@@ -34,7 +34,7 @@ def handle_prove(_context: BrokerContext, request: Request, reply: Reply) -> Non
     message = cast(OperatorProveRequest, request.message)
     granting, reply.connection.granting = reply.connection.granting, None
     if granting is None:
-        raise AccessDeniedError("operator_prove has to follow an operator_hello, once")
+        raise AccessDeniedError("send operator_prove once, after operator_hello")
     granting.check(message)
     reply.connection.is_operator = True
     reply.send(OperatorProveResponse())

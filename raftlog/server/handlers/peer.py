@@ -59,7 +59,7 @@ def handle_prove(context: PeeringContext, request: Request, reply: Reply) -> Non
     try:
         peering = context.clustered().peering
         if connection.answering is None:
-            raise AccessDeniedError("peer_prove has to follow a peer_hello, once")
+            raise AccessDeniedError("send peer_prove once, after peer_hello")
         peer = peering.admit(connection.answering, message, connection)
     except RaftlogError as error:
         _turn_away(reply, error)
@@ -93,5 +93,5 @@ def _turn_away(reply: Reply, error: RaftlogError) -> None:
 
 def _peer(reply: Reply) -> PeerIdentity:
     peer = reply.connection.peer_identity
-    assert peer is not None, "dispatch lets nobody else through"
+    assert peer is not None, "dispatch accepts this request from brokers only"
     return peer

@@ -47,9 +47,9 @@ def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
     sizes = [uncompressed_length_at(batch) for batch in batches]
     if sum(sizes) > limits.PRODUCE_UNCOMPRESSED_BYTES_MAX:
         raise InvalidRequestError(
-            f"the batches of one produce request take {sum(sizes)} bytes uncompressed, over "
-            f"PRODUCE_UNCOMPRESSED_BYTES_MAX ({limits.PRODUCE_UNCOMPRESSED_BYTES_MAX}); nothing "
-            "was stored. Send fewer at a time"
+            f"the batches of one produce request have {sum(sizes)} bytes uncompressed, over "
+            f"PRODUCE_UNCOMPRESSED_BYTES_MAX ({limits.PRODUCE_UNCOMPRESSED_BYTES_MAX}). Nothing "
+            "was stored. Send fewer batches per request"
         )
     produce = _Produce(reply, message.acks, len(batches))
     for index, part in enumerate(parts):
@@ -154,6 +154,6 @@ def _check_producible(header: BatchHeader) -> None:
         )
     if not header.is_dense:
         raise CorruptBatchError(
-            f"a batch of {header.record_count} records claims {header.last_offset_delta + 1} "
-            "offsets; a producer's batch has no gaps"
+            f"a batch of {header.record_count} records spans {header.last_offset_delta + 1} "
+            "offsets. A batch of a producer must have no gaps"
         )

@@ -102,16 +102,16 @@ class _Deletion:
             where = f"{part.topic}:{part.partition}"
             if index >= begun:
                 error: RaftlogError = ThrottledError(
-                    f"{where}: nothing was deleted, as the deletions before it took "
-                    f"{DELETE_SECONDS_MAX:g} s; try again, with fewer partitions at a time"
+                    f"{where}: nothing was deleted, because the deletions before it took "
+                    f"{DELETE_SECONDS_MAX:g} s. Try again with fewer partitions per request"
                 )
             else:
                 _, before = self._waiting[index]
                 error = OutcomeUnknownError(
                     f"{where}: this broker has deleted the records before offset {before}, but "
-                    "not all in-sync replicas have confirmed within "
-                    f"{DELETE_SECONDS_MAX:g} s that they have too: after a failover they may be "
-                    "there again. Delete them again"
+                    f"not all in-sync replicas have confirmed the deletion within "
+                    f"{DELETE_SECONDS_MAX:g} s. After a failover the records may be visible "
+                    "again. Delete them again"
                 )
             self._answer(index, error=error)
 

@@ -113,8 +113,8 @@ def _check_paged(message: DescribeTopicsRequest) -> None:
     """Only who knows that an answer may be a page can do with one."""
     if not message.paged:
         raise InvalidRequestError(
-            f"the topics asked for have more than {limits.PARTITIONS_DESCRIBED_MAX} partitions "
-            "(PARTITIONS_DESCRIBED_MAX); ask for fewer topics at once, or upgrade the client"
+            f"the requested topics have more than {limits.PARTITIONS_DESCRIBED_MAX} partitions "
+            "(PARTITIONS_DESCRIBED_MAX). Request fewer topics at once, or upgrade the client"
         )
 
 

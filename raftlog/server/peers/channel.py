@@ -115,7 +115,7 @@ class PeerChannel(asyncio.BufferedProtocol):
             raise BrokerUnavailableError(f"no connection to the peer: {self.ended}")
         if self.queued_bytes > self._queue_bytes_max:
             raise BrokerUnavailableError(
-                f"the peer does not read: {self.queued_bytes} bytes wait for it"
+                f"the peer does not read: {self.queued_bytes} bytes are queued for it"
             )
         correlation_id, buffers = self._state.send(api, message, attachment)
         future: asyncio.Future[Answer] = self._loop.create_future()

@@ -121,7 +121,7 @@ class PeerLink:
         if self._channel is None:
             raise BrokerUnavailableError(
                 f"no link to broker {self.broker_id} at {self.address}: "
-                f"{self.problem or 'it is being dialled'}"
+                f"{self.problem or 'connecting'}"
             )
         return self._channel
 
@@ -178,16 +178,15 @@ class PeerLink:
             services.registry.admit_outgoing(identity)
         except TimeoutError:
             failure = RequestTimedOutError(
-                f"it did not respond within {services.session_timeout_s:g} s "
-                "(broker.session.timeout.ms)"
+                f"no response within {services.session_timeout_s:g} s (broker.session.timeout.ms)"
             )
         except (OSError, RaftlogError, _NotIntroducedError) as error:
             failure = error
         except asyncio.CancelledError:
-            channel.abort(ConnectionLostError("the link is not wanted any more"))
+            channel.abort(ConnectionLostError("the link is no longer needed"))
             raise
-        except Exception as error:  # a mistake of ours must not end the link for good
-            logger.exception("dialling broker %d failed by a mistake", self.broker_id)
+        except Exception as error:  # an internal error must not end the link permanently
+            logger.exception("peer link failed: broker=%d reason=internal_error", self.broker_id)
             failure = error
         else:
             self.task = None
@@ -247,7 +246,7 @@ class PeerLink:
         self._queued = 0
         self._up_since = self._services.loop.time()
         logger.info(
-            "link to broker %d at %s: up (data directory %s, boot %d)",
+            "peer link up: broker=%d address=%s directory_id=%s boot=%d",
             self.broker_id,
             self.address,
             identity.directory_id,
@@ -271,7 +270,7 @@ class PeerLink:
         if silent_s >= services.session_timeout_s:
             channel.abort(
                 RequestTimedOutError(
-                    f"no message from it for {silent_s:.1f} s (broker.session.timeout.ms)"
+                    f"no message from the peer for {silent_s:.1f} s (broker.session.timeout.ms)"
                 )
             )
             return
@@ -281,7 +280,7 @@ class PeerLink:
             pong = channel.request(apis.PEER_PING, ping)
             pong.add_done_callback(partial(self._on_pong, now))
         except BrokerUnavailableError as error:  # it does not read: time will tell
-            logger.debug("broker %d was not pinged: %s", self.broker_id, error)
+            logger.debug("ping not sent: broker=%d error=%s", self.broker_id, error)
         pause = min(services.heartbeat_s, services.session_timeout_s - silent_s)
         self._timer = services.loop.call_later(pause, self._beat, now + pause)
 
@@ -308,7 +307,12 @@ class PeerLink:
             self._failures = 0
         self._services.registry.outgoing_down(self.broker_id)
         if not self._stopped:
-            logger.warning("link to broker %d at %s: down: %s", self.broker_id, self.address, error)
+            logger.warning(
+                "peer link down: broker=%d address=%s error=%s",
+                self.broker_id,
+                self.address,
+                error,
+            )
         self._services.on_down(self.broker_id, error)
         if not self._stopped:
             self._dial_later()
@@ -319,7 +323,10 @@ class PeerLink:
         if problem != self.problem:
             self.problem = problem
             logger.warning(
-                "link to broker %d at %s: none: %s", self.broker_id, self.address, problem
+                "peer link failed: broker=%d address=%s error=%s",
+                self.broker_id,
+                self.address,
+                problem,
             )
         refusal = failure.refusal if isinstance(failure, _NotIntroducedError) else None
         known, self.refusal = self.refusal, refusal

@@ -114,7 +114,9 @@ class PeerLinks:
         wanted = {peer: addresses[peer] for peer in sorted(addresses) if peer != own}
         for peer, link in list(self._links.items()):
             if wanted.get(peer) != link.address:
-                self._remove(peer, "it has moved" if peer in wanted else "it was removed")
+                self._remove(
+                    peer, "its address changed" if peer in wanted else "the broker was removed"
+                )
         for peer, address in wanted.items():
             if peer not in self._links:
                 link = self._links[peer] = PeerLink(peer, address, self._services)
@@ -195,7 +197,7 @@ class PeerLinks:
         """
         link = self._links.get(broker_id)
         if link is None:
-            raise BrokerUnavailableError(f"broker {broker_id} is not known here")
+            raise BrokerUnavailableError(f"this broker does not know broker {broker_id}")
         return link.channel.request(api, message, attachment)
 
     # -- who comes in ------------------------------------------------------------------------------
@@ -211,7 +213,7 @@ class PeerLinks:
             peer.boot,
             peer.run,
         ):
-            link.drop("the broker was started again")
+            link.drop("the broker restarted")
         link.redial_now()
 
 

@@ -104,17 +104,17 @@ class PeerRegistry:
         for live in self._live(peer.broker_id):
             if live.directory_id != peer.directory_id:
                 raise BrokerIdInUseError(
-                    f"broker id {peer.broker_id} is in use: the live broker at "
-                    f"{live.host}:{live.port} has it, with the data directory "
-                    f"{live.directory_id}, so the one at {peer.host}:{peer.port} with "
-                    f"{peer.directory_id} may not; give each broker an id of its own (if the "
-                    "live one was stopped a moment ago, this passes)"
+                    f"broker id {peer.broker_id} is in use by the live broker at "
+                    f"{live.host}:{live.port} with data directory {live.directory_id}: the broker "
+                    f"at {peer.host}:{peer.port} with data directory {peer.directory_id} is "
+                    "rejected. Set a different id for each broker (if the live broker was just "
+                    "stopped, wait)"
                 )
             if live.boot == peer.boot and (live.host, live.port) != (peer.host, peer.port):
                 raise BrokerIdInUseError(
-                    f"the data directory {peer.directory_id} of broker {peer.broker_id} is there "
+                    f"the data directory {peer.directory_id} of broker {peer.broker_id} is used "
                     f"twice, at {live.host}:{live.port} and at {peer.host}:{peer.port}: one is a "
-                    "copy. Stop it, wipe it, and start it with an id of its own"
+                    "copy. Stop the copy, wipe it, and start it with a different broker id"
                 )
         for seen in (self._seen(peer.broker_id), self._latest.get(peer.broker_id)):
             if seen is not None:
@@ -159,7 +159,7 @@ class PeerRegistry:
         self._latest[peer.broker_id] = peer
         if older is not None and older.connection is not connection:
             older.connection.peer_identity = None  # what it has read already is nobody's
-            older.connection.abort(f"broker {peer.broker_id} has connected anew")
+            older.connection.abort(f"broker {peer.broker_id} has opened a new connection")
         self.on_incoming(peer)
 
     def admit_outgoing(self, peer: PeerIdentity) -> None:

@@ -195,7 +195,7 @@ def test_a_deletion_by_a_broker_that_knows_no_such_topic_deletes_none() -> None:
         task = await a.begin(a.topics.delete("t"))
         a.h.s.command(CreateTopic(name="t", topic_id="T9", partitions=1, replication_factor=1))
         a.plane.agree()
-        with pytest.raises(ClusterNotReadyError, match="delete it again"):
+        with pytest.raises(ClusterNotReadyError, match="Delete it again"):
             await task
         assert a.h.s.machine.topics["t"].id == "T9", "clients ask again, and it is known then"
         task = await a.begin(a.topics.delete("u"))

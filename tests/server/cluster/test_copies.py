@@ -208,7 +208,7 @@ def test_a_damaged_follower_leaves_sets_its_copy_aside_and_comes_back(
         assert 1 not in member.state.isr
         assert new.follows(2, member.state.leader_epoch)
         assert list(h.topics.topic("t").hosts) == [new]
-        assert "the damaged copy was set aside as" in caplog.text
+        assert "corrupt replica quarantined" in caplog.text
         assert any(".quarantine-1" in name for name in h.s.disk.list_dir("/data/topics/t/T1"))
 
     hosting(test)

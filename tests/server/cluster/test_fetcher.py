@@ -137,7 +137,7 @@ def test_it_cuts_to_the_common_part_and_asks_again(caplog: pytest.LogCaptureFixt
         assert c.position().last_epoch == 4
         with caplog.at_level(logging.WARNING):
             await c.answer(part(diverged=Divergence(epoch=3, end_offset=9)))
-        assert "cut from offset 4 back to 2" in caplog.text
+        assert "end_offset=4 to_offset=2" in caplog.text
         assert all(record.levelno < logging.ERROR for record in caplog.records)
         assert values(log) == [b"a", b"b"]
         at = c.position()

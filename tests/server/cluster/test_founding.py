@@ -67,8 +67,8 @@ def test_voters_that_the_operator_names_are_not_waited_for_and_get_no_vote() -> 
 
 
 def test_what_it_waits_for_can_be_told() -> None:
-    assert "brokers 2, 3 were not seen yet" in told(Await((2, 3)))
-    assert "broker 1 has yet to" in told(AwaitFounder(1))
+    assert "brokers 2, 3 have not connected yet" in told(Await((2, 3)))
+    assert "broker 1 has not founded" in told(AwaitFounder(1))
     assert "in cluster c" in told(Join(2, "c"))
 
 
@@ -112,7 +112,7 @@ def test_two_lost_disks_join_the_third_and_found_nothing(
     for number in lost:
         node = cluster.node(number)
         assert node.machine.cluster_id == ""
-        assert f"brokers {left} were not seen" in node._topics.waits_for
+        assert f"brokers {left} have not connected" in node._topics.waits_for
     cluster.start(left)
     cluster.until(lambda: set(ids(cluster).values()) == {known})
     cluster.world.run_for(10)
@@ -182,6 +182,6 @@ def test_brokers_with_other_voters_refuse_each_other_and_found_nothing(
         assert [node.machine.cluster_id for node in nodes if node] == ["", "", ""]
     said = [record.getMessage() for record in caplog.records]
     for other in (1, 3):  # each of the two, of the other one
-        start = f"broker {other} and this one cannot work together"
+        start = f"brokers cannot work together: peer={other}"
         words = "broker 1 at broker-1:9100 has the voters 1,2,3, and broker 3 has 3"
         assert any(line.startswith(start) and words in line for line in said)

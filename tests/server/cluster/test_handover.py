@@ -199,6 +199,6 @@ def test_a_mistake_does_not_keep_it(
 
         monkeypatch.setattr(Handover, "_movable", broken)
         await (await leave.begin())
-        assert "leadership could not be handed over" in caplog.text
+        assert "leadership transfer failed" in caplog.text
 
     leaving(test)

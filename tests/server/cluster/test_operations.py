@@ -128,7 +128,7 @@ def test_who_cannot_lead_is_not_given_the_lead(cluster: Cluster) -> None:
     leader = cluster.leader(1)
     for to in (leader, leader % 3 + 1, 9):
         request = TransferLeaderRequest(topic="t", partition=0, to=to)
-        with pytest.raises(InvalidRequestError, match="stays where it is"):
+        with pytest.raises(InvalidRequestError, match="was not transferred"):
             on(cluster, leader, operations(cluster, leader).transfer_leader(request))
     request = TransferLeaderRequest(topic="t", partition=0)
     with pytest.raises(InvalidRequestError, match="it has no other replica"):
@@ -140,7 +140,7 @@ def test_who_has_no_vote_says_whom_to_ask(cluster: Cluster) -> None:
     leader = cluster.leader(1)
     request = TransferLeaderRequest(topic="t", partition=0)
     other = leader % 3 + 1
-    with pytest.raises(InvalidRequestError, match="has no vote on t:0"):
+    with pytest.raises(InvalidRequestError, match="is not a voter of t:0"):
         on(cluster, other, operations(cluster, other).transfer_leader(request))
 
 

@@ -155,7 +155,7 @@ def test_a_topic_that_cannot_be_opened_is_tried_again_and_holds_up_no_other(
         assert seen.done(), "nobody waits for what may never come"
         assert h.host("T1").closed is None
         assert h.partitions.member("T0", 0) is None
-        assert "topic bad cannot be put in order here; trying again" in caplog.text
+        assert "topic or replica update failed, retrying: object=topic bad" in caplog.text
         await asyncio.sleep(RETRY_SECONDS * 0.9)
         assert h.partitions.member("T0", 0) is None
         for _ in range(3):

@@ -96,7 +96,7 @@ def test_bytes_that_are_no_state_change_nothing_and_stop_nothing(
         with caplog.at_level(logging.WARNING):
             told.take([bad, encoded(state)])
         assert told.told == {(TOPIC_ID, 0): state}
-        assert "a peer told no state of T1:0" in caplog.text
+        assert "state broadcast rejected: topic_id=T1 partition=0" in caplog.text
 
     play(test)
 

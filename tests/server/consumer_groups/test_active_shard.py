@@ -161,7 +161,7 @@ def test_what_the_log_does_not_take_is_forgotten() -> None:
         s.disk.capacity_bytes = 0
         with pytest.raises(DiskFullError):
             shown.put(b"b")
-        with pytest.raises(CoordinatorLoadingError, match=r"being read: .* no room"):
+        with pytest.raises(CoordinatorLoadingError, match=r"are loading: .* no room"):
             shown.count()
         s.disk.capacity_bytes = None
         await asyncio.sleep(1)
@@ -202,7 +202,7 @@ def test_what_was_written_in_part_is_unknown() -> None:
         shown = await Shown(s, host=s.host(s.log(max_message_bytes=100_000))).ready()
         random = Random(1)
         s.disk.capacity_bytes = 150_000
-        with pytest.raises(CommitUnknownError, match="only a part of it was written"):
+        with pytest.raises(CommitUnknownError, match="the change was written partially"):
             shown.put(random.randbytes(90_000), random.randbytes(90_000))
         await asyncio.sleep(1)
         shown.count()
@@ -349,7 +349,7 @@ def test_a_mistake_about_topics_is_logged(caplog: pytest.LogCaptureFixture) -> N
         shown.groups.told = None  # type: ignore[assignment]
         with caplog.at_level(logging.ERROR):
             shown.shard.set_topics(Topics({}, 2))
-        assert "a mistake about consumer groups" in caplog.text
+        assert "consumer group operation failed" in caplog.text
         await asyncio.sleep(1)
         shown.count()
         assert shown.told == [0]

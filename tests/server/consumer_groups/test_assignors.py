@@ -72,7 +72,7 @@ def test_an_operators_own(attribute: str) -> None:
         ("no.such.module:a", "ModuleNotFoundError"),
         (f"{HERE}:gone", "AttributeError"),
         (f"{HERE}:Broken", "KeyError: 'a bug'"),
-        (f"{HERE}:nothing", "no raftlog.consumer_groups.Assignor"),
+        (f"{HERE}:nothing", "not a raftlog.consumer_groups.Assignor"),
         (f"{HERE}:Namesake", "two assignors have the name 'uniform'"),
         (f"{HERE}:Nameless", "no name of an assignor"),
         (":a", "not module:attribute"),

@@ -158,7 +158,7 @@ def test_what_is_not_to_be_understood_is_named() -> None:
     async def test(s: Scene) -> None:
         x = Loading(s)
         x.write([b"a", b"b"], [b"1", b"bad"])
-        with pytest.raises(DamagedLogError, match="the record at offset 1 is not one"):
+        with pytest.raises(DamagedLogError, match="the record at offset 1 is not a consumer"):
             await x.load()
         assert x.doubts == [(x.host, 0)]
 
@@ -183,7 +183,7 @@ def test_a_log_that_has_a_hole_is_no_end(monkeypatch: pytest.MonkeyPatch) -> Non
         x = Loading(s)
         x.write([b"a"], [b"1"])
         monkeypatch.setattr(Partition, "read", lambda *_a, **_k: [])
-        with pytest.raises(DamagedLogError, match="there is nothing"):
+        with pytest.raises(DamagedLogError, match="no batch is stored"):
             await x.load()
 
     play(test)

@@ -212,7 +212,7 @@ def test_brokers_that_have_yet_to_come_are_waited_for_and_not_for_ever() -> None
         x.missing = 2
         error = await x.ask()
         assert isinstance(error, ClusterNotReadyError)
-        assert "2 of the cluster's brokers have yet to come" in str(error)
+        assert "2 brokers of the cluster have not joined yet" in str(error)
         await asyncio.sleep(PATIENCE_SECONDS / 2)
         assert isinstance(await x.ask(), ClusterNotReadyError)
         await asyncio.sleep(PATIENCE_SECONDS / 2 + 0.1)

@@ -327,6 +327,6 @@ def test_a_mistake_about_those_that_join_is_told_to_each(
             shown.beat(member, epoch=0)
         await s.settle()
         assert shown.told == [("p", OutcomeUnknownError), ("q", OutcomeUnknownError)]
-        assert "a mistake about consumer groups" in caplog.text
+        assert "consumer group operation failed" in caplog.text
 
     play(test)

@@ -26,7 +26,7 @@ ALL = (1, 2, 3)
 def test_who_asks_while_the_state_is_read_is_told_to_wait() -> None:
     async def test(s: Scene) -> None:
         shown = Shown(s)
-        with pytest.raises(CoordinatorLoadingError, match="t:0 are being read"):
+        with pytest.raises(CoordinatorLoadingError, match="t:0 are loading"):
             shown.count()
         with pytest.raises(CoordinatorLoadingError):
             shown.beat("m")
@@ -133,7 +133,7 @@ def test_a_mistake_while_reading_is_told_and_tried_again() -> None:
 
         shown.prepare = fail
         await s.settle()
-        with pytest.raises(StorageError, match="cannot be read"):
+        with pytest.raises(StorageError, match="cannot read"):
             shown.count()
         await asyncio.sleep(2 * active_shard.PAUSE_SECONDS_DAMAGED)
         shown.count()

@@ -196,7 +196,7 @@ def test_only_so_many_are_answered_at_a_time(
     client.create("t")
     monkeypatch.setattr(limits, "PRODUCERS_PER_REQUEST_MAX", 4)
     assert len(ask(client, query(1, 2), query(3, 4))) == 2
-    with pytest.raises(InvalidRequestError, match=r"asks for 5 producers .* at most 4"):
+    with pytest.raises(InvalidRequestError, match=r"matches 5 producers .* limit is 4"):
         ask(client, query(1, 2), query(3, 4, 5))
 
 

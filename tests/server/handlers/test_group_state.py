@@ -136,7 +136,7 @@ def test_a_damaged_partition_hurts_its_own_groups_only(tmp_path: Path) -> None:
     segment.write_bytes(stored)
     with running(tmp_path / "data") as broker, broker.client() as client:
         groups = GroupClient(client)
-        with pytest.raises(StorageError, match="cannot be read"):
+        with pytest.raises(StorageError, match="cannot read"):
             groups.fetch_when_read(group=hurt)
         with pytest.raises(StorageError):
             groups.join("m", group=hurt)
