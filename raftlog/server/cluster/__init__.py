@@ -1,1 +1,1 @@
-"""A broker among others: membership, who leads which partition, and copying from those who do."""
+"""Cluster mode of a broker: membership, partition leadership and replication."""

@@ -1,4 +1,4 @@
-"""Changes to topics as commands of the ``cluster`` group, from whichever broker was asked."""
+"""Topic changes as commands of the ``cluster`` Raft group. Any broker accepts them."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.cluster.partitions import Partitions
 from raftlog.server.consensus_plane import ConsensusPlane
 
-# Commands of one request that are proposed together: they share the cluster group's round trips and
-# syncs, and the elections of new partitions run side by side.
+# Maximum number of commands of one request that are proposed together. They share the round trips
+# and syncs of the cluster group, and the elections of new partitions run in parallel.
 CHANGES_AT_ONCE: Final = 32
-NO_TOPIC_ID: Final = "-"  # no topic has it
+NO_TOPIC_ID: Final = "-"  # matches no topic id
 LEADERS_TIMEOUT_SECONDS: Final = 5.0
 LEADERS_POLL_SECONDS: Final = 0.01
 
 
 class ClusterTopics:
-    """The ``TopicAuthority`` of a broker among others.
+    """The ``TopicAuthority`` of a broker in a cluster.
 
-    A change is answered when it is committed and this broker has followed it; for a new topic, when
-    its partitions have leaders (or after a while without: clients try again).
+    A change is acknowledged when it is committed and this broker has applied it. A new topic is
+    acknowledged when its partitions have leaders, or after ``LEADERS_TIMEOUT_SECONDS`` without
+    leaders (clients retry).
     """
 
     changes_at_once = CHANGES_AT_ONCE
@@ -52,7 +53,9 @@ class ClusterTopics:
         loop: asyncio.AbstractEventLoop,
         default_replication_factor: int = 0,
     ) -> None:
-        """``default_replication_factor`` 0: 3, or all brokers where there are fewer."""
+        """``default_replication_factor``: 0 means 3, or the number of brokers if there are
+        fewer.
+        """
         self._machine = machine
         self._plane = plane
         self._partitions = partitions
@@ -79,15 +82,17 @@ class ClusterTopics:
         try:
             await self._propose(creation)
         except CommitUnknownError:
-            await self._propose(creation)  # with the same id: it is made once
+            await self._propose(creation)  # same topic id: the topic is created once
         record = await self._seen(name)
         await self._until_led(record)
         return record
 
     async def delete(self, name: str) -> TopicRecord:
-        """The topic that this broker knows by the name, and no later one of the same name.
+        """Delete the topic that this broker knows by this name, and no later topic of the same
+        name.
 
-        If it knows none, none is deleted, whatever is made until the group has decided.
+        If this broker knows no topic of this name, none is deleted, even if one is created before
+        the group commits the command.
         """
         record = self._machine.topics.get(name)
         deletion = DeleteTopic(name=name, topic_id=NO_TOPIC_ID if record is None else record.id)
@@ -127,7 +132,9 @@ class ClusterTopics:
         )
 
     async def _propose(self, command: ClusterCommand) -> object:
-        """What the command gave. Raises its refusal, or what kept it from being decided."""
+        """Return the value of the command. Raises the refusal, or the reason why it was not
+        decided.
+        """
         outcome = await self._plane.propose(CLUSTER_GROUP, command.encode())
         if isinstance(outcome, Refused):
             raise from_code(outcome.code, outcome.message)

@@ -1,11 +1,11 @@
-"""How a broker gives up a copy that is damaged, or may lack acknowledged records: step by step.
+"""Replacement of a copy that is corrupt or may lack acknowledged records, step by step.
 
-It does nothing while the partition has no leader, or one whose own copy is not sound: its copy may
-be the best that is left, and the election decides that (``surveys``). If it leads, it hands
-leadership over to a better copy. Then it says that its copy is lost: it leaves the ISR and the ELR,
-and the leader epoch grows, so that nothing which it acknowledged before can bring it back. Only
-then may the copy be set aside and copied again, or its torn end be cut (P6). Decides only; nothing
-is done here.
+There is no step while the partition has no leader, or a leader whose own copy is not complete: this
+copy may be the best one left, and the election decides that (``surveys``). If this broker is the
+leader, it transfers leadership to a better copy. Then it reports its copy as lost: it leaves the
+ISR and the ELR, and the leader epoch increases, so that no earlier acknowledgement of this broker
+can return it to the ISR. Only then may the copy be quarantined and copied again, or its torn write
+be truncated (P6). This module decides only; it changes nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raftlog.replication.commands import BrokerId, ChangeIsr, Command, Elect, El
 from raftlog.replication.partition_state import PartitionState
 from raftlog.types import LeaderEpoch
 
-# What ``next_step`` says when the copy may go.
+# Result of ``next_step`` when the copy may be quarantined.
 SET_ASIDE: Final = "set aside"
 
 
@@ -30,15 +30,15 @@ def next_step(
     is_sound: Callable[[BrokerId], bool],
     choose_other: Callable[[], Elect | ElectUnclean | None],
 ) -> Command | str | None:
-    """What to propose now, or ``SET_ASIDE``; None while no other broker can lead.
+    """Return the command to propose now, or ``SET_ASIDE``; None while no other broker can lead.
 
-    ``fenced_in``: the epoch that began when this broker's own proposal said that the copy is lost.
-    It has not reported that copy's log since before then. ``is_sound``: whether a broker has
-    reported that its copy is, as of ``state``. ``choose_other``: the election of another
-    broker, whose copy is sound or, if there is none, longer than this one.
+    ``fenced_in``: the epoch that began when this broker's own proposal reported the copy as lost.
+    Since before that epoch, this broker has not reported the log of that copy. ``is_sound``:
+    whether a broker has reported its copy as complete, as of ``state``. ``choose_other``: the
+    election of another broker whose copy is complete or, if there is none, longer than this one.
     """
     if broker_id not in state.replicas or not has_leader:
-        return None  # not a replica: the copy goes anyway
+        return None  # not a replica: the copy is removed anyway
     if state.leader == broker_id:
         return choose_other()
     if state.leader is None or not is_sound(state.leader):

@@ -1,7 +1,7 @@
-"""The leader's side of copying: what one follower wants of this broker, over one connection.
+"""Leader side of replication: the fetch session of one follower, over one connection.
 
-The follower names the partitions whose position changed; the rest is kept here. A partition is
-looked at only when it has news: something was appended, or the follower moved.
+The follower sends the partitions whose position changed; the session keeps the others. A partition
+is checked only after an event: an append, or a new position of the follower.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ UNTOLD = (-1, -1)
 
 
 class _Copied:
-    """One partition, as far as this follower has copied it."""
+    """Replication state of one partition for this follower."""
 
     __slots__ = ("_session", "at", "host", "is_answered", "is_prefix", "key", "told")
 
@@ -56,16 +56,17 @@ class _Copied:
         self.key = key
         self.at = at
         self.host: Partition | None = None
-        self.told = UNTOLD  # the high watermark and the log's start, as the follower knows them
-        self.is_answered = False  # until the follower has moved, there is nothing more to say
-        self.is_prefix = False  # its log up to there is known to be one of the leader's
+        self.told = UNTOLD  # high watermark and log start offset that the follower knows
+        self.is_answered = False  # True: nothing more to send until the follower's position changes
+        # the follower's log up to there is known to be a prefix of the leader's
+        self.is_prefix = False
 
     def wake(self) -> None:
         self._session.has_news(self)
 
     @property
     def knows_old_start(self) -> bool:
-        """Whether the follower was told of a start of the log that is not the last one."""
+        """Whether the follower received a log start offset that is outdated now."""
         return (
             self.host is not None
             and self.told != UNTOLD
@@ -83,7 +84,7 @@ class _Copied:
 
 
 class FetchSession:
-    """Ends with its connection: call ``close``."""
+    """The fetch session of one follower. It ends with its connection: call ``close``."""
 
     def __init__(
         self,
@@ -96,9 +97,11 @@ class FetchSession:
         on_progress: Callable[[HostedPartition], None],
         on_damage: Callable[[Partition, RaftlogError], None],
     ) -> None:
-        """``on_progress``: told when a follower outside the ISR has moved, and of damage.
+        """``on_progress``: called when a follower outside the ISR has moved, and when corruption is
+        found.
 
-        ``on_damage``: this broker's own log lacks what its follower knows is committed.
+        ``on_damage``: called when this broker's own log lacks records that its follower knows to be
+        committed.
         """
         self.follower = follower
         self._directory_id = directory_id
@@ -110,10 +113,11 @@ class FetchSession:
         self._session = LeaderSession()
         self._copied: dict[PartitionKey, _Copied] = {}
         self._news: dict[_Copied, None] = {}
-        self._sent: dict[PartitionKey, tuple[int, int]] = {}  # epoch and offset of the last batches
+        # epoch and offset of the last batches sent
+        self._sent: dict[PartitionKey, tuple[int, int]] = {}
         self._waits_for_room = False
         self._waiting: tuple[Reply, ReplicaFetchRequest] | None = None
-        self._round = 0  # of the last answer that somebody waits to see followed
+        self._round = 0  # number of the last response whose follow-up fetch a waiter needs
         self._round_due = False
         self._round_waiters: deque[tuple[int, Callable[[], None]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -121,7 +125,9 @@ class FetchSession:
     # -- requests
 
     def fetch(self, request: ReplicaFetchRequest, reply: Reply) -> None:
-        """Answer when there is something; one that waits already is answered at once."""
+        """Respond when there is something to send. A fetch that already waits is answered at
+        once.
+        """
         self._answer_waiting(final=True)
         self._session.take(request)
         while self._round_waiters and self._round_waiters[0][0] <= request.round:
@@ -144,7 +150,7 @@ class FetchSession:
         self._answer_waiting(final=False)
 
     def progress(self, positions: list[DurablePosition]) -> None:
-        """The follower's disk has more."""
+        """Record the durable end offsets that the follower reports."""
         for position in positions:
             copied = self._copied.get((position.topic_id, position.partition))
             member = self._find(position.topic_id, position.partition)
@@ -154,14 +160,15 @@ class FetchSession:
                 self._count(member, copied, position.durable_offset, position.log_start)
 
     def follows(self, topic_id: str, partition: int, leader_epoch: int) -> bool:
-        """Whether the follower copies the partition in that epoch, by its last word."""
+        """Whether the follower copies the partition in that epoch, by its last request."""
         copied = self._copied.get((topic_id, partition))
         return copied is not None and copied.at.leader_epoch == leader_epoch
 
     def when_heard_anew(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when the follower has asked again after an answer that is yet to be sent.
+        """Call ``done`` when the follower has fetched again after a response that is not sent yet.
 
-        Never, if the connection ends first. What it follows then, ``follows`` tells.
+        ``done`` is not called if the connection ends first. ``follows`` then returns the follower's
+        state.
         """
         self._round_waiters.append((self._round + 1, done))
         if not self._round_due:
@@ -171,7 +178,7 @@ class FetchSession:
     def _begin_round(self) -> None:
         self._round_due = False
         self._round += 1
-        self._answer_waiting(final=True)  # if none waits, the next answer carries the round
+        self._answer_waiting(final=True)  # if no fetch waits, the next response carries the round
 
     def close(self) -> None:
         self._round_waiters.clear()
@@ -191,7 +198,8 @@ class FetchSession:
         if copied is None:
             copied = self._copied[key] = _Copied(self, key, at)
         if at.leader_epoch != copied.at.leader_epoch or at.fetch_offset <= copied.at.fetch_offset:
-            copied.told = UNTOLD  # it may have let be what came while it rested, or was refused
+            # the follower may have ignored a response while it backed off, or rejected it
+            copied.told = UNTOLD
         copied.at = at
         copied.is_answered = copied.is_prefix = False
         member = self._find(*key)
@@ -204,10 +212,12 @@ class FetchSession:
             self._count(member, copied, at.durable_offset, at.log_start)
 
     def _check_complete(self, host: Partition, at: ReplicaPosition) -> None:
-        """Give this broker's own copy up if it lacks what the follower knows is committed.
+        """Replace this broker's own copy if it lacks records that the follower knows to be
+        committed.
 
-        To commit over it would lose that, and it need not be known here otherwise: files may have
-        vanished, or be older than they were, in a way that a start cannot see.
+        A commit over the missing range would lose those records. This check may be the only one
+        that detects the loss: files can be missing, or older than before, in a way that recovery at
+        the start cannot detect.
         """
         leadership = host.leadership
         if leadership is None or at.leader_epoch != host.leader_epoch or host.log.damage:
@@ -228,9 +238,10 @@ class FetchSession:
             self._on_damage(host, DamagedLogError(reason))
 
     def _doubt(self, copied: _Copied) -> None:
-        """The follower wants once more what it was sent: the bytes may be bad, and on this disk.
+        """Verify the bytes that the follower fetches again: they may be corrupt on this disk.
 
-        Damage that is found is noted by the log; who leads with it gives that up.
+        The log records the corruption that it finds. A leader with a corrupt log transfers
+        leadership.
         """
         host, at = copied.host, copied.at
         if host is None or host.leadership is None or host.log.damage:
@@ -243,12 +254,14 @@ class FetchSession:
             if member is not None:
                 self._on_progress(member)
         except OffsetOutOfRangeError:
-            pass  # it is told so
+            pass  # the response to the fetch reports it
 
     def _count(
         self, member: HostedPartition, copied: _Copied, durable_offset: int, log_start: int
     ) -> None:
-        """A fetch in the leader's own epoch is the acknowledgement of what lies below it."""
+        """Count a fetch in the leader's own epoch as the acknowledgement of all offsets below
+        it.
+        """
         host = member.host
         assert host is not None
         leadership, at = host.leadership, copied.at
@@ -342,7 +355,7 @@ class FetchSession:
         except RaftlogError as error:
             copied.is_prefix = False
             if isinstance(error, DamagedLogError):
-                self._doubt(copied)  # it may have been an error of the moment
+                self._doubt(copied)  # the corruption may be transient
             return self._answer(copied, failure=Failure.of(error)), []
         except OSError as error:
             copied.is_prefix = False
@@ -388,10 +401,11 @@ class FetchSession:
         )
 
     def _watermarks(self) -> list[ReplicaFetched]:
-        """Partitions without news whose high watermark or log start the follower does not know yet.
+        """Idle partitions whose high watermark or log start offset the follower does not know yet.
 
-        Only of those whose log is known to be a prefix of this one, in this epoch: elsewhere it
-        would be taken for that of records that are still to be cut.
+        Only partitions whose log at the follower is a known prefix of this one, in this epoch.
+        Otherwise the follower would apply the high watermark to records that must still be
+        truncated.
         """
         return [
             self._answer(copied)

@@ -1,9 +1,9 @@
-"""Copying: what this broker follows, fetched from each leader over the link to it.
+"""Replication fetcher of a follower: copies partitions from each leader over its peer link.
 
-One long poll per leader is always out. A request names only the partitions whose position changed
-since the last one; the leader keeps the rest (``protocol.replica_session``). What is fetched is
-appended at once, so that the next bytes flow while these are synced; the sync's end is told by
-``replica_progress``, and only that counts for a commit.
+One long poll per leader is always in flight. A request contains only the partitions whose position
+changed since the last one; the leader keeps the rest (``protocol.replica_session``). Fetched
+batches are appended at once, so that the next bytes are in flight while these are synced. The end
+of the sync is reported by ``replica_progress``, and only that counts for a commit.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ from raftlog.types import Buffer, Offset
 
 logger = logging.getLogger(__name__)
 
-BACKOFF_SECONDS: Final = 0.1  # after a failure of one partition, or of a request
-REQUESTS_OUT_MAX: Final = 2  # the second one takes the first's place: it brings an urgent position
-ANSWER_SECONDS_MAX: Final = 5.0  # more than it was to wait: the leader has lost the request
+BACKOFF_SECONDS: Final = 0.1  # back-off after a failure of one partition, or of a request
+# the second request replaces the first one: it carries an urgent position
+REQUESTS_OUT_MAX: Final = 2
+# longer than the wait time of the request: the leader has lost the request
+ANSWER_SECONDS_MAX: Final = 5.0
 
 
 def key_of(host: Partition) -> PartitionKey:
@@ -59,12 +61,12 @@ class _Copy:
     def __init__(self, host: Partition) -> None:
         self.host = host
         self.epoch = host.leader_epoch
-        self.is_resting = False  # its log is being cut, or it failed a moment ago: not asked for
+        self.is_resting = False  # being truncated, or in back-off after a failure: not fetched
         self.copied_below: Offset = 0  # see ``following.must_restart``
 
 
 class ReplicaFetcher:
-    """Copies from one leader. ``add`` and ``remove`` may come at any time."""
+    """Fetcher for one leader. ``add`` and ``remove`` may be called at any time."""
 
     def __init__(
         self,
@@ -76,7 +78,9 @@ class ReplicaFetcher:
         wait_ms_max: int,
         on_damage: Callable[[Partition, RaftlogError], None],
     ) -> None:
-        """``on_damage``: the replica's own log does not fit the leader's, or is bad."""
+        """``on_damage``: called when this replica's log does not fit the leader's log, or is
+        corrupt.
+        """
         self._leader = leader
         self._loop = loop
         self._links = links
@@ -85,8 +89,9 @@ class ReplicaFetcher:
         self._on_damage = on_damage
         self._copies: dict[PartitionKey, _Copy] = {}
         self._session = FollowerSession()
-        self._round = 0  # the highest of the leader's answers in this session
-        self._durable: dict[PartitionKey, None] = {}  # whose durable end is to be told
+        self._round = 0  # highest round in the responses of this session
+        # partitions whose durable end offset must be reported
+        self._durable: dict[PartitionKey, None] = {}
         self._out = 0
         self._scheduled = False
         self._resting_until = 0.0
@@ -99,7 +104,7 @@ class ReplicaFetcher:
         return not self._copies
 
     def add(self, host: Partition) -> None:
-        """Copy this partition, in the epoch in which it follows now."""
+        """Copy this partition, in its current leader epoch."""
         key = key_of(host)
         copy = self._copies[key] = _Copy(host)
         host.on_durable = self._on_durable
@@ -116,7 +121,7 @@ class ReplicaFetcher:
         self._soon()
 
     def link_up(self) -> None:
-        """The connection is a new one: the leader knows nothing of what was told before."""
+        """Start a new session: the leader of a new connection has no session state."""
         self._session = FollowerSession()
         self._round = 0
         self._out = 0
@@ -137,7 +142,9 @@ class ReplicaFetcher:
             self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Tell what is durable, and ask for more if the leader does not know where we are."""
+        """Report durable end offsets, and fetch if the leader does not know the current
+        positions.
+        """
         self._scheduled = False
         if self._closed or not self._links.is_up(self._leader):
             return
@@ -151,7 +158,7 @@ class ReplicaFetcher:
             self._ask()
 
     def _tell_position(self, key: PartitionKey, copy: _Copy) -> None:
-        """Have the leader know where this replica's log ends."""
+        """Send the log end offset of this replica to the leader."""
         log = copy.host.log
         self._session.set(
             ReplicaPosition(
@@ -170,7 +177,9 @@ class ReplicaFetcher:
         self._soon()
 
     def _tell_durable(self) -> None:
-        """Nobody says it again: what is not taken now has to be told later."""
+        """Report durable end offsets. Nothing repeats them: those that cannot be sent now stay
+        queued.
+        """
         while self._durable:
             keys = list(islice(self._durable, limits.PARTITIONS_PER_REQUEST_MAX))
             positions = [self._durable_position(key) for key in keys]
@@ -231,7 +240,7 @@ class ReplicaFetcher:
             return
         try:
             self._take_all(done.result())
-        except Exception as mistake:  # whatever it was, copying has to go on
+        except Exception as mistake:  # copying must continue after any error
             logger.exception(
                 "replica fetch failed: leader=%d reason=internal_error. Report this error",
                 self._leader,
@@ -258,7 +267,8 @@ class ReplicaFetcher:
         if not host.follows(self._leader, copy.epoch):
             return
         if part.failure is not None:
-            # The leader knows another epoch: whoever is behind learns of it from the group.
+            # The leader has another epoch: the broker that lags learns it from the partition's
+            # group.
             self._rest(key, copy)
         elif part.diverged is not None:
             self._diverged(key, copy, Diverged(part.diverged.epoch, part.diverged.end_offset))
@@ -298,11 +308,12 @@ class ReplicaFetcher:
         self._cut(key, copy, point, restart=point <= log.log_start_offset)
 
     def _may_cut(self, key: PartitionKey, copy: _Copy, offset: int) -> bool:
-        """Whether the log may be cut to ``offset``, or begun again there; else it is left as it is.
+        """Whether the log may be truncated to ``offset``, or restarted there. If not, it is
+        unchanged.
 
-        Committed records are cut only after an operator has accepted their loss. Else it is the
-        leader that has lost them: it learns the high watermark of this replica with every position,
-        and gives its copy up.
+        Committed records are truncated only after an operator has accepted their loss. Otherwise it
+        is the leader that has lost them: each position tells it the high watermark of this replica,
+        and it replaces its copy.
         """
         host = copy.host
         if offset >= host.high_watermark or may_lose_committed(
@@ -338,7 +349,8 @@ class ReplicaFetcher:
                 self._on_damage(host, error)
                 return
             except CorruptBatchError as error:
-                # Its bytes are bad, not ours. Asked for them again, the leader looks at its disk.
+                # The leader sent corrupt bytes. Fetching them again makes the leader verify its
+                # disk.
                 logger.error(
                     "fetched batch corrupt: partition=%s leader=%d reason=%s",
                     host.topic_partition,
@@ -361,7 +373,7 @@ class ReplicaFetcher:
             )
 
     def _begin_copy(self, key: PartitionKey, copy: _Copy, part: ReplicaFetched) -> None:
-        """Empty the log, and note what the leader's lacks: see ``following.must_restart``."""
+        """Empty the log, and record what the leader's log lacks: see ``following.must_restart``."""
         host, log = copy.host, copy.host.log
         start = log.log_end_offset
         if log.log_start_offset < log.log_end_offset:
@@ -390,7 +402,7 @@ class ReplicaFetcher:
         restart: bool = False,
         lacks: Offset = 0,
     ) -> None:
-        """``lacks``: a copy that begins there may lack tombstones below that offset."""
+        """``lacks``: a copy that starts there may lack tombstones below that offset."""
         log = copy.host.log
         before = log.log_start_offset, log.log_end_offset, log.tombstones_removed_below
 
@@ -399,7 +411,7 @@ class ReplicaFetcher:
             if lacks and log.log_start_offset == log.log_end_offset:
                 copy.copied_below = log.tombstones_removed_below
             if now == before:
-                self._rest(key, copy)  # it could not be done: do not ask the same at once
+                self._rest(key, copy)  # it failed: do not fetch the same again at once
             else:
                 self._resume(key, copy)
 
@@ -409,7 +421,7 @@ class ReplicaFetcher:
         copy.host.cut(offset, done, restart=restart, copied_without=lacks)
 
     def _rest(self, key: PartitionKey, copy: _Copy) -> None:
-        """Leave a partition alone for a while, and the others as they are."""
+        """Pause one partition for ``BACKOFF_SECONDS``; the others continue."""
         copy.is_resting = True
         if self._copies.get(key) is copy:
             self._session.forget(*key)
@@ -427,7 +439,7 @@ class ReplicaFetcher:
             self._soon()
 
     def _failed(self, error: BaseException) -> None:
-        """The leader refuses, or the link is down: try again from the start in a moment."""
+        """Restart the session after a back-off: the leader refused, or the link is down."""
         logger.debug("replica fetch failed: leader=%d error=%s", self._leader, error)
         self._resting_until = self._loop.time() + BACKOFF_SECONDS
         self._loop.call_later(BACKOFF_SECONDS, self._start_again, self._session)
@@ -438,7 +450,7 @@ class ReplicaFetcher:
 
 
 def _take_batches(host: Partition, data: Buffer) -> None:
-    """Append what the leader sent. Raises what ``append_copied`` raises."""
+    """Append the batches that the leader sent. Raises the errors of ``append_copied``."""
     try:
         host.append_copied(data)
     except CorruptBatchError:
@@ -449,14 +461,14 @@ def _take_batches(host: Partition, data: Buffer) -> None:
 
 
 def _fitted(log: Log, data: Buffer) -> bytes | None:
-    """The same without what the log has already of the first batch; None where that is no help."""
+    """Remove records from the first batch that the log already has; None if that does not help."""
     end = log.log_end_offset
     try:
         first = parse_header(data)
         is_inside = first.base_offset < end < first.next_offset
         if not is_inside or not first.is_compacted or first.leader_epoch != log.last_epoch:
             return None
-        from raftlog.record.compaction import tail_of  # numpy is loaded by the first of them
+        from raftlog.record.compaction import tail_of  # the first call imports numpy
 
         return tail_of(data[: first.length], end) + data[first.length :]
     except CorruptBatchError:
@@ -464,7 +476,7 @@ def _fitted(log: Log, data: Buffer) -> bytes | None:
 
 
 class ReplicaFetchers:
-    """One fetcher per leader that is followed."""
+    """One fetcher per leader that this broker follows."""
 
     def __init__(self, make: Callable[[int], ReplicaFetcher]) -> None:
         self._make = make
@@ -472,7 +484,7 @@ class ReplicaFetchers:
         self._by_host: dict[Partition, ReplicaFetcher] = {}
 
     def assign(self, host: Partition, leader: int | None) -> None:
-        """Copy ``host``'s partition from ``leader``; None: from nobody."""
+        """Copy the partition of ``host`` from ``leader``; None: stop copying."""
         before = self._by_host.pop(host, None)
         if before is not None:
             before.remove(host)

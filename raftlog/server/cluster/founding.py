@@ -1,14 +1,14 @@
-"""Who may found the cluster: nobody whose disk may have been in one that still lives elsewhere.
+"""Founding of a cluster: only a broker whose disk cannot belong to an existing cluster may do it.
 
-A data directory without a cluster id knows nothing: it may be new, or may have taken the place of
-one that is lost. Two such directories are a majority of three voters, and must not make a cluster
-of their own while the third voter has the old one. So one broker founds the cluster, the voter with
-the lowest id, and only while every configured voter is linked and says that it has no cluster id
-either. It names itself and those directories as the voters of the first generation; the others take
-part once they are offered that (``HostedGroup.found``). A broker that meets a voter with a cluster
-id founds nothing and joins that cluster, without a vote until it is re-admitted.
+A data directory without a cluster id is either new, or replaces one that was lost. Two such
+directories are a majority of three voters, and must not found a second cluster while the third
+voter has the old one. So exactly one broker founds the cluster: the voter with the lowest id, and
+only while every configured voter is linked and reports that it has no cluster id either. It records
+itself and those directories as the voters of the first generation; the others take part once they
+receive that generation (``HostedGroup.found``). A broker that connects to a voter with a cluster id
+founds nothing and joins that cluster, without a vote until it is readmitted.
 
-An operator may name voters that are not waited for (``bootstrap.without``).
+An operator can list voters that are not waited for (``bootstrap.without``).
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from raftlog.storage import Store
 logger = logging.getLogger(__name__)
 
 
-# So long a broker that waits for nobody listens, before it founds a cluster, to those that have
-# another list of voters; and any broker after one of those was refused.
+# Before a broker that waits for no other voter founds a cluster, it listens for this time to
+# brokers that have another list of voters. Any broker listens again after such a broker was
+# refused.
 LISTEN_SECONDS: Final = 1.0
 
 
@@ -46,21 +47,21 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Await:
-    """Not yet: these voters were not seen."""
+    """Not yet: these voters have not connected."""
 
     voters: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitFounder:
-    """All were seen; this broker founds the cluster, and is another one."""
+    """All voters have connected; this other broker founds the cluster."""
 
     founder: int
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A voter is in a cluster: wait for what it says."""
+    """A voter is in a cluster: wait for its state."""
 
     voter: int
     cluster_id: str
@@ -77,10 +78,10 @@ def next_step(
     without: Collection[int],
     seen: Mapping[int, PeerIdentity],
 ) -> Step:
-    """What a broker without a cluster does. Deterministic.
+    """Return the next step of a broker without a cluster. Deterministic.
 
-    ``voters``: of the configuration, this broker among them. ``without``: of those, the ones that
-    an operator says not to wait for. ``seen``: the peers with a proved link, by id.
+    ``voters``: voters of the configuration, including this broker. ``without``: voters that the
+    operator excludes from the wait. ``seen``: the peers with an authenticated link, by id.
     """
     for voter in sorted(voters):
         if voter in seen and seen[voter].cluster_id:
@@ -95,7 +96,7 @@ def next_step(
 
 
 def told(step: Await | AwaitFounder | Join) -> str:
-    """The step as a sentence for people."""
+    """Describe the step for people."""
     match step:
         case Await(voters):
             names = ", ".join(map(str, voters))
@@ -114,7 +115,7 @@ def told(step: Await | AwaitFounder | Join) -> str:
 
 
 class Founder:
-    """Takes the steps of a broker without a cluster, and writes down which one it is in then."""
+    """Runs the steps of a broker without a cluster, and stores the cluster id when it has one."""
 
     def __init__(
         self,
@@ -130,8 +131,8 @@ class Founder:
         new_id: Callable[[], str],
         on_failed: Callable[[StorageFailedError], None],
     ) -> None:
-        """``peer``: who is at the other end of the link to a broker; None while it is down.
-        ``on_failed``: the disk failed: the broker has to end.
+        """``peer``: the broker at the other end of a link; None while the link is down.
+        ``on_failed``: called when the disk has failed: the broker must stop.
         """
         self._store = store
         self._machine = machine
@@ -145,15 +146,17 @@ class Founder:
         self._voters = [voter.id for voter in config.voters]
         self._without = config.bootstrap_without
         self._listens_until = now() + LISTEN_SECONDS * (len(self._voters) == 1)
-        self._has_founded = False  # and the journal may be at work on it
+        self._has_founded = False  # True: the journal may be writing it
         self._told: Step | None = None
 
     def refused(self) -> None:
-        """A broker was met that has the cluster's secret and does not fit this one."""
+        """Note that a broker with the cluster's secret was refused because it does not fit this
+        one.
+        """
         self._listens_until = self._now() + LISTEN_SECONDS
 
     def look(self) -> None:
-        """Take the next step. Called often; cheap once there is a cluster."""
+        """Run the next step. Called often; cheap once there is a cluster."""
         if self._machine.cluster_id:
             self._adopt()
             return
@@ -176,19 +179,19 @@ class Founder:
 
     def _found(self, step: Found) -> None:
         self._has_founded = True
-        # One that is known comes from a founding that the journal has not kept.
+        # An id that is already stored comes from a founding that the journal has lost.
         cluster_id = self._store.identity.cluster_id or self._new_id()
         voters = ",".join(map(str, step.voters))
         logger.warning("founding a cluster: cluster_id=%s voters=%s", cluster_id, voters)
         self._plane.found(CLUSTER_GROUP, step.voters, founding_state(cluster_id))
 
     def _adopt(self) -> None:
-        """Write the id down once the journal has durably what makes this broker a part of it."""
+        """Store the cluster id, once the journal durably holds this broker's membership."""
         known = self._machine.cluster_id
         if self._store.identity.cluster_id != known and not self._journal.is_dirty:
             try:
                 self._store.adopt_cluster_id(known)
-            except DiskFullError as error:  # tried again at the next check
+            except DiskFullError as error:  # retried at the next check
                 self._topics.waits_for = str(error)
                 return
             except StorageFailedError as error:

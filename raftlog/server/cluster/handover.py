@@ -1,8 +1,9 @@
-"""A broker that is about to stop has others lead first: a restart costs no election timeout.
+"""Controlled shutdown: transfer leadership before a stop, so that a restart needs no election
+timeout.
 
-It transfers what it leads to members of the ISR that are there, then has itself fenced, so that
-leaders no longer wait for it and nobody elects it. Nothing is lost if none of that works out: then
-the others find out by themselves (Kafka's controlled shutdown, KIP-841).
+The broker transfers its partitions to live members of the ISR. Then it has itself fenced, so that
+leaders no longer wait for it and no controller elects it. If any of this fails, nothing is lost:
+the other brokers detect the stop (Kafka's controlled shutdown, KIP-841).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ TRANSFERS_AT_A_TIME: Final = 500
 
 
 class Handover:
-    """Used once: ``run``."""
+    """The shutdown of one broker. Call ``run`` once."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class Handover:
         membership: Membership,
         leading: Callable[[], Iterable[HostedPartition]],
     ) -> None:
-        """``leading``: the partitions that this broker leads, as of now."""
+        """``leading``: the partitions that this broker leads now."""
         self._broker_id = broker_id
         self._machine = machine
         self._plane = plane
@@ -50,12 +51,14 @@ class Handover:
         self._leading = leading
 
     async def run(self, *, seconds_max: float) -> None:
-        """Return when others lead all that they can, or after ``seconds_max``. Raises nothing."""
+        """Return when others lead all partitions that they can, or after ``seconds_max``. Raises
+        nothing.
+        """
         self._membership.is_leaving = True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds_max
         work = loop.create_task(self._hand_over())
-        # Without a majority nothing can be agreed on: all brokers stop together, as a rule.
+        # Without a majority nothing can be committed. Typically all brokers stop at the same time.
         while (  # noqa: ASYNC110 - what is waited for has no event
             not work.done() and loop.time() < deadline and self._has_majority()
         ):
@@ -80,12 +83,15 @@ class Handover:
                 *(self._transfer(*each) for each in movable[start : start + TRANSFERS_AT_A_TIME])
             )
         await self._leave()
-        # What failed is elected anew by its arbiter, now that this broker is fenced.
+        # The partition controllers elect leaders for the failed transfers, as this broker is fenced
+        # now.
         while self._movable():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(POLL_SECONDS)
 
     def _movable(self) -> list[tuple[HostedPartition, Elect]]:
-        """What this broker leads and another could, with what makes that one lead."""
+        """Return the partitions that this broker leads and another could, with the election
+        command.
+        """
         found = []
         for member in self._leading():
             elects = (self._to(member, broker) for broker in member.state.replicas)
@@ -110,7 +116,7 @@ class Handover:
             logger.info("leadership transfer failed: partition=%s error=%s", member, error)
 
     async def _leave(self) -> None:
-        """Have this broker fenced: it is in nobody's way from then on."""
+        """Have this broker fenced, so that no other broker waits for it."""
         record = self._machine.brokers.get(self._broker_id)
         if record is None or not self._membership.is_in:
             return
@@ -124,6 +130,6 @@ class Handover:
         try:
             voters = self._plane.status(CLUSTER_GROUP).voters
         except KeyError:
-            return False  # consensus has ended, or has not begun
+            return False  # consensus has stopped, or has not started
         there = sum(map(self._liveness.is_linked, voters))
         return 2 * there > len(voters)

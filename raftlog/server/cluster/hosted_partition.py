@@ -1,4 +1,4 @@
-"""One partition as this broker takes part in it: its group's state, and its log if it has one."""
+"""One partition on this broker: the state of its Raft group, and its log if it stores one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from raftlog.types import LeaderEpoch
 
 
 def group_id(topic_id: str, partition: int) -> str:
-    """The name of a partition's Raft group."""
+    """Return the name of a partition's Raft group."""
     return f"{topic_id}/{partition}"
 
 
 @dataclass(slots=True, eq=False)
 class HostedPartition:
-    """``host`` is None on a witness, and until the log is there."""
+    """``host`` is None on a witness, and until the log is open."""
 
     topic: str
     topic_id: str
@@ -24,16 +24,20 @@ class HostedPartition:
     replication_factor: int
     machine: PartitionMachine
     host: Partition | None = None
-    is_known: bool = False  # the state is that of this run, not what an older one left
-    is_current: bool = False  # the state is no older than any that an older run acted on
-    asking: bool = False  # a proposal that shows whether it is
-    deciding: bool = False  # a proposal of the arbiter's is under way
-    misled_since: float | None = None  # the preferred leader could lead, and another does
-    stalled_since: float | None = None  # too few in sync, and another one could lead
-    turns: int = 0  # given to others for that, in vain as far as is known
+    # the state was received in this incarnation, not recovered from an older one
+    is_known: bool = False
+    # the state is no older than any state that an older incarnation acted on
+    is_current: bool = False
+    asking: bool = False  # a proposal that verifies ``is_current`` is in flight
+    deciding: bool = False  # a proposal of the partition controller is in flight
+    # monotonic seconds: since then the preferred leader could lead, and another leads
+    misled_since: float | None = None
+    # monotonic seconds: since then the ISR is too small, and another broker could lead
+    stalled_since: float | None = None
+    turns: int = 0  # leadership transfers for that reason, without a known success
     turn_began: float = 0.0
-    giving_up: bool = False  # a proposal to lead no more, or to leave the ISR, is under way
-    fenced_in: LeaderEpoch | None = None  # nothing was said of the damaged log from this epoch on
+    giving_up: bool = False  # a proposal to stop leading, or to leave the ISR, is in flight
+    fenced_in: LeaderEpoch | None = None  # the damaged log is not reported from this epoch on
 
     @property
     def group_id(self) -> str:

@@ -1,7 +1,8 @@
-"""Room on the disk that is kept for the consensus journal, so that a full disk does not end votes.
+"""Disk space reserved for the consensus journal, so that a full disk does not stop votes.
 
-The last bytes of a disk go to records otherwise, and the broker that leads cannot even agree to
-lead no more. Some room behind the journal's end is taken in advance; it is not part of the file.
+Without a reserve, records use the last bytes of the disk, and a leader cannot even commit the
+transfer of its leadership. The space is allocated after the end of the journal, and is not part of
+the file.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from raftlog.server.workers import Workers
 
 logger = logging.getLogger(__name__)
 
-# A step of a partition's group takes some 200 bytes: thousands of them.
+# A command of a partition's group needs about 200 bytes: enough for thousands of them.
 KEPT_BYTES: Final = 4 * limits.MIB
-AGAIN_SECONDS: Final = 10.0  # after there was not so much
+AGAIN_SECONDS: Final = 10.0  # seconds until the next attempt, after there was not enough space
 
 
 class JournalReserve:
-    """``look`` now and then: it costs a comparison while there is enough."""
+    """Call ``look`` regularly: while the reserve is large enough, it costs one comparison."""
 
     def __init__(
         self,
@@ -31,20 +32,20 @@ class JournalReserve:
         worker: Workers,
         now: Callable[[], float],
     ) -> None:
-        """``reserve``: see ``Store.reserve_for_journal``; ``size``: of the journal, in bytes.
+        """``reserve``: see ``Store.reserve_for_journal``. ``size``: of the journal, in bytes.
 
-        ``worker``: the journal's own, so that its file is not replaced meanwhile.
+        ``worker``: the journal's own worker, so that its file is not replaced during the call.
         """
         self._reserve = reserve
         self._size = size
         self._worker = worker
         self._now = now
-        self._kept_at: int | None = None  # the file's size when that much was kept behind it
+        self._kept_at: int | None = None  # size of the file, in bytes, when the space was reserved
         self._not_before = float("-inf")
         self._is_out = False
 
     def look(self) -> None:
-        """Keep room again, if half of it is used up or the file is another one."""
+        """Reserve space again, if half of it is used or the file was replaced."""
         size = self._size()
         kept_at = self._kept_at
         if kept_at is not None and kept_at <= size < kept_at + KEPT_BYTES // 2:

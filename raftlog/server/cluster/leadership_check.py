@@ -1,19 +1,21 @@
-"""Whether this broker still leads a partition: asked before it names an end.
+"""Leadership check: confirms that this broker still leads a partition before it returns an end
+offset.
 
-A leader that was cut off does not know that another one has been elected and has committed more.
-What it hands out as records was committed all the same; but the *end* that it would name is an old
-one, and what a client may see must never go back (P3). So it asks, as Raft's ReadIndex does (Raft
-dissertation, section 6.4). There are two ways to know, and the first that succeeds settles it:
+An isolated leader does not know that another broker was elected and has committed more records. The
+records that it returns are committed all the same, but the *end offset* that it returns would be
+outdated, and what a client sees must never go back (P3). So the leader confirms its leadership
+first, as Raft's ReadIndex does (Raft dissertation, section 6.4). There are two ways, and the first
+that succeeds decides:
 
-- Every other broker that could have been elected copies from this leader in this epoch, by a
-  message that it sent after the question. A new leader is elected from the ISR or the ELR, and
-  stops copying when it begins. This costs one round of the fetches that run anyway.
-- The partition's Raft group applies a command that was proposed after the question, and this broker
-  is the leader in the state that it has then. This costs an entry in a majority's journals. It is
-  needed where a member cannot answer: a member of the ELR is mostly one that is down, and must not
-  keep a leader that a majority hears from answering.
+- Every other eligible broker copies from this leader in this epoch, by a message that it sent after
+  the check began. A new leader is elected from the ISR or the ELR, and stops copying when it begins
+  to lead. This costs one round of the fetches that run anyway.
+- The partition's Raft group applies a command that was proposed after the check began, and this
+  broker is the leader in the resulting state. This costs an entry in the journals of a majority. It
+  is needed when a member cannot respond: a member of the ELR is usually down, and must not prevent
+  a leader with a connected majority from responding.
 
-A leader that has neither is cut off, or cannot know that it is not, and names no end.
+A leader that can do neither is isolated, or cannot rule that out, and returns no end offset.
 """
 
 from __future__ import annotations
@@ -33,17 +35,17 @@ from raftlog.server.partition import Partition
 from raftlog.server.rounds import Rounds
 
 CONFIRM_SECONDS_MAX: Final = 1.0
-# Until a broker that does not copy yet, or has no connection yet, is asked again: the first moments
-# of an epoch, in which many ask at once.
+# Seconds until a broker that does not copy yet, or is not connected yet, is checked again. This
+# matters in the first moments of an epoch, when many checks start at once.
 ASK_AGAIN_SECONDS: Final = 0.02
-# Until the partition's Raft group is asked too: longer than members take that are well.
+# Seconds until the partition's Raft group is used too: longer than healthy members need.
 ASK_GROUP_SECONDS: Final = 0.1
 
 Propose: TypeAlias = Callable[[str, bytes, Callable[[Outcome], None]], None]
 
 
 class LeadershipCheck:
-    """Asks on behalf of all partitions that this broker leads."""
+    """Leadership checks of all partitions that this broker leads."""
 
     def __init__(
         self,
@@ -54,17 +56,17 @@ class LeadershipCheck:
         find: Callable[[str, int], HostedPartition | None],
         propose: Propose,
     ) -> None:
-        """``session_of``: what a broker copies from here. ``propose``: to a Raft group."""
+        """``session_of``: the fetch session of a follower. ``propose``: to a Raft group."""
         self._broker_id = broker_id
         self._loop = loop
         self._session_of = session_of
         self._find = find
         self._propose = propose
-        self._rounds: dict[str, Rounds] = {}  # by the groups that have been asked
+        self._rounds: dict[str, Rounds] = {}  # by Raft group
 
     def confirm(self, host: Partition, done: Acknowledge) -> None:
-        """Call ``done`` with None once it is certain that no newer leader had begun when this was
-        called; with an error after ``CONFIRM_SECONDS_MAX``. At once if no other broker is eligible.
+        """Call ``done`` with None once no newer leader can have begun before this call; with an
+        error after ``CONFIRM_SECONDS_MAX``. Calls it at once if no other broker is eligible.
         """
         leadership = host.leadership
         if leadership is None:
@@ -79,8 +81,8 @@ class LeadershipCheck:
         question.begin()
 
     def _ask_group(self, host: Partition, done: Acknowledge) -> None:
-        """Call ``done`` with None if the group's state, as of after this call, has ``host``'s
-        leadership in its epoch. One proposal of a group is out at a time.
+        """Call ``done`` with None if the group's state, as of after this call, has ``host`` as the
+        leader in its epoch. One proposal per group is in flight at a time.
         """
         member = self._find(host.topic_id, host.topic_partition.partition)
         if member is None:
@@ -112,12 +114,12 @@ class LeadershipCheck:
         self._propose(member.group_id, NOTHING, ended)
 
     def forget(self, group_id: str) -> None:
-        """The partition is gone from this broker."""
+        """Forget a partition that this broker no longer stores."""
         self._rounds.pop(group_id, None)
 
 
 class _Question:
-    """One partition's, until it is settled or the time is up. ``done`` is called once."""
+    """The check of one partition, until it is decided or times out. ``done`` is called once."""
 
     __slots__ = (
         "_ask_group",
@@ -177,7 +179,9 @@ class _Question:
             self._loop.call_later(ASK_AGAIN_SECONDS, self.ask, follower)
 
     def _group_answered(self, error: RaftlogError | None) -> None:
-        """The group may have no leader for the moment: then its members may still answer."""
+        """Apply the group's result. The group may have no leader now: then its members may still
+        confirm.
+        """
         if error is None or isinstance(error, NotLeaderError):
             self._end(error)
 

@@ -1,7 +1,7 @@
-"""Which brokers are there, as this one sees it: links, and what the cluster has agreed on.
+"""Liveness of the brokers, as this broker sees it: peer links and the committed fencing state.
 
-Only liveness hangs on it, never safety: every decision made here is a compare-and-set in a Raft
-group. So a short break of a link is forgiven, and a broker that is merely slow is not.
+It affects only liveness, never safety: every decision that follows is a compare-and-set in a Raft
+group. So a short break of a link is ignored, and a broker that is only slow is not fenced.
 """
 
 from __future__ import annotations
@@ -10,24 +10,26 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-# A link that comes back within so long was never down: no election for a dropped connection.
+# Seconds: a link that is restored within this time counts as up. A dropped connection alone causes
+# no election.
 GRACE_SECONDS: Final = 0.3
-# At the start, others get so long to be seen before they count as dead.
+# Seconds after the start during which brokers that have not connected yet count as live.
 START_GRACE_SECONDS: Final = 1.0
-# A broker whose loop was not at work for so long cannot say what happened meanwhile.
+# Seconds: a broker whose event loop stood still for this time does not know what happened during
+# it.
 STANDSTILL_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One run of a broker on one data directory. A restart is a new one, so is a wiped disk."""
+    """One incarnation of a broker on one data directory. A restart or a wiped disk is a new one."""
 
     directory_id: str
     boot: int
 
 
 class Liveness:
-    """Fed with the ups and downs of links; ``now`` is monotonic seconds."""
+    """Liveness from link events. ``now`` returns monotonic seconds."""
 
     def __init__(
         self,
@@ -38,9 +40,9 @@ class Liveness:
         is_fenced: Callable[[int], bool],
         is_heard: Callable[[int], bool],
     ) -> None:
-        """``is_fenced``: as the cluster has agreed; True for one that never registered.
+        """``is_fenced``: by the committed state; True for a broker that never registered.
 
-        ``is_heard``: whether something came from a peer a moment ago (``PeerLinks.is_heard``).
+        ``is_heard``: whether a message of a peer arrived recently (``PeerLinks.is_heard``).
         """
         self._broker_id = broker_id
         self._now = now
@@ -50,7 +52,8 @@ class Liveness:
         self._up: dict[int, Incarnation] = {broker_id: me}
         self._last: dict[int, Incarnation] = {broker_id: me}
         self._down_since: dict[int, float] = {}
-        self._ended: dict[int, str] = {}  # directories of brokers whose process was seen to end
+        # data directories of brokers whose process was seen to exit
+        self._ended: dict[int, str] = {}
         self._ended_at: dict[int, float] = {}
         self._ran_at = self._blind_until = self._started
 
@@ -61,7 +64,9 @@ class Liveness:
             del self._ended[broker_id], self._ended_at[broker_id]
 
     def link_down(self, broker_id: int, *, closed: bool = False) -> None:
-        """``closed``: by the peer's system; else the peer may live and only be out of reach."""
+        """``closed``: the peer's system closed the connection; otherwise the peer may be live and
+        unreachable.
+        """
         incarnation = self._up.pop(broker_id, None)
         if incarnation is not None and closed and self._now() >= self._blind_until:
             self._ended[broker_id] = incarnation.directory_id
@@ -69,8 +74,9 @@ class Liveness:
         self._down_since.setdefault(broker_id, self._now())
 
     def note_running(self) -> None:
-        """This broker runs; to be called every ``LOOK_SECONDS``. One that stood still, and finds
-        its links closed, has not seen how they came to that."""
+        """Note that this broker runs. Call it every ``LOOK_SECONDS``. A broker that stood still,
+        and finds its links closed, does not know why they were closed.
+        """
         now = self._now()
         if now - self._ran_at >= STANDSTILL_SECONDS:
             self._blind_until = now + STANDSTILL_SECONDS
@@ -82,16 +88,21 @@ class Liveness:
         return broker_id in self._up
 
     def is_heard(self, broker_id: int) -> bool:
-        """Whether it says something these days: links that all fall silent fail one by one."""
+        """Whether a message of the broker arrived recently: links without traffic time out one by
+        one.
+        """
         return broker_id == self._broker_id or self._is_heard(broker_id)
 
     def was_seen_to_end(self, broker_id: int, directory_id: str) -> bool:
-        """Whether a process on that directory was there in this run, and closed its connection as
-        its last word. One that fell silent may live behind a cut."""
+        """Whether a process on that directory was connected in this incarnation, and closed its
+        connection at its exit. An unresponsive broker may be live in another network partition.
+        """
         return self._ended.get(broker_id) == directory_id
 
     def incarnation_of(self, broker_id: int) -> Incarnation | None:
-        """The last one that was seen, this run; None for a broker never seen."""
+        """Return the last incarnation that was connected; None for a broker that never
+        connected.
+        """
         return self._last.get(broker_id)
 
     def directory_of(self, broker_id: int) -> str | None:
@@ -103,13 +114,15 @@ class Liveness:
         return None if incarnation is None else incarnation.boot
 
     def silent_seconds(self, broker_id: int) -> float:
-        """For how long the link to it has been down; 0 while it is up."""
+        """Return for how many seconds the link has been down; 0 while it is up."""
         if broker_id in self._up:
             return 0.0
         return self._now() - self._down_since.get(broker_id, self._started)
 
     def is_live(self, broker_id: int) -> bool:
-        """Whether it can lead or follow: registered, not fenced, and there or gone for a blink."""
+        """Whether the broker can lead or follow: registered, not fenced, and connected or only
+        briefly disconnected.
+        """
         if self._is_fenced(broker_id):
             return False
         if broker_id in self._up:
@@ -120,7 +133,7 @@ class Liveness:
     def changed_directories(
         self, voters: Mapping[int, str], wanted: Iterable[int]
     ) -> dict[int, str]:
-        """Of the brokers that are to vote, those that are there on a disk that has no vote."""
+        """Return the intended voters that are connected with a data directory that has no vote."""
         return {
             broker: directory
             for broker in sorted(set(wanted))

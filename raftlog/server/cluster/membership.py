@@ -1,8 +1,9 @@
-"""This broker's place in the cluster: registering, and fencing those who are gone (KIP-903).
+"""Cluster membership of this broker: its registration, and fencing of failed brokers (KIP-903).
 
-A broker registers at every start, with its address, its data directory and its boot; it is fenced
-until it asks to be let in, when it serves. Whoever leads the ``cluster`` group fences those that it
-has not heard of for a session's time: they lead nothing and join no ISR until they are back.
+A broker registers at every start, with its address, its data directory and its incarnation (boot
+number). It is fenced until it is ready to serve and requests to be unfenced. The leader of the
+``cluster`` group fences each broker without a message for ``broker.session.timeout.ms``. A fenced
+broker leads no partition and joins no ISR until it returns.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CLUSTER_GROUP: Final = "cluster"
 
 
 class Membership:
-    """``look`` proposes the next thing that this broker's membership needs, one at a time."""
+    """``look`` proposes the next command that this broker's membership needs, one at a time."""
 
     def __init__(
         self,
@@ -45,9 +46,10 @@ class Membership:
         session_seconds: float,
         is_ready: Callable[[], bool],
     ) -> None:
-        """``voters``: of the cluster's own group, as configured.
+        """``voters``: voters of the cluster group, by configuration.
 
-        ``is_ready``: whether everything that the cluster says this broker has is open."""
+        ``is_ready``: whether every replica that the cluster assigns to this broker is open.
+        """
         self._broker_id = broker_id
         self._me = me
         self._rack = rack
@@ -59,8 +61,9 @@ class Membership:
         self._session_seconds = session_seconds
         self._is_ready = is_ready
         self._deciding = False
-        self._refused: tuple[ClusterCommand, int] | None = None  # and the version that refused it
-        self.refusal = ""  # why the cluster does not take this broker, for the operator
+        # rejected command, and the state version that rejected it
+        self._refused: tuple[ClusterCommand, int] | None = None
+        self.refusal = ""  # reason why the cluster rejects this broker, for the operator
         self.is_leaving = False
 
     @property
@@ -75,11 +78,11 @@ class Membership:
 
     @property
     def is_in(self) -> bool:
-        """Registered in this run, and not fenced."""
+        """Whether this broker is registered in this incarnation, and not fenced."""
         return self.is_registered and not self._machine.brokers[self._broker_id].fenced
 
     def look(self) -> None:
-        """Propose what is missing. Called often; does nothing while a proposal is under way."""
+        """Propose the next command. Called often; does nothing while a proposal is in flight."""
         if self._deciding:
             return
         command = self._wanted()
@@ -131,7 +134,10 @@ class Membership:
         return None
 
     def _is_on_another_disk(self, record: BrokerRecord) -> bool:
-        """Who was registered is gone, however short the silence was; else the new one stays out."""
+        """Whether a registered broker is connected with another data directory. The registered one
+        no longer exists, even after a short interruption, and must be fenced for the new one to
+        register.
+        """
         seen = self._liveness.incarnation_of(record.id)
         return (
             seen is not None
@@ -140,7 +146,9 @@ class Membership:
         )
 
     def _readmit(self) -> None:
-        """A voter of the cluster's group that has a new disk votes from the next generation on."""
+        """Readmit a voter of the cluster group that has a new disk, from the next Raft group
+        generation on.
+        """
         voters = self._plane.status(CLUSTER_GROUP).voters
         changed = self._liveness.changed_directories(voters, self._voters)
         if not changed:
@@ -169,7 +177,7 @@ class Membership:
                 if self.refusal != outcome.result.message:
                     logger.error("cluster rejected the command: reason=%s", outcome.result.message)
                 self.refusal = outcome.result.message
-                # Nothing is gained by asking again before something has changed.
+                # A retry is pointless until the state has changed.
                 self._refused = command, self._machine.version
                 return
             self.refusal = ""

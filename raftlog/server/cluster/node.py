@@ -1,6 +1,6 @@
-"""A broker among others: wires consensus, links, membership, partitions and copying together.
+"""Cluster mode of a broker: connects consensus, links, membership, partitions and replication.
 
-Decides nothing itself; passes on who came, who went, what was agreed on, and the time.
+It decides nothing; it forwards link events, committed changes and time.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from raftlog.storage import Store
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 0.1  # between two looks at membership
-LOOK_AT_PARTITIONS_EVERY: Final = 3  # of those
+LOOK_SECONDS: Final = 0.1  # seconds between two checks of membership
+LOOK_AT_PARTITIONS_EVERY: Final = 3  # checks of membership per check of partitions
 TELL_ALL_EVERY: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterServices:
-    """What a broker among others needs of the world."""
+    """What a broker in a cluster needs from the broker process."""
 
     host: HostServices
     admin_worker: Workers
@@ -70,7 +70,7 @@ class ClusterServices:
 
 
 class ClusterNode:
-    """Made by the broker, after its store and its journal are open; lives on its event loop."""
+    """Created by the broker after its store and journal are open; runs on its event loop."""
 
     def __init__(
         self,
@@ -129,10 +129,13 @@ class ClusterNode:
         self._changed_groups: dict[str, None] = {}
         self._looks = 0
         self._is_current = False
-        self._refusals: dict[int, str] = {}  # by peer, why it and this broker do not work together
-        self.on_role: Callable[[], None] | None = None  # a host has begun to lead or to follow
-        self.on_topics: Callable[[], None] | None = None  # others were agreed on, or more of them
-        self.on_version: Callable[[], None] | None = None  # anything else was agreed on
+        # by peer: reason why it and this broker do not work together
+        self._refusals: dict[int, str] = {}
+        # called when a host begins to lead or to follow
+        self.on_role: Callable[[], None] | None = None
+        # called when topics or partitions were added or removed
+        self.on_topics: Callable[[], None] | None = None
+        self.on_version: Callable[[], None] | None = None  # called after any other committed change
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -309,18 +312,18 @@ class ClusterNode:
     # -- beginning and end -------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take part: open the cluster's group, and dial the others."""
+        """Start: open the cluster group, and connect to the other brokers."""
         self.plane.open_group(
             CLUSTER_GROUP,
             self.machine,
-            voters={voter.id: "" for voter in self._config.voters},  # until it is founded
+            voters={voter.id: "" for voter in self._config.voters},  # until the cluster is founded
             base=b"",
         )
         self._set_addresses()
         self._look()
 
     async def hand_over(self, *, seconds_max: float) -> None:
-        """Before the end, while all still runs: have others lead what this broker leads."""
+        """Transfer leadership before the stop, while all components still run."""
         await Handover(
             self.broker_id,
             machine=self.machine,
@@ -348,7 +351,7 @@ class ClusterNode:
         return self.partitions.state_of(topic_id, partition)
 
     def session(self, connection: Connection) -> FetchSession:
-        """The fetch session of the peer at the other end, begun if there is none."""
+        """Return the fetch session of the peer at the other end; created if there is none."""
         session = self._sessions.get(connection)
         if session is None:
             peer = connection.peer_identity
@@ -370,7 +373,7 @@ class ClusterNode:
         self._confirmation.confirm(host, done)
 
     def forget(self, connection: Connection) -> None:
-        """The connection is gone."""
+        """Forget a closed connection."""
         session = self._sessions.pop(connection, None)
         if session is not None:
             session.close()
@@ -379,7 +382,7 @@ class ClusterNode:
                 del self._newest_session[follower]
 
     def other_brokers(self) -> list[BrokerInfo]:
-        """The brokers that clients can ask, besides this one."""
+        """Return the other brokers that clients can connect to."""
         return [
             BrokerInfo(id=b.id, host=b.host, port=b.port, rack=b.rack or None)
             for _, b in sorted(self.machine.brokers.items())
@@ -387,11 +390,11 @@ class ClusterNode:
         ]
 
     def can_others_decide(self) -> bool:
-        """Whether the other brokers that are there are a majority of the cluster's voters."""
+        """Whether the other connected brokers are a majority of the cluster's voters."""
         try:
             voters = self.plane.status(CLUSTER_GROUP).voters
         except KeyError:
-            return False  # consensus has ended, or has not begun
+            return False  # consensus has stopped, or has not started
         there = [v for v in voters if v != self.broker_id and self.liveness.is_linked(v)]
         return 2 * len(there) > len(voters)
 
@@ -417,7 +420,9 @@ class ClusterNode:
         self._founder.refused()
 
     def _raft_changed(self, group_id: str) -> None:
-        """A group has another Raft leader: maybe this broker, which looks after it then."""
+        """React to a new Raft leader of a group: it may be this broker, which then controls the
+        partition.
+        """
         if group_id == CLUSTER_GROUP:
             self._look_soon(0.0)
             return
@@ -436,7 +441,7 @@ class ClusterNode:
         return self.partitions.members.get(group)
 
     def _surveyed(self, member: HostedPartition) -> None:
-        """All replicas have reported what they hold."""
+        """All replicas have reported their copies."""
         if self.partitions.members.get(member.group_id) is member:
             self.partitions.roles.look(member)
             self.arbiter.look(member)
@@ -467,13 +472,13 @@ class ClusterNode:
     # -- the time ----------------------------------------------------------------------------------
 
     def _look_soon(self, seconds: float) -> None:
-        """Look at everything once; what asks meanwhile for the same or later is served by it."""
+        """Check everything once. Requests for the same or a later time share this check."""
         at = self._loop.time() + seconds
         if self._next_look is not None:
             if self._next_look_at <= at:
                 return
             self._next_look.cancel()
-        self._next_look_at = at  # handles of uvloop do not all say when
+        self._next_look_at = at  # not all handles of uvloop return their time
         self._next_look = self._loop.call_at(at, self._look_at_everything)
 
     def _look(self) -> None:
@@ -484,7 +489,8 @@ class ClusterNode:
         self._founder.look()
         self.membership.look()
         if not self._is_current and self.membership.is_registered:
-            self._is_current = True  # what was agreed on up to this run's registration is here
+            # all changes before the registration of this incarnation are applied
+            self._is_current = True
             self.partitions.drop_strays()
         if self._is_current and not self._topics.is_complete and self.partitions.is_ready:
             self._topics.is_complete = True
@@ -535,7 +541,7 @@ class ClusterNode:
         return -1 if record is None else record.broker_epoch
 
     def _set_addresses(self) -> None:
-        """Voters are where the configuration says, others where they registered."""
+        """Voters use the configured address, the others their registered address."""
         addresses = {b.id: Address(b.host, b.port) for b in self.machine.brokers.values()}
         addresses.update((voter.id, voter.address) for voter in self._config.voters)
         self.links.set_addresses(addresses)

@@ -1,4 +1,4 @@
-"""What an operator asks of the cluster: its state, moving leadership, and the way out of a loss."""
+"""Operator requests in a cluster: cluster state, leadership transfer and recovery after a loss."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ POLL_SECONDS: Final = 0.02
 
 
 class ClusterOperations:
-    """``raftlog.server.operations.Operations`` of a broker among others."""
+    """``raftlog.server.operations.Operations`` of a broker in a cluster."""
 
     def __init__(self, node: ClusterNode, topics: TopicTable, clock: BrokerClock) -> None:
         self._node = node
@@ -88,7 +88,9 @@ class ClusterOperations:
     # -- moving leadership
 
     async def transfer_leader(self, request: TransferLeaderRequest) -> TransferLeaderResponse:
-        """Have another in-sync replica lead. Nothing is lost; clients follow by themselves."""
+        """Transfer leadership to another in-sync replica. No record is lost; clients follow
+        automatically.
+        """
         node = self._node
         member = self._member(request.topic, request.partition)
         elect = self._election(member, request.to)

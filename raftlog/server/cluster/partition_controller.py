@@ -1,7 +1,8 @@
-"""What the Raft leader of a partition's group does: see that the partition has a leader.
+"""Partition controller: the Raft leader of a partition's group ensures that the partition has a
+leader.
 
-It need not be that leader itself, nor hold a copy. Everything it wants is proposed as a
-compare-and-set; one that comes too late is refused and looked at again.
+The controller need not be the partition leader, and need not store a copy. It proposes every change
+as a compare-and-set; an outdated proposal is rejected, and the partition is checked again.
 """
 
 from __future__ import annotations
@@ -30,14 +31,20 @@ from raftlog.server.consensus_plane import ConsensusPlane
 
 logger = logging.getLogger(__name__)
 
-# Leaders given back at the same time: clients follow each of them, so not all are moved at once.
+# Partitions whose leadership moves back at the same time. Clients follow each move, so not all
+# partitions move at once.
 REBALANCED_AT_A_TIME: Final = 16
-# With too few in sync, those that could lead take turns, each twice as long as the one before.
+# With a too small ISR, the eligible brokers lead in turn. Each turn is twice as long as the one
+# before, up to this number of doublings.
 TURNS_DOUBLED_MAX: Final = 5
 
 
 class PartitionController:
-    """Looks at partitions one at a time: ``look`` is cheap when all is well."""
+    """Proposes leader elections and replacements for the partitions whose Raft group this broker
+    leads.
+
+    ``look`` is cheap while a partition is healthy.
+    """
 
     def __init__(
         self,
@@ -61,7 +68,7 @@ class PartitionController:
         self._replacement_delay_seconds = replacement_delay_seconds
         self._rebalance_delay_seconds = rebalance_delay_seconds
         self._surveys = surveys
-        self._rebalanced = 0  # since the last look at all
+        self._rebalanced = 0  # since the last check of all partitions
 
     def look_at_all(self, members: Iterable[HostedPartition]) -> None:
         self._rebalanced = 0
@@ -69,7 +76,7 @@ class PartitionController:
             self.look(member)
 
     def look(self, member: HostedPartition) -> None:
-        """Propose what the partition lacks, if this broker leads its group."""
+        """Propose the next change that the partition needs, if this broker leads its group."""
         if member.deciding or not self._plane.leads(member.group_id):
             return
         command: Command | None
@@ -90,7 +97,9 @@ class PartitionController:
             self._readmit(member)
 
     def has_leader(self, state: PartitionState) -> bool:
-        """Whether the leader is there, in the very run and on the disk it was elected with."""
+        """Whether the leader is live, in the same incarnation and on the same disk as at its
+        election.
+        """
         return has_leader(
             state,
             is_live=self._liveness.is_live,
@@ -102,8 +111,8 @@ class PartitionController:
         state = member.state
         if state.leader_epoch:
             return self._surveys.choose(member, first=self._broker_id)
-        # A new partition begins with its preferred leader, so that leaders are spread. Nothing was
-        # ever stored in it.
+        # A new partition starts with its preferred leader, so that leaders are spread evenly. Its
+        # log is empty.
         is_live = self._liveness.is_live
         return choose_leader(
             state,
@@ -114,8 +123,9 @@ class PartitionController:
         )
 
     def _relief(self, member: HostedPartition) -> Elect | None:
-        """Another leader, where too few have been in sync for long though one that is eligible is
-        there: the leader's links to its followers may be down, and that to this broker up.
+        """Elect another leader if the ISR has been too small for long and another eligible broker
+        is live. The links of the leader to its followers may be down while its link to this broker
+        is up.
         """
         state, now = member.state, self._now()
         turn = self._lag_max_seconds * 2 ** min(member.turns, TURNS_DOUBLED_MAX)
@@ -149,7 +159,9 @@ class PartitionController:
         )
 
     def _growth(self, member: HostedPartition) -> ChangeReplicas | None:
-        """More witnesses, where there are brokers for them now and were not when it was made."""
+        """Add witnesses if there are enough brokers now and were not when the partition was
+        created.
+        """
         state = member.state
         voters = {*state.replicas, *state.witnesses}
         if len(voters) >= 2 * member.replication_factor - 1:
@@ -161,12 +173,14 @@ class PartitionController:
         strangers = [broker for broker in live if broker not in voters]
         if missing <= 0 or len(strangers) < missing:
             return None
-        turn = member.partition % len(strangers)  # so that not all partitions get the same ones
+        turn = member.partition % len(strangers)  # so that not all partitions use the same brokers
         recruits = (strangers[turn:] + strangers[:turn])[:missing]
         return ChangeReplicas(state.version, state.replicas, (*state.witnesses, *recruits))
 
     def _rebalance(self, member: HostedPartition) -> Elect | None:
-        """Leaders pile up where brokers stayed; in time each partition goes back to its own."""
+        """Return leadership to the preferred leader after a delay. Without this, leaders accumulate
+        on the brokers that did not fail.
+        """
         elect = choose_preferred(
             member.state,
             is_live=self._liveness.is_live,
@@ -187,7 +201,9 @@ class PartitionController:
         return elect
 
     def _replicas_to_note(self, member: HostedPartition) -> SetReplicas | None:
-        """What the partition's group has agreed on and the cluster does not know yet."""
+        """Return what the partition's group has committed and the cluster group does not know
+        yet.
+        """
         record, state = self._machine.topic_by_id(member.topic_id), member.state
         if record is None:
             return None
@@ -216,8 +232,8 @@ class PartitionController:
         self._plane.propose_bytes(CLUSTER_GROUP, command.encode(), done)
 
     def _readmit(self, member: HostedPartition) -> None:
-        """A voter that came back with an empty disk, or after a recovery without it, votes again
-        from the next generation on.
+        """Readmit a voter from the next Raft group generation on. It has restarted with an empty
+        disk, or was lost during a recovery.
         """
         voters = self._plane.status(member.group_id).voters
         changed = self._liveness.changed_directories(

@@ -1,7 +1,7 @@
-"""Every partition that this broker votes on or stores: opened, closed, and put into its role.
+"""Partitions that this broker votes on or stores: open, close, and set their role.
 
-What the cluster agreed on comes from the ``cluster`` group's state, who leads a partition from its
-own group's. A host changes its role only here, and only by what was committed (S24).
+Topics come from the state of the ``cluster`` group, the leader of a partition from the state of its
+own group. A host changes its role only here, and only by a committed state (S24).
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from raftlog.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-HOSTS_PER_TURN: Final = 50  # opened before the loop serves others
-RETRY_SECONDS: Final = 1.0  # after what could not be done here: a full disk, mostly
+HOSTS_PER_TURN: Final = 50  # hosts opened before the event loop serves other work
+RETRY_SECONDS: Final = 1.0  # seconds until a failed change is retried; usually the disk is full
 
 
 class Partitions:
-    """``reconcile`` brings what is here in line with the cluster's state, topic by topic."""
+    """``reconcile`` applies the cluster's state to this broker, topic by topic."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Partitions:
         surveys: Surveys,
         on_role: Callable[[HostedPartition], None],
     ) -> None:
-        """``on_role``: told when a host begins to lead, to follow, or is gone."""
+        """``on_role``: called when a host begins to lead, begins to follow, or is removed."""
         self._broker_id = broker_id
         self._store = store
         self._machine = machine
@@ -91,15 +91,15 @@ class Partitions:
             look_soon=self._state_changed,
             change_copy=self._change_copy,
         )
-        self.members: dict[str, HostedPartition] = {}  # by group
+        self.members: dict[str, HostedPartition] = {}  # by Raft group
         self._by_topic: dict[str, list[HostedPartition]] = {}  # by topic id
-        self._stale: dict[str, None] = {}  # topic names to look at
-        self._changed: dict[str, None] = {}  # groups whose state is to be taken over
+        self._stale: dict[str, None] = {}  # topic names to check
+        self._changed: dict[str, None] = {}  # Raft groups whose new state must be applied
         self._strays_due = self._knows_all = False
-        # Whose copy is to be created, replaced, or dropped:
+        # Partitions whose copy must be created, replaced or removed:
         self._later: dict[HostedPartition, None] = {}
         self._retry: asyncio.TimerHandle | None = None
-        self._failed_topics: dict[str, None] = {}  # to be tried again
+        self._failed_topics: dict[str, None] = {}  # to be retried
         self._failed_copies: dict[HostedPartition, None] = {}
         self._task: asyncio.Task[None] | None = None
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
@@ -109,24 +109,26 @@ class Partitions:
 
     @property
     def is_ready(self) -> bool:
-        """Whether everything that the cluster's state names is open here."""
+        """Whether every replica that the cluster's state assigns to this broker is open."""
         return self._task is None and not self._stale
 
     def leading(self) -> list[HostedPartition]:
-        """The partitions that this broker leads."""
+        """Return the partitions that this broker leads."""
         return [m for m in self.members.values() if m.host is not None and m.host.leadership]
 
     def state_of(self, topic_id: str, partition: int) -> PartitionState | None:
-        """What is known of a partition, whether or not this broker has a vote on it."""
+        """Return the known state of a partition, whether or not this broker is a voter of it."""
         member = self.members.get(group_id(topic_id, partition))
         if member is None:
             return self._gossip.told.get((topic_id, partition))
         if self._is_known(member):
             return member.state
-        return replace(member.state, leader=None)  # as it was at some time, before this start
+        return replace(member.state, leader=None)  # an outdated state from before this start
 
     def _is_known(self, member: HostedPartition) -> bool:
-        """Whether the group's state has been heard of in this run: a journal may end anywhere."""
+        """Whether the group's state was received in this incarnation: a journal can end
+        anywhere.
+        """
         if not member.is_known:
             status = self._status(member)
             if status is None:
@@ -136,7 +138,7 @@ class Partitions:
         return member.is_known
 
     def _status(self, member: HostedPartition) -> GroupStatus | None:
-        """None when the group is not open, because consensus has ended."""
+        """None when the group is not open, because consensus has stopped."""
         try:
             return self._plane.status(member.group_id)
         except KeyError:
@@ -148,7 +150,7 @@ class Partitions:
     # -- the cluster's state
 
     def look_at_topics(self, names: Iterable[str]) -> None:
-        """These topics have changed in the cluster's state."""
+        """Note topics that changed in the cluster's state."""
         for name in names:
             self._stale[name] = None
         if self._task is None and self._is_needed and not self._stopped:
@@ -159,21 +161,21 @@ class Partitions:
         return bool(self._stale or self._later or self._strays_due)
 
     def _change_copy(self, member: HostedPartition) -> None:
-        """Its copy is not what it should be; ``_work_off`` sees what to do."""
+        """Schedule a change of the partition's copy; ``_work_off`` determines which."""
         self._later[member] = None
         self.look_at_topics(())
 
     def drop_strays(self) -> None:
-        """Remove copies of topics that were deleted, or made anew, while this broker was down.
+        """Remove copies of topics that were deleted, or recreated, while this broker was down.
 
-        To be called once what the cluster has agreed on is known here as of this run: before that,
-        a topic that is not known may be one that is not known yet (S19).
+        Call this once this broker has applied all changes up to its registration. Before that, an
+        unknown topic may be one that this broker has not received yet (S19).
         """
         self._strays_due = self._knows_all = True
         self.look_at_topics(())
 
     async def until_seen(self, name: str) -> None:
-        """Return once all that was agreed on about the topic so far has been done here."""
+        """Return once this broker has applied all committed changes of the topic."""
         if name in self._stale or self._task is not None:
             future = self._services.loop.create_future()
             self._waiting.append((name, future))
@@ -187,7 +189,7 @@ class Partitions:
                     del self._stale[name]
                     if not await self._try(f"topic {name}", self._reconcile_topic(name)):
                         self._failed_topics[name] = None
-                        self._strays_due |= self._knows_all  # of a deletion that went half way
+                        self._strays_due |= self._knows_all  # of a deletion that was interrupted
                     self._answer(name)
                 elif self._later:
                     member = next(iter(self._later))
@@ -206,13 +208,15 @@ class Partitions:
                 self._retry_later()
 
     async def _try(self, what: str, work: Coroutine[Any, Any, None]) -> bool:
-        """Whether it went well. One topic's failure is to harm no other; it is tried again."""
+        """Return whether it succeeded. A failure of one topic does not affect the others; it is
+        retried.
+        """
         try:
             await work
         except StorageFailedError as error:
             self._stopped = True
             self._services.on_failed(error)
-        except Exception:  # also a mistake: nobody else would hear of it
+        except Exception:  # also an internal error: no caller would report it
             logger.exception("topic or replica update failed, retrying: object=%s", what)
             return False
         return True
@@ -229,7 +233,7 @@ class Partitions:
         self.look_at_topics(names)
 
     def _answer(self, name: str) -> None:
-        """Tell those who wait for the topic that it was looked at."""
+        """Notify the waiters that the topic was checked."""
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             if each[0] != name:
@@ -251,7 +255,7 @@ class Partitions:
                 record.id,
                 record.config,
                 record.overrides,
-                [None] * len(record.partitions),  # shown at once, led by nobody yet
+                [None] * len(record.partitions),  # listed at once, without leaders yet
             )
             self._topics.add(held)
         held.config, held.overrides = record.config, record.overrides
@@ -275,14 +279,14 @@ class Partitions:
             )
 
     def _is_missing(self, record: TopicRecord, partition: int) -> bool:
-        """Whether this broker has a part in the partition, and has not opened it yet."""
+        """Whether this broker must vote on or store the partition, and has not opened it yet."""
         if group_id(record.id, partition) in self.members:
             return False
         voters = record.birth(partition).directories
         return self._broker_id in (*voters, *record.partitions[partition].voters)
 
     async def _open(self, record: TopicRecord, new: list[int]) -> None:
-        """Take part in partitions: vote where this broker is a voter, store where a replica."""
+        """Open partitions: vote where this broker is a voter, store where it is a replica."""
         await self._store_copies(
             record, [p for p in new if self._broker_id in record.partitions[p].replicas]
         )
@@ -310,20 +314,20 @@ class Partitions:
             member.group_id, machine, voters=birth.directories, base=base.encode()
         )
         status = self._status(member)
-        # In no term yet: there is no older run that could have known or done more.
+        # Term 0: no older incarnation can have known or done more.
         member.is_current = status is not None and status.term == 0
         self._state_changed(member)
         return member
 
     def _copy_of(self, record: TopicRecord, partition: int) -> Log | None:
-        """What is here of the partition; maybe left from when this broker was a replica."""
+        """Return this broker's copy of the partition, possibly left from when it was a replica."""
         try:
             return self._store.hosted_log(record.id, partition)
         except UnknownPartitionError:
             return None
 
     async def _store_copies(self, record: TopicRecord, partitions: list[int]) -> None:
-        """Open this broker's copies of partitions, empty where there are none yet."""
+        """Open this broker's copies of partitions; create missing ones empty."""
         await self._worker.run(
             lambda: self._store.host_partitions(
                 record.name,
@@ -357,7 +361,7 @@ class Partitions:
             held.hosts[member.partition] = member.host
 
     async def _drop(self, held: HostedTopic) -> None:
-        """The topic is gone: stop serving it, then remove its files."""
+        """Stop serving a deleted topic, then remove its files."""
         self._topics.remove(held.name)
         self._gossip.forget(held.id)
         members = self._by_topic.pop(held.id, [])
@@ -387,7 +391,7 @@ class Partitions:
     # -- a partition's state
 
     def _state_changed(self, member: HostedPartition) -> None:
-        """Take the new state over soon: of a run of changes only the last one counts."""
+        """Apply the new state soon: of several changes, only the last one counts."""
         if not self._changed:
             self._services.loop.call_soon(self._take_over)
         self._changed[member.group_id] = None
@@ -400,9 +404,9 @@ class Partitions:
         self._gossip.tell(members)
 
     async def _work_off(self, member: HostedPartition) -> None:
-        """What has to wait for the disk: a new copy, one that is set aside, one that goes.
+        """Do the work that waits for the disk: create, replace or remove a copy.
 
-        Looks again at what there is to do: the state may be another one by now.
+        Determines the work again from the current state, which may have changed.
         """
         host, is_replica = member.host, self._broker_id in member.state.replicas
         is_suspect = host is not None and bool(host.log.damage or host.log.doubt)
@@ -413,7 +417,7 @@ class Partitions:
             if is_replica:
                 await self._store_copies(record, [member.partition])
                 self._attach(member, self._store.hosted_log(member.topic_id, member.partition))
-            elif self.roles.may_drop(member):  # it did not work the first time
+            elif self.roles.may_drop(member):  # the first attempt failed
                 await self._remove_files(member)
         elif host.closed is not None:
             return
@@ -452,7 +456,9 @@ class Partitions:
         member.fenced_in = None
 
     async def _settle(self, member: HostedPartition, host: Partition) -> None:
-        """Continue with what the copy holds; what it lacks, the leader has, or no replica."""
+        """Continue with the records of the copy. The leader has the missing ones, or no replica
+        has.
+        """
         if host.log.is_torn:
             host.close(
                 NotLeaderError(f"{member}: the end of the copy of this broker is being truncated")
@@ -481,7 +487,7 @@ class Partitions:
         )
 
     def damaged(self, host: Partition, reason: str) -> None:
-        """The copy is bad, or does not fit the leader's: give it up, and copy it again (P6)."""
+        """Replace a copy that is corrupt, or does not fit the leader's, and copy it again (P6)."""
         member = self.member(host.topic_id, host.topic_partition.partition)
         if member is None or member.host is not host or host.log.damage:
             return
@@ -490,13 +496,13 @@ class Partitions:
         self.roles.look(member)
 
     def look_soon(self, host: Partition) -> None:
-        """Something that its role depends on has changed: damage was found in its log."""
+        """Check the role of a host again: corruption was found in its log."""
         member = self.member(host.topic_id, host.topic_partition.partition)
         if member is not None and member.host is host:
             self._state_changed(member)
 
     def review_all(self) -> None:
-        """Look at every partition's role, and at its ISR where this broker leads."""
+        """Check the role of every partition, and its ISR where this broker leads."""
         for member in self.members.values():
             self._is_known(member)
             self.roles.look(member)

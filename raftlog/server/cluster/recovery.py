@@ -1,9 +1,11 @@
-"""The way out of a loss: brokers tell what they have, one of them has the others go on with it.
+"""Recovery after the loss of a majority: brokers report their copies, and one broker plans the
+rest.
 
-``Recovery`` is both sides. A broker that an operator asks surveys all that it has links to, makes a
-plan for each partition (``raftlog.replication.recovery``), and carries it out: each partition goes
-on at the broker that is to lead it, which begins a generation of the partition's group alone.
-Voters that are there without a vote are admitted again by that group's leader.
+``Recovery`` is both sides. The broker that receives the operator's request surveys all connected
+brokers, makes a plan for each partition (``raftlog.replication.recovery``), and executes it: each
+partition continues on the broker that is to lead it. That broker starts a new generation of the
+partition's Raft group as its only voter. The leader of that group readmits the connected voters
+without a vote.
 """
 
 from __future__ import annotations
@@ -71,13 +73,13 @@ logger = logging.getLogger(__name__)
 
 SETTLE_SECONDS: Final = 5.0
 POLL_SECONDS: Final = 0.02
-SURVEY_SECONDS: Final = 10.0  # for a broker to tell what it has
-FORWARDED_SECONDS: Final = 240.0  # for another broker to recover the cluster
+SURVEY_SECONDS: Final = 10.0  # timeout for the report of a broker
+FORWARDED_SECONDS: Final = 240.0  # timeout for another broker to recover the cluster
 GROUPS_PER_SURVEY: Final = 1_000
 
 
 class Recovery:
-    """See the module. Lives on the broker's event loop."""
+    """See the module. Runs on the broker's event loop."""
 
     def __init__(
         self,
@@ -95,9 +97,10 @@ class Recovery:
         voters: Sequence[int],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """``is_current``: this broker has heard in this run what the cluster has agreed on.
+        """``is_current``: this broker has received the committed cluster state in this incarnation.
 
-        ``voters``: of the configuration."""
+        ``voters``: voters of the configuration.
+        """
         self._broker_id = broker_id
         self._me = me
         self._machine = machine
@@ -114,7 +117,9 @@ class Recovery:
     # -- what this broker has ----------------------------------------------------------------------
 
     def survey(self, groups: Sequence[str]) -> list[GroupReport]:
-        """A report on each group; an empty one of a group that is not known here."""
+        """Return a report on each group; an empty one for a group that this broker does not
+        know.
+        """
         return [self._report(group) for group in groups]
 
     def _report(self, group: str) -> GroupReport:
@@ -149,10 +154,10 @@ class Recovery:
         )
 
     async def revive(self, request: ReviveRequest) -> None:
-        """Go on with a partition that this broker stores, as another broker has planned it.
+        """Continue with a partition that this broker stores, by the plan of another broker.
 
-        Raises ``InvalidRequestError`` if it has no part in it, ``LeaderNotAvailableError`` if the
-        partition has changed since.
+        Raises ``InvalidRequestError`` if this broker is not a member of the group,
+        ``LeaderNotAvailableError`` if the partition has changed since.
         """
         member = self._partitions.members.get(request.group)
         if member is None:
@@ -185,9 +190,9 @@ class Recovery:
         return [broker for broker in sorted(known) if self._liveness.is_linked(broker)]
 
     async def _survey_all(self, groups: Sequence[str]) -> dict[str, dict[int, GroupReport]]:
-        """The reports of all brokers that are there, by group and broker.
+        """Return the reports of all connected brokers, by group and broker.
 
-        Raises ``BrokerUnavailableError`` if one of them does not answer.
+        Raises ``BrokerUnavailableError`` if one of them does not respond.
         """
         found: dict[str, dict[int, GroupReport]] = {
             report.group: {self._broker_id: report} for report in self.survey(groups)
@@ -219,10 +224,10 @@ class Recovery:
     # -- recovering --------------------------------------------------------------------------------
 
     async def recover(self, request: RecoverClusterRequest) -> RecoverClusterResponse:
-        """Go on with what is left, where a majority of the voters is gone.
+        """Continue with the remaining brokers, where a majority of the voters is lost.
 
-        Safe only when those that are gone are gone for good. Raises ``InvalidRequestError`` where
-        nothing is left of the cluster, ``BrokerUnavailableError`` where a broker does not answer.
+        Safe only if the lost brokers never return. Raises ``InvalidRequestError`` if no broker has
+        data of the cluster, ``BrokerUnavailableError`` if a broker does not respond.
         """
         reports = (await self._survey_all([CLUSTER_GROUP]))[CLUSTER_GROUP]
         standings = [self._as_standing(b, r) for b, r in sorted(reports.items())]
@@ -245,14 +250,15 @@ class Recovery:
             self._plane.force_generation(CLUSTER_GROUP, {self._broker_id: self._me.directory_id})
             logger.warning("cluster recovery: note=%s", note)
             await self._until(lambda: self._is_agreeing(loss.newest.generation))
-            # After a start, what partitions there are is known only now.
+            # After a start, the list of partitions is known only now.
             await self._until(lambda: self._partitions.is_ready)
         recovered = await self._recover_partitions(request)
         return RecoverClusterResponse(partitions=recovered, cluster_note=note)
 
     def _is_agreeing(self, ended: int) -> bool:
-        """Whether the cluster's group has a leader in a generation after ``ended``; maybe one of
-        those that were there without a vote."""
+        """Whether the cluster group has a leader in a generation after ``ended``, possibly a voter
+        that had no vote before.
+        """
         status = self._plane.status(CLUSTER_GROUP)
         leader = status.leader
         is_there = leader is not None and self._liveness.is_linked(leader)
@@ -261,7 +267,9 @@ class Recovery:
     async def _forward(
         self, survivor: int, request: RecoverClusterRequest
     ) -> RecoverClusterResponse:
-        """Another broker knows more of the cluster: it is to go on, not this one."""
+        """Forward the request: another broker has newer cluster state, and must run the
+        recovery.
+        """
         logger.warning("recovery forwarded: broker=%d reason=newer_cluster_state", survivor)
         answer = await self._ask(survivor, apis.RECOVER_CLUSTER, request, FORWARDED_SECONDS)
         assert isinstance(answer, RecoverClusterResponse)
@@ -281,7 +289,7 @@ class Recovery:
     async def _rehearsed(
         self, request: RecoverClusterRequest, note: str, loss: GroupLoss
     ) -> RecoverClusterResponse:
-        """What would be done, as far as it is known before the cluster's own state is."""
+        """Return what would be done, by this broker's knowledge of the cluster's state."""
         rehearsal = RecoverClusterRequest(
             accept_loss=request.accept_loss, topics=request.topics, dry_run=True
         )
@@ -381,11 +389,15 @@ class Recovery:
         )
 
     def _is_there(self, broker: int) -> bool:
-        """Not only thought to be: a link that broke a moment ago is forgiven everywhere else."""
+        """Whether the broker is connected now. Everywhere else, a link that broke a moment ago
+        counts as up.
+        """
         return self._liveness.is_linked(broker) and self._liveness.is_live(broker)
 
     async def _lower_min_isr(self, record: TopicRecord, step: GoOn, there: set[int]) -> str:
-        """Writes cannot go on while more replicas are asked for than there are."""
+        """Lower ``min.insync.replicas`` to the number of live replicas, so that writes can
+        continue.
+        """
         current = self._machine.topics.get(record.name)
         if current is None or step.base is None:
             return ""
@@ -459,7 +471,9 @@ def _with_copy(report: GroupReport, state: PartitionState, host: Partition | Non
 
 
 def _at_least(record: TopicRecord, partition: int) -> PartitionState:
-    """What the cluster knows of a partition: its replicas, and a version that it has reached."""
+    """Return the cluster's record of a partition: its replicas, and a version that it has
+    reached.
+    """
     birth, assignment = record.birth(partition), record.partitions[partition]
     state = initial_state(birth.replicas, birth.witnesses, birth.directories, birth.min_isr)
     return replace(

@@ -1,7 +1,7 @@
-"""The role of each copy that this broker has: leading, following, waiting, or given up.
+"""Role of each copy on this broker: leader, follower, waiting, or being replaced.
 
-Taken from the committed state of the partition's own group, and from nothing else (S24); a state
-that may be older than what this broker has acted on before its start counts for nothing yet.
+It is set by the committed state of the partition's own group only (S24). A state that may be older
+than one that this broker acted on before its start is not used yet.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from raftlog.server.partition import HostServices, Partition
 
 logger = logging.getLogger(__name__)
 
-# No command of a partition's: applying it changes nothing, and shows how far this broker is.
+# Not a command of a partition: applying it changes nothing, and shows which state this broker has
+# applied.
 NOTHING: Final = b""
 
 
 class RoleManager:
-    """``look`` at a partition when its state has changed, and now and then."""
+    """Call ``look`` for a partition when its state has changed, and periodically."""
 
     def __init__(
         self,
@@ -48,9 +49,9 @@ class RoleManager:
         look_soon: Callable[[HostedPartition], None],
         change_copy: Callable[[HostedPartition], None],
     ) -> None:
-        """``on_role``: told when a host begins to lead or to follow.
+        """``on_role``: called when a host begins to lead or to follow.
 
-        ``change_copy``: told of a partition whose copy is to be made, set aside, or dropped.
+        ``change_copy``: called for a partition whose copy must be created, quarantined or removed.
         """
         self._broker_id = broker_id
         self._me = me
@@ -66,15 +67,16 @@ class RoleManager:
         self._change_copy = change_copy
 
     def look(self, member: HostedPartition) -> None:
-        """Put the partition's host into the role that its group has agreed on. Cheap when it is.
+        """Set the role of the partition's host to the committed one. Cheap if it has not changed.
 
-        One partition's failure is to harm no other: to be called again now and then.
+        A failure of one partition does not affect the others. Called periodically, so it is
+        retried.
         """
         try:
             self._set_role(member)
         except StorageFailedError as error:
             self._services.on_failed(error)
-        except Exception:  # nobody else would hear of it
+        except Exception:  # no caller would report it
             logger.exception("role change failed, retrying: partition=%s", member)
 
     def _set_role(self, member: HostedPartition) -> None:
@@ -82,13 +84,13 @@ class RoleManager:
         is_replica = self._broker_id in state.replicas
         if host is None:
             if is_replica and self._is_current(member):
-                self._change_copy(member)  # a witness has become a replica
+                self._change_copy(member)  # a witness became a replica
             return
         if host.closed is not None or host.leader_epoch > state.leader_epoch:
             return  # or the group's log is being replayed
         suspect = host.log.damage or host.log.doubt
         is_elected = self._is_elected(state)
-        member.is_current |= is_elected  # in this run
+        member.is_current |= is_elected  # in this incarnation
         if is_elected and not suspect:
             self._lead(member, host)
         elif self.is_to_settle(member):
@@ -97,7 +99,7 @@ class RoleManager:
             self._follow(member, host)
 
     def _follow(self, member: HostedPartition, host: Partition) -> None:
-        """Copy from the leader, or wait for one; or give the copy up."""
+        """Copy from the leader, wait for a leader, or replace the copy."""
         state, suspect = member.state, host.log.damage or host.log.doubt
         is_replica = self._broker_id in state.replicas
         can_follow = is_replica and state.leader != self._broker_id and not suspect
@@ -115,7 +117,7 @@ class RoleManager:
             self._give_way(member, host)
 
     def _is_elected(self, state: PartitionState) -> bool:
-        """Whether this broker was elected, in this run and on the disk that it has."""
+        """Whether this broker was elected in this incarnation and on its current disk."""
         return (
             state.leader == self._broker_id
             and state.isr.get(self._broker_id) == self._me.directory_id
@@ -123,8 +125,8 @@ class RoleManager:
         )
 
     def is_to_settle(self, member: HostedPartition) -> bool:
-        """Whether this broker was elected to lead with a copy that may lack acknowledged records,
-        because it is the best there is: it continues with what is there.
+        """Whether this broker was elected with a copy that may lack acknowledged records, because
+        it is the best one left. It then continues with that copy.
         """
         host, state = member.host, member.state
         if host is None or not self._is_elected(state):
@@ -150,9 +152,10 @@ class RoleManager:
     def _is_current(self, member: HostedPartition) -> bool:
         """Whether this broker may act on the state that it knows.
 
-        What is committed is known again only bit by bit after a start. Who followed an old leader
-        meanwhile would acknowledge, or cut, what it has to keep for a newer one. So something is
-        proposed first: once that is applied, so is all that any earlier run has acted on.
+        After a start, the committed state is recovered step by step. A broker that followed an old
+        leader during this time would acknowledge, or truncate, records that it must keep for a
+        newer leader. So a no-op is proposed first: once it is applied, everything that an earlier
+        incarnation acted on is applied too.
         """
         if member.is_current or member.asking:
             return member.is_current
@@ -168,7 +171,7 @@ class RoleManager:
         return False
 
     def may_drop(self, member: HostedPartition) -> bool:
-        """Whether the cluster, too, has agreed that this broker is no replica any more."""
+        """Whether the cluster group, too, has committed that this broker is no longer a replica."""
         record = self._machine.topic_by_id(member.topic_id)
         return (
             record is not None
@@ -178,14 +181,14 @@ class RoleManager:
     # -- damage
 
     def _give_up(self, member: HostedPartition) -> None:
-        """Take the next step to be rid of a copy that may lack records, if none is in flight."""
+        """Take the next step to replace a copy that may lack records, if none is in flight."""
         if member.giving_up:
             return
         command = self.next_step(member)
         if command == damage.SET_ASIDE:
             self._change_copy(member)
         if command is None or isinstance(command, str):
-            return  # None: nobody else has it; what is there is all there is
+            return  # None: no other broker has a copy, so this one is all that is left
         member.giving_up = True
 
         def done(outcome: Outcome) -> None:
@@ -193,7 +196,7 @@ class RoleManager:
             if isinstance(outcome, Applied) and isinstance(outcome.result, Accepted):
                 if isinstance(command, ChangeIsr):
                     member.fenced_in = outcome.result.state.leader_epoch
-                self._look_soon(member)  # else it is tried again at the next review
+                self._look_soon(member)  # otherwise it is retried at the next review
 
         self._plane.propose_bytes(member.group_id, command.encode(), done)
 
@@ -216,7 +219,9 @@ class RoleManager:
     # -- disks that are full or hang
 
     def _give_way(self, member: HostedPartition, host: Partition) -> None:
-        """Let others do what this broker's disk keeps it from, if that has lasted."""
+        """Transfer to other brokers what the disk of this broker prevents, if the problem
+        persists.
+        """
         leads = host.leadership is not None
         if not host.must_give_way() or member.giving_up:
             return
@@ -251,20 +256,20 @@ class RoleManager:
                     what,
                     host.hindrance,
                 )
-                host.hindrance.gave_way(leads=leads)  # else it is tried again at the next review
+                host.hindrance.gave_way(leads=leads)  # otherwise it is retried at the next review
 
         self._plane.propose_bytes(member.group_id, command.encode(), done)
 
     # -- the in-sync replicas
 
     def review(self, member: HostedPartition) -> None:
-        """Propose the change that the ISR needs, if it needs one and none is under way."""
+        """Propose the ISR change that is needed, if there is one and none is in flight."""
         host = member.host
         leadership = None if host is None else host.leadership
         if host is None or leadership is None:
             return
         if host.log.damage:
-            self._look_soon(member)  # it was found just now: this broker is not to lead any more
+            self._look_soon(member)  # corruption was just found: this broker must stop leading
             return
         host.obstacle = self._obstacle(member)
         change = leadership.isr_change(
@@ -287,8 +292,8 @@ class RoleManager:
         self._plane.propose_bytes(member.group_id, change.encode(), done)
 
     def _hears_who_decides(self, member: HostedPartition) -> bool:
-        """Whether the leader of the partition's group is heard; or, if that is this broker, the
-        majority that would have to agree. Without one, a proposal waits until one is heard of.
+        """Whether the leader of the partition's group is heard; or, if this broker is that leader,
+        the majority that must commit. Without it, a proposal waits.
         """
         group = self._plane.status(member.group_id)
         if group.leader is None or not self._liveness.is_linked(group.leader):
@@ -299,9 +304,9 @@ class RoleManager:
         return 2 * len(heard) > len(group.voters)
 
     def _obstacle(self, member: HostedPartition) -> str:
-        """Why this leader can commit nothing for now, as far as links tell; "" if it can.
+        """Return why this leader can commit nothing now, by the state of its links; "" if it can.
 
-        To refuse is always safe, and better than to append what nobody may ever acknowledge.
+        A rejected append is always safe, and better than an append that may never be acknowledged.
         """
         state = member.state
         gone = [broker for broker in state.isr if not self._liveness.is_live(broker)]

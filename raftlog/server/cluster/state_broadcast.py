@@ -1,7 +1,8 @@
-"""Sends partition states to the brokers that do not vote on them and answer metadata requests.
+"""Broadcast of partition states to the brokers that are not voters and respond to metadata
+requests.
 
-The leader of a partition's group sends its state. Its version tells which of two is newer, so a
-state may arrive twice, or late. All are sent again periodically, in place of lost ones.
+The leader of a partition's group sends its state. The version shows which of two states is newer,
+so a state may arrive twice, or late. All states are sent again periodically, to replace lost ones.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class StateBroadcast:
-    """``told`` is what others told this broker, by topic id and partition."""
+    """``told``: states received from other brokers, by topic id and partition."""
 
     def __init__(
         self,
@@ -38,7 +39,9 @@ class StateBroadcast:
         self.told: dict[tuple[str, int], PartitionState] = {}
 
     def tell(self, members: Iterable[HostedPartition]) -> None:
-        """Tell those who have no vote on these partitions, where this broker leads the group."""
+        """Send the states to brokers that are not voters of these partitions, if this broker leads
+        the group.
+        """
         others = [b for b in self._brokers() if b != self._broker_id and self._links.is_up(b)]
         by_broker: dict[int, list[EncodedPartitionState]] = {}
         for member in members:
@@ -61,7 +64,9 @@ class StateBroadcast:
                 self._links.tell(broker, apis.PARTITION_STATES, PartitionStatesRequest(states=part))
 
     def take(self, states: Iterable[EncodedPartitionState]) -> None:
-        """Note what is newer than what is known. Bytes that are no state change nothing."""
+        """Store states that are newer than the known ones. Bytes that are not a state are
+        ignored.
+        """
         for encoded in states:
             key = encoded.topic_id, encoded.partition
             known = self.told.get(key)
@@ -78,6 +83,6 @@ class StateBroadcast:
                 self.told[key] = state
 
     def forget(self, topic_id: str) -> None:
-        """The topic is gone."""
+        """Forget a deleted topic."""
         for key in [key for key in self.told if key[0] == topic_id]:
             del self.told[key]

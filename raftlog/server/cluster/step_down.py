@@ -1,8 +1,8 @@
-"""How a broker whose disk is full, or hangs, makes way for others: what it has to propose.
+"""Proposals of a broker whose disk is full or hangs, so that other brokers replace it.
 
-A leader hands its leadership to a member of the ISR, a follower leaves the ISR, and one that is
-needed to commit anything has a witness take its place: nothing that is committed is given up by any
-of these. Decides only; for how long is ``server.hindrance``'s.
+A leader transfers its leadership to a member of the ISR, and a follower leaves the ISR. A replica
+without which nothing can be committed is replaced by a witness. None of these loses committed
+records. This module decides only; ``server.hindrance`` measures the duration.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def next_step(
     directory_of: Callable[[int], str | None],
     boot_of: Callable[[int], int | None],
 ) -> Elect | ChangeIsr | None:
-    """What to propose; None while nobody else could do more.
+    """Return the command to propose; None while no other broker could do more.
 
-    The leader asks the replicas after it, in a ring: with several full disks, all get their turn.
-    A follower stays where ``min.insync.replicas`` could not be met without it: it is left to lag.
+    The leader tries the replicas after it, in a ring: with several full disks, each gets a turn. A
+    follower stays in the ISR if ``min.insync.replicas`` could not be met without it.
     """
     if broker_id not in state.isr or broker_id not in state.replicas:
         return None
@@ -51,10 +51,11 @@ def successor(
     replication_factor: int,
     is_live: Callable[[int], bool],
 ) -> ChangeReplicas | None:
-    """As of a replica that is gone: a witness that takes its place, or copies beside it.
+    """Return the replacement of a replica as if it had failed: by a witness, or by an additional
+    copy.
 
-    Only while too few are in sync for anything to be committed. For a disk that has let nothing
-    grow for ``replica.replacement.delay.ms``.
+    Only while too few replicas are in sync for any commit. For a disk on which no log could grow
+    for ``replica.replacement.delay.ms``.
     """
     if broker_id in state.isr or len(state.isr) >= state.min_isr:
         return None

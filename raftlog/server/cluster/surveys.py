@@ -1,7 +1,6 @@
-"""Elections by what the replicas hold: asks them, waits for a short time, and chooses one.
+"""Elections by the contents of the replicas: request reports, wait briefly, and select a leader.
 
-For the broker that is to propose a leader. What a report is worth is decided elsewhere
-(``raftlog.replication.election``).
+For the broker that proposes a leader. ``raftlog.replication.election`` evaluates the reports.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ from raftlog.storage import Log
 
 logger = logging.getLogger(__name__)
 
-# A live broker that has not answered by then is left out: one with a hung disk or event loop.
+# Seconds. A live broker that has not responded by then is skipped: its disk or event loop hangs.
 REPORT_SECONDS_MAX: Final = 1.0
-FRESH_SECONDS: Final = 1.0  # then reports are asked for again, if there is still no leader
+FRESH_SECONDS: Final = 1.0  # then reports are requested again, if there is still no leader
 
 
 @dataclass(slots=True)
 class _Survey:
-    """Of one partition, for one version of its state."""
+    """Survey of one partition, for one version of its state."""
 
     version: int
     began_at: float
@@ -56,7 +55,7 @@ class _Survey:
 
 
 def report_of(log: Log, version: int, me: Incarnation) -> CopyReport:
-    """What this broker says of its own copy."""
+    """Return this broker's report on its own copy."""
     end = log.readable_end_offset if log.damage else log.acknowledged_end_offset
     at_end = end == log.log_end_offset and not log.damage
     last_epoch = log.last_epoch if at_end else log.epochs.epoch_at(end - 1)
@@ -70,7 +69,7 @@ def _standing(log: Log) -> Standing:
 
 
 class Surveys:
-    """One survey at most for each partition."""
+    """At most one survey per partition."""
 
     def __init__(
         self,
@@ -84,7 +83,9 @@ class Surveys:
         find: Callable[[str], HostedPartition | None],
         on_complete: Callable[[HostedPartition], None],
     ) -> None:
-        """``find``: a partition by its group. ``on_complete``: told when all have answered."""
+        """``find``: a partition by its group. ``on_complete``: called when all replicas have
+        responded.
+        """
         self._broker_id = broker_id
         self._me = me
         self._loop = loop
@@ -94,14 +95,14 @@ class Surveys:
         self._find = find
         self._on_complete = on_complete
         self._surveys: dict[str, _Survey] = {}
-        self._due: dict[int, dict[str, None]] = {}  # groups to ask about, by broker
+        self._due: dict[int, dict[str, None]] = {}  # groups to request reports for, by broker
 
     # -- asking
 
     def reports(self, member: HostedPartition) -> Reports | None:
-        """What the live replicas report, their broker ids the keys; None while some have not yet.
+        """Return the reports of the live replicas, by broker id; None while some are missing.
 
-        The first call asks them; ``on_complete`` says when to call again.
+        The first call requests them; ``on_complete`` is called when it is time to call again.
         """
         now, state = self._loop.time(), member.state
         survey = self._surveys.get(member.group_id)
@@ -128,10 +129,12 @@ class Surveys:
     def choose(
         self, member: HostedPartition, *, first: int | None = None, without: int | None = None
     ) -> Elect | ElectUnclean | None:
-        """Who is to lead now, but ``without``; None while reports are missing, or none can lead.
+        """Return the election of a leader other than ``without``; None while reports are missing,
+        or no broker can lead.
 
-        A sound copy; where there is none, the longest of those that may lack something, once no
-        better one is to be expected. ``first`` leads if its log is as long as any.
+        Selects a complete copy. If there is none, it selects the longest of those that may lack
+        records, once no better one is to be expected. ``first`` leads if its log is as long as any
+        other.
         """
         reports = self.reports(member)
         if reports is None:
@@ -154,7 +157,7 @@ class Surveys:
         )
 
     def is_sound(self, member: HostedPartition, broker: int) -> bool:
-        """Whether ``broker`` has reported, since it knows the partition's state, a sound copy."""
+        """Whether ``broker`` has reported a complete copy since it knows the partition's state."""
         report = (self.reports(member) or {}).get(broker)
         is_new = report is not None and report.version >= member.state.version
         return is_new and report is not None and report.standing is Standing.SOUND
@@ -217,7 +220,9 @@ class Surveys:
     # -- answering
 
     def describe(self, partitions: Iterable[TopicIdPartition]) -> DescribeCopiesResponse:
-        """What this broker's copies of ``partitions`` hold; those it does not have are left out."""
+        """Return reports on this broker's copies of ``partitions``; those that it does not store
+        are left out.
+        """
         copies = []
         for key in partitions:
             member = self._find(group_id(key.topic_id, key.partition))

@@ -1,6 +1,6 @@
-"""How often leadership may be moved on request: each move is an election, which clients feel.
+"""Rate limit of requested leadership transfers: each one is an election that interrupts clients.
 
-Decides by the time that it is given; the transfer itself is ``operations``'s.
+It decides by the time that it is given; ``operations`` makes the transfer.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from typing import Final
 from raftlog.errors import ThrottledError
 from raftlog.types import TopicPartition
 
-INTERVAL_SECONDS: Final = 1.0  # between two transfers of one partition
-PER_SECOND: Final = 10.0  # transfers of all partitions, in the long run
-BURST: Final = 20.0  # of them at once, after a while without any
+INTERVAL_SECONDS: Final = 1.0  # seconds between two transfers of one partition
+PER_SECOND: Final = 10.0  # transfers of all partitions, on average
+BURST: Final = 20.0  # transfers at once, after an idle time
 
 
 class TransferRate:
-    """Of the transfers that one broker is asked for."""
+    """Rate limit of the transfers that one broker is requested to make."""
 
     def __init__(self) -> None:
-        self._last_seconds: dict[TopicPartition, float] = {}  # within the interval
+        self._last_seconds: dict[TopicPartition, float] = {}  # transfers within the interval
         self._left = BURST
-        self._counted_seconds = 0.0  # when _left was
+        self._counted_seconds = 0.0  # monotonic seconds; time of the last update of _left
 
     def admit(self, partition: TopicPartition, now: float) -> None:
         """Count a transfer at ``now`` (seconds, monotonic), or raise ``ThrottledError``."""

@@ -1,1 +1,1 @@
-"""The broker's side of consumer groups: whose coordinator it is, and what it answers as one."""
+"""Group coordinator: the broker side of consumer groups."""

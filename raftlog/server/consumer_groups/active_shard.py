@@ -1,9 +1,9 @@
-"""The consumer groups of one partition of ``__consumer_offsets``, while this broker leads it.
+"""Consumer groups of one partition of ``__consumer_offsets``, while this broker leads it.
 
 ``raftlog.consumer_groups.GroupShard`` decides. This module writes its decisions to the partition's
-log, and answers once they are committed. It changes its state at once, before anything is written.
-So nothing is told, not even a refusal, before all that it has decided until then is committed; and
-when a decision cannot be written, the state is thrown away and read from the log anew.
+log, and responds once they are committed. The state in memory changes at once, before anything is
+written. So no response is sent, not even a refusal, before all earlier decisions are committed.
+When a decision cannot be written, the state is discarded and read again from the log.
 """
 
 from __future__ import annotations
@@ -47,53 +47,58 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-PAUSE_SECONDS_MIN: Final = 0.05  # before the state is read again, when that did not work
+PAUSE_SECONDS_MIN: Final = 0.05  # seconds; minimum pause before a failed load is retried
 PAUSE_SECONDS_MAX: Final = 0.5
-PAUSE_SECONDS_DAMAGED: Final = 10.0  # the same, where an operator has to look
-SOUND_SECONDS: Final = 10.0  # a shard that has served for so long had no trouble
-MEMBERS_TOLD_MAX: Final = 100_000  # remembered; a member that is not is answered once too often
-TICK_SECONDS_MIN: Final = 0.001  # timers may fire a little early
+PAUSE_SECONDS_DAMAGED: Final = 10.0  # seconds; pause before a retry when an operator has to act
+SOUND_SECONDS: Final = 10.0  # a shard that has served for this time resets its failure count
+# members remembered; a member that is not gets one redundant response
+MEMBERS_TOLD_MAX: Final = 100_000
+TICK_SECONDS_MIN: Final = 0.001  # timers can fire slightly early
 
 
 @dataclass(frozen=True, slots=True)
 class ShardServices:
-    """What a broker lends to all its shards."""
+    """Services of the broker that all its shards share."""
 
     loop: asyncio.AbstractEventLoop
     clock: BrokerClock
     new_groups: Callable[[], GroupShard]
-    topics: Callable[[], Topics]  # as they are now
-    confirm: Callable[[Partition, Acknowledge], None]  # that this broker leads
-    doubt: Callable[[Partition, Offset], None]  # told of stored bytes that cannot be read
+    topics: Callable[[], Topics]  # current topics
+    confirm: Callable[[Partition, Acknowledge], None]  # confirms that this broker leads
+    # called with the offset of stored bytes that cannot be read
+    doubt: Callable[[Partition, Offset], None]
     reading: asyncio.Lock  # one shard at a time reads its log
 
 
 class ActiveShard:
-    """From when this broker begins to lead the partition until it leads it no more, or anew.
+    """Active from the time at which this broker begins to lead the partition until it stops leading
+    it, or leads in another epoch.
 
-    Invariant: all that ``_groups`` has decided is in the log below ``_end``, or ``_groups`` is
-    None.
+    Invariant: all decisions of ``_groups`` are in the log below ``_end``, or ``_groups`` is None.
     """
 
     def __init__(self, host: Partition, services: ShardServices) -> None:
-        """Begins to read the state."""
+        """Start to load the state."""
         self.host = host
         self.epoch = host.leader_epoch
         self._services = services
         self._loop = services.loop
-        self._groups: GroupShard | None = None  # None: it is not read yet
+        self._groups: GroupShard | None = None  # None: not loaded yet
         self._end: Offset = 0
         self._closed = False
         self._why: RaftlogError = self._loading_error("")
         self._parked = HeartbeatPurgatory(services.loop)
-        self._joining: dict[MemberKey, tuple[Heartbeat, HeartbeatAnswer]] = {}  # in this turn
-        self._told: set[MemberKey] = set()  # whose heartbeat was answered since topics changed
-        self._confirmations = Rounds(partial(services.confirm, host))  # that this broker leads
+        # heartbeats that join in this turn of the loop
+        self._joining: dict[MemberKey, tuple[Heartbeat, HeartbeatAnswer]] = {}
+        # members whose heartbeat was answered since topics changed
+        self._told: set[MemberKey] = set()
+        # confirmations that this broker leads
+        self._confirmations = Rounds(partial(services.confirm, host))
         self._answers = PendingResponses(host, self._confirmations, self._loop)
         self._reassurances = HeartbeatKeepalive(self._loop, self._confirmations, self._may_tell)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._failures = 0  # without a sound time in between
+        self._failures = 0  # since the last time without trouble
         self._served_from = 0.0
         self._loading = self._loop.create_task(self._keep_loading(0.0))
 
@@ -101,7 +106,7 @@ class ActiveShard:
 
     @property
     def is_over(self) -> bool:
-        """Whether this broker leads the partition no more, or in another epoch."""
+        """Whether this broker is no longer the leader, or leads in another epoch."""
         host = self.host
         return (
             self._closed
@@ -112,12 +117,12 @@ class ActiveShard:
 
     @property
     def is_loading(self) -> bool:
-        """Whether the state is being read, or is newer than what is known here of the topics."""
+        """Whether the state is loading, or refers to newer topics than this broker knows."""
         return self._groups is None or not self._groups.is_started
 
     def set_topics(self, topics: Topics) -> None:
-        """There are other topics, or other partitions of them. Every member is told soon: those
-        that subscribe to a pattern look at the topics then.
+        """Apply a change of topics or partitions. Every member is notified soon: members that
+        subscribe to a pattern then check the topics.
         """
         self._told.clear()
         self._decide(
@@ -128,13 +133,13 @@ class ActiveShard:
         self._parked.wake_all()
 
     def forget(self, owner: Hashable) -> None:
-        """A connection is gone."""
+        """Forget a closed connection."""
         self._parked.forget(owner)
 
     def close(self, reason: RaftlogError) -> asyncio.Task[None]:
-        """Decide nothing more. What waits to be committed is answered when it is, or never will be.
+        """Decide nothing more. Pending responses are sent when they are committed, or fail.
 
-        Returns what is to be awaited before the loop ends.
+        Returns the awaitable to await before the loop ends.
         """
         self._closed = True
         self._drop(reason)
@@ -149,10 +154,11 @@ class ActiveShard:
         done: Callable[[T], None],
         failed: Failed,
     ) -> None:
-        """Call ``done`` with what the step gives once it is committed, else ``failed``.
+        """Call ``done`` with the result of the step once it is committed, else ``failed``.
 
-        ``operation`` is given the time in seconds (monotonic) and the wall clock's in milliseconds.
-        Raises what keeps it from being begun. ``CommitUnknownError``: it may come to be, or not.
+        ``operation`` gets the time in seconds (monotonic) and the wall-clock time in milliseconds.
+        Raises the error that prevents its start. ``CommitUnknownError``: it may or may not take
+        effect.
         """
         groups = self._serving()
         self._check_writable()
@@ -170,8 +176,8 @@ class ActiveShard:
         done: Callable[[T], None],
         failed: Failed,
     ) -> None:
-        """Call ``done`` with the answer once it is certain that nobody else knew better when it was
-        asked. Raises what ``change`` raises.
+        """Call ``done`` with the result once no other broker can have had newer state at the time
+        of the call. Raises the errors of ``change``.
         """
         groups = self._serving()
         try:
@@ -189,12 +195,14 @@ class ActiveShard:
         owner: Hashable,
         wait_seconds: float,
     ) -> None:
-        """Take a member's heartbeat; if there is nothing to tell it, answer in ``wait_seconds``.
+        """Process the heartbeat of a member. If there is no change for it, respond after
+        ``wait_seconds``.
 
-        The first one since topics have changed has something to be told: that they have. One whose
-        answer takes long to be committed is answered with what its member was told last.
+        The first heartbeat after a change of topics has a result: that change. A member whose
+        response takes long to be committed gets its last response again.
 
-        Another one of the same member that waits is answered now. Raises what ``change`` raises.
+        An older waiting heartbeat of the same member is answered now. Raises the errors of
+        ``change``.
         """
         member: MemberKey = (beat.group, beat.member_id)
         self._parked.wake(member)
@@ -231,7 +239,9 @@ class ActiveShard:
         done: Callable[[HeartbeatResult], None],
         failed: Failed,
     ) -> None:
-        """All that join in one turn of the loop cost one rebalance, and are written together."""
+        """Collect all joins of one turn of the loop: they cost one rebalance, and are written
+        together.
+        """
         if not self._joining:
             self._loop.call_soon(self._admit)
         answer = self._reassurances.begin(member, JOIN_EPOCH, done, failed, session_ms=0)
@@ -267,7 +277,9 @@ class ActiveShard:
             self._settle_beat(outcome, answer)
 
     def _tell(self, member: MemberKey) -> None:
-        """What it is told now, it is told for the first time since topics have changed."""
+        """Return the member's result. It is its first one since topics have changed, if it is
+        new.
+        """
         if len(self._told) >= MEMBERS_TOLD_MAX:
             self._told.clear()
         self._told.add(member)
@@ -288,19 +300,19 @@ class ActiveShard:
             self._settle_beat(beat, answer)
 
     def _may_tell(self, member: MemberKey) -> bool:
-        """Whether the member may be told again what it was told last."""
+        """Whether the member may get its last response again."""
         if self.is_over or self._groups is None:
             return False
         try:
             self._groups.beat(*member)
-        except RaftlogError:  # it is thrown out, though that is not committed
+        except RaftlogError:  # it is removed, even if that is not committed yet
             return False
         return True
 
     # -- deciding and writing ----------------------------------------------------------------------
 
     def _serving(self) -> GroupShard:
-        """The state, or raise why it cannot be asked."""
+        """Return the state, or raise the reason why it is not available."""
         if self.is_over:
             raise not_coordinator(self.host, "it is no longer the leader")
         if self._groups is None:
@@ -313,7 +325,7 @@ class ActiveShard:
         return self._groups
 
     def _check_writable(self) -> None:
-        """Refuse before anything is decided what the log would refuse: it costs no reading anew."""
+        """Reject now what the log would reject: this avoids a reload of the state."""
         leadership = self.host.leadership
         if self.host.obstacle or leadership is None or not leadership.has_quorum:
             raise NotEnoughReplicasError(
@@ -324,8 +336,8 @@ class ActiveShard:
     def _operate(
         self, operation: Callable[[GroupShard, float, int], StateChange[T]], groups: GroupShard
     ) -> StateChange[T]:
-        """Decide, and write what was decided. Raises what refuses it, or what kept it from being
-        written.
+        """Decide, and write the decision. Raises the refusal, or the error that prevented the
+        write.
         """
         try:
             step = operation(groups, self._loop.time(), self._services.clock.wall_ms())
@@ -333,7 +345,7 @@ class ActiveShard:
             self._plan_tick()
             raise
         except Exception as error:
-            self._begin_anew(error)  # nobody knows what it has changed
+            self._begin_anew(error)  # the state in memory may have changed
             raise
         self._carry_out(step)
         return step
@@ -361,7 +373,7 @@ class ActiveShard:
         self._plan_tick()
 
     def _decide(self, operation: Callable[[GroupShard, float, int], StateChange[None]]) -> None:
-        """What nobody has asked for, and nobody waits for."""
+        """Make a decision that no request asked for, and no caller waits for."""
         if self._groups is None or self.is_over:
             return
         try:
@@ -381,13 +393,17 @@ class ActiveShard:
     # -- answering ---------------------------------------------------------------------------------
 
     def _refuse(self, error: RaftlogError, groups: GroupShard, failed: Failed) -> None:
-        """A refusal may tell of what was decided and is not committed: it waits, like an answer."""
+        """Send a refusal. It may depend on decisions that are not committed yet: it waits like a
+        response.
+        """
         if self._groups is not groups:
-            raise error  # by the log; and the state is gone
+            raise error  # rejected by the log; the state is discarded
         self._settle(partial(failed, error), failed)
 
     def _settle_beat(self, beat: HeartbeatResult, answer: HeartbeatAnswer) -> None:
-        """A heartbeat is answered by a broker that still led after it came: see ``reassuring``."""
+        """Answer a heartbeat only if this broker still led after it arrived: see
+        ``heartbeat_keepalive``.
+        """
         drop = self._settle(partial(answer.go, beat), answer.fail, confirmed_since=answer.mark)
         answer.wait(drop)
 
@@ -399,11 +415,12 @@ class ActiveShard:
         confirmed_since: int | None = None,
         is_appended: bool = False,
     ) -> Callable[[], object]:
-        """Nothing is told before all that was decided so far is committed. Returns what drops it.
+        """Send a response once all decisions up to now are committed. Returns a function that
+        cancels it.
 
-        But for what a member knows already, see ``reassuring``.
+        The exception is a result that the member knows already, see ``heartbeat_keepalive``.
         """
-        if self.is_over:  # what is committed here from now on is another leader's
+        if self.is_over:  # commits from now on are another leader's
             failed(not_coordinator(self.host, "it is no longer the leader"))
             return _nothing
         return self._answers.settle(
@@ -413,8 +430,8 @@ class ActiveShard:
     # -- the time ----------------------------------------------------------------------------------
 
     def _plan_tick(self) -> None:
-        """Have ``_tick`` called when the state wants it. One timer, moved only to an earlier time:
-        every heartbeat puts some deadline off.
+        """Schedule ``_tick`` for the time that the state requests. There is one timer, moved only
+        to an earlier time, because every heartbeat postpones some deadline.
         """
         deadline = None if self._groups is None else self._groups.deadline()
         if deadline is None or (self._timer is not None and self._timer_at <= deadline):
@@ -442,7 +459,7 @@ class ActiveShard:
         self._reassurances.forget_all()
 
     def _begin_anew(self, error: Exception) -> None:
-        """What was decided last is not in the log: forget it, by reading what is."""
+        """Reload the state from the log: the last decision is not in it."""
         logger.warning(
             "consumer groups reloading: partition=%s reason=append_failed error=%s",
             self.host.topic_partition,
@@ -463,7 +480,7 @@ class ActiveShard:
                 await self._load()
             except RaftlogError as error:
                 self._note(error)
-            except Exception:  # a mistake; other partitions are unhurt
+            except Exception:  # an internal error; other partitions are not affected
                 where = self.host.topic_partition
                 logger.exception(
                     "consumer groups not loaded: partition=%s reason=internal_error", where
@@ -482,7 +499,9 @@ class ActiveShard:
         return float(min(PAUSE_SECONDS_MIN * 2 ** min(self._failures, 10), PAUSE_SECONDS_MAX))
 
     def _note(self, error: RaftlogError) -> None:
-        """Why it is not read yet: an operator's to see to, or something that passes."""
+        """Note why the state is not loaded yet: an operator must act, or the condition is
+        transient.
+        """
         if isinstance(error, StorageError):
             if str(error) != str(self._why):
                 logger.error(
@@ -518,4 +537,4 @@ class ActiveShard:
 
 
 def _nothing() -> None:
-    """Of what is over already, nothing has to be dropped."""
+    """Cancel nothing: the response was sent already."""

@@ -1,4 +1,6 @@
-"""The assignors of a broker: those of ``raftlog.consumer_groups`` and those of its operator."""
+"""Assignors of a broker: the built-in ones of ``raftlog.consumer_groups`` and those of the
+operator.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,11 @@ from raftlog.errors import InvalidConfigError
 
 
 def load_assignors(wanted: Sequence[str]) -> tuple[Mapping[str, Assignor], str]:
-    """The assignors by the names that consumers ask for, and the name of the first one wanted.
+    """Return the assignors by the names that consumers request, and the name of the first one in
+    ``wanted``.
 
-    ``wanted``: names of built-in ones, or ``module:attribute``, which is an ``Assignor`` or a class
-    that gives one when it is called. Raises ``InvalidConfigError`` that says what is wrong with it.
+    ``wanted``: names of built-in assignors, or ``module:attribute``: an ``Assignor``, or a class
+    that creates one. Raises ``InvalidConfigError`` with the problem.
     """
     found = [_load(name) for name in wanted]
     own = [assignor for assignor in found if assignor not in BUILT_IN.values()]
@@ -21,7 +24,8 @@ def load_assignors(wanted: Sequence[str]) -> tuple[Mapping[str, Assignor], str]:
         by_name = named(own)
     except ValueError as error:
         raise InvalidConfigError(f"group.assignors={','.join(wanted)}: {error}") from error
-    offered = {DEFAULT_ASSIGNOR, *(assignor.name for assignor in found)}  # it stands in for others
+    # the default is the fallback for others
+    offered = {DEFAULT_ASSIGNOR, *(assignor.name for assignor in found)}
     return {name: by_name[name] for name in by_name if name in offered}, found[0].name
 
 
@@ -37,7 +41,7 @@ def _load(name: str) -> Assignor:
     try:
         found = getattr(importlib.import_module(module_name), attribute)
         assignor = found() if isinstance(found, type) else found
-    except Exception as error:  # whatever an operator's module does
+    except Exception as error:  # an operator's module can raise anything
         raise _refused(name, f"{type(error).__name__}: {error}") from error
     if not (hasattr(assignor, "name") and callable(getattr(assignor, "assign", None))):
         raise _refused(

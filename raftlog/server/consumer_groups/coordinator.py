@@ -1,8 +1,7 @@
-"""The consumer groups that this broker coordinates: those of each partition of
-``__consumer_offsets`` that it leads.
+"""Group coordinator: the consumer groups of each partition of ``__consumer_offsets`` that this
+broker leads.
 
-Here is decided which those are, and what they hear of the cluster's topics. What is done about a
-group is its shard's business.
+It creates and closes the shards, and forwards topic changes to them. The shards manage the groups.
 """
 
 from __future__ import annotations
@@ -30,13 +29,14 @@ from raftlog.types import OFFSETS_TOPIC, Offset, check_group_id
 
 logger = logging.getLogger(__name__)
 
-# From a change of topics to when shards hear of it, and of all others, unless they are asked first.
+# Seconds from a change of topics to the notification of the shards. Changes in this time are
+# combined, unless a request needs them first.
 TOPICS_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorServices:
-    """What the coordinator needs of its broker."""
+    """What the coordinator needs from its broker."""
 
     loop: asyncio.AbstractEventLoop
     clock: BrokerClock
@@ -48,7 +48,7 @@ class CoordinatorServices:
 
 
 class Coordinator:
-    """Lives as long as the broker, on its event loop."""
+    """Exists as long as the broker, on its event loop."""
 
     def __init__(self, services: CoordinatorServices) -> None:
         self._services = services
@@ -56,7 +56,7 @@ class Coordinator:
         self._loop = services.loop
         self._shards: dict[int, ActiveShard] = {}  # by partition
         self._ending: set[asyncio.Task[None]] = set()
-        self._known: Topics | None = None  # None: to be asked for again
+        self._known: Topics | None = None  # None: must be read again
         self._topics_timer: asyncio.TimerHandle | None = None
         self._look_due = False
         self._closed: RaftlogError | None = None
@@ -73,30 +73,36 @@ class Coordinator:
     # -- what the broker tells -------------------------------------------------------------------
 
     def look(self) -> None:
-        """A partition may have another leader: look at them soon."""
+        """Check soon whether partitions have another leader."""
         if not self._look_due and self._closed is None:
             self._look_due = True
             self._loop.call_soon(self._look)
 
     def topics_changed(self) -> None:
-        """Topics have come, gone or grown: tell the shards, of many changes once."""
+        """Notify the shards that topics were added, removed or extended; several changes at
+        once.
+        """
         self._known = None
         self.look()
         if self._topics_timer is None and self._closed is None:
             self._topics_timer = self._loop.call_later(TOPICS_SECONDS, self._tell_topics)
 
     def version_changed(self) -> None:
-        """The cluster's state is another one, if not its topics: some shard may wait for that."""
+        """Note a new version of the cluster's state without topic changes: a shard may wait for
+        it.
+        """
         if any(shard.is_loading for shard in self._shards.values()):
             self.topics_changed()
 
     def forget(self, connection: Hashable) -> None:
-        """The connection is gone."""
+        """Forget a closed connection."""
         for shard in self._shards.values():
             shard.forget(connection)
 
     def close(self, reason: RaftlogError) -> None:
-        """Coordinate nothing more. Answers that wait for the log come when that is committed."""
+        """Coordinate nothing more. Responses that wait for the log are sent when it is
+        committed.
+        """
         if self._closed is not None:
             return
         self._closed = reason
@@ -106,7 +112,7 @@ class Coordinator:
             self._drop(partition, str(reason))
 
     async def stop(self) -> None:
-        """Close, and return once nothing of it runs any more."""
+        """Close, and return once no task of it runs."""
         self.close(BrokerUnavailableError("the broker stops"))
         await asyncio.gather(*self._ending, return_exceptions=True)
 
@@ -114,19 +120,22 @@ class Coordinator:
 
     @property
     def metadata_version(self) -> int:
-        """Grows when topics come, go or grow; in a cluster, like the cluster's state."""
+        """Version that increases when topics are added, removed or extended; in a cluster, also
+        with any other change of the cluster's state.
+        """
         return self._services.source.version_of(self._known_topics())
 
     def shard(self, group: str) -> ActiveShard:
-        """The shard of a consumer group.
+        """Return the shard of a consumer group.
 
-        Raises ``InvalidGroupError``, or ``NotCoordinatorError`` that says who leads its partition.
+        Raises ``InvalidGroupError``, or ``NotCoordinatorError`` with the leader of its partition.
         """
         check_group_id(group)
         if self._closed is not None:
             raise NotCoordinatorError(f"this broker coordinates no consumer groups: {self._closed}")
         if self._topics_timer is not None:
-            self._tell_topics()  # or a topic would be unknown to it that the asker was told of
+            # otherwise the shard might not know a topic that the client already knows
+            self._tell_topics()
         topic = self._topics.get(OFFSETS_TOPIC)
         if topic is None:
             self._topics.check_complete()
@@ -149,7 +158,7 @@ class Coordinator:
         )
 
     def shards(self) -> list[ActiveShard]:
-        """Those of all partitions that this broker leads."""
+        """Return the shards of all partitions that this broker leads."""
         if self._closed is not None:
             raise NotCoordinatorError(f"this broker coordinates no consumer groups: {self._closed}")
         self._topics.check_complete()
@@ -159,7 +168,9 @@ class Coordinator:
     # -- inside ------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Begin and end shards, so that there is one for each partition that is led here."""
+        """Create and close shards, so that there is one for each partition that this broker
+        leads.
+        """
         self._look_due = False
         topic = self._topics.get(OFFSETS_TOPIC)
         hosts = [] if topic is None or self._closed is not None else topic.hosts
@@ -186,8 +197,8 @@ class Coordinator:
             ending.add_done_callback(self._ending.discard)
 
     def _topics_now(self) -> Topics:
-        """What is known may be of an older version, if nothing but brokers has changed since: then
-        a state that was written by somebody who had seen a newer one would wait for ever.
+        """Return the current topics. The known ones may have an older version, if only brokers have
+        changed since. Then a state from a coordinator with a newer version would wait indefinitely.
         """
         self._known = None
         return self._known_topics()

@@ -1,16 +1,17 @@
-"""Repeats its last answer to a member whose heartbeat has to wait for the log.
+"""Heartbeat keepalive: repeats the last response to a member whose heartbeat has to wait for the
+log.
 
-A broker that dies holds up what is decided until it has left the in-sync replicas: seconds, in
-which members would hear nothing, take themselves for cut off, and be cut off, as they send no
-heartbeat while one is unanswered. So a member that has waited for a third of its session is told
-again what it was told last. That is committed, and no news; and its session was renewed when the
-heartbeat came. One that joins or leaves, or that may have been removed, waits on.
+A failed broker delays commits until it has left the ISR. That takes seconds, in which members would
+get no response, consider themselves isolated, and be removed, as they send no heartbeat while one
+is unanswered. So a member that has waited for a third of its session timeout gets its last response
+again. That response is committed and contains nothing new, and the session was renewed when the
+heartbeat arrived. A member that joins or leaves, or that may have been removed, continues to wait.
 
-**Every answer to a heartbeat is a lease**: the member goes on with what it has until its session
-has passed since it sent that heartbeat. The next coordinator waits for a whole session, from when
-it begins, before it gives a silent member's partitions away. So a coordinator answers a heartbeat
-only if it is certain that no newer one had begun when the heartbeat came: then the lease ends
-first, whatever was cut off and for however long.
+**Every response to a heartbeat is a lease**: the member keeps its partitions until its session
+timeout has passed since it sent that heartbeat. A new coordinator waits for a full session timeout
+from its start before it reassigns the partitions of an unresponsive member. So a coordinator
+responds to a heartbeat only if no newer coordinator can have started when the heartbeat arrived.
+Then the lease ends first, regardless of the network partition and its duration.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from raftlog.server.consumer_groups.heartbeat_purgatory import MemberKey
 from raftlog.server.consumer_groups.pending_responses import Failed
 from raftlog.server.rounds import Rounds
 
-# Of its session, what a heartbeat waits at most: so that the next one may be lost.
+# Maximum wait of a heartbeat as a share of the session timeout: so that the next one may be lost.
 PATIENCE_SHARE: Final = 1 / 3
-MEMBERS_MAX: Final = 100_000  # remembered; one that is not waits for the log
+MEMBERS_MAX: Final = 100_000  # members remembered; others wait for the log
 
 
 class HeartbeatKeepalive:
-    """Those of one shard."""
+    """Keepalives of one shard."""
 
     def __init__(
         self,
@@ -39,8 +40,8 @@ class HeartbeatKeepalive:
         confirmations: Rounds,
         may_tell: Callable[[MemberKey], bool],
     ) -> None:
-        """``confirmations``: that this broker leads. ``may_tell``: whether this is a member still,
-        as far as is decided.
+        """``confirmations``: that this broker leads. ``may_tell``: whether this is still a member,
+        by the decisions so far.
         """
         self._loop = loop
         self.confirmations = confirmations
@@ -56,18 +57,20 @@ class HeartbeatKeepalive:
         *,
         session_ms: int,
     ) -> HeartbeatAnswer:
-        """The answer to a heartbeat that has just come, and said ``epoch``."""
+        """Create the response to a heartbeat with epoch ``epoch`` that has just arrived."""
         until = self._loop.time() + session_ms / 1_000 * PATIENCE_SHARE
         return HeartbeatAnswer(self, self._loop, member, epoch, done, failed, until=until)
 
     def told(self, member: MemberKey, beat: HeartbeatResult) -> None:
-        """The member has been told this, which is committed."""
+        """Record the committed response that the member got."""
         if len(self._last) >= MEMBERS_MAX:
             self._last.clear()
         self._last[member] = beat
 
     def last(self, member: MemberKey, epoch: int) -> HeartbeatResult | None:
-        """What a member that says ``epoch`` may be told now, if anything."""
+        """Return the response that a member with epoch ``epoch`` may get now; None if there is
+        none.
+        """
         found = self._last.get(member)
         if found is None or not 0 < epoch <= found.member_epoch or not self._may_tell(member):
             return None
@@ -78,7 +81,7 @@ class HeartbeatKeepalive:
 
 
 class HeartbeatAnswer:
-    """Of one heartbeat. Ends once, whatever comes first."""
+    """Response to one heartbeat. It is sent once, by the first event."""
 
     __slots__ = (
         "_all",
@@ -112,13 +115,13 @@ class HeartbeatAnswer:
         self._done = done
         self._failed = failed
         self._until = until
-        self.mark = reassurances.confirmations.mark  # of when the heartbeat came
+        self.mark = reassurances.confirmations.mark  # time of arrival of the heartbeat
         self._is_over = False
         self._timer: asyncio.TimerHandle | None = None
         self._drop: Callable[[], object] | None = None
 
     def go(self, beat: HeartbeatResult) -> None:
-        """Tell what was decided: it is committed."""
+        """Send the committed result."""
         if self._end():
             self._all.told(self._member, beat)
             self._done(beat)
@@ -128,7 +131,7 @@ class HeartbeatAnswer:
             self._failed(error)
 
     def wait(self, drop: Callable[[], object]) -> None:
-        """It waits for the log, if it has not come already; ``drop`` has it wait no more."""
+        """Wait for the log, unless the response was sent already. ``drop`` cancels the wait."""
         if not self._is_over:
             self._drop = drop
             left = max(self._until - self._loop.time(), 0.0)

@@ -1,6 +1,6 @@
-"""Heartbeats without a result wait here until there is one, or until their time is up.
+"""Heartbeat purgatory: heartbeats without a result wait here until there is one, or time out.
 
-The shard decides the answer. At most one heartbeat of each member waits.
+The shard decides the response. At most one heartbeat per member waits.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from raftlog.errors import RaftlogError
 from raftlog.server.timer_coalescing import coalesced_deadline
 
 MemberKey: TypeAlias = tuple[str, str]  # consumer group and member id
-# Called once: with None when the heartbeat is to be answered, or with why it cannot be.
+# Called once: with None when the heartbeat must be answered, or with the error.
 Unpark: TypeAlias = Callable[[RaftlogError | None], None]
 
 
 class HeartbeatPurgatory:
-    """Those of one shard."""
+    """Waiting heartbeats of one shard."""
 
     __slots__ = ("_by_owner", "_loop", "_parked")
 
@@ -33,9 +33,9 @@ class HeartbeatPurgatory:
     def park(
         self, member: MemberKey, owner: Hashable, unpark: Unpark, *, wait_seconds: float
     ) -> None:
-        """Call ``unpark`` in ``wait_seconds``, or before: when the member is woken.
+        """Call ``unpark`` after ``wait_seconds``, or earlier when the member is woken.
 
-        ``owner``: the connection that it came over; if that is lost, it is forgotten.
+        ``owner``: the connection of the heartbeat; if it closes, the heartbeat is forgotten.
         """
         assert member not in self._parked, "the older heartbeat must be answered first"
         end = coalesced_deadline(self._loop.time(), wait_seconds)
@@ -44,7 +44,7 @@ class HeartbeatPurgatory:
         self._by_owner.setdefault(owner, set()).add(member)
 
     def wake(self, member: MemberKey) -> None:
-        """Have the member's heartbeat answered, if one waits."""
+        """Answer the member's heartbeat, if one waits."""
         unpark = self._take(member)
         if unpark is not None:
             unpark(None)
@@ -54,14 +54,14 @@ class HeartbeatPurgatory:
             self.wake(member)
 
     def refuse_all(self, reason: RaftlogError) -> None:
-        """Have all of them answered with ``reason``."""
+        """Fail all heartbeats with ``reason``."""
         for member in tuple(self._parked):
             unpark = self._take(member)
             if unpark is not None:
                 unpark(reason)
 
     def forget(self, owner: Hashable) -> None:
-        """The connection is gone: nobody waits for the answers."""
+        """Forget the heartbeats of a closed connection."""
         members: Iterable[MemberKey] = tuple(self._by_owner.get(owner, ()))
         for member in members:
             self._take(member)

@@ -1,8 +1,8 @@
-"""Reading the state of consumer groups from the log: all of it, and a little at a time.
+"""Loading the state of consumer groups from the complete log, a little at a time.
 
-A leader may have batches that are not committed yet: an earlier leader's, or its own from before it
-had to begin anew. They will be committed, as nobody else can cut them off while it leads; so what
-is read goes up to the log's end, and waits until all of that is.
+A leader may have batches that are not committed yet: of an earlier leader, or its own from before a
+reload. They will be committed, as no other broker can truncate them while this one leads. So the
+load reads up to the end of the log, and waits until all of that is committed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from raftlog.types import Buffer, Offset
 
 logger = logging.getLogger(__name__)
 
-SLICE_BYTES: Final = 256 * limits.KIB  # read at a time
-RECORDS_PER_TURN: Final = 200  # before the loop serves others: about a millisecond
+SLICE_BYTES: Final = 256 * limits.KIB  # bytes per read
+RECORDS_PER_TURN: Final = 200  # before the event loop serves other work: about 1 ms
 
 
 class Replays(Protocol):
-    """What takes records in: ``GroupShard``."""
+    """The receiver of records: ``GroupShard``."""
 
     def replay(self, key: bytes, value: bytes | None) -> None: ...
 
@@ -37,11 +37,12 @@ async def load(
     turn: asyncio.Lock,
     doubt: Callable[[Partition, Offset], None],
 ) -> None:
-    """Give ``groups`` every record from the log's start to its present end.
+    """Replay every record from the start of the log to its current end into ``groups``.
 
-    ``turn``: of the broker's loads one reads at a time, so that together they keep the loop no
-    longer than one. ``doubt``: told where stored bytes could not be read. Raises what the host
-    refuses a wait or a read with, and ``DamagedLogError`` for what is not to be understood.
+    ``turn``: lock that only one load of the broker holds at a time, so that together they block the
+    loop no longer than one does. ``doubt``: called with offsets that could not be read. Raises the
+    errors of the host for a wait or a read, and ``DamagedLogError`` for records that cannot be
+    decoded.
     """
     end = host.log.log_end_offset
     await committed(host, end)
@@ -60,14 +61,14 @@ async def load(
 
 
 async def _load_slice(groups: Replays, host: Partition, offset: Offset) -> Offset:
-    """Replay some batches from ``offset`` on; the offset after them."""
+    """Replay some batches from ``offset`` on. Returns the offset after them."""
     stored = host.read(start_offset=offset, bytes_max=SLICE_BYTES)
     if not stored:
         raise DamagedLogError("no batch is stored there, and the log continues after it")
     for piece in stored:
         for batch in split(piece):
             header = parse_header(batch)
-            if header.record_count:  # else compaction has left nothing of it
+            if header.record_count:  # else compaction has removed all its records
                 await _replay(groups, host, batch)
             offset = header.next_offset
     return offset
@@ -91,11 +92,11 @@ async def _replay(groups: Replays, host: Partition, batch: Buffer) -> None:
 
 
 async def committed(host: Partition, end: Offset) -> None:
-    """Return once everything below ``end`` is committed. Raises why it never will be."""
+    """Return once everything below ``end`` is committed. Raises the reason if it never will be."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done(error: RaftlogError | None) -> None:
-        if future.done():  # nobody waits any more
+        if future.done():  # no waiter is left
             return
         if error is None:
             future.set_result(None)

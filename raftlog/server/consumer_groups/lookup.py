@@ -1,6 +1,7 @@
-"""Finding coordinators: makes ``__consumer_offsets`` when somebody asks for one for the first time.
+"""Coordinator lookup: creates ``__consumer_offsets`` at the first request for a coordinator.
 
-Whichever broker is asked makes it; that another one does so at the same time is no failure.
+The broker that receives the request creates it. If another broker does so at the same time, that is
+not an error.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from raftlog.server.topic_table import TopicTable
 from raftlog.types import OFFSETS_TOPIC, check_group_id
 
 MESSAGE_BYTES_MAX: Final = 8 * limits.MIB  # so that one step is one batch, however large
-# How long brokers that have not registered yet are waited for, that they may have their share.
+# Seconds to wait for brokers that have not registered yet, so that they get replicas.
 PATIENCE_SECONDS: Final = 10.0
 
 
 class Lookup:
-    """``when_made``, then ``find``."""
+    """Call ``when_made``, then ``find``."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Lookup:
         missing_brokers: Callable[[], int],
         now: Callable[[], float],
     ) -> None:
-        """``missing_brokers``: how many are not here of those that should have a copy."""
+        """``missing_brokers``: number of brokers that have not joined and should have a replica."""
         self._config = config
         self._topics = topics
         self._administration = administration
@@ -57,7 +58,7 @@ class Lookup:
         self._waiting: list[Acknowledge] = []
 
     def when_made(self, done: Acknowledge) -> None:
-        """Call ``done`` once there is a topic for consumer groups, or with why there is none."""
+        """Call ``done`` once the topic for consumer groups exists, or with the error."""
         if OFFSETS_TOPIC in self._topics:
             done(None)
             return
@@ -74,7 +75,9 @@ class Lookup:
                 self._made(error)
 
     def find(self, group: str, brokers: dict[int, BrokerInfo]) -> CoordinatorInfo:
-        """Who coordinates the consumer group, among ``brokers``: those that can be asked."""
+        """Return the coordinator of the consumer group, out of ``brokers``: those that clients can
+        connect to.
+        """
         try:
             broker = self._coordinator(check_group_id(group), brokers)
         except RaftlogError as error:
@@ -104,7 +107,7 @@ class Lookup:
             done(error)
 
     async def _make(self) -> None:
-        """Raises retriable errors only, but for those of this broker's disk."""
+        """Create the topic. Raises retriable errors only, except errors of this broker's disk."""
         self._topics.check_complete()
         if OFFSETS_TOPIC in self._topics:
             return
@@ -123,13 +126,15 @@ class Lookup:
             )
         except TopicExistsError:
             pass
-        except (RefusedError, OutcomeUnknownError) as error:  # there may be more brokers soon
+        except (RefusedError, OutcomeUnknownError) as error:  # more brokers may join soon
             raise ClusterNotReadyError(f"cannot create {OFFSETS_TOPIC} now: {error}") from error
 
     def _wait_for_brokers(self) -> None:
-        """A topic made while brokers are still coming would have too few copies for ever."""
+        """Wait for brokers: a topic that is created while they join would permanently have too few
+        replicas.
+        """
         if self._config.offsets_topic_replication_factor:
-            return  # it says itself how many it takes
+            return  # the configured value counts
         if self._first_asked_at is None:
             self._first_asked_at = self._now()
         missing = self._missing_brokers()

@@ -1,8 +1,8 @@
-"""Answers that wait: until all that was decided before them is committed, and, where it matters,
-until it is certain that this broker leads.
+"""Responses that wait until all earlier decisions are committed and, if required, until it is
+confirmed that this broker leads.
 
-A leader that was cut off commits nothing more, and does not hear why. So who has waited for long
-has it asked whether this broker still leads; if nobody says so, all are told.
+An isolated leader commits nothing, and gets no notification of that. So a response that has waited
+for long triggers a leadership check. If it fails, all waiting responses fail.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Failed = Callable[[RaftlogError], None]
 
 
 class _Answer:
-    """Ends once: by ``go``, or by ``failed``."""
+    """One response. It ends once: by ``go``, or by ``failed``."""
 
     __slots__ = ("failed", "go", "is_appended", "missing", "since")
 
@@ -38,12 +38,12 @@ class _Answer:
         self.go = go
         self.failed = failed
         self.is_appended = is_appended
-        self.missing = missing  # how many conditions have to come true
+        self.missing = missing  # number of unmet conditions
         self.since = now
 
 
 class PendingResponses:
-    """Those of one shard."""
+    """Waiting responses of one shard."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class PendingResponses:
         self._host = host
         self._confirmations = confirmations
         self._loop = loop
-        self._waiting: dict[_Answer, None] = {}  # in the order in which they came
+        self._waiting: dict[_Answer, None] = {}  # in order of arrival
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -71,11 +71,11 @@ class PendingResponses:
     ) -> Callable[[], object]:
         """Call ``go`` once everything below ``end`` is committed; ``failed`` if it will not be.
 
-        ``confirmed_since``: and once it is certain that this broker still led after that mark of
-        the confirmations. ``is_appended``: what is told was written; if nobody can tell whether it
-        is committed, that is what is told.
+        ``confirmed_since``: also wait for the confirmation that this broker still led after that
+        mark of the confirmations. ``is_appended``: the response is about written records. If their
+        commit cannot be determined, ``failed`` reports that.
 
-        Returns what has neither be called any more.
+        Returns a function that cancels both calls.
         """
         answer = _Answer(
             go,

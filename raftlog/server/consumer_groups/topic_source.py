@@ -1,8 +1,8 @@
-"""Which topics there are, for the coordinator of consumer groups.
+"""Topics of the cluster, for the group coordinator.
 
-A coordinator drops the offsets of topics that are gone. So it must not take a topic for gone of
-which this broker has merely not heard yet. The log says which version of the cluster's state its
-last coordinator had seen, and ``GroupShard`` waits until this broker has come so far.
+A coordinator removes the committed offsets of deleted topics. So it must not treat a topic as
+deleted that this broker has not received yet. The log contains the version of the cluster's state
+that its last coordinator had, and ``GroupShard`` waits until this broker has that version.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from raftlog.server.topic_table import TopicTable
 
 
 class TopicSource(Protocol):
-    """Where the coordinator has them from."""
+    """Source of topics for the coordinator."""
 
     def topics(self) -> Topics:
-        """All of them as of now."""
+        """Return all current topics."""
         ...
 
     def version_of(self, topics: Topics) -> int:
-        """What members are told: it grows when topics have changed."""
+        """Return the version that members get: it increases when topics have changed."""
         ...
 
 
 class OwnTopics:
-    """Of a broker that stands alone: its table is what there is, and nobody has seen more."""
+    """Topics in single-broker mode: the broker's own table, always current."""
 
     def __init__(self, table: TopicTable, wall_ms: Callable[[], int]) -> None:
         self._table = table
@@ -41,12 +41,14 @@ class OwnTopics:
         return Topics({topic.name: TopicInfo(topic.id, len(topic.hosts)) for topic in self._table})
 
     def version_of(self, topics: Topics) -> int:  # noqa: ARG002 - there is one
-        """Begins with the time, so that it grows from one run to the next, too."""
+        """Version that starts with the time, so that it also increases from one incarnation to the
+        next.
+        """
         return self._version
 
 
 class AgreedTopics:
-    """Of a broker among others: what was agreed on, as far as this broker has heard of it."""
+    """Topics in a cluster: the committed state that this broker has received."""
 
     def __init__(self, cluster: ClusterNode) -> None:
         self._cluster = cluster
@@ -58,5 +60,5 @@ class AgreedTopics:
         return Topics(infos, machine.version)
 
     def version_of(self, topics: Topics) -> int:
-        """That of the cluster's state: every broker comes by the same ones."""
+        """Version of the cluster's state: the same on every broker."""
         return topics.version

@@ -1,4 +1,4 @@
-"""Puts a broker's coordinator together and has it told what it needs to hear. Decides nothing."""
+"""Creates a broker's coordinator and connects it to its events. Decides nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ MINUTE_MS: Final = 60_000
 
 
 def begin_to_coordinate(context: BrokerContext) -> None:
-    """Give the broker its coordinator. Raises ``InvalidConfigError`` about ``group.assignors``."""
+    """Create the coordinator of the broker. Raises ``InvalidConfigError`` about
+    ``group.assignors``.
+    """
     table, cluster = context.topics, context.cluster
     source: TopicSource = (
         OwnTopics(table, context.clock.wall_ms) if cluster is None else AgreedTopics(cluster)
@@ -70,7 +72,7 @@ def _maker(config: BrokerConfig) -> partial[GroupShard]:
 
 
 def _confirm(context: BrokerContext, host: Partition, done: Acknowledge) -> None:
-    """With nobody else there is nobody else to lead."""
+    """Confirm leadership. In single-broker mode no other broker can lead."""
     if context.cluster is None:
         done(host.closed)
     else:
@@ -82,9 +84,10 @@ def _doubt(context: BrokerContext, host: Partition, offset: Offset) -> None:
 
 
 def _missing_brokers(context: BrokerContext) -> int:
-    """How many more live brokers there should be, for a topic that is made to have all its copies.
+    """Return how many live brokers are missing for a new topic to have all its replicas.
 
-    As many as are configured to vote, or have been here before, up to the usual number of copies.
+    The target is the number of configured voters or of registered brokers, up to the usual
+    replication factor.
     """
     cluster = context.cluster
     if cluster is None:

@@ -1,4 +1,4 @@
-"""The records of a step as batches that the log takes: one, unless they are too many for that."""
+"""Records of a step as batches for the log: one batch, unless they are too many for it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from raftlog.consumer_groups import GroupRecord
 from raftlog.record import Codec, encode, seal
 from raftlog.types import TimestampMs
 
-COMPRESSED_FROM_BYTES: Final = 4 * limits.KIB  # below, compressing gains nothing worth its time
+# below this size, compression saves nothing worth its time
+COMPRESSED_FROM_BYTES: Final = 4 * limits.KIB
 RECORD_OVERHEAD_BYTES: Final = 32  # lengths and times, at most, in the columns of a payload
-BATCH_OVERHEAD_BYTES: Final = 1_024  # a batch's header and those of its columns, at most
+BATCH_OVERHEAD_BYTES: Final = 1_024  # headers of a batch and of its columns, at most
 
 
 def batches_of(
     records: Sequence[GroupRecord], *, now_ms: TimestampMs, bytes_max: int
 ) -> Iterator[bytes]:
-    """``records`` in their order, as batches of ``bytes_max`` bytes at most where that can be.
+    """Return ``records`` in their order as batches of at most ``bytes_max`` bytes, where possible.
 
-    One record is never split: if it is too large, so is its batch, and the log refuses it.
+    A record is never split: if it is too large, so is its batch, and the log rejects it.
     """
     room = bytes_max - BATCH_OVERHEAD_BYTES
     start, size = 0, 0

@@ -1,1 +1,1 @@
-"""One module per request family. A handler never imports another."""
+"""Request handlers: one module per request family. A handler never imports another."""

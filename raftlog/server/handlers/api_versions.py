@@ -1,4 +1,4 @@
-"""``api_versions``: what this broker speaks."""
+"""``api_versions``: the APIs and versions that this broker supports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RANGES: Final = [
 def _software() -> str:
     try:
         return f"raftlog {metadata.version('raftlog')}"
-    except metadata.PackageNotFoundError:  # run from a source tree that was never installed
+    except metadata.PackageNotFoundError:  # runs from a source tree that was never installed
         return "raftlog"
 
 

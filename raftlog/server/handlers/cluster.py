@@ -1,4 +1,4 @@
-"""``describe_cluster``, ``transfer_leader`` and ``recover_cluster``: what an operator asks for."""
+"""``describe_cluster``, ``transfer_leader`` and ``recover_cluster``: operator requests."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def handle_transfer_leader(context: BrokerContext, request: Request, reply: Repl
 def handle_recover(context: BrokerContext, request: Request, reply: Reply) -> None:
     message = cast(RecoverClusterRequest, request.message)
     context.check_operator(reply.connection, "recover_cluster")
-    # Not behind changes that wait for the very majority that is gone.
+    # Not queued behind changes that wait for the majority that is lost.
     context.administration.submit_at_once(lambda: context.operations.recover(message), reply)

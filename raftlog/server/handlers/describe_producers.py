@@ -1,8 +1,9 @@
-"""``describe_producers``: what a partition's log has of some producers, as far as it stays so.
+"""``describe_producers``: the committed state of some producers in the log of a partition.
 
-A producer with a name that starts again leaves out what it is told is stored. So nothing is told
-that a new leader could still cut away: each answer waits until all that it speaks of is committed,
-and then until it is certain that no other leader knows of more.
+A named producer that restarts skips the batches that the response reports as stored. So the
+response must not contain anything that a new leader could still truncate: it waits until everything
+that it describes is committed, and then until it is confirmed that no other leader has newer
+records.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
 
 
 class _Describing:
-    """One request under way: its answer goes out when every partition has its own."""
+    """One request. Its response is sent when every partition has a result."""
 
     __slots__ = ("_answers", "_context", "_missing", "_reply")
 
@@ -55,7 +56,9 @@ class _Describing:
         self._missing = count
 
     def begin(self, index: int, query: ProducersQuery) -> None:
-        """Note what the log has now; answer once that is committed, and nobody leads anew."""
+        """Record the current state of the log. Respond once that is committed, and no other broker
+        has become leader.
+        """
         try:
             host = self._context.topics.host(query.topic, query.partition)
             host.check_epoch(query.leader_epoch)
@@ -75,7 +78,9 @@ class _Describing:
         answer: DescribedProducers,
         error: RaftlogError | None,
     ) -> None:
-        """What ``answer`` says stays so; or ``error`` says why it may not."""
+        """Process the commit of the described state; ``error`` is the reason if it may not be
+        committed.
+        """
         cluster = self._context.cluster
         if error is not None or cluster is None:
             self._confirmed(index, query, answer, error)
@@ -101,7 +106,9 @@ class _Describing:
 
 
 def _described(query: ProducersQuery, host: Partition) -> tuple[DescribedProducers, Offset]:
-    """What the log has of each producer, and the offset behind the last record of them all."""
+    """Return the state of each producer in the log, and the offset after the last of their
+    records.
+    """
     producers: list[DescribedProducer] = []
     end_offset = 0
     for producer_id in query.producer_ids:
@@ -124,7 +131,7 @@ def _described(query: ProducersQuery, host: Partition) -> tuple[DescribedProduce
 
 
 def _check_committable(host: Partition, leadership: Leadership, end_offset: Offset) -> None:
-    """Say at once what a wait for a commit would wait for. It would be for long."""
+    """Fail at once if a commit is not possible now. Otherwise the request would wait for long."""
     if end_offset > host.high_watermark and not leadership.has_quorum:
         state = leadership.state
         raise NotEnoughReplicasError(

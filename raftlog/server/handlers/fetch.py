@@ -1,8 +1,8 @@
 """``fetch``: committed batches, at once or when there are enough of them.
 
-A fetch reads only while its client takes answers and while the broker has memory for them; what it
-waits for otherwise is in ``ResponseBudget`` and ``Connection``. Failures are per partition, and end
-the wait. It goes through its partitions in steps, as there may be thousands.
+A fetch reads only while its client reads responses and the broker has memory for them.
+``ResponseBudget`` and ``Connection`` implement these waits. Failures are per partition, and end the
+wait. Partitions are processed in steps, as there can be thousands.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
 
 
 class _Fetch:
-    """One request until it is answered. Nothing is kept of a read that was not enough."""
+    """One request until it is answered. The result of a read that was too small is discarded."""
 
     __slots__ = (
         "_answers",
@@ -51,16 +51,16 @@ class _Fetch:
         self._request = request
         self._reply = reply
         self._deadline_seconds = context.loop.time() + request.wait_ms_max / 1_000
-        self._parts: list[FetchPartition] = []  # those that can be read, and their hosts
+        self._parts: list[FetchPartition] = []  # readable partitions, and their hosts
         self._hosts: list[Partition] = []
         self._failures: list[FetchedPartition] = []
-        # By the last read; before there was one, as if there were enough.
+        # Size of the last read. Before the first read, the requested minimum, so that one is made.
         self._found_bytes = request.bytes_min
-        self._committed_bytes = 0  # by all the hosts, at the last read
-        self._unconfirmed = 0  # partitions that wait until it is certain that this broker leads
+        self._committed_bytes = 0  # sum over all hosts, at the last read
+        self._unconfirmed = 0  # partitions that wait for the confirmation that this broker leads
 
     def begin(self) -> Steps:
-        """Answer, or wait for data."""
+        """Respond, or wait for data."""
         context, parts = self._context, self._request.partitions
         check_once("fetch", [(part.topic, part.partition) for part in parts])
         beyond: list[tuple[FetchPartition, Partition]] = []
@@ -86,11 +86,12 @@ class _Fetch:
             yield from self._go_on(final=False)
 
     def _is_beyond_the_end(self, part: FetchPartition, host: Partition) -> bool:
-        """Whether the client has more than this broker, and this broker cannot know it for wrong.
+        """Whether the client's offset is above this broker's end, and this broker cannot know that
+        it is wrong.
 
-        The client may have read that from a newer leader, or from this broker before its copy was
-        damaged. Only a leader that is one may call an offset out of range: a consumer that resets
-        its position reads records again, or skips some.
+        The client may have read up to there from a newer leader, or from this broker before its
+        copy was corrupted. Only a confirmed leader may report an offset as out of range: a consumer
+        that resets its position reads records again, or skips some.
         """
         return (
             self._context.cluster is not None
@@ -103,28 +104,32 @@ class _Fetch:
         self._hosts.append(host)
 
     def _confirmed(self, part: FetchPartition, host: Partition, error: RaftlogError | None) -> None:
-        """It is certain that this broker leads a partition; or ``error`` says why it is not."""
+        """Process the confirmation that this broker leads a partition; ``error`` is the reason if
+        it does not.
+        """
         if error is None:
             self._add(part, host)
         else:
             self._failures.append(_failed(part, error))
         self._unconfirmed -= 1
         if not self._unconfirmed:
-            self._context.loop.call_soon(self.resume)  # this may be within a step of ``begin``
+            self._context.loop.call_soon(self.resume)  # this call may be within a step of ``begin``
 
     def resume(self, *, final: bool = False) -> None:
-        """A wait is over: for data, for its time, for room, or for the client."""
+        """Continue after a wait: for data, for the time limit, for buffer space, or for the
+        client.
+        """
         self._reply.connection.begin(self._reply.guarded(self._go_on(final=final)))
 
     def may_be_enough(self) -> bool:
-        """Whether a read is worth it."""
+        """Whether enough new data for a read may be there."""
         committed = sum(host.committed_bytes for host in self._hosts)
         closed = any(self._is_over(host) for host in self._hosts)
         new_bytes = committed - self._committed_bytes
         return closed or self._found_bytes + new_bytes >= self._request.bytes_min
 
     def _go_on(self, *, final: bool) -> Steps:
-        """Answer if there is enough, and in any case if ``final`` or the time is up."""
+        """Respond if there is enough data, and in any case if ``final`` or after the time limit."""
         context = self._context
         remaining_seconds = self._deadline_seconds - context.loop.time()
         final = final or remaining_seconds <= 0 or context.is_stopping
@@ -150,20 +155,22 @@ class _Fetch:
         )
 
     def _may_be_any(self, host: Partition) -> bool:
-        """Whether the host need not lead. A damaged one does not, and may be all there is: what is
-        good of it is read until another one leads. The end of one that is torn is no end to tell a
-        consumer: the next leader has more."""
+        """Whether the host may be read without being the leader. A corrupt one may, because it can
+        be the only copy left: its valid batches are readable until another broker leads. The end
+        offset of a log with a torn write is not returned to consumers: the next leader has more
+        records.
+        """
         log = host.log
         return self._request.replica_ok or bool(log.damage and not log.is_torn)
 
     def _is_over(self, host: Partition) -> bool:
-        """No more can be read here: the host is closed, or another broker leads."""
+        """Whether no more can be read here: the host is closed, or another broker leads."""
         return host.closed is not None or (host.leadership is None and not self._may_be_any(host))
 
     def _read(self) -> Generator[None, Any, tuple[list[FetchedPartition], list[bytes]]]:
-        """What is there, within the limits: whole batches, at least one if there is any.
+        """Read committed batches within the limits: complete batches, at least one if there is any.
 
-        What is read stands in the budget of answers from the moment at which it is.
+        The bytes count in the response budget from the read on.
         """
         answers = list(self._failures)
         batches: list[bytes] = []
@@ -192,7 +199,7 @@ class _Fetch:
     def _read_one(
         self, part: FetchPartition, host: Partition, bytes_left: int, *, may_be_over: bool
     ) -> tuple[FetchedPartition | None, list[bytes]]:
-        """What one partition adds to the answer: a failure, batches, or nothing."""
+        """Return what one partition adds to the response: a failure, batches, or nothing."""
         try:
             host.check_readable(replica_ok=self._may_be_any(host))
             found = self._read_batches(part, host, bytes_left)
@@ -200,7 +207,7 @@ class _Fetch:
             return _failed(part, error), []
         size = sum(map(len, found))
         if not found or (size > bytes_left and not may_be_over):
-            return None, []  # only an empty answer may go over the limit, for one batch's sake
+            return None, []  # only an empty response may exceed the limit, by one batch
         answer = FetchedPartition(
             topic=part.topic,
             partition=part.partition,
@@ -211,8 +218,9 @@ class _Fetch:
         return answer, found
 
     def _read_batches(self, part: FetchPartition, host: Partition, bytes_left: int) -> list[bytes]:
-        """Batches of one partition; whether they are whole is looked at only where that is in
-        doubt. Up to damage, reading goes on."""
+        """Read the batches of one partition. They are verified only if the log is in doubt. Reading
+        continues up to the corruption.
+        """
         if part.offset == host.high_watermark and host.closed is None:
             return []
         verifier, bytes_max = self._context.verifier, min(part.bytes_max, bytes_left)
@@ -227,7 +235,9 @@ class _Fetch:
         return host.read(start_offset=part.offset, bytes_max=bytes_max)
 
     def _in_turn(self) -> Iterator[tuple[FetchPartition, Partition]]:
-        """The partitions, from another one on each time: under a limit, none is always the last."""
+        """Return the partitions, starting with a different one each time: with a limit, none is
+        always last.
+        """
         count = len(self._hosts)
         start = self._context.next_turn() % count if count else 0
         for index in (*range(start, count), *range(start)):

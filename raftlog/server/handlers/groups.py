@@ -1,6 +1,6 @@
-"""Consumer groups: from messages to what a shard takes, and back. What is decided, a shard decides.
+"""Consumer group requests: conversion between messages and the calls of a shard. The shard decides.
 
-A request that names several groups is answered when each of them has its outcome.
+A request with several groups is answered when each of them has a result.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from raftlog.types import TopicPartition
 
 T = TypeVar("T")
 
-# Of its session timeout, what a heartbeat may wait: so that one may be lost.
+# Maximum wait of a heartbeat as a share of the session timeout: so that one may be lost.
 WAIT_SHARE_MAX: Final = 1 / 3
 
 
@@ -187,7 +187,7 @@ def handle_delete_offsets(context: BrokerContext, request: Request, reply: Reply
 
 
 class _Gathering(Generic[T]):
-    """Several answers, in order, that make one: sent when the last of them is there."""
+    """Several results, in order, for one response: sent when the last result arrives."""
 
     def __init__(self, count: int, send: Callable[[list[T]], None]) -> None:
         self._answers: list[T | None] = [None] * count
@@ -205,7 +205,7 @@ class _Gathering(Generic[T]):
 
 
 def handle_list(context: BrokerContext, request: Request, reply: Reply) -> None:  # noqa: ARG001
-    """A shard that stops to answer meanwhile counts as one that is loading: to be asked again."""
+    """List groups. A shard that stops during the request counts as loading: the client retries."""
     shards = context.coordinator.shards()
 
     def send(answers: list[list[GroupListing] | None]) -> None:
@@ -278,7 +278,7 @@ def _member(member: MemberView) -> wire.MemberDescription:
         host=member.host,
         member_epoch=member.member_epoch,
         topics=list(member.topics),
-        assigned=_to_wire((*member.assigned, *member.revoking)),  # what it still has
+        assigned=_to_wire((*member.assigned, *member.revoking)),  # partitions that it still has
         target=_to_wire(member.target),
         session_timeout_ms=member.session_timeout_ms,
         is_away=member.is_away,

@@ -1,4 +1,4 @@
-"""``init_producer_id``: a producer id that nobody has had before, or can guess."""
+"""``init_producer_id``: a producer id that is unique and cannot be guessed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``list_offsets``: where a partition begins and ends, and where a time lies in it."""
+"""``list_offsets``: start and end offsets of partitions, and offsets by timestamp."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
 
 
 class _Lookup:
-    """One request under way: its answer goes out when every partition has its own."""
+    """One request. Its response is sent when every partition has a result."""
 
     __slots__ = ("_answers", "_context", "_missing", "_reply")
 
@@ -44,8 +44,8 @@ class _Lookup:
         self._missing = count
 
     def begin(self, index: int, query: OffsetQuery) -> None:
-        """Answer when all that earlier leaders committed is known to be so here, and when it is
-        certain that no other broker has begun to lead, which may have committed more.
+        """Respond once the commits of all earlier leaders are known, and it is confirmed that no
+        other broker leads, which might have committed more.
         """
         context = self._context
         try:

@@ -1,4 +1,4 @@
-"""``metadata``: the brokers, and the topics that were asked for."""
+"""``metadata``: the brokers and the requested topics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raftlog.server.topic_table import HostedTopic
 from raftlog.server.turns import Steps
 from raftlog.types import is_internal_topic
 
-INFOS_PER_STEP: Final = 128  # partitions
+INFOS_PER_STEP: Final = 128  # partitions per step
 
 
 def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
@@ -51,7 +51,7 @@ def _by_name(context: BrokerContext, name: str) -> Generator[None, Any, TopicInf
 
 
 def _topic(context: BrokerContext, topic: HostedTopic) -> Generator[None, Any, TopicInfo]:
-    """A topic; a few of its partitions in each step."""
+    """Return a topic; a few of its partitions in each step."""
     partitions: list[PartitionInfo] = []
     for index in range(len(topic.hosts)):
         partitions.append(context.topics.info(topic, index))

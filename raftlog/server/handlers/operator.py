@@ -1,4 +1,4 @@
-"""``operator_hello`` and ``operator_prove``: a client shows that it may change the cluster."""
+"""``operator_hello`` and ``operator_prove``: a client proves that it may change the cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raftlog.server.reply import Reply
 
 
 def handle_hello(context: BrokerContext, request: Request, reply: Reply) -> None:
-    """Answer the challenge, and give one."""
+    """Answer the client's challenge, and send one."""
     message = cast(OperatorHelloRequest, request.message)
     secret = context.operator_secret
     if not secret:
@@ -30,7 +30,7 @@ def handle_hello(context: BrokerContext, request: Request, reply: Reply) -> None
 
 
 def handle_prove(_context: BrokerContext, request: Request, reply: Reply) -> None:
-    """If the proof holds, the connection is an operator's from here on."""
+    """Verify the proof. If it is valid, the connection has operator rights from now on."""
     message = cast(OperatorProveRequest, request.message)
     granting, reply.connection.granting = reply.connection.granting, None
     if granting is None:

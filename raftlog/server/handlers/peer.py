@@ -1,7 +1,7 @@
-"""``peer_hello``, ``peer_prove``, ``raft``, ``peer_ping``: what other brokers ask of this one.
+"""``peer_hello``, ``peer_prove``, ``raft``, ``peer_ping``: requests of other brokers.
 
-A connection becomes a peer's by the first two; ``dispatch`` refuses the others before that. Until
-the proof nothing that the other side says of itself has any effect.
+The first two authenticate a connection as a peer's; ``dispatch`` rejects the others before that.
+Until the proof, no claim of the other side has any effect.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class _HasPeering(Protocol):
 
 
 class PeeringContext(Protocol):
-    """What these handlers use of the broker's context."""
+    """The part of the broker's context that these handlers use."""
 
     def clustered(self) -> _HasPeering:
-        """Raises ``UnsupportedFeatureError`` on a broker that has no peers."""
+        """Return the peering state. Raises ``UnsupportedFeatureError`` in single-broker mode."""
         ...
 
 
 def handle_hello(context: PeeringContext, request: Request, reply: Reply) -> None:
-    """Say who we are, and prove it; the other side has yet to."""
+    """Send this broker's identity and its proof. The other side has not proved its identity yet."""
     message = request.message
     assert isinstance(message, PeerHelloRequest)
     connection = reply.connection
@@ -52,7 +52,9 @@ def handle_hello(context: PeeringContext, request: Request, reply: Reply) -> Non
 
 
 def handle_prove(context: PeeringContext, request: Request, reply: Reply) -> None:
-    """The other side's proof. If it holds, the connection is that peer's from here on."""
+    """Verify the proof of the other side. If it is valid, the connection is that peer's from now
+    on.
+    """
     message = request.message
     assert isinstance(message, PeerProveRequest)
     connection = reply.connection
@@ -69,14 +71,14 @@ def handle_prove(context: PeeringContext, request: Request, reply: Reply) -> Non
 
 
 def handle_raft(context: PeeringContext, request: Request, reply: Reply) -> None:
-    """Envelopes are handled in the order in which they came; what is in them is Raft's to judge."""
+    """Forward envelopes in the order of arrival; Raft validates their content."""
     envelope = check_envelope(request.attachment)
     context.clustered().peering.receive(_peer(reply).broker_id, bytes(envelope))
     reply.none()
 
 
 def handle_ping(context: PeeringContext, request: Request, reply: Reply) -> None:
-    """A sign of life."""
+    """Respond to a ping."""
     message = request.message
     assert isinstance(message, PeerPingRequest)
     peering = context.clustered().peering
@@ -85,7 +87,7 @@ def handle_ping(context: PeeringContext, request: Request, reply: Reply) -> None
 
 
 def _turn_away(reply: Reply, error: RaftlogError) -> None:
-    """A handshake that failed is not tried again on the same connection."""
+    """Reject a handshake. It cannot be retried on the same connection."""
     reply.connection.note_refusal(reply.request.api.name, error)
     reply.fail(error)
     reply.connection.end(error)

@@ -1,8 +1,8 @@
-"""``produce``: validate, append, and answer when ``acks`` says so.
+"""``produce``: validate, append, and respond as ``acks`` requires.
 
 Everything up to the append happens in the order of arrival, so that a producer's requests on one
-connection reach a partition in the order in which they were sent: batch by batch, in steps, and
-large batches are validated in a thread while the connection's later requests wait.
+connection reach a partition in the order in which they were sent: batch by batch, in steps. Large
+batches are validated in a thread while the connection's later requests wait.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
 
 
 class _Produce:
-    """One request under way: its answer goes out when every partition has its outcome."""
+    """One request. Its response is sent when every partition has a result."""
 
     __slots__ = ("_acks", "_answers", "_missing", "_reply")
 
@@ -106,7 +106,9 @@ class _Produce:
         appended: Appended,
         error: RaftlogError | None,
     ) -> None:
-        """The batch is as safe as ``acks`` wants it, or ``error`` says why it will not be."""
+        """The batch is as durable as ``acks`` requires; ``error`` is the reason if it will not
+        be.
+        """
         if error is not None:
             self._settle(index, self._failed(part, error))
             return
@@ -147,7 +149,7 @@ class _Produce:
 
 
 def _check_producible(header: BatchHeader) -> None:
-    """A batch may be sound, and still not be for a producer to send."""
+    """Reject batches that are valid, and that a producer must not send."""
     if header.is_transactional or header.is_control:
         raise UnsupportedFeatureError(
             "transactional and control batches are not accepted: this release has no transactions"

@@ -1,8 +1,9 @@
-"""``delete_records``: move the start of partitions' logs, on every in-sync replica.
+"""``delete_records``: move the log start offset of partitions, on every in-sync replica.
 
-An answer without a failure says that no later leader has the records. A replica that does not
-confirm leaves the ISR, as a rule, and then the rest decide; one that is slow with this alone is
-waited for until ``DELETE_SECONDS_MAX``. Then nobody knows what a later leader will have.
+A response without a failure guarantees that no later leader has the records. A replica that does
+not confirm usually leaves the ISR, and the remaining ones then decide. A replica that is slow only
+with this is waited for until ``DELETE_SECONDS_MAX``. After that, the outcome on a later leader is
+unknown.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from raftlog.server.reply import Reply
 from raftlog.server.turns import Steps
 from raftlog.types import Offset, check_not_internal
 
-# Longer than replica.lag.time.max.ms and broker.session.timeout.ms take by default to remove a
-# replica from the ISR; shorter than clients wait for an answer.
+# Longer than the defaults of replica.lag.time.max.ms and broker.session.timeout.ms take to remove a
+# replica from the ISR; shorter than the request timeout of clients.
 DELETE_SECONDS_MAX: Final = 15.0
-# Each takes the threads that sync logs for a moment: producers have to get through between them.
+# Each deletion uses the threads that sync logs for a moment: producers must be served in between.
 DELETIONS_AT_ONCE: Final = 8
 
 
@@ -41,7 +42,7 @@ def handle_delete(context: BrokerContext, request: Request, reply: Reply) -> Ste
 
 
 class _Deletion:
-    """One request under way: its answer goes out when every partition has its outcome."""
+    """One request. Its response is sent when every partition has a result."""
 
     __slots__ = (
         "_answers",
@@ -60,14 +61,15 @@ class _Deletion:
         self._context = context
         self._reply = reply
         self._parts = parts
-        self._answers: dict[int, DeletedRecords] = {}  # by the number of the part
+        # by the index of the partition in the request
+        self._answers: dict[int, DeletedRecords] = {}
         self._waiting: dict[int, tuple[Partition, Offset]] = {}
         self._begun = 0
         self._running = False
         self._timer = context.loop.call_later(DELETE_SECONDS_MAX, self._give_up)
 
     def steps(self) -> Steps:
-        """Begin deletions until enough are under way; the end of one goes on with the next."""
+        """Start deletions up to the limit. The end of one starts the next."""
         self._running = True
         while self._begun < min(len(self._parts), len(self._answers) + DELETIONS_AT_ONCE):
             index = self._begun
@@ -87,7 +89,7 @@ class _Deletion:
             self._answer(index, error=error)
 
     def _done(self, index: int, error: RaftlogError | None) -> None:
-        if index in self._answers:  # it took too long
+        if index in self._answers:  # it timed out
             return
         host, before = self._waiting[index]
         leadership = host.leadership

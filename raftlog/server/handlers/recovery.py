@@ -1,4 +1,4 @@
-"""``survey`` and ``revive``: what a broker asks of the others when an operator has it recover."""
+"""``survey`` and ``revive``: requests of the broker that runs a recovery for the operator."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""``replica_fetch`` and ``replica_progress``: a follower copies what this broker leads.
+"""``replica_fetch`` and ``replica_progress``: a follower copies partitions that this broker leads.
 
-And ``partition_states``: what a broker without a vote is told; ``describe_copies``: what this
-broker's copies hold, for an election.
+Also ``partition_states``: partition states for brokers that are not voters; and
+``describe_copies``: reports on this broker's copies, for an election.
 """
 
 from __future__ import annotations

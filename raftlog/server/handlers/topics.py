@@ -1,4 +1,4 @@
-"""Topic administration: create, delete, describe, alter, add partitions. Each topic has its own
+"""Topic administration: create, delete, describe, alter, add partitions. Each topic has a separate
 outcome.
 """
 
@@ -38,8 +38,8 @@ from raftlog.types import check_not_internal, is_internal_topic
 
 Item = TypeVar("Item")
 
-DESCRIBED_PER_STEP: Final = 64  # partitions
-# What an operator may set of an internal topic, to get through a time with too few brokers.
+DESCRIBED_PER_STEP: Final = 64  # partitions per step
+# Settings of an internal topic that an operator may change, to continue with too few brokers.
 INTERNAL_SETTINGS: Final = frozenset(("min.insync.replicas",))
 
 
@@ -110,7 +110,7 @@ def handle_describe(context: BrokerContext, request: Request, reply: Reply) -> S
 
 
 def _check_paged(message: DescribeTopicsRequest) -> None:
-    """Only who knows that an answer may be a page can do with one."""
+    """Reject clients that do not support paged responses."""
     if not message.paged:
         raise InvalidRequestError(
             f"the requested topics have more than {limits.PARTITIONS_DESCRIBED_MAX} partitions "
@@ -126,9 +126,10 @@ def change_each(
     *,
     name: Callable[[Item], str],
 ) -> None:
-    """Make ``change`` to each item, begun in their order, as many at once as the authority takes.
+    """Apply ``change`` to each item: started in their order, in parallel up to the limit of the
+    authority.
 
-    One that fails does not keep the next from its own outcome.
+    A failure of one item does not affect the outcomes of the others.
     """
     room = asyncio.Semaphore(context.authority.changes_at_once)
 
@@ -151,7 +152,7 @@ def change_each(
 
 
 def _describe(context: BrokerContext, name: str) -> Generator[None, Any, TopicDescription]:
-    """A topic, or why there is none; a few of its partitions in each step."""
+    """Return a topic, or why it does not exist; a few of its partitions in each step."""
     try:
         topic = context.topics.topic(name)
     except RaftlogError as error:

@@ -1,1 +1,1 @@
-"""The other brokers: links to them, and what is known of those who come in."""
+"""Links to the other brokers, and the registry of brokers that connect to this one."""

@@ -1,8 +1,8 @@
-"""One connection from this broker to another: requests out, answers in, by correlation id.
+"""One connection from this broker to another: requests and responses, matched by correlation id.
 
-asyncio's side of ``raftlog.protocol.connection``: it moves bytes and resolves futures. Who is at
-the other end, and what to do when it is gone, is ``link``'s. Works over any ``asyncio.Transport``;
-who opens one is a ``PeerConnector``, so that a simulated network can.
+The asyncio side of ``raftlog.protocol.connection``: it moves bytes and resolves futures. ``link``
+authenticates the peer, and reconnects. It works over any ``asyncio.Transport``; a ``PeerConnector``
+opens it, so that a simulated network can.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from raftlog.protocol.handshake import ApiVersionRange
 from raftlog.protocol.schema import Message
 from raftlog.types import Buffer
 
-# Written to a peer and not yet taken by the system. What is over it is dropped: who sends it (Raft)
-# sends again what matters, and what lies in a queue for long is old news.
+# Bytes written to a peer that the operating system has not accepted yet. Messages above this limit
+# are dropped: Raft sends again what matters, and a message that is queued for long is stale.
 PEER_QUEUE_BYTES_MAX: Final = 8 * limits.MIB
 
 
@@ -32,7 +32,9 @@ class PeerConnector(Protocol):
     async def connect(
         self, address: Address, protocol_factory: Callable[[], asyncio.BufferedProtocol]
     ) -> asyncio.Transport:
-        """A transport whose protocol was told ``connection_made``. Raises ``OSError``."""
+        """Return a transport whose protocol has received ``connection_made``. Raises
+        ``OSError``.
+        """
         ...
 
 
@@ -51,18 +53,18 @@ class SocketPeerConnector:
 
 
 class Answer(NamedTuple):
-    """A broker's answer to one request. The attachment owns its memory."""
+    """Response of a broker to one request. The attachment owns its memory."""
 
     message: Message
     attachment: memoryview
 
 
 class PeerChannel(asyncio.BufferedProtocol):
-    """Invariant: ``on_lost`` is called once, with the reason, and nothing is sent after it.
+    """Connection to a peer. Invariant: ``on_lost`` is called once, with the reason, and nothing is
+    sent after it.
 
-    Args:
-        scratch: Received into; all channels of one loop may share it.
-        queue_bytes_max: Above so many bytes that the peer has not taken, ``send`` drops.
+    ``scratch``: receive buffer; all channels of one loop may share it. ``queue_bytes_max``: if more
+    bytes than this are queued for the peer, ``send`` drops messages.
     """
 
     def __init__(
@@ -79,23 +81,25 @@ class PeerChannel(asyncio.BufferedProtocol):
         self._state = ClientConnectionState(scratch=scratch)
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
-        self.ended: RaftlogError | None = None  # why
-        self.last_heard_seconds = loop.time()  # when the last bytes came
+        self.ended: RaftlogError | None = None  # reason of the end
+        self.last_heard_seconds = loop.time()  # time of the last received bytes
 
     # -- requests ----------------------------------------------------------------------------------
 
     def agree(self, apis: Sequence[ApiVersionRange]) -> None:
-        """Take what the peer speaks (its answer to ``api_versions``)."""
+        """Apply the API versions of the peer (its response to ``api_versions``)."""
         self._state.agree(apis)
 
     @property
     def queued_bytes(self) -> int:
-        """Written and not yet taken by the system."""
+        """Bytes written that the operating system has not accepted yet."""
         transport = self._transport
         return 0 if transport is None else transport.get_write_buffer_size()
 
     def send(self, api: Api, message: Message, attachment: Sequence[Buffer] = ()) -> bool:
-        """Send what is never answered; False if it was dropped: queue full, or no connection."""
+        """Send a message without a response. Returns False if it was dropped: queue full, or no
+        connection.
+        """
         assert api.one_way
         if self.ended is not None or self.queued_bytes > self._queue_bytes_max:
             return False
@@ -105,10 +109,11 @@ class PeerChannel(asyncio.BufferedProtocol):
     def request(
         self, api: Api, message: Message, attachment: Sequence[Buffer] = ()
     ) -> asyncio.Future[Answer]:
-        """The future of the answer; it fails with the peer's error, or ``ConnectionLostError``.
+        """Send a request and return the future of its response. The future fails with the peer's
+        error, or ``ConnectionLostError``.
 
-        Raises when nothing was sent: ``BrokerUnavailableError`` (no connection, or too much waits
-        to be sent), ``UnsupportedVersionError``, ``InvalidRequestError``.
+        Raises, if nothing was sent: ``BrokerUnavailableError`` (no connection, or too many queued
+        bytes), ``UnsupportedVersionError``, ``InvalidRequestError``.
         """
         assert not api.one_way
         if self.ended is not None:
@@ -134,7 +139,7 @@ class PeerChannel(asyncio.BufferedProtocol):
     # -- the end -----------------------------------------------------------------------------------
 
     def abort(self, error: RaftlogError) -> None:
-        """Close at once; what awaits an answer fails with ``error``. Idempotent."""
+        """Close at once. Pending requests fail with ``error``. Idempotent."""
         transport = self._transport
         if transport is not None:
             transport.abort()
@@ -149,7 +154,8 @@ class PeerChannel(asyncio.BufferedProtocol):
         for future in waiting.values():
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # nobody has to look: a ping's is not looked at
+                # marks the exception as retrieved: no caller may wait for it, as for a ping
+                future.exception()
         self._on_lost(error)
 
     # -- asyncio's calls ---------------------------------------------------------------------------
@@ -171,7 +177,7 @@ class PeerChannel(asyncio.BufferedProtocol):
                 return
             future = self._waiting.pop(event.correlation_id, None)
             if future is None or future.done():
-                continue  # nobody waits any more
+                continue  # no caller waits any longer
             if isinstance(event.message, RaftlogError):
                 future.set_exception(event.message)
                 future.exception()
@@ -179,7 +185,7 @@ class PeerChannel(asyncio.BufferedProtocol):
                 future.set_result(Answer(event.message, event.attachment))
 
     def eof_received(self) -> bool:
-        return False  # close our side too
+        return False  # close this side too
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

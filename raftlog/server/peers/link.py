@@ -1,7 +1,7 @@
-"""This broker's link to one other: dialled, proved, kept alive by pings, dialled again.
+"""Link from this broker to one other broker: connect, authenticate, ping, reconnect.
 
-A link is up from the moment at which both sides have proved that they know the cluster's secret
-until its connection ends, or until nothing was heard on it for ``broker.session.timeout.ms``.
+A link is up once both sides have proved that they know the cluster secret, until its connection
+ends or no message has arrived for ``broker.session.timeout.ms``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ T = TypeVar("T")
 BACKOFF_SECONDS_MIN: Final = 0.05
 BACKOFF_SECONDS_MAX: Final = 0.5
 
-# What says that these two brokers may not talk as they are set up, rather than not right now.
+# Errors that mean that these two brokers are configured incompatibly; all others are transient.
 _REFUSALS: Final = (
     AccessDeniedError,
     BrokerIdInUseError,
@@ -62,7 +62,7 @@ _REFUSALS: Final = (
 
 
 class _NotIntroducedError(Exception):
-    """The handshake ended in a refusal: the peer's of this broker, or the same seen from here."""
+    """The handshake ended with a refusal, by the peer or by this broker."""
 
     def __init__(self, refusal: RaftlogError) -> None:
         super().__init__(str(refusal))
@@ -71,7 +71,7 @@ class _NotIntroducedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LinkServices:
-    """What all links of a broker share."""
+    """Services that all links of a broker share."""
 
     loop: asyncio.AbstractEventLoop
     connector: PeerConnector
@@ -79,7 +79,7 @@ class LinkServices:
     secret: bytes
     me: Callable[[], PeerIdentity]
     broker_epoch: Callable[[], int]  # -1 while not registered
-    nonce: Callable[[], bytes]  # 32 random bytes, each time others
+    nonce: Callable[[], bytes]  # 32 random bytes, different at each call
     chance: Callable[[], float]  # 0 <= chance() < 1
     heartbeat_s: float
     session_timeout_s: float
@@ -88,28 +88,32 @@ class LinkServices:
     on_up: Callable[[PeerIdentity], None]
     on_down: Callable[[int, RaftlogError], None]
     on_refused: Callable[[int, RaftlogError], None]
-    on_clock: Callable[[int, TimestampMs, float], None]  # a peer's, and the round trip in seconds
+    # wall-clock time of a peer, and the round trip in seconds
+    on_clock: Callable[[int, TimestampMs, float], None]
 
 
 class PeerLink:
-    """Invariant: ``on_up`` and ``on_down`` are called in turns, ``on_up`` first."""
+    """Link to one peer. Invariant: ``on_up`` and ``on_down`` are called alternately, ``on_up``
+    first.
+    """
 
     def __init__(self, broker_id: int, address: Address, services: LinkServices) -> None:
         self.broker_id = broker_id
         self.address = address
-        self.identity: PeerIdentity | None = None  # who is there, while the link is up
-        self.refusal: RaftlogError | None = None  # why the peer, or this broker, wants no link
-        self.problem = ""  # why the link is down
+        self.identity: PeerIdentity | None = None  # the peer, while the link is up
+        self.refusal: RaftlogError | None = None  # refusal by the peer or by this broker
+        self.problem = ""  # reason why the link is down
         self.envelopes_dropped = 0
         self._services = services
         self._channel: PeerChannel | None = None  # while the link is up
-        self.task: asyncio.Task[None] | None = None  # while it is dialled
-        self._timer: asyncio.TimerHandle | None = None  # of the next ping, or the next dial
+        self.task: asyncio.Task[None] | None = None  # while it is connecting
+        # of the next ping, or the next connection attempt
+        self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
-        self._failures = 0  # in a row
+        self._failures = 0  # consecutive failures
         self._up_since = 0.0
         self._pings = 0
-        self._queued = 0  # bytes, at the last ping
+        self._queued = 0  # bytes queued at the last ping
 
     @property
     def is_up(self) -> bool:
@@ -117,7 +121,9 @@ class PeerLink:
 
     @property
     def channel(self) -> PeerChannel:
-        """Where requests go. Raises ``BrokerUnavailableError`` while the link is down."""
+        """Return the channel for requests. Raises ``BrokerUnavailableError`` while the link is
+        down.
+        """
         if self._channel is None:
             raise BrokerUnavailableError(
                 f"no link to broker {self.broker_id} at {self.address}: "
@@ -127,28 +133,28 @@ class PeerLink:
 
     @property
     def silent_s(self) -> float:
-        """Seconds since something came; infinite while the link is down."""
+        """Seconds since the last message; infinite while the link is down."""
         if self._channel is None:
             return inf
         return self._services.loop.time() - self._channel.last_heard_seconds
 
     def start(self) -> None:
-        """Dial at once, and from then on whenever the link is down."""
+        """Connect now, and again whenever the link is down."""
         self._dial()
 
     def redial_now(self) -> None:
-        """The peer is there: do not wait for the next attempt's time."""
+        """Connect now: the peer is known to be running."""
         if self._timer is not None and not self.is_up:
             self._timer.cancel()
             self._dial()
 
     def drop(self, reason: str) -> None:
-        """End the connection, if there is one; the link is dialled again."""
+        """End the connection, if there is one; the link reconnects."""
         if self._channel is not None:
             self._channel.abort(ConnectionLostError(reason))
 
     def end(self, reason: str) -> None:
-        """End the link for good. ``task`` may need a moment more."""
+        """End the link permanently. ``task`` may end a little later."""
         self._stopped = True
         self._cancel_timer()
         self.drop(reason)
@@ -198,7 +204,7 @@ class PeerLink:
         self._dial_later()
 
     async def _introduce(self, channel: PeerChannel) -> PeerIdentity:
-        """The handshake: afterwards both sides know whom they have before them."""
+        """Make the handshake: afterwards both sides know the identity of the other."""
         services = self._services
         me = services.me()
         versions = await self._ask(
@@ -234,7 +240,7 @@ class PeerLink:
             raise
 
     async def _in_time(self, answer: Awaitable[T]) -> T:
-        """One round trip: each has the session timeout for itself, as a ping has."""
+        """Wait for one round trip. Each has the full session timeout, as a ping has."""
         async with asyncio.timeout(self._services.session_timeout_s):
             return await answer
 
@@ -253,17 +259,17 @@ class PeerLink:
             identity.boot,
         )
         self._services.on_up(identity)
-        if self._channel is channel:  # else whoever heard of it has dropped it
+        if self._channel is channel:  # otherwise a callback has dropped it
             self._beat(self._services.loop.time())
 
     def _beat(self, due: float) -> None:
-        """Ping; or give the peer up. ``due`` is when this was to be called."""
+        """Send a ping, or end the link. ``due``: the time for which this call was scheduled."""
         services, channel = self._services, self._channel
         assert channel is not None
         now = services.loop.time()
         queued = channel.queued_bytes
         if now - due > services.heartbeat_s or queued < self._queued:
-            # It was us who did not run; or what waits for it gets less, and pings wait behind it.
+            # Either this broker was stalled, or the send queue shrinks and pings wait in it.
             channel.last_heard_seconds = now
         self._queued = queued
         silent_s = now - channel.last_heard_seconds
@@ -279,13 +285,14 @@ class PeerLink:
         try:
             pong = channel.request(apis.PEER_PING, ping)
             pong.add_done_callback(partial(self._on_pong, now))
-        except BrokerUnavailableError as error:  # it does not read: time will tell
+        # the peer does not read: the session timeout decides
+        except BrokerUnavailableError as error:
             logger.debug("ping not sent: broker=%d error=%s", self.broker_id, error)
         pause = min(services.heartbeat_s, services.session_timeout_s - silent_s)
         self._timer = services.loop.call_later(pause, self._beat, now + pause)
 
     def _on_pong(self, sent_at: float, pong: asyncio.Future[Answer]) -> None:
-        """The peer's clock, unless the link went down first."""
+        """Report the peer's clock, unless the link went down first."""
         if pong.cancelled() or pong.exception() is not None:
             return
         response = pong.result().message
@@ -298,7 +305,7 @@ class PeerLink:
 
     def _lost(self, channel: PeerChannel, error: RaftlogError) -> None:
         if channel is not self._channel:
-            return  # it never became the link's, which its task deals with
+            return  # not this link's channel; the connecting task handles it
         self._channel = None
         self.identity = None
         self._cancel_timer()
@@ -318,7 +325,7 @@ class PeerLink:
             self._dial_later()
 
     def _note_failure(self, failure: Exception) -> None:
-        """Remember why there is no link; log it when it is another reason than before."""
+        """Store why the link is down. Log it if the reason has changed."""
         problem = str(failure) or type(failure).__name__
         if problem != self.problem:
             self.problem = problem
@@ -347,10 +354,11 @@ class PeerLink:
 
 
 def backoff_seconds(failures: int, chance: float) -> float:
-    """How long to wait after ``failures`` in a row: 50 ms, doubled up to 500 ms, with jitter.
+    """Return the pause in seconds after ``failures`` in a row: 50 ms, doubled up to 500 ms, with
+    jitter.
 
-    The jitter is the upper half of that ("equal jitter"), so that two that lose the same peer do
-    not dial it in step.
+    The jitter is the upper half of that ("equal jitter"), so that two brokers that lose the same
+    peer do not reconnect at the same time.
     """
     step = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_MIN * (1 << min(failures, 10)))
     return max(BACKOFF_SECONDS_MIN, step / 2 * (1 + chance))

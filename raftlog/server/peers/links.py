@@ -1,7 +1,7 @@
-"""This broker's links to all the others: one outgoing connection per peer, for all raft groups.
+"""Links from this broker to all others: one outgoing connection per peer, for all Raft groups.
 
-What a broker sends to a peer goes over the connection that it dialled; what the peer sends comes
-over the one that the peer dialled. So each side knows by its own pings whether it is heard.
+This broker sends to a peer over the connection that it opened, and receives over the one that the
+peer opened. So each side knows by its own pings whether the other receives its messages.
 """
 
 from __future__ import annotations
@@ -28,34 +28,36 @@ _RAFT: Final = RaftRequest()
 
 @dataclass(frozen=True, slots=True)
 class LinkStatus:
-    """One link, for operators."""
+    """Status of one link, for operators."""
 
     broker_id: int
     address: Address
     identity: PeerIdentity | None  # None while it is down
-    problem: str  # why it is down; "" while it is up, or being dialled for the first time
-    refusal: RaftlogError | None  # the problem, if waiting will not solve it
+    problem: str  # reason why it is down; "" while it is up, or connecting for the first time
+    refusal: RaftlogError | None  # the problem, if it needs an operator
     queued_bytes: int
     envelopes_dropped: int
 
 
 class PeerLinks:
-    """Made by the broker once it knows who it is; lives on its event loop.
+    """Created by the broker once it knows its identity; runs on its event loop.
 
-    Args:
-        me: This broker, as it says in each handshake; its cluster id may become known later.
-        nonce: 32 random bytes, each time others. chance: a number from 0 up to, not including, 1.
-        heartbeat_interval_ms: Between two pings, more than 0.
-        session_timeout_ms: A peer that was not heard of for so long is down. More than the
-            heartbeat interval.
-        on_up, on_down: Called in turns for each peer: with who is there, with its id and why not
-            (``RequestTimedOutError``: nothing was heard; else the connection was closed).
-        on_refused: Called with a peer's id and, whenever that changes, why it refuses this broker
-            (``AccessDeniedError``, ``WrongClusterError``, ``BrokerIdInUseError``,
-            ``StaleBrokerError``, ``UnsupportedVersionError``), or the same as seen from here. The
-            link keeps trying. ``StaleBrokerError`` is always about this broker.
-        broker_epoch: This broker's registration, told with each ping; -1 for none.
-        on_clock: Called with a peer's id, its wall clock in ms, and the seconds of the round trip.
+    ``me``: identity of this broker for each handshake; its cluster id may be set later. ``nonce``:
+    returns 32 random bytes, different at each call. ``chance``: returns a number from 0 (inclusive)
+    to 1 (exclusive). ``heartbeat_interval_ms``: time between two pings, more than 0.
+    ``session_timeout_ms``: a peer without a message for this time is down; more than the heartbeat
+    interval.
+
+    ``on_up``, ``on_down``: called alternately for each peer. ``on_up`` gets its identity,
+    ``on_down`` its id and the reason (``RequestTimedOutError``: no message arrived; otherwise the
+    connection was closed). ``on_refused``: called with a peer's id and, whenever it changes, the
+    reason why one of the two brokers refuses the other (``AccessDeniedError``,
+    ``WrongClusterError``, ``BrokerIdInUseError``, ``StaleBrokerError``,
+    ``UnsupportedVersionError``). The link continues to connect. ``StaleBrokerError`` is always
+    about this broker.
+
+    ``broker_epoch``: registration of this broker, sent with each ping; -1 for none. ``on_clock``:
+    called with a peer's id, its wall-clock time in ms, and the round trip in seconds.
     """
 
     def __init__(
@@ -97,16 +99,16 @@ class PeerLinks:
             on_clock=on_clock,
         )
         self._links: dict[int, PeerLink] = {}
-        self._ending: set[asyncio.Task[None]] = set()  # of links that were removed
+        self._ending: set[asyncio.Task[None]] = set()  # connection tasks of removed links
         self._closed = False
         registry.on_incoming = self._came_in
 
     # -- which peers there are ---------------------------------------------------------------------
 
     def set_addresses(self, addresses: Mapping[int, Address]) -> None:
-        """The peers from now on, and where they listen; this broker's own entry is left out.
+        """Set the peers and their addresses. This broker's own entry is ignored.
 
-        A link whose peer has moved is made anew.
+        A link whose peer has a new address is replaced.
         """
         if self._closed:
             return
@@ -123,7 +125,7 @@ class PeerLinks:
                 link.start()
 
     async def close(self) -> None:
-        """End all links. What is still queued on them is lost."""
+        """End all links. Queued messages are lost."""
         self._closed = True
         for peer in list(self._links):
             self._remove(peer, "the broker stops")
@@ -141,30 +143,30 @@ class PeerLinks:
     # -- what is there -----------------------------------------------------------------------------
 
     def is_up(self, broker_id: int) -> bool:
-        """The link to the peer is up."""
+        """Whether the link to the peer is up."""
         link = self._links.get(broker_id)
         return link is not None and link.is_up
 
     def is_heard(self, broker_id: int) -> bool:
-        """Something came from the peer within the last half of the session timeout."""
+        """Whether a message of the peer arrived within the last half of the session timeout."""
         link = self._links.get(broker_id)
         return link is not None and link.silent_s < self._services.session_timeout_s / 2
 
     def identity(self, broker_id: int) -> PeerIdentity | None:
-        """Who is at the other end of the link; None while it is down."""
+        """Return the identity of the connected peer; None while the link is down."""
         link = self._links.get(broker_id)
         return None if link is None else link.identity
 
     def status(self) -> list[LinkStatus]:
-        """Every link, by broker id."""
+        """Return the status of every link, by broker id."""
         return [_status(link) for _, link in sorted(self._links.items())]
 
     # -- sending -----------------------------------------------------------------------------------
 
     def send(self, broker_id: int, envelope: bytes) -> None:
-        """Send one Raft envelope. Without a link, or with too much queued, it is dropped.
+        """Send one Raft envelope. Without a link, or with a full queue, it is dropped.
 
-        Raft sends again what matters; dropped ones are counted (``LinkStatus``).
+        Raft sends again what matters. Dropped envelopes are counted (``LinkStatus``).
         """
         link = self._links.get(broker_id)
         if link is None:
@@ -179,18 +181,20 @@ class PeerLinks:
     def tell(
         self, broker_id: int, api: Api, message: Message, attachment: Sequence[Buffer] = ()
     ) -> bool:
-        """Send a request of a one-way API; False if it was dropped. Raises what a frame refuses."""
+        """Send a request of a one-way API. Returns False if it was dropped. Raises if the frame is
+        invalid.
+        """
         link = self._links.get(broker_id)
         return link is not None and link.is_up and link.channel.send(api, message, attachment)
 
     def request(
         self, broker_id: int, api: Api, message: Message, attachment: Sequence[Buffer] = ()
     ) -> asyncio.Future[Answer]:
-        """Send a request; the future of its answer. Raises when nothing was sent.
+        """Send a request and return the future of its response. Raises if nothing was sent.
 
         The future fails with the peer's error, or ``ConnectionLostError`` when the link goes down
-        first. It has no time limit of its own: cancel it, and a late answer is ignored. More than
-        ``limits.REQUESTS_IN_FLIGHT_MAX`` at a time would hold up Raft's envelopes.
+        first. It has no time limit: cancel it, and a late response is ignored. More than
+        ``limits.REQUESTS_IN_FLIGHT_MAX`` requests at a time would delay Raft's envelopes.
 
         Raises ``BrokerUnavailableError`` (no link, or the peer does not read) and
         ``UnsupportedVersionError``.
@@ -203,7 +207,7 @@ class PeerLinks:
     # -- who comes in ------------------------------------------------------------------------------
 
     def _came_in(self, peer: PeerIdentity) -> None:
-        """A peer has dialled us: it is there, in this run and no other."""
+        """A peer has connected to this broker: it runs, and its earlier incarnations have ended."""
         link = self._links.get(peer.broker_id)
         if link is None:
             return

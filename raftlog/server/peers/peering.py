@@ -1,4 +1,4 @@
-"""The answering side of links: what the handlers for peers work with. Holds, and introduces."""
+"""Incoming side of peer links: authentication and shared state of the peer handlers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from raftlog.types import TimestampMs
 
 @dataclass(slots=True)
 class Peering:
-    """Lives as long as the broker.
+    """Exists as long as the broker.
 
-    ``receive`` takes a peer's id and one of its Raft envelopes; ``nonce`` gives 32 random bytes,
-    each time others. ``on_refused`` is told of a peer that has proved itself, and why it belongs to
-    another cluster.
+    ``receive``: called with a peer's id and one of its Raft envelopes. ``nonce``: returns 32 random
+    bytes, different at each call. ``on_refused``: called with an authenticated peer, and the reason
+    why it belongs to another cluster.
     """
 
     secret: bytes
@@ -26,22 +26,22 @@ class Peering:
     nonce: Callable[[], bytes]
     registry: PeerRegistry
     receive: Callable[[int, bytes], None]
-    wall_ms: Callable[[], TimestampMs]  # the machine's clock
+    wall_ms: Callable[[], TimestampMs]  # wall clock of the machine
     on_refused: Callable[[int, RaftlogError], None]
     broker_epochs: dict[int, int] = field(default_factory=dict)  # of peers, by their last ping
 
     def answering(self) -> Answering:
-        """This broker's side of one handshake."""
+        """Create this broker's side of one handshake."""
         return Answering(self.secret, self.me(), self.nonce())
 
     def admit(
         self, answering: Answering, prove: PeerProveRequest, connection: IncomingConnection
     ) -> PeerIdentity:
-        """The peer whose proof this is; ``connection`` is its own from here on.
+        """Return the peer with this proof. ``connection`` belongs to it from now on.
 
-        Raises what ``Answering.check``, ``check_cluster`` and ``PeerRegistry.check`` raise, and
-        ``BrokerUnavailableError`` if this broker has joined a cluster since it answered the hello:
-        who founds a cluster counts on what it was told by a connection that came about.
+        Raises the errors of ``Answering.check``, ``check_cluster`` and ``PeerRegistry.check``, and
+        ``BrokerUnavailableError`` if this broker has joined a cluster since it responded to the
+        hello: a founder relies on the state that an established connection reported.
         """
         me = self.me()
         peer = answering.check(prove)

@@ -1,8 +1,9 @@
-"""Who the other brokers were and are: what was proved on each connection, and whom that excludes.
+"""Registry of the other brokers: the identity proved on each connection, and the identities that it
+excludes.
 
-Links (outgoing) and handlers (incoming) share one ``PeerRegistry``, because what one of them has
-learned of a peer tells the other whom to refuse. It judges only what was proved: a claim on a
-connection that has shown no knowledge of the cluster's secret never reaches it.
+Links (outgoing) and handlers (incoming) share one ``PeerRegistry``, because each of them rejects
+peers by what the other has learned. It uses proved identities only: a claim on a connection that
+has not proved knowledge of the cluster secret never reaches it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from raftlog.protocol.peer_auth import check_boot, check_journal
 
 
 class SeenPeer(Protocol):
-    """What is durably known of a peer (``Journal.peers``)."""
+    """Durable knowledge of a peer (``Journal.peers``)."""
 
     @property
     def directory_id(self) -> str: ...
@@ -28,7 +29,7 @@ class SeenPeer(Protocol):
 
 
 class HeardOfPeer(Protocol):
-    """What a peer has told of its journal since this broker started (``ConsensusNode.heard``)."""
+    """A peer's report on its journal since this broker started (``ConsensusNode.heard``)."""
 
     @property
     def directory_id(self) -> str: ...
@@ -39,7 +40,7 @@ class HeardOfPeer(Protocol):
 
 
 class IncomingConnection(Protocol):
-    """What the registry uses of a server's ``Connection``."""
+    """The part of a server's ``Connection`` that the registry uses."""
 
     last_active_seconds: float
     peer_identity: PeerIdentity | None
@@ -56,13 +57,11 @@ class _Incoming:
 
 
 class PeerRegistry:
-    """Invariant: of each peer at most one incoming connection counts, the newest.
+    """Invariant: at most one incoming connection per peer is valid, the newest.
 
-    Args:
-        seen: What is durably known of a peer, or None.
-        heard: What is known in memory of a peer's journal, or None.
-        time: Seconds, monotonic.
-        session_timeout_s: An incoming connection that was silent for so long is not live.
+    ``seen``: durable knowledge of a peer, or None. ``heard``: knowledge of a peer's journal in
+    memory, or None. ``time``: seconds, monotonic. ``session_timeout_s``: an incoming connection
+    without a message for this time is not live.
     """
 
     def __init__(
@@ -77,29 +76,32 @@ class PeerRegistry:
         self._heard = heard
         self._time = time
         self._session_timeout_s = session_timeout_s
-        self._latest: dict[int, PeerIdentity] = {}  # admitted last, in this run
-        self._forgetful: dict[int, tuple[str, str]] = {}  # directories with short journals, and why
+        self._latest: dict[int, PeerIdentity] = {}  # last admitted, in this incarnation
+        # directories whose journal lost its end, and the reason
+        self._forgetful: dict[int, tuple[str, str]] = {}
         self._incoming: dict[int, _Incoming] = {}
         self._outgoing: dict[int, PeerIdentity] = {}  # links that are up
-        # Told of every peer that has come in: it can be dialled, and its older runs are over.
+        # Called for every peer that has connected: it is reachable, and its older incarnations have
+        # ended.
         self.on_incoming: Callable[[PeerIdentity], None] = _nobody
 
     def latest(self, broker_id: int) -> PeerIdentity | None:
-        """Who was admitted last under this id since this broker started, or None."""
+        """Return the last peer admitted under this id since this broker started, or None."""
         return self._latest.get(broker_id)
 
     def is_live(self, broker_id: int) -> bool:
-        """A link to the peer is up, or one from it was heard of within the session timeout."""
+        """Whether a link to the peer is up, or one from it had a message within the session
+        timeout.
+        """
         return bool(self._live(broker_id))
 
     def check(self, peer: PeerIdentity) -> None:
-        """Raise why ``peer`` may not take part.
+        """Raise the reason why ``peer`` must be refused.
 
-        ``BrokerIdInUseError``: another live data directory has its broker id, or it is a copy of
-        a directory that is live elsewhere in the same boot.
-        ``StaleBrokerError``: its data directory was seen in a later boot, so this is an old copy
-        that has forgotten votes and acknowledgements; or its journal has lost its end, which is
-        the same.
+        ``BrokerIdInUseError``: another live data directory has its broker id, or it is a copy of a
+        directory that is live elsewhere with the same boot number. ``StaleBrokerError``: its data
+        directory was seen with a later boot number, so this is an old copy without later votes and
+        acknowledgements; or its journal has lost its end, with the same effect.
         """
         for live in self._live(peer.broker_id):
             if live.directory_id != peer.directory_id:
@@ -127,8 +129,8 @@ class PeerRegistry:
         self._check_journal(peer)
 
     def _check_journal(self, peer: PeerIdentity) -> None:
-        """A directory that was refused once stays so: each boot adds blocks to its journal, and
-        with enough of them it would look whole again.
+        """Refuse a directory permanently once its journal was too short. Each boot adds blocks to
+        its journal, and with enough of them it would look complete again.
         """
         directory_id, why = self._forgetful.get(peer.broker_id, ("", ""))
         if directory_id == peer.directory_id:
@@ -148,27 +150,28 @@ class PeerRegistry:
             raise
 
     def admit_incoming(self, peer: PeerIdentity, connection: IncomingConnection) -> None:
-        """``peer`` has proved itself on ``connection``, which supersedes its older ones.
+        """Admit ``peer``, which has proved its identity on ``connection``. Its older connections
+        are closed.
 
-        What is still on its way on an older connection must not arrive after what comes on this
-        one. Raises what ``check`` does.
+        Messages in flight on an older connection must not arrive after those of this one. Raises
+        the errors of ``check``.
         """
         self.check(peer)
         older = self._incoming.get(peer.broker_id)
         self._incoming[peer.broker_id] = _Incoming(peer, connection)
         self._latest[peer.broker_id] = peer
         if older is not None and older.connection is not connection:
-            older.connection.peer_identity = None  # what it has read already is nobody's
+            older.connection.peer_identity = None  # requests that it has already read have no peer
             older.connection.abort(f"broker {peer.broker_id} has opened a new connection")
         self.on_incoming(peer)
 
     def admit_outgoing(self, peer: PeerIdentity) -> None:
-        """A link to ``peer`` is up. Raises what ``check`` does."""
+        """Note that a link to ``peer`` is up. Raises the errors of ``check``."""
         self.check(peer)
         self._latest[peer.broker_id] = self._outgoing[peer.broker_id] = peer
 
     def outgoing_down(self, broker_id: int) -> None:
-        """The link to the peer is down."""
+        """Note that the link to the peer is down."""
         self._outgoing.pop(broker_id, None)
 
     def _live(self, broker_id: int) -> list[PeerIdentity]:
@@ -184,4 +187,4 @@ class PeerRegistry:
 
 
 def _nobody(_peer: PeerIdentity) -> None:
-    """Nobody listens yet."""
+    """Do nothing: no listener is set yet."""
