@@ -1,1 +1,1 @@
-"""The broker: wiring, sockets, waiting. What is decided is decided below; here it is performed."""
+"""The broker process: event loop, sockets, threads and waits."""

@@ -1,9 +1,9 @@
-"""Changes to topics: one at a time, in the order of arrival.
+"""Topic changes: one at a time, in the order of arrival.
 
-``Administration`` takes the turns; what a change is made of is a ``TopicAuthority``'s. Here is the
-one of a broker that stands alone: the store makes a change durable, in a thread; the topic table
-shows it, on the loop. A deletion goes the other way round: what is about to vanish stops serving
-first.
+``Administration`` queues the changes; a ``TopicAuthority`` makes them. This module contains the
+authority of single-broker mode: the store makes a change durable, in a thread, and then the topic
+table contains it, on the loop. A deletion happens in the opposite order: a topic stops being served
+before its files are removed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Operation: TypeAlias = Callable[[], Awaitable[Message]]
 
 
 class NamedTopic(Protocol):
-    """What every change to a topic answers with."""
+    """A topic with a name: the result of every change."""
 
     @property
     def name(self) -> str: ...
@@ -48,9 +48,9 @@ class NamedTopic(Protocol):
 
 
 class TopicAuthority(Protocol):
-    """Who decides which topics there are: this broker's store, or the cluster.
+    """Authority over the topics: this broker's store, or the cluster.
 
-    ``changes_at_once``: how many changes of one request to begin before the first has ended.
+    ``changes_at_once``: how many changes of one request to start before the first has ended.
     """
 
     changes_at_once: int
@@ -58,7 +58,7 @@ class TopicAuthority(Protocol):
     async def plan(
         self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
     ) -> NamedTopic:
-        """What ``create`` would do: the topic, or the error."""
+        """Return the topic that ``create`` would create, or raise its error."""
         ...
 
     async def create(
@@ -70,7 +70,7 @@ class TopicAuthority(Protocol):
 
 
 class Administration:
-    """Takes turns: a change is begun when the one before it has ended."""
+    """Queue of topic changes: a change starts when the one before it has ended."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -79,16 +79,16 @@ class Administration:
         self._closed: RaftlogError | None = None
 
     def submit_at_once(self, operation: Operation, reply: Reply) -> None:
-        """The same for what must not wait for others: they may be waiting for it to be done."""
+        """Run ``operation`` outside the queue: the queued changes may wait for it."""
         self._begin(self._answer(operation, reply))
 
     def submit(self, operation: Operation, reply: Reply) -> None:
-        """Run ``operation`` when it is its turn and reply with what it returns or raises."""
+        """Run ``operation`` in its turn and reply with its result or error."""
         self._check_room()
         self._begin(self._run(operation, reply))
 
     def submit_work(self, work: Callable[[], Awaitable[None]], done: Acknowledge) -> None:
-        """Run ``work`` when it is its turn; then ``done`` with None, or what it raised."""
+        """Run ``work`` in its turn; then call ``done`` with None, or the error."""
         self._check_room()
         self._begin(self._work(work, done))
 
@@ -105,11 +105,11 @@ class Administration:
         task.add_done_callback(self._tasks.discard)
 
     def close(self, reason: RaftlogError) -> None:
-        """Refuse every change from now on, with ``reason``."""
+        """Reject every change from now on, with ``reason``."""
         self._closed = reason
 
     async def finish(self) -> None:
-        """Return once no change is under way: those that wait for their turn are refused."""
+        """Return once no change is running. Queued changes are rejected."""
         self.close(self._closed or BrokerUnavailableError("the broker stops"))
         await asyncio.gather(*self._tasks)
 
@@ -145,7 +145,7 @@ class Administration:
 
 
 class LocalTopics:
-    """The ``TopicAuthority`` of a broker without others: the one writer of the store's catalog."""
+    """The ``TopicAuthority`` in single-broker mode: the only writer of the store's catalog."""
 
     changes_at_once = 1
 
@@ -158,14 +158,14 @@ class LocalTopics:
         self._worker = worker
 
     def load(self) -> None:
-        """Show every topic that the store has: the broker starts."""
+        """Add every topic of the store to the table, at the start of the broker."""
         for topic in self._store.topics.values():
             self._topics.add(self._hosted(topic))
 
     async def plan(
         self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
     ) -> Topic:
-        """What ``create`` would do: the topic, or the error."""
+        """Return the topic that ``create`` would create, or raise its error."""
         _check_replication(replication_factor)
         store = self._store
         return await self._blocking(
@@ -250,7 +250,7 @@ def _check_replication(replication_factor: int) -> None:
 
 
 async def quiet(hosts: list[Partition]) -> None:
-    """Return once no thread works on the files of ``hosts``, which are closed."""
+    """Return once no thread uses the files of ``hosts``, which are closed."""
     done = asyncio.get_running_loop().create_future()
     missing = len(hosts)
 

@@ -1,4 +1,4 @@
-"""The broker: one data directory, its partitions, their clients. Wires the parts; decides nothing.
+"""The broker: one data directory, its partitions and clients. It connects the components.
 
 The same core runs behind sockets (``main``), inside a program (``raftlog.embedded``) and in tests.
 """
@@ -56,16 +56,16 @@ from raftlog.storage import Store
 
 logger = logging.getLogger(__name__)
 
-# Of the memory for requests, what fetches may take that wait for records: a half.
+# Fetches that wait for records may use one half of the memory for requests.
 WAITING_FETCHES_PART: Final = 2
 EVERYWHERE: Final = ("0.0.0.0", "::")
 
 
 def advertised(config: BrokerConfig, listening: Address) -> Address:
-    """Where clients are told to find the broker: as configured, but with the port that it got.
+    """Return the address that clients get for this broker: as configured, with the actual port.
 
-    Of a broker that listens everywhere, each client is told the address at which it came in (the
-    host is left empty here).
+    If the broker listens on all interfaces, each client gets the address that it connected to (the
+    host is empty here).
     """
     if config.advertised_listen is not None:
         return config.advertised_listen
@@ -75,7 +75,7 @@ def advertised(config: BrokerConfig, listening: Address) -> Address:
 
 @dataclass(frozen=True, slots=True)
 class BrokerWorkers:
-    """A broker's threads: for syncing logs, the consensus journal, compaction, administration, and
+    """Threads of a broker: for syncing logs, the consensus journal, compaction, administration, and
     the validation of large batches.
     """
 
@@ -94,14 +94,14 @@ class BrokerWorkers:
 
 
 class MakeWorkers(Protocol):
-    """``Workers``, or what stands in for them where there are no threads."""
+    """Creates ``Workers``, or their replacement where there are no threads."""
 
     def __call__(self, loop: asyncio.AbstractEventLoop, *, count: int, name: str) -> Workers: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a broker takes from the world besides its clock and its disk; tests have their own."""
+    """Environment of a broker besides its clock and its disk. Tests replace it."""
 
     connector: PeerConnector = field(default_factory=SocketPeerConnector)
     make_workers: MakeWorkers = Workers
@@ -110,7 +110,7 @@ class Surroundings:
     entropy: Callable[[int], bytes] = os.urandom
 
     def new_id(self) -> str:
-        """An id that nobody else has."""
+        """Return a unique id."""
         return self.entropy(16).hex()
 
 
@@ -128,13 +128,13 @@ HUNG_ADVICE: Final = (
 )
 
 
-# Hears of a disk that is not to be trusted. It may end the process there and then; if it returns,
-# the broker answers every request with the error from then on, and writes nothing more.
+# Called when the disk is not reliable any longer. It may end the process at once. If it returns,
+# the broker fails every request with the error from then on, and writes nothing more.
 OnFatal: TypeAlias = Callable[[StorageFailedError], None]
 
 
 class Broker:
-    """Made by ``start``, ended by ``stop``; lives on one event loop."""
+    """Created by ``start``, ended by ``stop``; runs on one event loop."""
 
     def __init__(
         self,
@@ -147,7 +147,9 @@ class Broker:
         journal: Journal | None = None,
         surroundings: Surroundings = REAL,
     ) -> None:
-        """``journal``: of a broker among others, which its configuration's voters make it."""
+        """``journal``: of a broker in a cluster, that is, one with ``voters`` in its
+        configuration.
+        """
         loop = asyncio.get_running_loop()
         self.failure: StorageFailedError | None = None
         self._store = store
@@ -221,8 +223,9 @@ class Broker:
         )
 
     async def _keep_time(self) -> None:
-        """Compare the clocks again and again; save the trusted time now and then, and while it is
-        in doubt that the disk ends any sync."""
+        """Compare the clocks periodically. Save the trusted time from time to time, and as a test
+        write while the disk may hang.
+        """
         loop, clock = self.context.loop, self.context.clock
         save_at = loop.time()
         while True:
@@ -293,10 +296,10 @@ class Broker:
         """Recover the data directory, then serve. Raises ``DataDirectoryError``, and
         ``InvalidConfigError`` for assignors that cannot be loaded.
 
-        Without sockets to listen on, connections come by ``connections.make()`` alone. With
-        ``any_id``, the broker is whoever the data directory says, not ``config.id``.
+        Without sockets to listen on, connections are created by ``connections.make()`` only. With
+        ``any_id``, the broker uses the id of the data directory, not ``config.id``.
         """
-        load_assignors(config.group_assignors)  # or there is nothing to be opened for
+        load_assignors(config.group_assignors)  # before any file is opened
         loop = asyncio.get_running_loop()
         make_workers = surroundings.make_workers
         workers = BrokerWorkers(
@@ -314,7 +317,7 @@ class Broker:
         try:
             store, journal = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            store, journal = await opening  # or its lock would be held for ever
+            store, journal = await opening  # otherwise the lock would never be released
             store.abandon()
             if journal is not None:
                 journal.close()
@@ -338,7 +341,7 @@ class Broker:
             journal=journal,
             surroundings=surroundings,
         )
-        if store.saved_time_ms is None:  # the next start, however soon, has to have one
+        if store.saved_time_ms is None:  # the next start needs a saved time, however soon it is
             await broker._save_time()
         await broker._listen(listening)
         if broker.context.cluster is not None:
@@ -354,7 +357,7 @@ class Broker:
             self._servers.append(server)
 
     async def stop(self) -> None:
-        """Answer what is in flight (in bounded time), make everything durable, and close.
+        """Respond to requests in flight (in bounded time), sync everything, and close.
 
         Raises ``StorageFailedError`` if the disk failed, now or before.
         """
@@ -392,20 +395,22 @@ class Broker:
 
     async def _save_copies(self) -> None:
         try:
-            with suppress(DiskFullError):  # older records are still true
+            with suppress(DiskFullError):  # the older records remain valid
                 await self._workers.sync.run(self._store.save_copies)
         except StorageFailedError as error:
             self._fail(error)
 
     def _logs_hang(self) -> None:
-        """Nobody is to wait for the disk; who leads instead is for ``cluster.roles`` to propose."""
+        """Fail the waits for the disk. ``cluster.role_manager`` proposes other leaders."""
         for host in self.context.topics.hosts():
             host.disk_hangs()
 
     def _while_disk_hangs(self) -> None:
-        """A broker that is to stop does so without its disk. One whose journal hangs can hand
-        nothing over: its end does, if others are there. Where they are no majority, its end would
-        only take away what it can still do.
+        """Stop while the disk hangs, if that is necessary.
+
+        A broker that receives SIGTERM stops without its disk. A broker whose journal hangs cannot
+        transfer leadership, but its end lets the other connected brokers elect leaders. If they are
+        no majority, its end would only remove what it can still do, so it keeps running.
         """
         cluster = self.context.cluster
         if self.context.is_stopping:
@@ -417,7 +422,9 @@ class Broker:
             self._end(StorageFailedError(what + "vote nor transfer leadership"), HUNG_ADVICE)
 
     def _fail(self, error: StorageFailedError) -> None:
-        """The disk is not to be trusted any more. Retrying is no cure: only recovery can tell."""
+        """Stop: the disk is not reliable any longer. A retry does not help; only recovery can
+        determine the state.
+        """
         self._end(error, FAILED_ADVICE)
 
     def _end(self, error: StorageFailedError, advice: str) -> None:
@@ -435,7 +442,7 @@ class Broker:
 def _open_files(
     disk: Disk, config: BrokerConfig, *, any_id: bool, new_id: Callable[[], str]
 ) -> tuple[Store, Journal | None]:
-    """The store and, for a broker among others, the consensus journal. Blocking."""
+    """Open the store and, for a broker in a cluster, the consensus journal. Blocking."""
     if not config.voters:
         broker_id = None if any_id else config.id
         store = Store.open(disk, config.data_dir, broker_id=broker_id, new_id=new_id)
@@ -457,7 +464,7 @@ def _open_files(
         has_peers=True,
     )
     try:
-        # Who has been in a cluster has promised things in its journal: one that is gone is damage.
+        # A broker of a cluster has votes in its journal: a missing journal is corruption.
         is_new = not store.identity.cluster_id
         return store, Journal.open(disk, store.journal_path, create=is_new)
     except BaseException:
@@ -478,7 +485,7 @@ def _watch(
 
 
 def read_secret(config: BrokerConfig) -> bytes:
-    """What this cluster's brokers prove that they know. Raises ``InvalidConfigError``."""
+    """Return the cluster secret. Raises ``InvalidConfigError``."""
     if not config.cluster_secret_file:
         return config.cluster_secret.encode()
     try:

@@ -1,7 +1,7 @@
-"""A broker's clock: the time for new records, and the one by which data expires.
+"""Clock of a broker: the time for new records, and the time by which data expires.
 
-It holds the machine's clocks and ``replication.trusted_time``, which decides, and saves the trusted
-time, so that the next start has something to compare its clock with.
+It holds the clocks of the machine and ``replication.trusted_time``, which decides. It saves the
+trusted time, so that the next start can compare its clock with it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UPDATE_SECONDS: Final = 1.0
 
 
 class BrokerClock:
-    """A ``Clock`` whose wall time is that for new records; see ``TrustedTime.record_ms``."""
+    """A ``Clock`` whose wall time is the time for new records; see ``TrustedTime.record_ms``."""
 
     def __init__(
         self,
@@ -30,8 +30,8 @@ class BrokerClock:
         voters: Collection[int] = (),
         saved_ms: TimestampMs | None = None,
     ) -> None:
-        """``voters``, ``saved_ms``: see ``TrustedTime``; by default a broker alone, at its first
-        start.
+        """``voters``, ``saved_ms``: see ``TrustedTime``; the defaults are single-broker mode, and a
+        first start.
         """
         self.machine = clock
         self._trusted = TrustedTime(
@@ -53,18 +53,19 @@ class BrokerClock:
         return self.machine.monotonic()
 
     def deletion_ms(self) -> TimestampMs | None:
-        """The time by which data may expire; None: nothing may expire now."""
+        """Return the time by which data may expire; None: nothing may expire now."""
         return self._trusted.deletion_ms(self.machine.monotonic())
 
     def error_ms(self) -> int:
-        """By how much the machine's wall clock is ahead of the trusted time, if that is a step;
-        negative where it is behind."""
+        """Return the milliseconds by which the machine's wall clock is ahead of the trusted time,
+        if that is a step; negative if it is behind.
+        """
         return self._trusted.error_ms(self.machine.monotonic(), self.machine.wall_ms())
 
     # -- what happens ------------------------------------------------------------------------------
 
     def on_peer(self, broker_id: int, wall_ms: TimestampMs, round_trip_s: float) -> None:
-        """A peer's wall clock has come in a response."""
+        """Process the wall-clock time in a peer's response."""
         now = self.machine.monotonic()
         self._trusted.on_peer(broker_id, wall_ms, round_trip_s=round_trip_s, now=now)
 

@@ -1,7 +1,7 @@
-"""Two broker-wide memory budgets: requests that arrived in part, answers that were not taken yet.
+"""Two broker-wide memory budgets: incomplete requests, and responses that wait for clients.
 
-Both are soft by one request or answer, so that something can always finish: a budget below the size
-of one request slows the broker down and never stops it.
+Both may be exceeded by one request or response, so that one can always finish: a budget below the
+size of one request slows the broker down and never stops it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Protocol
 class Reading(Protocol):
     """A connection, as the request budget sees it."""
 
-    received_bytes: int  # ever
+    received_bytes: int  # total since the connection was opened
 
     @property
     def stalled_since_seconds(self) -> float | None:
-        """Since when part of a request is there and the rest of it is read; else None."""
+        """Time since which a request is incomplete and its rest is being read; else None."""
         ...
 
     def abort(self, reason: str) -> None: ...
@@ -29,12 +29,13 @@ class Reading(Protocol):
 
 
 class RequestBudget:
-    """Bytes of requests, over all connections: arrived in part, waiting, or not answered yet.
+    """Bytes of requests of all connections: incomplete, waiting, or not answered yet.
 
-    Over ``bytes_max``, only the connection whose request began first goes on reading: it will
-    finish (or time out) and make room, so that connections cannot wait for each other for ever.
+    Over ``bytes_max``, only the connection whose request began first continues to read. Its request
+    completes (or times out) and releases memory, so that connections cannot block each other
+    indefinitely.
 
-    ``on_short`` is called whenever a connection has to wait that did not before.
+    ``on_short`` is called whenever another connection has to wait.
     """
 
     def __init__(self, bytes_max: int, *, on_short: Callable[[], None] = lambda: None) -> None:
@@ -46,11 +47,11 @@ class RequestBudget:
 
     @property
     def is_waited_for(self) -> bool:
-        """Somebody cannot go on for lack of memory."""
+        """Whether a connection waits for memory."""
         return bool(self._paused)
 
     def set(self, connection: Reading, size: int) -> None:
-        """``connection`` holds ``size`` bytes of a request that is not complete."""
+        """Set the size, in bytes, of the incomplete request of ``connection``."""
         before = self._held.get(connection, 0)
         if size == before:
             return
@@ -68,15 +69,15 @@ class RequestBudget:
             connection.pause_for_memory()
 
     def has_plenty(self) -> bool:
-        """Three quarters of it are free."""
+        """Whether three quarters of the budget are free."""
         return self.bytes <= self._bytes_max // 4
 
     def holders(self) -> list[Reading]:
-        """The connections that hold some of it, in the order in which their requests began."""
+        """Return the connections that hold memory, in the order in which their requests began."""
         return list(self._held)
 
     def forget(self, connection: Reading) -> None:
-        """The connection is gone."""
+        """Forget a closed connection."""
         self._paused.pop(connection, None)
         self.set(connection, 0)
 
@@ -92,7 +93,9 @@ class RequestBudget:
 
 
 class ResponseBudget:
-    """Bytes of answers that the kernel has not taken yet, over all slow readers' connections."""
+    """Bytes of responses that the kernel has not accepted yet, of all connections with slow
+    readers.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -107,15 +110,15 @@ class ResponseBudget:
 
     @property
     def is_waited_for(self) -> bool:
-        """Somebody cannot go on for lack of memory."""
+        """Whether a connection waits for memory."""
         return bool(self._waiting)
 
     def set(self, connection: object, size: int) -> None:
-        """``connection`` holds ``size`` bytes of answers that its reader has not taken."""
+        """Set the size, in bytes, of the unread responses of ``connection``."""
         self.bytes += size - self._held.pop(connection, 0)
         if size:
             self._held[connection] = size
-        if self._admitting:  # one who was just let in has written
+        if self._admitting:  # a connection that was just admitted has written
             return
         self._admitting = True
         while self._waiting and not self.full:
@@ -123,5 +126,5 @@ class ResponseBudget:
         self._admitting = False
 
     def when_room(self, ready: Callable[[], None]) -> None:
-        """Call ``ready`` when there is room, in the order of asking."""
+        """Call ``ready`` when there is memory, in the order of the calls."""
         self._waiting.append(ready)

@@ -1,13 +1,14 @@
-"""One client's connection: bytes to requests, answers to bytes, and what it may take of the broker.
+"""One client connection: requests, responses, and limits for the client's use of the broker.
 
-What the bytes mean is ``raftlog.protocol``'s, what a request does is a handler's. Here is when to
-read and when not to:
+``raftlog.protocol`` decodes the bytes, and handlers process requests. This module decides when to
+read:
 
-- while the client does not take its answers (``pause_writing``), its requests wait, and so do its
+- while the client does not read its responses (``pause_writing``), its requests wait, and so do its
   fetches;
-- while too many of its requests are in flight, they wait (``ServerConnectionState.paused``);
-- while requests take too much memory, it waits its turn (``RequestBudget``);
-- while a request is done in steps, those behind it wait (``turns``).
+- while too many of its requests are in flight, further ones wait
+  (``ServerConnectionState.paused``);
+- while requests use too much memory, it waits its turn (``RequestBudget``);
+- while a request is processed in steps, those behind it wait (``turns``).
 """
 
 from __future__ import annotations
@@ -41,20 +42,22 @@ from raftlog.types import Buffer
 
 logger = logging.getLogger(__name__)
 
-# After the last answer, what the peer still sends is thrown away for so long, so that the answer
-# arrives: closing with unread bytes would reset the connection.
+# Seconds after the last response during which received bytes are discarded, so that the response
+# arrives: a close with unread bytes would reset the connection.
 LINGER_SECONDS: Final = 1.0
-# What a decoded message takes for each byte that it came in, and a request beside its message:
+# Memory of a decoded message per received byte, and of a request in addition to its message:
 # measured with fetches, rounded up.
 MESSAGE_FACTOR: Final = 10
 REQUEST_BYTES: Final = 2 * limits.KIB
-IN_FLIGHT_NOTED_BYTES: Final = 16 * limits.KIB  # below it a connection's are not counted
-HELD_BYTES_MAX: Final = limits.MIB  # of requests that wait for those before them; then none is read
-REFUSALS_LOGGED_MAX: Final = 10  # per connection: a client's mistake must not fill the broker's log
+# below it, the requests of a connection are not counted
+IN_FLIGHT_NOTED_BYTES: Final = 16 * limits.KIB
+# of requests that wait for earlier ones; above it, reading stops
+HELD_BYTES_MAX: Final = limits.MIB
+REFUSALS_LOGGED_MAX: Final = 10  # per connection: a faulty client must not fill the broker's log
 
 
 class ConnectionServices(Protocol):
-    """What a connection needs of its broker."""
+    """Services of the broker for a connection."""
 
     loop: asyncio.AbstractEventLoop
     scratch: memoryview
@@ -66,29 +69,31 @@ class ConnectionServices(Protocol):
     workers: Workers
 
     def connected(self, connection: Connection) -> bool:
-        """A new connection; False when there are too many, and it has to go."""
+        """Register a new connection. Returns False if there are too many, and it must be closed."""
         ...
 
     def disconnected(self, connection: Connection) -> None: ...
 
     def proved(self, connection: Connection) -> None:
-        """The connection is a peer's."""
+        """Note that the connection belongs to an authenticated peer."""
         ...
 
     def handle(self, connection: Connection, request: Request) -> Steps | None:
-        """Answer by ``respond``, ``refuse`` or ``finish``, now, in the steps returned, or later."""
+        """Respond with ``respond``, ``refuse`` or ``finish``: now, in the returned steps, or
+        later.
+        """
         ...
 
 
 class _Work(NamedTuple):
-    """A request that is done in steps, and the bytes of it that wait in memory meanwhile."""
+    """A request that is processed in steps, and its bytes that stay in memory until it ends."""
 
     steps: Steps
     size_bytes: int
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Invariant: requests are handled in the order in which they came, one after the other."""
+    """Invariant: requests are handled in the order of arrival, one after the other."""
 
     def __init__(self, services: ConnectionServices) -> None:
         self.services = services
@@ -98,14 +103,15 @@ class Connection(asyncio.BufferedProtocol):
             may_trust=services.requests.has_plenty,
         )
         self._transport: asyncio.Transport | None = None
-        self._held: deque[ServerEvent] = deque()  # came, and were not handled yet
-        self._work: deque[_Work] = deque()  # begun; goes on before what is held
-        # What the first of them waited for in a thread: its result, or its error.
+        self._held: deque[ServerEvent] = deque()  # received, and not handled yet
+        self._work: deque[_Work] = deque()  # started; continues before the held events
+        # Result or error of the thread work of the first request.
         self._step_outcome: tuple[Any, Exception | None] = (None, None)
-        self._in_thread = False  # the first of them waits for a thread
-        self._in_queue = False  # for a turn
-        self._in_flight_bytes = 0  # of requests handed out and not answered yet, about
-        self._unwritten: list[Buffer] = []  # answers of this turn of the loop: one write for all
+        self._in_thread = False  # the first request waits for a thread
+        self._in_queue = False  # waits for a turn
+        self._in_flight_bytes = 0  # of dispatched requests without a response yet, approximately
+        # responses of this turn of the loop, sent with one write
+        self._unwritten: list[Buffer] = []
         self._unwritten_bytes = 0
         self._held_bytes = 0
         self._when_writable: list[Callable[[], None]] = []
@@ -114,18 +120,18 @@ class Connection(asyncio.BufferedProtocol):
         self._memory_paused = False
         self._reading = True
         self._lingering = False
-        self._draining = False  # the broker stops: hang up when nothing is in flight
+        self._draining = False  # the broker stops: close when nothing is in flight
         self._refusals = 0
         self.peer = "?"
         self.local_host = ""
-        self.granting: Granting | None = None  # since it said that it is an operator's
-        self.is_operator = False  # it has proved that it knows the cluster's secret
-        self.answering: Answering | None = None  # since it said that it is another broker's
+        self.granting: Granting | None = None  # since the client claimed operator rights
+        self.is_operator = False  # the client has proved that it knows the cluster secret
+        self.answering: Answering | None = None  # since the other side claimed to be a broker
         self.peer_identity: PeerIdentity | None = None  # once that is proved
         self.last_active_seconds = 0.0
-        self.received_bytes = 0  # ever
-        self._is_noted = False  # the budget has something of this connection
-        self._frame_began_seconds: float | None = None  # while a request has arrived in part
+        self.received_bytes = 0  # total since the connection was opened
+        self._is_noted = False  # the budget counts memory of this connection
+        self._frame_began_seconds: float | None = None  # while a request is incomplete
         self._processing = False
 
     # -- what asyncio calls ------------------------------------------------------------------------
@@ -159,7 +165,7 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
         if error is not None and not self._lingering:
             logger.info("connection ended by the peer: peer=%s error=%s", self.peer, error)
-        return False  # asyncio closes, once what was written is out
+        return False  # asyncio closes the connection after all writes
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self.services.scratch if self._lingering else self._state.get_buffer(sizehint)
@@ -206,17 +212,17 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def in_flight(self) -> int:
-        """Requests that await their answer."""
+        """Number of requests without a response."""
         return self._state.in_flight
 
     @property
     def stalled_since_seconds(self) -> float | None:
-        """When the request began that we read and that does not come to its end; else None."""
+        """Time at which the request began that is being read and is incomplete; else None."""
         return self._frame_began_seconds if self._reading else None
 
     @property
     def not_taking_since_seconds(self) -> float | None:
-        """Since when its client has not taken the answers that wait for it; else None."""
+        """Time since which the client has not read pending responses; else None."""
         return self._writing_paused_seconds if self._writing_paused else None
 
     @property
@@ -225,20 +231,20 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def may_answer_at_length(self) -> bool:
-        """The client takes its answers: a fetch may read for it."""
+        """Whether the client reads its responses: then a fetch may read for it."""
         return not self._writing_paused
 
     def when_writable(self, ready: Callable[[], None]) -> None:
-        """Call ``ready`` when the client takes its answers again; never, if it goes away."""
+        """Call ``ready`` when the client reads its responses again; never, if it disconnects."""
         self._when_writable.append(ready)
 
     def prove(self, peer: PeerIdentity) -> None:
-        """``peer`` has proved that this connection is its own."""
+        """Note that ``peer`` has authenticated on this connection."""
         self.peer_identity = peer
         self.services.proved(self)
 
     def begin(self, steps: Steps) -> None:
-        """Go on with a request that was handed out before, after those that are being done."""
+        """Continue a request that was dispatched before, after those in progress."""
         if self._transport is None:
             steps.close()
             return
@@ -247,12 +253,12 @@ class Connection(asyncio.BufferedProtocol):
         self._process(())
 
     def take_turn(self) -> None:
-        """``turns`` has time for more of what waits."""
+        """Continue in a turn assigned by ``turns``."""
         self._in_queue = False
         self._process(())
 
     def drain(self) -> None:
-        """Read no more requests, answer those that came, then hang up."""
+        """Stop reading requests, respond to the received ones, then close."""
         self._draining = True
         self._adjust_reading()
         self._check_drained()
@@ -264,7 +270,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def end(self, error: RaftlogError) -> None:
-        """Say why, handle nothing more of what comes, and close."""
+        """Send the error, handle no further input, and close."""
         self._say_farewell(Broken(error, farewell(error)))
 
     # -- answers -----------------------------------------------------------------------------------
@@ -272,20 +278,20 @@ class Connection(asyncio.BufferedProtocol):
     def respond(
         self, request: Request, message: Message, attachment: Sequence[Buffer] = ()
     ) -> None:
-        """Answer a request. If the client is gone, nothing happens."""
+        """Send a response. If the client has disconnected, nothing happens."""
         self._answered(request, self._state.reply(request, message, attachment))
 
     def refuse(self, request: Request, error: RaftlogError) -> None:
-        """Answer a request with why it has no answer."""
+        """Send an error response."""
         self._answered(request, self._state.fail(request, error))
 
     def finish(self, request: Request) -> None:
-        """A request that wants no answer is done."""
+        """End a request that needs no response."""
         self._state.finish(request)
         self._answered(request, [])
 
     def note_refusal(self, what: str, error: RaftlogError) -> None:
-        """Log what was refused, and stop logging it when it does not stop."""
+        """Log a refusal. After ``REFUSALS_LOGGED_MAX``, further ones are not logged."""
         self._refusals += 1
         if self._refusals <= REFUSALS_LOGGED_MAX:
             more = (
@@ -310,10 +316,12 @@ class Connection(asyncio.BufferedProtocol):
             self._check_drained()
 
     def _write(self, buffers: list[Buffer]) -> None:
-        """Write at the end of this turn of the loop: a send a piece costs more than the answer."""
+        """Write at the end of this turn of the loop: one send per response costs more than the
+        response.
+        """
         if self._transport is None or self._lingering:
             return
-        # At once, not when it is flushed: the look-out for idle connections may come in between.
+        # Now, not at the flush: the check for idle connections may run in between.
         self.last_active_seconds = self.services.loop.time()
         if not self._unwritten:
             self.services.loop.call_soon(self._flush)
@@ -337,10 +345,10 @@ class Connection(asyncio.BufferedProtocol):
     # -- requests ----------------------------------------------------------------------------------
 
     def _process(self, events: Sequence[ServerEvent]) -> None:
-        """Do what is begun, then handle what is held and ``events``, for as long as there is time
-        and the client takes answers.
+        """Continue started requests, then handle held events and ``events``, while there is time
+        and the client reads responses.
 
-        An answer may let in more events, from within a handler: they queue up here.
+        A response may admit more events from within a handler: they are queued here.
         """
         self._held.extend(events)
         if self._processing or self._in_queue:
@@ -373,7 +381,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             thread_work = steps.send(result) if error is None else steps.throw(error)
         except StopIteration:
-            if self._work and self._work[0].steps is steps:  # else the connection has ended in it
+            # otherwise the connection has ended during the step
+            if self._work and self._work[0].steps is steps:
                 self._work.popleft()
             return
         if thread_work is not None:
@@ -389,7 +398,7 @@ class Connection(asyncio.BufferedProtocol):
         self._process(())
 
     def _end_work(self) -> None:
-        """What is begun is not gone on with: nobody waits for it."""
+        """Cancel started requests: no client waits for them."""
         work = list(self._work)[1 if self._processing else 0 :]  # a step cannot end itself
         self._work.clear()
         self._in_thread = False
@@ -411,7 +420,7 @@ class Connection(asyncio.BufferedProtocol):
             self._say_farewell(event)
 
     def _say_farewell(self, broken: Broken) -> None:
-        """Framing is lost: tell the peer why, and hang up."""
+        """Send the error and close: message framing is lost."""
         logger.info("connection closed: peer=%s reason=%s", self.peer, broken.error)
         if self._transport is not None:
             self._write([broken.farewell])
@@ -422,7 +431,9 @@ class Connection(asyncio.BufferedProtocol):
             self._hang_up()
 
     def _hang_up(self) -> None:
-        """Close our side once what was written is out, and the whole when the peer saw that."""
+        """Close this side after all writes, and the connection when the peer has closed its
+        side.
+        """
         transport = self._transport
         if transport is None or self._lingering:
             return
@@ -443,7 +454,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _note_partial_frame(self, *, is_new: bool) -> None:
-        """Keep account of a request that has arrived in part; ``is_new`` if another just ended."""
+        """Track an incomplete request; ``is_new``: another one has just ended."""
         if not self._state.in_frame:
             self._frame_began_seconds = None
         elif is_new or self._frame_began_seconds is None:
@@ -451,7 +462,9 @@ class Connection(asyncio.BufferedProtocol):
         self._note_memory()
 
     def _note_memory(self) -> None:
-        """Tell the budget what this connection holds; a peer's is bounded by what a peer sends."""
+        """Report the memory of this connection to the budget. A peer's memory is limited by what a
+        peer sends.
+        """
         held_bytes = self._state.bytes_held + self._held_bytes
         if self._in_flight_bytes >= IN_FLIGHT_NOTED_BYTES:
             held_bytes += self._in_flight_bytes
@@ -461,7 +474,9 @@ class Connection(asyncio.BufferedProtocol):
         self.services.requests.set(self, held_bytes)
 
     def _adjust_reading(self) -> None:
-        """The one place that decides whether to read. What is waited for calls it again."""
+        """Start or stop reading. This is the only place that decides it; every wait calls it
+        again.
+        """
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -476,7 +491,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._reading = wanted
         if wanted:
-            if self._frame_began_seconds is not None:  # until now it was us who waited
+            if self._frame_began_seconds is not None:  # until now this broker did not read
                 self._frame_began_seconds = self.services.loop.time()
             transport.resume_reading()
         else:
@@ -484,10 +499,12 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _size_of(event: ServerEvent) -> int:
-    """What an event takes that is held."""
+    """Return the memory of a held event, in bytes."""
     return len(event.attachment) + memory_of(event) if isinstance(event, Request) else 0
 
 
 def memory_of(request: Request) -> int:
-    """What a request takes without its attachment until it is answered, about."""
+    """Return the approximate memory, in bytes, of a request without its attachment until it is
+    answered.
+    """
     return REQUEST_BYTES + MESSAGE_FACTOR * request.header_bytes

@@ -1,12 +1,12 @@
 """Drives a broker's ``ConsensusNode`` on an event loop: time, disk and outcomes. Decides nothing.
 
-All Raft groups of a broker share one journal, so all that one turn of the loop makes them write
-goes into one fdatasync, in a thread. Until that is back the node sends nothing: a vote or an
-acknowledgement is durable before anybody hears of it (Raft, section 5.1 of the paper: "persistent
-state ... updated on stable storage before responding").
+All Raft groups of a broker share one journal, so all writes of one turn of the loop share one
+fdatasync, in a thread. The node sends nothing until the sync is complete: a vote or an
+acknowledgement is durable before any broker receives it (Raft, section 5.1 of the paper:
+"persistent state ... updated on stable storage before responding").
 
-Uses nothing of the loop but its time, its timers, ``call_soon`` and futures: on a loop with virtual
-time, a run is a function of what comes in.
+It uses only the time, timers, ``call_soon`` and futures of the loop: on a loop with virtual time, a
+run is a function of its inputs.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from raftlog.server.workers import Workers
 
 logger = logging.getLogger(__name__)
 
-DISK_FULL_PAUSE_S: Final = 1.0  # between two attempts to write to a full disk
-PROPOSE_SECONDS_MAX: Final = 15.0  # then a proposal's outcome is unknown, whatever holds it up
-_TICK_SECONDS_MIN: Final = 0.001  # a node that always has something due leaves the loop some time
+DISK_FULL_PAUSE_S: Final = 1.0  # seconds between two attempts to write to a full disk
+# after that, the outcome of a proposal is unknown, for any reason
+PROPOSE_SECONDS_MAX: Final = 15.0
+_TICK_SECONDS_MIN: Final = 0.001  # a node that always has work due must yield the loop
 
 # Called once.
 OutcomeDone: TypeAlias = Callable[[Outcome], None]
 
 
 class ConsensusPlane:
-    """Invariant: at most one ticket of the journal is out, and none begins after ``stop``.
+    """Invariant: at most one ticket of the journal is in flight, and none begins after ``stop``.
 
-    Args:
-        on_failed: Told once, when the journal could not be written or consensus made a mistake:
-            the broker has to end. Nothing is sent from then on.
+    ``on_failed``: called once, when the journal could not be written or consensus had an internal
+    error: the broker must stop. Nothing is sent from then on.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class ConsensusPlane:
         self._disk_full_pause_s = disk_full_pause_s
         self._propose_seconds_max = propose_seconds_max
         self._ticket: JournalTicket | None = None
-        self._scheduled = False  # a turn is due on the loop
+        self._scheduled = False  # a turn is scheduled on the loop
         self._timer: asyncio.TimerHandle | None = None  # of the next tick, or the next attempt
         self._is_disk_full = False
-        self._pausing = False  # until it is tried again
+        self._pausing = False  # until the next attempt
         self._stopped = False
-        self._inside = False  # a call of the node's is under way
-        self._inputs: deque[Callable[[float], None]] = deque()  # that came meanwhile
+        self._inside = False  # a call of the node is in progress
+        self._inputs: deque[Callable[[float], None]] = deque()  # received during that call
         self._waiting: dict[int, OutcomeDone] = {}  # proposals without an outcome
         self._proposals = 0
         self._quiet: asyncio.Future[None] | None = None  # while `stop` waits for the last ticket
@@ -90,11 +90,11 @@ class ConsensusPlane:
     # -- what comes in -----------------------------------------------------------------------------
 
     def receive(self, peer: int, envelope: bytes) -> None:
-        """An envelope from an authenticated peer; any bytes."""
+        """Process an envelope from an authenticated peer; its bytes are not trusted."""
         self._enter(lambda now: self._node.receive(peer, envelope, now))
 
     def peer_up(self, peer: int, directory_id: str, boot: int, run: str = "") -> None:
-        """Envelopes to ``peer`` may arrive from now on."""
+        """Note that envelopes to ``peer`` can arrive from now on."""
         self._enter(lambda now: self._node.peer_up(peer, directory_id, boot, now, run=run))
 
     def peer_down(self, peer: int) -> None:
@@ -111,7 +111,9 @@ class ConsensusPlane:
         self._enter(act)
 
     def close_group(self, group_id: str, *, forget: bool) -> None:
-        """``ConsensusNode.close_group``; ``forget`` drops what the journal has of it."""
+        """``ConsensusNode.close_group``; ``forget`` also removes the group's data from the
+        journal.
+        """
         self._enter(lambda _now: self._node.close_group(group_id, forget=forget))
 
     def force_generation(
@@ -128,7 +130,7 @@ class ConsensusPlane:
         )
 
     def found(self, group_id: str, voters: Mapping[int, str], base: bytes) -> None:
-        """``ConsensusNode.found``: the first generation of a group in which nobody had a vote."""
+        """``ConsensusNode.found``: the first generation of a group that had no voters."""
         self._enter(lambda now: self._node.found(group_id, voters, base, now))
 
     def propose_bytes(self, group_id: str, command: bytes, done: OutcomeDone) -> None:
@@ -136,14 +138,16 @@ class ConsensusPlane:
         self._propose(done, lambda once, now: self._node.propose(group_id, command, once, now))
 
     def seal(self, group_id: str, voters: Mapping[int, str], done: OutcomeDone) -> None:
-        """End the group's generation; the next one has ``voters``. ``done`` as of a command."""
+        """End the group's generation; the next one has ``voters``. ``done`` is called as for a
+        command.
+        """
         self._propose(done, lambda once, now: self._node.seal(group_id, voters, once, now))
 
     async def propose(self, group_id: str, command: bytes) -> object:
-        """What applying the command gave.
+        """Propose a command and return the result of its application.
 
-        Raises ``ClusterNotReadyError`` when it was certainly not proposed, ``CommitUnknownError``
-        when it may or may not be applied. That is known within ``propose_seconds_max``.
+        Raises ``ClusterNotReadyError`` if it was certainly not proposed, ``CommitUnknownError`` if
+        it may or may not be applied. The outcome is known within ``propose_seconds_max``.
         """
         future: asyncio.Future[Outcome] = self._loop.create_future()
 
@@ -180,16 +184,20 @@ class ConsensusPlane:
         return self._node.heard(peer)
 
     def leads(self, group_id: str) -> bool:
-        """Whether this broker takes itself for the group's Raft leader; False if it is not open.
+        """Whether this broker considers itself the group's Raft leader; False if the group is not
+        open.
 
-        Not an authority: another may have been elected since. What it proposes is decided by Raft.
+        This is not authoritative: another leader may have been elected since. Raft decides what it
+        proposes.
         """
         return not self._ended and self._node.leads(group_id)
 
     # -- the end -----------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """No more ticks; proposals that have no outcome get an unknown one; the disk is at rest."""
+        """Stop ticks, fail proposals without an outcome as unknown, and return once no disk write
+        is in progress.
+        """
         self._stopped = True
         self._cancel_timer()
         self._end_proposals("the broker stops")
@@ -204,9 +212,9 @@ class ConsensusPlane:
         return self._stopped or self.failure is not None
 
     def _enter(self, act: Callable[[float], None]) -> None:
-        """Have the node do something, now or, when it is in the middle of something, after that.
+        """Run ``act`` on the node: now, or after the call that is in progress.
 
-        What a machine or ``on_state`` calls may come back here while the node is at work.
+        A machine or ``on_state`` may call this method while the node runs.
         """
         if self._ended:
             return
@@ -220,7 +228,7 @@ class ConsensusPlane:
             self._turn_soon()
 
     def _guarded(self, act: Callable[[], None]) -> None:
-        """Run ``act``. If it does not end well, its state is not to be trusted: consensus ends."""
+        """Run ``act``. If it fails, the node's state is not reliable: consensus stops."""
         assert not self._inside
         self._inside = True
         try:
@@ -240,13 +248,15 @@ class ConsensusPlane:
             self._inside = False
 
     def _turn_soon(self) -> None:
-        """Have one turn after all that this turn of the loop still brings."""
+        """Schedule one turn after all work of this turn of the loop."""
         if self._ticket is None and not self._scheduled and not self._ended:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Do what is due, then make it durable; if there is nothing to write, it is sent."""
+        """Run the due work, then make it durable. Without anything to write, messages are sent at
+        once.
+        """
         self._scheduled = False
         if self._ended or self._pausing or self._ticket is not None:
             return
@@ -269,13 +279,13 @@ class ConsensusPlane:
         ticket, self._ticket = self._ticket, None
         assert ticket is not None
         if self.failure is not None:
-            pass  # what waits to be sent comes from memory that is not to be trusted
+            pass  # queued messages come from memory that is not reliable
         elif error is None:
             self._note_room()
             self._guarded(lambda: self._node.complete_sync(ticket, self._loop.time()))
             self._turn()
         else:
-            if not isinstance(error, OSError):  # whatever it was, what is on disk is unknown
+            if not isinstance(error, OSError):  # any other error: the state on disk is unknown
                 error = OSError(errno.EIO, repr(error))
             failure = self._node.failed_sync(ticket, error)
             if isinstance(failure, DiskFullError):
@@ -286,7 +296,7 @@ class ConsensusPlane:
             self._quiet.set_result(None)
 
     def _wait_for_room(self, error: DiskFullError) -> None:
-        """No turn until a pause is over, so nothing is sent: what it tells of is not durable."""
+        """Run no turn until the pause ends, so nothing is sent: its contents are not durable."""
         if not self._is_disk_full:
             self._is_disk_full = True
             logger.error("consensus paused: reason=disk_full error=%s", error)
@@ -329,8 +339,8 @@ class ConsensusPlane:
 
         def once(outcome: Outcome) -> None:
             waiting = self._waiting.pop(number, None)
-            if waiting is not None:  # else it was given up
-                self._loop.call_soon(waiting, outcome)  # who hears it may propose the next one
+            if waiting is not None:  # otherwise it has timed out
+                self._loop.call_soon(waiting, outcome)  # the callback may propose the next one
 
         self._enter(lambda now: act(once, now))
 

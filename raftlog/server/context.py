@@ -1,4 +1,4 @@
-"""What a broker's parts and its request handlers share. Holds, decides nothing."""
+"""State that a broker's components and request handlers share. It decides nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from raftlog.server.topic_table import TopicTable
 
 @dataclass(slots=True)
 class BrokerContext:
-    """Lives as long as the broker; used on its event loop only."""
+    """Exists as long as the broker; used on its event loop only."""
 
     config: BrokerConfig
     clock: BrokerClock
@@ -45,15 +45,17 @@ class BrokerContext:
     verifier: LogVerifier
     coordinator: Coordinator = field(init=False)  # the broker sets both before it serves
     lookup: Lookup = field(init=False)
-    operator_secret: bytes = b""  # who changes the cluster has to know it; b"": nobody is asked
+    operator_secret: bytes = b""  # required for changes of the cluster; b"": not required
     entropy: Callable[[int], bytes] = os.urandom
-    address: Address = Address("", 0)  # where clients are told to find this broker
-    is_stopping: bool = False  # answer what can be answered, wait for nothing new
-    cluster: ClusterNode | None = None  # None: this broker stands alone
+    address: Address = Address("", 0)  # address of this broker for clients
+    is_stopping: bool = False  # True: respond where possible, start no new waits
+    cluster: ClusterNode | None = None  # None: single-broker mode
     _turns: Iterator[int] = field(default_factory=count)
 
     def clustered(self) -> ClusterNode:
-        """What a broker among others has. Raises ``UnsupportedFeatureError`` on one that is not."""
+        """Return the cluster components. Raises ``UnsupportedFeatureError`` in single-broker
+        mode.
+        """
         if self.cluster is None:
             raise UnsupportedFeatureError(
                 "this broker runs in single-broker mode. Start brokers with `voters` to create "
@@ -63,11 +65,13 @@ class BrokerContext:
 
     @property
     def peering(self) -> Peering | None:
-        """What the handlers for other brokers work with."""
+        """Return the state of the handlers for other brokers."""
         return None if self.cluster is None else self.cluster.peering
 
     def brokers(self, local_host: str) -> list[BrokerInfo]:
-        """Those that clients can ask, this one first, which was reached at ``local_host``."""
+        """Return the brokers that clients can connect to, this one first, with ``local_host`` as
+        its host.
+        """
         me = BrokerInfo(
             id=self.broker_id,
             host=self.address.host or local_host,
@@ -78,7 +82,8 @@ class BrokerContext:
 
     def check_operator(self, connection: Connection, what: str) -> None:
         """Raise ``AccessDeniedError`` unless the connection is an operator's or another broker's,
-        where there is a secret to prove."""
+        or there is no secret to prove.
+        """
         is_proved = connection.is_operator or connection.peer_identity is not None
         if self.operator_secret and not is_proved:
             raise AccessDeniedError(
@@ -87,5 +92,5 @@ class BrokerContext:
             )
 
     def next_turn(self) -> int:
-        """A number that grows, to take turns with."""
+        """Return an increasing number, to rotate the first partition."""
         return next(self._turns)

@@ -1,10 +1,10 @@
-"""Notices a disk that hangs: a sync that was asked for and does not come back.
+"""Detection of a disk that hangs: a sync was requested and does not complete.
 
-A disk that fails says so; one that hangs says nothing, and whoever waits for it waits for ever. Two
-things can hang, on one disk or on two: the syncs of logs, and those of the consensus journal. Other
-work on the disk (creating topics, compaction) may take long on a disk that works. So while it does,
-the broker has something small synced, which is watched as logs' syncs are. What follows is decided
-by others: ``hindrance`` for logs, the broker for the journal.
+A disk that fails returns errors; one that hangs returns nothing, and every wait for it is
+indefinite. Two things can hang, on one disk or on two: the syncs of logs, and those of the
+consensus journal. Other work on the disk (creation of topics, compaction) may take long on a disk
+that works. So while it does, the broker syncs a small file, which is watched like the syncs of
+logs. Other modules react: ``hindrance`` for logs, the broker for the journal.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from raftlog.server.workers import Workers
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 0.25
-# Other work that takes longer is reason to try whether the disk still ends a sync.
+# Seconds. If other work takes longer, the broker tests whether the disk still completes a sync.
 DOUBT_SECONDS: Final = 1.0
-# Where logs hang already, a journal that has waited for so long is on the same disk.
+# Seconds. If logs hang already, a journal that has waited for this time is on the same disk.
 JOURNAL_SECONDS: Final = 1.0
 
 
 class _Oldest:
-    """For how long the oldest piece of work of some threads has been the oldest one.
+    """Measures for how long the oldest job of some threads has been the oldest one.
 
     Only time in which the event loop ran counts: a process that was stopped, or a machine that was
     suspended, has not waited for its disk.
@@ -46,7 +46,7 @@ class _Oldest:
 
 
 class DiskWatch:
-    """``is_hung``: no sync of a log has ended for ``timeout_s``, though one was asked for."""
+    """``is_hung``: no sync of a log has completed for ``timeout_s``, though one was requested."""
 
     def __init__(
         self,
@@ -73,13 +73,15 @@ class DiskWatch:
 
     @property
     def is_journal_hung(self) -> bool:
-        """Whether this broker cannot vote, nor agree to anything, for want of its disk."""
+        """Whether this broker can neither vote nor commit, because its journal waits for the
+        disk.
+        """
         patience = min(JOURNAL_SECONDS, self.timeout_s) if self.is_hung else self.timeout_s
         return self._journal.seconds >= patience
 
     def start(self, *, on_logs_hung: Callable[[], None], while_hung: Callable[[], None]) -> None:
-        """``on_logs_hung``: called when it begins; ``while_hung``: at every look while logs or the
-        journal hang.
+        """``on_logs_hung``: called when the logs begin to hang. ``while_hung``: called at every
+        check while logs or the journal hang.
         """
 
         def look() -> None:

@@ -1,4 +1,4 @@
-"""From a request to its handler: the one table of handlers, and what happens when one fails."""
+"""Dispatch of requests: the table of handlers, and the handling of their errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from raftlog.server.handlers import (
 from raftlog.server.reply import Reply
 from raftlog.server.turns import Steps
 
-# Answers by ``reply``, once, now, in its steps, or later. Raises RaftlogError only before that.
+# Responds with ``reply``, once: now, in its steps, or later. Raises RaftlogError only before that.
 Handler: TypeAlias = Callable[[BrokerContext, Request, Reply], Steps | None]
 
 HANDLERS: Final[dict[int, Handler]] = {
@@ -74,8 +74,8 @@ HANDLERS: Final[dict[int, Handler]] = {
 
 
 def dispatch(context: BrokerContext, connection: Connection, request: Request) -> Steps | None:
-    """Handle one request, or give the steps that do. Whatever goes wrong is told to its sender;
-    the connection goes on.
+    """Handle one request, or return the steps that do. Every error is returned to the client; the
+    connection continues.
     """
     context.counters.requests += 1
     reply = Reply(connection, request)
@@ -97,7 +97,9 @@ def dispatch(context: BrokerContext, connection: Connection, request: Request) -
 
 
 def _deny(connection: Connection, request: Request, reply: Reply) -> None:
-    """Somebody asks for what is for proved peers: he is told so, and that is all he gets."""
+    """Reject a request for authenticated peers only, from a connection that has not
+    authenticated.
+    """
     name = request.api.name
     error = AccessDeniedError(
         f"{name} is for brokers of this cluster: send peer_hello and peer_prove first"

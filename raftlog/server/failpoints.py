@@ -1,7 +1,6 @@
-"""Failpoints where frames leave the broker: answers on its connections, requests to its peers.
+"""Failpoints where frames leave the broker: responses on its connections, requests to its peers.
 
-Nothing of this is in use unless ``RAFTLOG_FAILPOINTS`` asks for it: ``surroundings`` is what
-``main`` starts a broker with then.
+Used only if ``RAFTLOG_FAILPOINTS`` is set: then ``main`` starts the broker with ``surroundings``.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _FAILED: Final = "failed by a failpoint"
 
 
 def surroundings(hit: Hit, *, connector: PeerConnector | None = None) -> Surroundings:
-    """The world as it is, with ``hit`` called wherever a frame leaves."""
+    """Return the real environment, with ``hit`` called wherever a frame leaves."""
     return Surroundings(
         connector=FailpointConnector(connector or SocketPeerConnector(), hit),
         make_connection=partial(FailpointConnection, hit=hit),
@@ -36,7 +35,7 @@ def surroundings(hit: Hit, *, connector: PeerConnector | None = None) -> Surroun
 
 
 class FailpointConnection(Connection):
-    """A connection whose answers are failpoints; one that fails closes it."""
+    """A connection whose responses are failpoints. A failure closes it."""
 
     def __init__(self, services: ConnectionServices, *, hit: Hit) -> None:
         super().__init__(services)
@@ -64,7 +63,8 @@ class FailpointConnection(Connection):
 
     def _note_sent(self, request: Request) -> None:
         self._flush()
-        # The loop hands what was written to the system at the end of this turn, at the latest.
+        # The loop passes written bytes to the operating system at the end of this turn, at the
+        # latest.
         self.services.loop.call_soon(self._sent, f"reply.{request.api.name}.after")
 
     def _sent(self, site: str) -> None:
@@ -90,7 +90,7 @@ class FailpointConnector:
 
 
 class _Between(asyncio.BufferedProtocol):
-    """Stands before a channel to give it another transport; passes on everything else."""
+    """Replaces the transport of a channel; forwards everything else."""
 
     def __init__(self, channel: asyncio.BufferedProtocol, hit: Hit) -> None:
         self._hit = hit
@@ -106,7 +106,9 @@ class _Between(asyncio.BufferedProtocol):
 
 
 class _RequestTransport(asyncio.Transport):
-    """What a ``PeerChannel`` uses of a transport. It writes one whole request at a time."""
+    """The part of a transport that a ``PeerChannel`` uses. It writes one complete request at a
+    time.
+    """
 
     def __init__(self, transport: asyncio.Transport, hit: Hit) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Fencing by leader epoch: what a client knows of a leader, against what this broker is. Pure.
+"""Fencing by leader epoch: compares the epoch of a client with this broker's. Pure.
 
 Source: KIP-320.
 """
@@ -12,7 +12,7 @@ from raftlog.types import LeaderEpoch, TopicPartition
 def check_epoch(
     known_epoch: LeaderEpoch, leader_epoch: LeaderEpoch, topic_partition: TopicPartition
 ) -> None:
-    """Raise unless the epoch that a client knows is this replica's; -1 is any.
+    """Raise unless the epoch of the client is this replica's; -1 matches any.
 
     ``FencedLeaderEpochError`` for an older one, ``UnknownLeaderEpochError`` for a newer one.
     """

@@ -1,6 +1,6 @@
 """Group commit: one fdatasync at a time per log, for everything appended since the last one began.
 
-What a sync makes durable is the log's to say (``complete_sync``); what that allows is the host's.
+The log determines what a sync makes durable (``complete_sync``); the host acts on it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from raftlog.storage import Log, SyncTask
 
 
 class GroupCommit:
-    """The syncs of one log. Invariant: at most one ticket is out, and none once one has failed."""
+    """Syncs of one log. Invariant: at most one ticket is in flight, and none after one has
+    failed.
+    """
 
     __slots__ = (
         "_jobs",
@@ -51,9 +53,9 @@ class GroupCommit:
         self._stopped = False
 
     def request(self, *, snapshot: bool = False) -> None:
-        """Sync the log, together with all that this turn of the loop still appends to it.
+        """Sync the log, including everything that this turn of the loop still appends to it.
 
-        With ``snapshot``, also save what makes the next start quick.
+        With ``snapshot``, also save the data that makes the next start fast.
         """
         self._snapshot_due |= snapshot
         if self._ticket is None and not self._scheduled and not self._stopped:
@@ -61,20 +63,22 @@ class GroupCommit:
             self._loop.call_soon(self._begin)
 
     def between_syncs(self, job: Callable[[], None]) -> None:
-        """Run ``job`` while no ticket is out, before the next one begins: now, if none is."""
+        """Run ``job`` while no ticket is in flight, before the next one begins: now, if there is
+        none.
+        """
         if self._ticket is None:
             job()
         else:
             self._jobs.append(job)
 
     def stop(self) -> None:
-        """Begin no more syncs. ``between_syncs`` tells when the last one is back."""
+        """Start no further syncs. ``between_syncs`` reports the end of the last one."""
         self._stopped = True
 
     def _begin(self) -> None:
         self._scheduled = False
         if self._stopped or self._ticket is not None:
-            return  # a job of the last sync asked for one, and its end began it
+            return  # a job of the last sync requested one, and its end started it
         self._ticket = ticket = self._log.begin_sync(snapshot=self._snapshot_due)
         self._snapshot_due = False
         if ticket is not None:
@@ -88,14 +92,15 @@ class GroupCommit:
             jobs, self._jobs = self._jobs, []
             for job in jobs:
                 job()
-            self._begin()  # the disk works on what came meanwhile while answers are made
+            self._begin()  # the disk syncs newer appends while responses are created
             self._on_durable()
             return
         self._stopped = True
-        if not isinstance(error, OSError):  # ours or the disk's, the outcome of the sync is unknown
+        if not isinstance(error, OSError):  # for any error, the outcome of the sync is unknown
             error = OSError(errno.EIO, repr(error))
         failure = self._log.failed_sync(ticket, error)
-        if isinstance(failure, StorageFailedError):  # else the log is damaged, and has told that
+        # otherwise the log is corrupt, and has reported it
+        if isinstance(failure, StorageFailedError):
             self._on_failed(failure)
         jobs, self._jobs = self._jobs, []
         for job in jobs:

@@ -1,8 +1,7 @@
-"""Whether its disk lets a log grow: there is room, and syncs end. And for how long it has not.
+"""Disk problems of one log: a full disk or a disk that hangs, and their duration.
 
-Noted by the log's host at every refusal, and by who gives out roles for a disk that ends no sync;
-while all is well nothing is noted, and nothing is counted. What follows is decided by who gives out
-roles.
+The log's host records every refused append; the role manager records a disk that completes no sync.
+Without problems, nothing is recorded and nothing is counted. The role manager decides the reaction.
 """
 
 from __future__ import annotations
@@ -10,44 +9,47 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-# A log that found no room for so long leaves what only a log with room can do to another broker. A
-# disk is called hung after a longer time (``disk_watch``), so nothing is added to that.
+# Seconds. A log without disk space for this time transfers its role to another broker. A disk
+# counts as hung after a longer time (``disk_watch``), so nothing is added for it.
 FULL_SECONDS: Final = 1.0
-# Where all disks are full nobody is better than the last one: each time in vain is so many times
-# rarer than the one before, up to a longest wait.
+# If all disks are full, no broker is better than the last one: each failed transfer multiplies the
+# time to the next one by this factor, up to a maximum.
 SLOWER: Final = 4.0
 FULL_SECONDS_MAX: Final = 60.0
-_SLOWER_TIMES_MAX: Final = 3  # by then it is the longest wait
+_SLOWER_TIMES_MAX: Final = 3  # after that, the maximum applies
 
 
 class Hindrance:
-    """Of one log. ``now`` is monotonic seconds."""
+    """Disk problems of one log. ``now`` returns monotonic seconds."""
 
     __slots__ = ("_began", "_in_vain", "_now", "_since", "is_held_up", "is_short")
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._since: float | None = None  # the first sign of it since all was well, in this role
-        self._began: float | None = None  # the same, in any role
-        self._in_vain = [0, 0]  # times that it gave way, as a follower and as the leader
-        self.is_short = False  # something was refused for want of room, and nothing appended since
-        self.is_held_up = False  # the disk ends no sync, or too few of them
+        self._since: float | None = None  # monotonic seconds; start of the problem, in this role
+        self._began: float | None = None  # monotonic seconds; start of the problem, in any role
+        self._in_vain = [0, 0]  # number of transfers, as a follower and as the leader
+        # an append failed for lack of disk space, and none has succeeded since
+        self.is_short = False
+        self.is_held_up = False  # the disk completes no sync, or too few of them
 
     def __str__(self) -> str:
         return "disk_full" if self.is_short else "disk_hung"
 
     def refused(self) -> None:
-        """There was no room."""
+        """Record an append that failed for lack of disk space."""
         self.is_short = True
         self._begin()
 
     def found(self) -> None:
-        """There was room. To be called only while it ``is_short``; more often does no harm."""
+        """Record a successful append. Only needed while ``is_short``; further calls have no
+        effect.
+        """
         self.is_short = False
         self._end()
 
     def hold_up(self, is_held_up: bool) -> None:
-        """Whether syncs take too long. To be called again and again while they do."""
+        """Record whether syncs take too long. Call it periodically while they do."""
         was_held_up, self.is_held_up = self.is_held_up, is_held_up
         if is_held_up:
             self._begin()
@@ -65,11 +67,11 @@ class Hindrance:
 
     @property
     def seconds(self) -> float:
-        """For how long it has lasted, in whatever roles; 0 while all is well."""
+        """Return the duration in seconds, in any roles; 0 without a problem."""
         return 0.0 if self._began is None else self._now() - self._began
 
     def begin_role(self) -> None:
-        """What happened in an older role says nothing of this one."""
+        """Restart the measurement: problems in an earlier role do not count for this one."""
         self._since = None
 
     def is_overdue(self, *, leads: bool) -> bool:
@@ -83,6 +85,6 @@ class Hindrance:
         return self._now() - self._since >= patience
 
     def gave_way(self, *, leads: bool) -> None:
-        """It leads no more, or is not in sync any more, for that reason."""
+        """Record that the broker stopped leading, or left the ISR, for this reason."""
         self._in_vain[leads] += 1
         self._since = None

@@ -1,7 +1,7 @@
-"""What a broker does now and then: retention, rolling by age, compaction, snapshots for a quick
-next start, the record of what is durable, and a look at what lies on its disk.
+"""Periodic work of a broker: retention, segment rolls, snapshots and checks of the files.
 
-Each look at a log is short, and in between the loop goes on; what blocks is in the log's tickets.
+Each check of a log is short, and the loop continues in between; blocking work is in the log's
+tickets.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from raftlog.server.partition import Partition
 from raftlog.server.scrubber import STEP_SECONDS, LogVerifier, Scrubber
 
 PLACE_INTERVAL_MS: Final = 1_000
-HOSTS_PER_TURN: Final = 50  # looked at before the loop serves others
+HOSTS_PER_TURN: Final = 50  # checked before the event loop serves other work
 
 
 class Housekeeping:
-    """Rounds over all partitions, each at its own interval."""
+    """Rounds over all partitions, each with a separate interval."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class Housekeeping:
         await self._visit(Partition.apply_retention)
 
     async def save(self) -> None:
-        """Save every log's indexes and producers, as far as they have changed."""
+        """Save the indexes and producers of every log, if they have changed."""
         await self._visit(Partition.save_snapshot)
 
     async def check_places(self) -> None:
-        """Notice logs whose files vanished, also where nothing is read or written."""
+        """Detect logs whose files are missing, also without reads and writes."""
         await self._visit(lambda host: host.log.check_place())
 
     async def stop(self) -> None:

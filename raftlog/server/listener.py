@@ -1,4 +1,4 @@
-"""Sockets and the set of connections: who may connect, and who was silent or slow for too long."""
+"""Listening sockets and the set of connections: connection limits, idle and slow clients."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 BACKLOG: Final = 1_024
 SWEEP_SECONDS_MAX: Final = 5.0
-RELIEF_SECONDS: Final = 1.0  # between two looks at who sends too little
-LOBBY_SECONDS: Final = 15.0  # for a handshake: four round trips, of which each may take 2 s
-# What a connection beyond max.connections may ask: it may be a broker's.
+RELIEF_SECONDS: Final = 1.0  # seconds between two checks for slow senders
+LOBBY_SECONDS: Final = 15.0  # for a handshake: four round trips of at most 2 s each
+# APIs of a connection beyond max.connections: it may be a broker's.
 LOBBY_APIS: Final = (apis.API_VERSIONS, apis.PEER_HELLO, apis.PEER_PROVE)
 
 
 def bind(address: Address) -> socket.socket:
-    """A listening socket. Raises ``BrokerUnavailableError`` that says what is in the way."""
+    """Return a listening socket. Raises ``BrokerUnavailableError`` with the reason."""
     try:
         family, kind, protocol, _name, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -73,13 +73,13 @@ def _why_not(address: Address, error: OSError) -> str:
 
 
 def address_of(listening: socket.socket) -> Address:
-    """Where a socket listens: the port that was picked, if any was to be."""
+    """Return the address of a listening socket, with its actual port."""
     host, port = listening.getsockname()[:2]
     return Address(host, port)
 
 
 class Connections:
-    """All connections of a broker, and what they share. It is their ``ConnectionServices``."""
+    """All connections of a broker, and their shared state. It is their ``ConnectionServices``."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Connections:
         make_connection: Callable[[ConnectionServices], Connection] = Connection,
     ) -> None:
         self.loop = loop
-        # One for all: between get_buffer and buffer_updated of a connection, nothing else runs.
+        # Shared: between get_buffer and buffer_updated of a connection, nothing else runs.
         self.scratch = memoryview(bytearray(limits.RECEIVE_BYTES))
         self.requests = RequestBudget(config.queued_max_request_bytes, on_short=self._relieve_soon)
         self.responses = responses
@@ -108,11 +108,12 @@ class Connections:
         self._make_connection = make_connection
         self._config = config
         self._open: dict[Connection, None] = {}
-        self._peers: set[Connection] = set()  # of the open ones, those that have proved themselves
-        # Accepted beyond max.connections, oldest first, with the time: they have to prove.
+        self._peers: set[Connection] = set()  # open connections that have authenticated as peers
+        # Connections accepted beyond max.connections, oldest first, with the time: they must
+        # authenticate.
         self._lobby: dict[Connection, float] = {}
         self._relief: asyncio.TimerHandle | None = None  # while memory for requests is short
-        self._received: dict[Reading, int] = {}  # at the last look, by who was sending
+        self._received: dict[Reading, int] = {}  # at the last check, by sender
         self._empty: asyncio.Future[None] | None = None  # while the last connections end
         self._refusing = False
         shortest_ms = min(
@@ -127,7 +128,7 @@ class Connections:
         return len(self._open)
 
     def make(self) -> Connection:
-        """A protocol for a new transport."""
+        """Return a protocol for a new transport."""
         return self._make_connection(self)
 
     def connected(self, connection: Connection) -> bool:
@@ -154,7 +155,7 @@ class Connections:
         )
 
     def _make_room_in_lobby(self) -> None:
-        """The oldest has to go that has not begun a handshake, or else the oldest."""
+        """Close the oldest connection that has not begun a handshake, or else the oldest."""
         oldest = next(iter(self._lobby))
         waiting = (connection for connection in self._lobby if connection.answering is None)
         connection = next(waiting, oldest)
@@ -175,7 +176,7 @@ class Connections:
         return self._on_request(connection, request)
 
     def proved(self, connection: Connection) -> None:
-        """The connection is a peer's: it has a slot of its own."""
+        """Note that the connection belongs to a peer: it has a separate slot."""
         self._lobby.pop(connection, None)
         self._peers.add(connection)
 
@@ -189,7 +190,9 @@ class Connections:
             self._empty.set_result(None)
 
     async def drain(self, *, seconds_max: float) -> None:
-        """Accept nothing more, answer what came, hang up on everybody; at once when time is up."""
+        """Accept nothing more, respond to received requests, then close all connections; at once
+        after ``seconds_max``.
+        """
         self._refusing = True
         self._stop_timers()
         for connection in tuple(self._open):
@@ -217,10 +220,10 @@ class Connections:
             self._relief = self.loop.call_later(RELIEF_SECONDS, self._relieve)
 
     def _relieve(self) -> None:
-        """While some wait for memory: close those that hold it and send too little.
+        """While connections wait for memory: close those that hold it and send too little.
 
-        They are judged by what came since the last look, over which they were read from. So the
-        memory that slow senders hold is free for others after two looks, whatever they have sent.
+        The rate since the last check counts, during which they were read from. So the memory of
+        slow senders is released after two checks, regardless of what they sent.
         """
         self._relief = None
         if not self.requests.is_waited_for:
@@ -248,7 +251,9 @@ class Connections:
         self._relief = self.loop.call_later(RELIEF_SECONDS, self._relieve)
 
     def _sweep(self) -> None:
-        """Timeouts of all connections in one timer: idle ones cost nothing but this."""
+        """Check the timeouts of all connections with one timer: idle connections cost nothing
+        else.
+        """
         now = self.loop.time()
         idle_seconds = self._config.connections_max_idle_ms / 1_000
         receive_seconds = self._config.request_receive_timeout_ms / 1_000

@@ -25,11 +25,13 @@ from raftlog.types import TimestampMs, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-HOSTS_PER_TURN: Final = 50  # looked at before the loop serves others
+HOSTS_PER_TURN: Final = 50  # checked before the event loop serves other work
 
 
 class LogCleaner:
-    """All logs of a broker that are compacted, one after the other, the dirtiest first."""
+    """Compacts the logs of a broker one after the other, the one with the highest dirty ratio
+    first.
+    """
 
     def __init__(
         self,
@@ -42,7 +44,7 @@ class LogCleaner:
         verifier: LogVerifier,
         on_failed: Callable[[StorageFailedError], None],
     ) -> None:
-        """``workers``: of one thread. ``verifier``: is told of damage that is met."""
+        """``workers``: of one thread. ``verifier``: gets reports of corruption."""
         self._hosts = hosts
         self._workers = workers
         self._clock = clock
@@ -51,11 +53,11 @@ class LogCleaner:
         self._on_failed = on_failed
         self._memory_bytes = config.log_cleaner_dedupe_buffer_size
         self._bytes_per_second = config.log_cleaner_io_max_bytes_per_second
-        self._put_off: set[TopicPartition] = set()  # for want of room, as the log was told
+        self._put_off: set[TopicPartition] = set()  # postponed for lack of disk space, as logged
 
     async def step(self) -> None:
-        """Compact what is due. What fails is left alone until the next step. Nothing is due while
-        the time is not known for sure: tombstones would go too early.
+        """Compact what is due. A failed log is skipped until the next step. Nothing is due while
+        the trusted time is unknown: tombstones would be removed too early.
         """
         if self._clock.deletion_ms() is None:
             return
@@ -65,7 +67,7 @@ class LogCleaner:
                 left_out.add(host)
 
     async def _dirtiest(self, left_out: set[Partition]) -> Partition | None:
-        """The log with the largest share of records that were never compacted, of those due."""
+        """Return the due log with the largest share of records that were never compacted."""
         found: Partition | None = None
         most = 0.0
         for number, host in enumerate(tuple(self._hosts()), start=1):
@@ -83,7 +85,7 @@ class LogCleaner:
         return now_ms
 
     def _dirty_ratio(self, host: Partition) -> float:
-        """Of a log that is due; else 0."""
+        """Return the dirty ratio of a log that is due; else 0."""
         try:
             return host.log.dirty_ratio(
                 now_ms=self._now_ms(),
@@ -95,11 +97,11 @@ class LogCleaner:
             return 0.0
 
     async def _compact(self, host: Partition) -> bool:
-        """Whether the log was compacted."""
+        """Return whether the log was compacted."""
         future: asyncio.Future[Pass] = asyncio.get_running_loop().create_future()
 
         def finished(outcome: Pass) -> None:
-            if not future.done():  # whoever waited may have been cancelled
+            if not future.done():  # the waiting task may have been cancelled
                 future.set_result(outcome)
 
         log = host.log
@@ -129,7 +131,7 @@ class LogCleaner:
         return outcome.is_done
 
     def _say(self, host: Partition) -> None:
-        """One line for each pass, which may take several tickets."""
+        """Log one line for each pass, which may take several tickets."""
         status = host.log.compaction
         if status.last is None or status.is_under_way:
             return
@@ -151,7 +153,7 @@ class LogCleaner:
         if isinstance(error, StorageFailedError):
             self._on_failed(error)
         elif isinstance(error, DiskFullError):
-            if tp not in self._put_off:  # it is the same at every step, until there is room
+            if tp not in self._put_off:  # each step fails the same until there is space
                 logger.warning(
                     "compaction postponed: partition=%s reason=disk_full error=%s", tp, error
                 )

@@ -1,8 +1,8 @@
-"""Compacting one log: a ticket is taken from it, run in a thread, and given back to it.
+"""Compaction of one log: a ticket is taken from it, run in a thread, and returned to it.
 
-What may go, and how files change places safely, is the log's to say (``raftlog.storage``). Here
-stand when it is asked (never while the log is being synced), the thread's manners (it shares the
-interpreter's lock with the loop, and the disk with the syncs), and what ends it early.
+``raftlog.storage`` decides which records are removed, and replaces files safely. This module
+decides when it runs (never while the log is being synced), limits the thread (it shares the
+interpreter's lock with the loop, and the disk with the syncs), and cancels it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from raftlog.types import Offset
 if TYPE_CHECKING:
     from raftlog.storage import CompactionTicket
 
-SLEEP_SECONDS_MAX: Final = 0.1  # of a throttled thread, before it looks whether it is still wanted
-# The loop needs the interpreter's lock, too. After so long without a pause the thread gives it up,
-# for so long that the loop has it before the thread is back: with sleep(0) it may not.
+# maximum sleep of a throttled thread before it checks for cancellation
+SLEEP_SECONDS_MAX: Final = 0.1
+# The loop also needs the interpreter's lock. After this time without a pause, the thread releases
+# it, for long enough that the loop gets it before the thread returns: sleep(0) does not guarantee
+# that.
 WORK_SECONDS_MAX: Final = 0.0005
 YIELD_SECONDS: Final = 0.00005
 
@@ -32,16 +34,16 @@ Pause: TypeAlias = Callable[[int], None]
 
 
 def stand_still(seconds: float) -> None:
-    """Not ``time.sleep``: under libfaketime, which sets wall clocks, that fails with EINVAL."""
+    """Sleep. ``time.sleep`` fails with EINVAL under libfaketime, which sets wall clocks."""
     threading.Event().wait(seconds)
 
 
 class GivenUpError(Exception):
-    """The compaction is not wanted any more. Raised in its thread, and known to its owner only."""
+    """The compaction was cancelled. Raised in its thread, and handled by its owner only."""
 
 
 class Terms(NamedTuple):
-    """What a compaction is begun with."""
+    """Parameters of a compaction."""
 
     now_ms: int
     chance_seed: int
@@ -49,7 +51,7 @@ class Terms(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """What became of one. ``error``: None when it was done, or was not wanted any more."""
+    """Result of a compaction. ``error``: None if it completed, or was cancelled."""
 
     is_done: bool = False
     error: Exception | None = None
@@ -59,9 +61,10 @@ Finished: TypeAlias = Callable[[Pass], None]
 
 
 class Pace:
-    """What a compaction does after each step, in its thread: make way, and not go too fast.
+    """Called by a compaction after each step, in its thread: yields to other threads, and limits
+    the rate.
 
-    Raises ``GivenUpError`` once ``is_given_up`` says so.
+    Raises ``GivenUpError`` once ``is_given_up`` returns True.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class Pace:
         sleep: Callable[[float], None] = stand_still,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``bytes_per_second``: of reading and writing together; 0 is no limit."""
+        """``bytes_per_second``: of reading and writing together; 0 means no limit."""
         self._is_given_up = is_given_up
         self._bytes_per_second = bytes_per_second
         self._sleep = sleep
@@ -80,7 +83,7 @@ class Pace:
         self._free_at = self._yielded_at = monotonic()
 
     def __call__(self, size_bytes: int) -> None:
-        """``size_bytes`` were read or written since the last call."""
+        """``size_bytes``: read or written since the last call."""
         self._look()
         now = self._monotonic()
         if self._bytes_per_second:
@@ -90,7 +93,7 @@ class Pace:
             self._yielded_at = self._monotonic()
 
     def _throttle(self, size_bytes: int, now: float) -> None:
-        """Sleep until what was done so far may have taken its time."""
+        """Sleep until the work so far is within the rate limit."""
         self._free_at = max(self._free_at, now) + size_bytes / self._bytes_per_second
         while (left := self._free_at - now) > 0:
             self._sleep(min(left, SLEEP_SECONDS_MAX))
@@ -103,26 +106,28 @@ class Pace:
 
 
 class LogCompaction:
-    """The compactions of one log. Invariant: at most one is under way, and nothing cuts the log or
-    removes its files until it is over.
+    """Compactions of one log. Invariant: at most one is in progress, and the log is not truncated
+    and its files are not removed until it ends.
     """
 
     __slots__ = ("_commit", "_is_out", "_log", "_waiting", "closed")
 
     def __init__(self, log: Log, commit: GroupCommit) -> None:
-        self.closed: RaftlogError | None = None  # why none is begun any more
+        self.closed: RaftlogError | None = None  # reason why none is started any longer
         self._log = log
         self._commit = commit
         self._is_out = False
-        self._waiting: list[Callable[[], None]] = []  # for the end of the one that is under way
+        self._waiting: list[Callable[[], None]] = []  # called at the end of the one in progress
 
     @property
     def is_given_up(self) -> bool:
-        """Whether the one that is under way is to end soon. Read by its thread."""
+        """Whether the compaction in progress must end soon. Read by its thread."""
         return self.closed is not None or bool(self._waiting)
 
     def when_over(self, job: Callable[[], None]) -> None:
-        """Give up what is under way, and call ``job`` when it is over: now, if nothing is."""
+        """Cancel the compaction in progress, and call ``job`` when it has ended: now, if there is
+        none.
+        """
         if self._is_out:
             self._waiting.append(job)
         else:
@@ -138,10 +143,10 @@ class LogCompaction:
         pause: Pause,
         finished: Finished,
     ) -> None:
-        """Compact the log, if there is something to gain; ``finished`` hears what came of it.
+        """Compact the log, if it is worthwhile; ``finished`` gets the result.
 
-        Only what is below ``high_watermark()``. So who is in the ISR never lacks anything that was
-        compacted (see ``replication.following.must_restart``). Tombstones stay from
+        Only records below ``high_watermark()``. So members of the ISR never lack compacted records
+        (see ``replication.following.must_restart``). Tombstones stay from
         ``tombstones_kept_from()`` on.
         """
         assert not self._is_out, "one compaction at a time"
@@ -185,8 +190,8 @@ class LogCompaction:
         workers.submit(partial(ticket.run, pause), came_back)
 
     def _end(self, ticket: CompactionTicket, error: Exception | None, finished: Finished) -> None:
-        """The thread is done with the ticket. Called between syncs."""
-        # A stale ticket is one that the log has no use for, because it lost records meanwhile.
+        """Process the end of the thread's work on the ticket. Called between syncs."""
+        # A stale ticket is useless to the log, because the log lost records during the compaction.
         is_done = error is None and not self.is_given_up and not ticket.is_stale
         try:
             if is_done:
@@ -195,7 +200,7 @@ class LogCompaction:
                 self._log.abandon_compaction(ticket)
         except (RaftlogError, OSError) as failure:
             is_done, error = False, failure
-        self._commit.request()  # that makes the new files' places durable, and their indexes
+        self._commit.request()  # makes the new files durable, and their indexes
         self._over(finished, Pass(is_done, None if isinstance(error, GivenUpError) else error))
 
     def _over(self, finished: Finished, outcome: Pass) -> None:

@@ -1,8 +1,7 @@
-"""The format of a broker's log lines: UTC time, level, logger, message; or JSON.
+"""Format of a broker's log lines: UTC time, level, logger, message; or JSON.
 
-Every line is formatted here, so this is where text from outside is made harmless: a control
-character, such as a newline in the name that a client gives itself, becomes an escape, and one
-event is one line.
+Every line is formatted here, so untrusted text is escaped here: a control character, such as a
+newline in a client id, becomes an escape sequence, and one event is one line.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-# C0 and C1 controls, line and paragraph separators, and what reverses the direction of text.
+# C0 and C1 controls, line and paragraph separators, and characters that reverse the direction of
+# text.
 _CONTROLS: Final = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 )
@@ -34,7 +34,9 @@ class TextFormatter(logging.Formatter):
         return head
 
     def _traceback(self, record: logging.LogRecord) -> list[str]:
-        """Its lines. The text of an exception may be from outside: it is part of a line."""
+        """Return the lines of the traceback. The text of an exception may be untrusted: it is
+        escaped.
+        """
         assert record.exc_info is not None
         lines = self.formatException(record.exc_info).split("\n")
         return [escaped(line) for line in lines]
@@ -61,6 +63,6 @@ def formatter(name: str) -> logging.Formatter:
 
 
 def _time(record: logging.LogRecord) -> str:
-    """UTC, in milliseconds, as RFC 3339 has it."""
+    """Return the time in UTC, with milliseconds, in RFC 3339 format."""
     time = datetime.fromtimestamp(record.created, UTC)
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,8 +1,8 @@
-"""Advances the start of a partition's log: past records that users delete or retention expires.
+"""Advances the log start offset of a partition, by deletion requests and retention.
 
-Whole segments are deleted, so this is also where the active one is rolled by its age. The log's
-start moves at once; the files are deleted in a thread, and never while the log is being synced. The
-caller decides the offset.
+Whole segments are deleted, so this module also rolls the active segment by its age. The log start
+offset changes at once; the files are deleted in a thread, and never while the log is being synced.
+The caller decides the offset.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raftlog.types import Offset
 
 
 class LogStartAdvancer:
-    """Of one log. ``is_closed`` ends them: nothing is begun any more."""
+    """Deletions of one log. With ``closed`` set, none is started."""
 
     __slots__ = (
         "_commit",
@@ -40,8 +40,8 @@ class LogStartAdvancer:
         on_start: Callable[[], None],
         on_failed: Callable[[StorageFailedError], None],
     ) -> None:
-        """``on_start``: told when a new start of the log is durable."""
-        self.closed: RaftlogError | None = None  # why nothing more is dropped
+        """``on_start``: called when a new log start offset is durable."""
+        self.closed: RaftlogError | None = None  # reason why none is started
         self._log = log
         self._commit = commit
         self._workers = workers
@@ -51,13 +51,13 @@ class LogStartAdvancer:
         self._quiet: list[Callable[[], None]] = []
 
     def advance_log_start(self, before_offset: Offset, done: Acknowledge) -> None:
-        """Drop what lies below ``before_offset``; ``done`` once that is durable."""
+        """Delete the records below ``before_offset``; call ``done`` once that is durable."""
 
         def drop() -> None:
             if self.closed is not None:
                 done(self.closed)
                 return
-            # The log may have been cut since this was asked.
+            # The log may have been truncated since the request.
             offset = min(before_offset, self._log.log_end_offset)
             offset = max(offset, self._log.log_start_offset)
             self._run(lambda: self._log.advance_log_start(offset), done)
@@ -65,38 +65,45 @@ class LogStartAdvancer:
         self._commit.between_syncs(drop)
 
     def apply_retention(self, *, now_ms: int | None, high_watermark: Offset) -> None:
-        """Drop what the topic's retention no longer keeps. Called between syncs. ``now_ms``: see
-        ``Log.apply_retention``."""
+        """Delete the records that the topic's retention expires. Called between syncs. ``now_ms``:
+        see ``Log.apply_retention``.
+        """
         self._run(
             lambda: self._log.apply_retention(now_ms=now_ms, high_watermark=high_watermark),
             _ignore,
         )
 
     def roll_if_due(self, *, now_ms: int) -> bool:
-        """Start a segment if the last one is old enough, and say so. Called between syncs."""
+        """Start a segment if the last one is old enough, and return whether it was. Called between
+        syncs.
+        """
         try:
             return self._log.roll_if_due(now_ms=now_ms)
         except (DiskFullError, DamagedLogError):
-            return False  # a full disk is told to producers; rolling can wait
+            return False  # producers get the error of a full disk; rolling can wait
         except StorageFailedError as error:
             self._on_failed(error)
             return False
 
     def when_quiet(self, done: Callable[[], None]) -> None:
-        """Call ``done``, after the close, once no thread works on the log's files any more."""
+        """Call ``done``, after the close, once no thread uses the files of the log."""
         assert self.closed is not None
         self._quiet.append(done)
         self._commit.between_syncs(self._check_quiet)
 
     def disk_error(self, what: str, error: Exception) -> RaftlogError:
-        """The error for a failure of the disk; one that leaves its state unknown is reported."""
+        """Return the error for a failure of the disk. One that leaves its state unknown is
+        reported.
+        """
         failure = self._log.disk_failed(what, error)
         if isinstance(failure, StorageFailedError):
             self._on_failed(failure)
         return failure
 
     def _run(self, plan: Callable[[], DeleteTask | None], done: Acknowledge) -> None:
-        """Take a drop ticket from the log and have it run; the log's start moved already."""
+        """Take a deletion ticket from the log and run it; the log start offset has already
+        changed.
+        """
         what = f"deleting old records in {self._log.directory}"
         try:
             ticket = plan()
@@ -126,4 +133,6 @@ class LogStartAdvancer:
 
 
 def _ignore(_outcome: RaftlogError | None) -> None:
-    """Retention is tried again at the next round; a failed disk was reported already."""
+    """Ignore the outcome: retention is retried at the next round; a failed disk was already
+    reported.
+    """

@@ -1,4 +1,4 @@
-"""The broker as a process: logging, signals, exit status. The only place that ends a process."""
+"""The broker process: logging, signals, exit status. The only module that ends a process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ logger = logging.getLogger("raftlog")
 
 
 def run(config: BrokerConfig) -> int:
-    """Run a broker until SIGTERM or SIGINT. The exit status: 0, or 1 with the reason on stderr."""
+    """Run a broker until SIGTERM or SIGINT. Returns the exit status: 0, or 1 with the reason on
+    stderr.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(log_lines.formatter(config.logging_format))
     logging.basicConfig(level=config.logging_level.upper(), handlers=[handler])
@@ -55,7 +57,7 @@ async def _serve(config: BrokerConfig) -> None:
         listening=[listening],
         surroundings=surroundings,
     )
-    gc.freeze()  # what lives as long as the broker need not be looked at again
+    gc.freeze()  # excludes long-lived objects from garbage collection
     address = Address(config.listen.host, address_of(listening).port)
     _say(f"raftlog broker {config.id} ready on {address}")
     await stop.wait()
@@ -65,9 +67,9 @@ async def _serve(config: BrokerConfig) -> None:
 
 
 def world(environment: Mapping[str, str], config: BrokerConfig) -> tuple[Disk, Surroundings]:
-    """The disk and the rest of the world: as they are, or with the failpoints that are asked for.
+    """Return the disk and the environment: the real ones, or with the configured failpoints.
 
-    Raises ``InvalidConfigError`` when they cannot be understood.
+    Raises ``InvalidConfigError`` for invalid failpoints.
     """
     points = Failpoints.from_environment(environment)
     if points is None:
@@ -83,7 +85,7 @@ def world(environment: Mapping[str, str], config: BrokerConfig) -> tuple[Disk, S
 
 
 def _say(line: str) -> None:
-    """For who started the broker, whatever its log level."""
+    """Write a line to stderr, regardless of the log level."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
 
@@ -96,10 +98,10 @@ def _on_signal(number: int, stop: asyncio.Event) -> None:
 
 
 def _end_process(_error: StorageFailedError) -> None:
-    """Without cleaning up: nothing more may be written, and nobody may be told that it was.
+    """End the process without cleanup: nothing more may be written or acknowledged.
 
     Connections end first: where a thread is stuck in a disk operation that cannot be interrupted,
-    the kernel keeps the process, and all that it has open, until that operation ends.
+    the kernel keeps the process, and all its open files, until that operation ends.
     """
     for name in os.listdir("/dev/fd"):
         with suppress(OSError):
@@ -112,13 +114,13 @@ def _end_process(_error: StorageFailedError) -> None:
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     if sys.platform == "win32":
         return None
-    import uvloop  # not to be had on Windows
+    import uvloop  # not available on Windows
 
     return uvloop.new_event_loop
 
 
 def _raise_file_limit() -> None:
-    """Every partition and every connection is a file."""
+    """Raise the limit of open files: every partition and every connection uses one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,4 +1,4 @@
-"""What a broker counts. Plain numbers: how they are shown is decided elsewhere."""
+"""Counters of a broker: plain numbers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Counters:
-    """Since the broker started."""
+    """Counters since the start of the broker."""
 
     connections_accepted: int = 0
     connections_refused: int = 0  # over max.connections
     requests: int = 0
-    damage_found: int = 0  # in logs that were taken for good
-    mistakes: int = 0  # of ours, in a handler: each is in the broker's log with its traceback
+    damage_found: int = 0  # corrupt logs that were found after their start
+    mistakes: int = 0  # internal errors in handlers: each is in the broker's log with its traceback

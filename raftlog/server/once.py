@@ -1,4 +1,7 @@
-"""A request names each partition, topic or group once: what it names twice only costs work."""
+"""Rejects requests that contain a partition, topic or group more than once.
+
+Duplicates only cost work.
+"""
 
 from __future__ import annotations
 

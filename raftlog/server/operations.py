@@ -1,6 +1,7 @@
-"""What an operator asks of a cluster, and how a broker without one answers.
+"""Operator requests, and their implementation in single-broker mode.
 
-``Operations`` is what handlers need; the cluster's own is ``raftlog.server.cluster.operations``.
+``Operations`` is the interface of the handlers; ``raftlog.server.cluster.operations`` implements it
+for a cluster.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from raftlog.server.topic_table import HostedTopic, TopicTable
 from raftlog.storage import Store
 from raftlog.types import LeaderEpoch, Offset
 
-DESCRIBED_PER_STEP: Final = 20  # partitions
-# Yields where others may go first (``turns``).
+DESCRIBED_PER_STEP: Final = 20  # partitions per step
+# Yields where other requests may run first (``turns``).
 Describing: TypeAlias = Generator[None, Any, DescribeClusterResponse]
 
 
 class Operations(Protocol):
-    """See the requests of the same names."""
+    """Operator requests; see the requests of the same names."""
 
     @property
     def cluster_id(self) -> str:
-        """Empty until the cluster has one."""
+        """Return the cluster id; empty until the cluster has one."""
         ...
 
     def controller(self) -> int | None: ...
@@ -48,7 +49,9 @@ class Operations(Protocol):
 
 
 class AloneOperations:
-    """Of a broker that has no others: it leads everything, and there is nothing to recover."""
+    """Operations in single-broker mode: the broker leads everything, and there is nothing to
+    recover.
+    """
 
     def __init__(
         self, store: Store, topics: TopicTable, clock: BrokerClock, now: Callable[[], float]
@@ -104,7 +107,7 @@ class AloneOperations:
 def describe_partitions(
     topics: TopicTable, request: DescribeClusterRequest, broker_id: int, now: float
 ) -> Generator[None, Any, list[PartitionStatus]]:
-    """The partitions that were asked for, as this broker knows them; a few in each step."""
+    """Return the requested partitions, as this broker knows them; a few in each step."""
     found: list[PartitionStatus] = []
     if not request.include_partitions:
         return found
@@ -159,8 +162,9 @@ def _partition(
 
 
 def _begin_of(host: Partition, epoch: LeaderEpoch) -> Offset:
-    """The first offset of ``epoch`` or a later one in a leader's log; -1 for no epoch, and on a
-    broker that does not lead."""
+    """Return the first offset of ``epoch`` or a later one in a leader's log; -1 for no epoch, and
+    on a broker that does not lead.
+    """
     if epoch < 0 or host.leadership is None:
         return -1
     starts = [entry.start_offset for entry in host.log.epochs if entry.epoch >= epoch]
@@ -168,7 +172,7 @@ def _begin_of(host: Partition, epoch: LeaderEpoch) -> Offset:
 
 
 def _replicas(host: Partition, broker_id: int, now: float) -> list[ReplicaStatus]:
-    """This broker's own copy, and those of its followers where it leads."""
+    """Return this broker's own copy, and those of its followers where it leads."""
     log, leadership = host.log, host.leadership
     mine = ReplicaStatus(
         broker=broker_id,

@@ -1,8 +1,8 @@
-"""The one owner of a partition's log on this broker: appends, waits for durability, wakes readers.
+"""Partition on this broker, the only owner of its log: appends, waits, and roles.
 
-It leads the partition, follows who does, or waits for an election. What is committed is the
-leadership's to say (``raftlog.replication``); who leads is the partition's Raft group's. Here stand
-the log, those who wait for it, and what a change of role does to them.
+It leads the partition, follows the leader, or waits for an election. The leadership determines what
+is committed (``raftlog.replication``); the partition's Raft group determines the leader. This
+module has the log, the requests that wait for it, and the effects of a role change on them.
 """
 
 from __future__ import annotations
@@ -47,18 +47,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HostServices:
-    """What a broker lends to all its hosts."""
+    """Services of the broker that all its hosts share."""
 
     clock: BrokerClock
     loop: AbstractEventLoop
     sync_workers: Workers
     disk: DiskWatch
     on_failed: Callable[[StorageFailedError], None]
-    on_damage: Callable[[Partition], None]  # a host's files are missing
+    on_damage: Callable[[Partition], None]  # the files of a host are missing
 
 
 class Partition:
-    """Invariant: no batch at or above ``high_watermark`` is handed out. Only ``cut`` lowers it."""
+    """Invariant: no batch at or above ``high_watermark`` is returned to clients. Only ``cut``
+    lowers it.
+    """
 
     __slots__ = (
         "_append_watchers",
@@ -94,17 +96,19 @@ class Partition:
         self, topic_partition: TopicPartition, log: Log, services: HostServices, topic_id: str = ""
     ) -> None:
         self.topic_partition, self.topic_id, self.log = topic_partition, topic_id, log
-        self.leader: int | None = None  # as far as this broker knows
+        self.leader: int | None = None  # last known leader
         self.leader_epoch: LeaderEpoch = -1
         self.unclean_epoch: LeaderEpoch = -1  # of the last unclean election
-        self.conflict = ""  # why the leader's log is not copied: it lacks what is committed here
+        # reason why the leader's log is not copied: it lacks committed records of this copy
+        self.conflict = ""
         self.leadership: Leadership | None = None  # while this broker leads
-        self._following: LeaderEpoch | None = None  # the epoch of the leader that is followed
-        self.on_durable: Callable[[Partition], None] | None = None  # a follower's fsync
-        self.obstacle = ""  # why nothing can be committed for now though this broker leads
+        self._following: LeaderEpoch | None = None  # epoch of the followed leader
+        # called after a sync of a follower
+        self.on_durable: Callable[[Partition], None] | None = None
+        self.obstacle = ""  # reason why nothing can be committed though this broker leads
         self.hindrance = Hindrance(services.loop.time)
-        self.closed: RaftlogError | None = None  # why, once nothing may be appended or read here
-        self.committed_bytes = 0  # ever, by this host: tells a waiting fetch how much is new
+        self.closed: RaftlogError | None = None  # reason, once nothing may be appended or read here
+        self.committed_bytes = 0  # total of this host: shows a waiting fetch how much is new
         self._appended_bytes = 0
         self._uncommitted: deque[tuple[Offset, int]] = deque()  # batch ends, and bytes up to them
         self._services = services
@@ -134,30 +138,32 @@ class Partition:
 
     @property
     def high_watermark(self) -> Offset:
-        """The end of what is committed, and so of what a consumer may see."""
+        """The high watermark: the end of the committed records, and of what a consumer may see."""
         return self._high_watermark
 
     @property
     def is_ready(self) -> bool:
-        """Whether the high watermark has reached what earlier leaders may have shown (P3)."""
+        """Whether the high watermark has reached every end that earlier leaders may have returned
+        (P3).
+        """
         return self.leadership is None or self.leadership.is_ready
 
     @property
     def trouble(self) -> str:
-        """What is wrong with this copy, for operators; "" if nothing is known."""
+        """The problem of this copy, for operators; "" if none is known."""
         return self.log.damage or self.log.doubt or self.conflict
 
     @property
     def last_epoch(self) -> LeaderEpoch:
-        """The epoch of the last batch in the log; -1 when it has none."""
+        """The epoch of the last batch in the log; -1 if it has none."""
         return self.log.last_epoch
 
     # -- roles -------------------------------------------------------------------------------------
 
     def lead_alone(self, broker_id: int, directory_id: str) -> None:
-        """Lead as the only replica there is: no group has to agree.
+        """Lead as the only replica: no group has to commit it.
 
-        A leader that starts again takes a new epoch (KAFKA-10527), stored with its first batch.
+        A leader that restarts takes a new epoch (KAFKA-10527), stored with its first batch.
         """
         self._high_watermark = self.log.acknowledged_end_offset
         state = state_alone(broker_id, directory_id, leader_epoch=self.log.leader_epoch + 1)
@@ -189,18 +195,20 @@ class Partition:
         self._following = None if leader is None else leader_epoch
 
     def on_state(self, state: PartitionState) -> None:
-        """The group has agreed on a new state within this leader's epoch."""
+        """Apply a new committed state within this leader's epoch."""
         assert self.leadership is not None
         assert state.leader_epoch == self.leader_epoch
         self.leadership.on_state(state, self._services.loop.time())
         self._progress()
 
     def follows(self, leader: int, leader_epoch: LeaderEpoch) -> bool:
-        """Whether what ``leader`` says in that epoch is for this replica."""
+        """Whether a response of ``leader`` in that epoch is for this replica."""
         return self._following == leader_epoch and self.leader == leader and self.closed is None
 
     def _leave_role(self) -> None:
-        """What waits for a commit by this leader may be kept by the next, or not."""
+        """Fail the waits for a commit by this leader: the next leader may or may not keep the
+        records.
+        """
         self.hindrance.begin_role()
         self.conflict = ""
         if self.leadership is None:
@@ -223,7 +231,7 @@ class Partition:
             watcher.wake()
 
     def check_leading(self) -> Leadership:
-        """The leadership, or raise ``NotLeaderError`` that says who leads."""
+        """Return the leadership, or raise ``NotLeaderError`` with the known leader."""
         self._check_open()
         if self.leadership is None:
             whose = (
@@ -237,11 +245,13 @@ class Partition:
         return self.leadership
 
     def check_epoch(self, known_epoch: LeaderEpoch) -> None:
-        """Raise unless the epoch that a client knows is this replica's; -1 is any."""
+        """Raise unless the epoch of the client is this replica's; -1 matches any."""
         check_epoch(known_epoch, self.leader_epoch, self.topic_partition)
 
     def check_topic(self, topic_id: str) -> None:
-        """Raise ``NotLeaderError`` for another topic that has, or had, the same name. "" is any."""
+        """Raise ``NotLeaderError`` for another topic that has, or had, the same name. "" matches
+        any.
+        """
         if topic_id not in ("", self.topic_id):
             raise NotLeaderError(
                 f"{self.topic_partition}: this broker stores topic id {self.topic_id}; the request "
@@ -249,9 +259,10 @@ class Partition:
             )
 
     def check_readable(self, *, replica_ok: bool) -> None:
-        """Raise unless consumers may read here: from the leader, or with ``replica_ok`` anywhere.
+        """Raise unless consumers may read here: from the leader, or with ``replica_ok`` from any
+        replica.
 
-        What a replica that does not lead hands out is committed too, and may be less.
+        A replica that does not lead returns committed records too, but possibly fewer.
         """
         if not replica_ok:
             self.check_leading()
@@ -263,9 +274,9 @@ class Partition:
     def append(
         self, batch: Buffer, header: BatchHeader, *, to_be_committed: bool = True
     ) -> Appended:
-        """Append a validated batch. How far it got: ``when_committed``, ``when_on_disk``.
+        """Append a validated batch. ``when_committed`` and ``when_on_disk`` report its progress.
 
-        Raises ``NotLeaderError``, also when the log is damaged and there are others to lead, and
+        Raises ``NotLeaderError``, also when the log is corrupt and other brokers can lead, and
         ``NotEnoughReplicasError`` if it is ``to_be_committed``.
         """
         leadership = self.check_leading()
@@ -292,7 +303,7 @@ class Partition:
         except DamagedLogError as error:
             if len(leadership.state.replicas) == 1:
                 raise
-            raise NotLeaderError(  # the producer is to ask again, and not to give up
+            raise NotLeaderError(  # the producer retries instead of giving up
                 f"{self.topic_partition}: this broker is losing its leadership: {error}"
             ) from error
         if not appended.duplicate:
@@ -314,7 +325,7 @@ class Partition:
         )
 
     def append_copied(self, batches: Buffer) -> None:
-        """Append what the leader sent, as it is. Raises what ``Log.append_replicated`` raises."""
+        """Append the leader's batches unchanged. Raises the errors of ``Log.append_replicated``."""
         self._check_open()
         try:
             appended = self.log.append_replicated(batches)
@@ -323,7 +334,7 @@ class Partition:
             raise
         except DiskFullError:
             self.hindrance.refused()
-            self._commit.request()  # whole batches of a prefix may have found room
+            self._commit.request()  # some complete batches may have been appended
             raise
         if self.hindrance.is_short:
             self.hindrance.found()
@@ -339,11 +350,11 @@ class Partition:
         restart: bool = False,
         copied_without: Offset = 0,
     ) -> None:
-        """Truncate the log to ``offset``, as the leader's differs from there; then ``done``.
+        """Truncate the log to ``offset``, where the leader's log diverges; then call ``done``.
 
-        With ``restart``, the log begins anew and empty there, to be a copy that may lack tombstones
-        below ``copied_without``. Nothing happens if this replica has left the epoch in which it was
-        told so (S05).
+        With ``restart``, the log restarts empty there, as a copy that may lack tombstones below
+        ``copied_without``. Nothing happens if this replica has left the epoch of the leader's
+        response (S05).
         """
         epoch = self._following
 
@@ -357,8 +368,9 @@ class Partition:
         self.compaction.when_over(lambda: self._commit.between_syncs(work))
 
     def _changed_log(self, change: Callable[[], None]) -> bool:
-        """Whether the log could be changed as the leader requires. If not, the leader will require
-        the same again."""
+        """Return whether the log was changed as the leader requires. If not, the leader repeats the
+        request.
+        """
         try:
             change()
         except OSError as error:
@@ -386,7 +398,7 @@ class Partition:
         return True
 
     def advance_high_watermark(self, offset: Offset) -> None:
-        """The leader says that everything below ``offset`` is committed."""
+        """Apply the leader's high watermark: everything below ``offset`` is committed."""
         committed = min(offset, self.log.log_end_offset)
         if committed > self._high_watermark:
             self._high_watermark = committed
@@ -396,7 +408,7 @@ class Partition:
         if self._waits_for_disk:
             self._commit.request()
             return
-        # Committed at once; synced when a segment ends, and now and then.
+        # Committed at once; synced when a segment ends, and periodically.
         if self.log.segment_count != self._segment_count:
             self._segment_count = self.log.segment_count
             self._commit.request()
@@ -410,7 +422,7 @@ class Partition:
             self._waiting_for_commit.add(end_offset, done)
 
     def must_give_way(self) -> bool:
-        """Whether its disk has kept this log from what its role asks for, for too long."""
+        """Whether the disk has prevented this log from doing its role's work for too long."""
         disk, leadership, is_held_up = self._services.disk, self.leadership, False
         if self._waits_for_disk:
             now = self._services.loop.time()
@@ -419,11 +431,11 @@ class Partition:
         self.hindrance.hold_up(is_held_up)
         has_all = self.log.durable_end_offset == self.log.log_end_offset
         if leadership is None and has_all and not self.hindrance.is_short:
-            return False  # a follower that lacks nothing is in nobody's way
+            return False  # a follower that lacks nothing delays no broker
         return self.hindrance.is_overdue(leads=leadership is not None)
 
     def disk_hangs(self) -> None:
-        """The disk has begun to hang: nobody is to wait for it any longer."""
+        """Fail the waits for the disk, which has begun to hang."""
         if self._waits_for_disk:
             reason = CommitUnknownError(
                 f"{self.topic_partition}: the disk of this broker has completed no sync for "
@@ -433,7 +445,7 @@ class Partition:
             self._waiting_for_commit.refuse(reason)
 
     def _files_are_missing(self) -> None:
-        """The log's: what is not committed yet may never be."""
+        """Fail the waits: the files of the log are missing, and uncommitted records may be lost."""
         if self.closed is not None:
             return
         reason = CommitUnknownError(
@@ -448,7 +460,9 @@ class Partition:
         return self.log.config.flush_policy == "fsync"
 
     def when_on_disk(self, end_offset: Offset, done: Acknowledge) -> None:
-        """Call ``done`` once this broker's own log has it as durably as its topic asks for."""
+        """Call ``done`` once this broker's own log has the records as durably as the topic
+        requires.
+        """
         if end_offset <= self.log.acknowledged_end_offset:
             done(None)
         else:
@@ -457,10 +471,11 @@ class Partition:
     # -- reading -----------------------------------------------------------------------------------
 
     def read(self, *, start_offset: Offset, bytes_max: int) -> list[bytes]:
-        """Committed batches from ``start_offset`` on: the one place where the broker reads a log.
+        """Return committed batches from ``start_offset`` on. No other method reads a log for
+        clients.
 
-        It is a pread from the page cache, on the loop. Should cold reads have to leave the loop,
-        this is where they leave it.
+        It is a pread from the page cache, on the loop. If cold reads must leave the loop one day,
+        this is the place.
         """
         self._check_open()
         if start_offset < self.log.log_start_offset:
@@ -470,26 +485,26 @@ class Partition:
         )
 
     def read_uncommitted(self, *, start_offset: Offset, bytes_max: int) -> list[bytes]:
-        """Batches up to the log's end: for followers to copy."""
+        """Return batches up to the log's end: for followers to copy."""
         self._check_open()
         return self.log.read(
             start_offset=start_offset, end_offset=self.log.log_end_offset, bytes_max=bytes_max
         )
 
     def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
-        """The first committed record at or after a time."""
+        """Return the first committed record at or after a time."""
         self._check_open()
         return self.log.offset_for_timestamp(timestamp_ms, end_offset=self._high_watermark)
 
     def watch(self, watcher: Watcher) -> None:
-        """Wake ``watcher`` whenever the high watermark moves, and when the host closes."""
+        """Wake ``watcher`` whenever the high watermark changes, and when the host closes."""
         self._watchers[watcher] = None
 
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.pop(watcher, None)
 
     def watch_appends(self, watcher: Watcher) -> None:
-        """Wake ``watcher`` whenever something is appended here, and when the role changes."""
+        """Wake ``watcher`` at every append here, and when the role changes."""
         self._append_watchers[watcher] = None
 
     def unwatch_appends(self, watcher: Watcher) -> None:
@@ -497,7 +512,9 @@ class Partition:
 
     @property
     def tombstones_kept_from(self) -> Offset:
-        """From there on compaction keeps tombstones: a follower that copies now needs them."""
+        """The offset from which compaction keeps tombstones: a follower that copies now needs
+        them.
+        """
         if self.leadership is None:
             return INT64_MAX
         return self.leadership.slowest_copy(self._services.loop.time())
@@ -506,10 +523,10 @@ class Partition:
 
     @property
     def committed_start(self) -> Offset:
-        """Where the log starts on this broker, which leads, and on all that may lead after it.
+        """Return the log start offset on this leader and on every later leader.
 
-        Raises ``LeaderNotAvailableError`` while that is not so: another leader could start lower,
-        and where a log starts, as clients are told it, must not go back.
+        Raises ``LeaderNotAvailableError`` while that is not guaranteed: another leader could start
+        lower, and the log start offset that clients see must not go back.
         """
         self.check_leading()
         self._check_start()
@@ -524,8 +541,8 @@ class Partition:
             )
 
     def delete_records(self, before_offset: Offset, done: Acknowledge) -> None:
-        """Delete the records below ``before_offset``; ``done`` once every member of the ISR has
-        done so, durably: then no later leader has them.
+        """Delete the records below ``before_offset``; call ``done`` once every member of the ISR
+        has done so, durably: then no later leader has them.
 
         Raises ``NotEnoughReplicasError`` before anything is deleted, ``OffsetOutOfRangeError``.
         """
@@ -550,13 +567,13 @@ class Partition:
         self.advance_log_start(before_offset, deleted)
 
     def advance_log_start(self, before_offset: Offset, done: Acknowledge) -> None:
-        """Drop what lies below ``before_offset``, as a user or the leader says."""
+        """Delete the records below ``before_offset``, as a user or the leader requires."""
         self._drops.advance_log_start(before_offset, done)
 
     def apply_retention(self) -> None:
-        """Drop what the topic's retention no longer keeps; start a segment if it is time.
+        """Delete the records that the topic's retention expires; start a segment if it is due.
 
-        The leader decides what is dropped; its followers take over where its log starts.
+        The leader decides what is deleted; its followers apply its log start offset.
         """
 
         def retire() -> None:
@@ -573,18 +590,18 @@ class Partition:
         self._commit.between_syncs(retire)
 
     def reconsider(self) -> None:
-        """The topic's settings have changed: what waits may have waited long enough."""
+        """Apply changed settings of the topic: waits may be complete now."""
         if self.closed is None:
             self._commit.request()
             self._progress()
 
     def save_snapshot(self) -> None:
-        """Save what makes the next start quick."""
+        """Save the data that makes the next start fast."""
         if self.closed is None:
             self._commit.request(snapshot=True)
 
     def close(self, reason: RaftlogError) -> None:
-        """Refuse everything from now on, with ``reason``, and end every wait."""
+        """Reject everything from now on, with ``reason``, and end every wait."""
         self.closed = self._drops.closed = self.compaction.closed = reason
         self._commit.stop()
         self._waiting_for_disk.refuse(reason)
@@ -594,7 +611,7 @@ class Partition:
             watcher.wake()
 
     def when_quiet(self, done: Callable[[], None]) -> None:
-        """Call ``done``, after ``close``, once no thread works on the log's files any more."""
+        """Call ``done``, after ``close``, once no thread uses the files of the log."""
         self.compaction.when_over(lambda: self._drops.when_quiet(done))
 
     # -- inside ------------------------------------------------------------------------------------
@@ -604,7 +621,7 @@ class Partition:
             raise self.closed
 
     def _progress(self) -> None:
-        """More of the log is durable: answer those who waited for it, in the order of the log."""
+        """Process a new durable end offset: complete the waits, in offset order."""
         log = self.log
         self._waiting_for_disk.reached(log.acknowledged_end_offset)
         leadership = self.leadership
@@ -616,7 +633,9 @@ class Partition:
         self._take_progress()
 
     def _started_higher(self) -> None:
-        """The log's start has moved, durably. The leader has its followers follow; they say so."""
+        """Process a durable log start offset. The leader propagates it to its followers, which
+        confirm it.
+        """
         if self.leadership is not None:
             self.leadership.on_local_start(self.log.durable_start_offset)
             for watcher in tuple(self._append_watchers):
@@ -633,13 +652,13 @@ class Partition:
         durable_offset: Offset,
         log_start: Offset = 0,
     ) -> None:
-        """A follower's log ends at one offset and is durable up to another; this broker leads.
+        """Process the log end offset and durable end offset of a follower; this broker leads.
 
-        ``log_start``: where it starts, durably.
+        ``log_start``: its durable log start offset.
         """
         leadership, log = self.leadership, self.log
         assert leadership is not None
-        # A follower may be quicker than this broker's own disk, of which nothing was heard yet.
+        # A follower may be faster than this broker's own disk, which has not reported yet.
         leadership.on_local(log_end=log.log_end_offset, durable_end=log.acknowledged_end_offset)
         leadership.on_fetch(
             follower,
@@ -653,7 +672,9 @@ class Partition:
         self._take_progress()
 
     def _take_progress(self) -> None:
-        """The leadership may have committed more, or a higher start: tell those who wait for it."""
+        """Process the leadership's progress: a higher commit or log start offset completes
+        waits.
+        """
         assert self.leadership is not None
         self._waiting_for_start.reached(self.leadership.committed_start)
         if self.leadership.high_watermark > self._high_watermark:

@@ -1,6 +1,6 @@
-"""Where fetches wait: until there is enough to read, their time is up, or their connection is gone.
+"""Fetch purgatory: fetches wait here for data, their time limit, or their connection's end.
 
-What is enough is the fetch's to say. Nothing here reads a log or writes an answer.
+The fetch decides what is enough. This module reads no log and writes no response.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final, Protocol
 from raftlog.server.partition import Partition
 from raftlog.server.timer_coalescing import coalesced_deadline
 
-# A fetch of so many partitions is looked at whenever one of them moves; a wider one once in a turn
-# of the loop, as the look costs time for each.
+# A fetch of at most this many partitions is checked at every change of one of them; a larger one
+# once per turn of the loop, as its check takes time for each partition.
 LOOKED_AT_ONCE_MAX: Final = 16  # partitions
 
 
@@ -21,16 +21,16 @@ class Waiting(Protocol):
     """A fetch, as the purgatory sees it."""
 
     def may_be_enough(self) -> bool:
-        """Whether it is worth to resume it now."""
+        """Whether a resume may find enough data now."""
         ...
 
     def resume(self, *, final: bool = False) -> None:
-        """Go on; ``final``: answer with whatever there is."""
+        """Continue; ``final``: respond with the available data."""
         ...
 
 
 class Parked:
-    """One waiting fetch. Ends exactly once: answered, timed out or cancelled."""
+    """One waiting fetch. It ends exactly once: answered, timed out or cancelled."""
 
     __slots__ = (
         "_fetch",
@@ -63,7 +63,7 @@ class Parked:
         self._timer: TimerHandle = purgatory.loop.call_at(end, self.expire)
 
     def wake(self) -> None:
-        """A watched partition moved."""
+        """Process a change of a watched partition."""
         if len(self._hosts) <= LOOKED_AT_ONCE_MAX:
             self._look()
         elif not self._look_due:
@@ -77,12 +77,12 @@ class Parked:
             self._fetch.resume()
 
     def expire(self) -> None:
-        """Answer with whatever there is."""
+        """Respond with the available data."""
         self.cancel()
         self._fetch.resume(final=True)
 
     def cancel(self) -> None:
-        """Forget it, without an answer."""
+        """Remove it, without a response."""
         self._is_over = True
         self._timer.cancel()
         self._purgatory.forget(self)
@@ -91,11 +91,11 @@ class Parked:
 
 
 class Purgatory:
-    """All waiting fetches of a broker, by the connection that each came over.
+    """All waiting fetches of a broker, by the connection of each.
 
-    They take ``bytes_max`` of memory at most: where there are more, one is answered before its
-    time, with what there is. It is the connection's own oldest where that has more than an equal
-    share of the memory, else the oldest of all.
+    They use at most ``bytes_max`` of memory. Above it, one is answered early, with the available
+    data: the oldest of the new fetch's connection if that uses more than an equal share of the
+    memory, else the oldest of all.
     """
 
     def __init__(self, loop: AbstractEventLoop, bytes_max: int) -> None:
@@ -118,9 +118,10 @@ class Purgatory:
         timer_seconds: float,
         size_bytes: int = 0,
     ) -> None:
-        """Resume ``fetch`` when one of ``hosts`` moves and that is enough, or its time is up.
+        """Resume ``fetch`` when one of ``hosts`` changes and there is enough data, or after its
+        time limit.
 
-        ``size_bytes``: the memory that it takes while it waits.
+        ``size_bytes``: its memory while it waits.
         """
         parked = Parked(self, owner, hosts, fetch, timer_seconds, size_bytes)
         self._parked[parked] = None
@@ -145,11 +146,11 @@ class Purgatory:
             del self._by_owner[owner], self._bytes_of[owner]
 
     def cancel(self, owner: Hashable) -> None:
-        """The connection is gone: forget its fetches."""
+        """Remove the fetches of a closed connection."""
         for parked in tuple(self._by_owner.get(owner, ())):
             parked.cancel()
 
     def expire_all(self) -> None:
-        """Answer every one with what there is: the broker stops."""
+        """Answer all fetches with the available data: the broker stops."""
         for parked in tuple(self._parked):
             parked.expire()

@@ -1,4 +1,4 @@
-"""Where the answer to one request goes: what a handler holds on to until it has one."""
+"""Reply to one request: handlers keep it until they have a result."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _EMPTY: Final = memoryview(b"")
 
 
 class Reply:
-    """Where the answer to one request goes. Used once, at any time."""
+    """Reply to one request. Used once, at any time."""
 
     __slots__ = ("connection", "request")
 
     def __init__(self, connection: Connection, request: Request) -> None:
         self.connection = connection
-        # Without the attachment: an answer may be a while in coming, and megabytes would wait too.
+        # Without the attachment: a response may take long, and megabytes would stay in memory.
         self.request = request._replace(attachment=_EMPTY) if request.attachment else request
 
     def send(self, message: Message, attachment: Sequence[Buffer] = ()) -> None:
         self.connection.respond(self.request, message, attachment)
 
     def fail(self, error: RaftlogError) -> None:
-        """Say why there is no answer. A request that wants none gets the connection closed."""
+        """Send an error. If the request has no response, the connection is closed."""
         if self.request.expects_response:
             self.connection.refuse(self.request, error)
         else:
@@ -44,7 +44,9 @@ class Reply:
         self.fail(error)
 
     def guarded(self, steps: Steps) -> Steps:
-        """These steps; what they raise is answered, so that it ends the request and no more."""
+        """Return steps that convert errors to a response, so that an error ends only this
+        request.
+        """
         try:
             yield from steps
         except RaftlogError as error:
@@ -53,7 +55,7 @@ class Reply:
             self.fail_by_mistake(error)
 
     def fail_by_mistake(self, error: Exception) -> None:
-        """A mistake of ours, caught where it can be told: nobody else is to suffer from it."""
+        """Log an unexpected exception and fail this request only, with ``OutcomeUnknownError``."""
         self.connection.services.counters.mistakes += 1
         logger.error(
             "request failed: peer=%s api=%s reason=internal_error. Report this error",
@@ -69,15 +71,17 @@ class Reply:
         )
 
     def none(self) -> None:
-        """The request wants no answer, and is done."""
+        """End a request that has no response."""
         self.connection.finish(self.request)
 
     def drop(self, error: RaftlogError) -> None:
-        """The request wants no answer and went wrong: close, so that its sender notices."""
+        """Close the connection after a failed request without a response, so that the client
+        notices.
+        """
         self.connection.finish(self.request)
         self.connection.abort(f"a request with acks=0 failed: {error}")
 
     @property
     def is_wanted(self) -> bool:
-        """The client is still there."""
+        """Whether the client is still connected."""
         return not self.connection.is_closed

@@ -1,7 +1,7 @@
-"""One question on behalf of many: each costs a round trip, so only one is out at a time.
+"""Shared rounds of an expensive query: each costs a round trip, so only one is in flight at a time.
 
-An answer counts for every request that came before its question was asked, and for none that came
-after. Both uses ask whether this broker still leads, where what was true a moment ago is no answer.
+A result counts for every caller that called before its query was sent, and for none that called
+later. Both users query whether this broker still leads, for which an earlier result is not valid.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from raftlog.server.offset_waiters import Acknowledge
 
 
 class Rounds:
-    """The rounds of one question, numbered from 1."""
+    """Rounds of one query, numbered from 1."""
 
     __slots__ = ("_answered", "_ask", "_begun", "_under_way", "_waiting")
 
     def __init__(self, ask: Callable[[Acknowledge], None]) -> None:
-        """``ask`` asks the question and calls its argument once: with None, or why not."""
+        """``ask``: sends the query and calls its argument once, with None or the error."""
         self._ask = ask
-        self._begun = self._answered = 0  # rounds; the last one whose answer was None
+        self._begun = self._answered = 0  # round numbers; the last successful one
         self._under_way: list[Acknowledge] | None = None
         self._waiting: list[Acknowledge] = []
 
     @property
     def mark(self) -> int:
-        """This moment. Rounds that begin from now on have a higher number."""
+        """The current moment. Rounds that begin from now on have a higher number."""
         return self._begun
 
     def ask(self, done: Acknowledge, *, since: int | None = None) -> None:
-        """Call ``done`` with the answer to a question that was asked after the mark ``since``.
+        """Call ``done`` with the result of a query that was sent after the mark ``since``.
 
-        By default after this call. At once, if such an answer has come already.
+        The default of ``since`` is this call. Calls it at once, if such a result exists already.
         """
         if since is not None and since < self._answered:
             done(None)

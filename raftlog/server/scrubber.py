@@ -1,7 +1,7 @@
-"""Searches the logs of a running broker for damage: where a read was suspect, and all in turn.
+"""Corruption detection in the logs of a running broker: suspect ranges at once, all logs in turn.
 
-The log records the damage and serves nothing from there on. Where there are other replicas, the
-broker replaces its copy (``cluster.damage``). This module reports it to the operator.
+The log records the corruption and returns no records from there on. If there are other replicas,
+the broker replaces its copy (``cluster.damage``). This module logs it for the operator.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from raftlog.types import Offset, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-DOUBT_BYTES_MAX: Final = limits.MIB  # looked at for one doubt: about a millisecond, when cached
+DOUBT_BYTES_MAX: Final = limits.MIB  # verified per suspicion: about 1 ms, when cached
 STEP_SECONDS: Final = 1.0
 STEP_BYTES_MIN: Final = 64 * limits.KIB
 STEP_BYTES_MAX: Final = 4 * limits.MIB
-LOOK_BYTES: Final = 256 * limits.KIB  # before the loop serves others
-HOSTS_PER_TURN: Final = 50  # the same, where there is nothing to read
-MEASURE_EVERY_STEPS: Final = 60  # how much there is to verify
+LOOK_BYTES: Final = 256 * limits.KIB  # verified before the event loop serves other work
+HOSTS_PER_TURN: Final = 50  # the same, if there is nothing to read
+MEASURE_EVERY_STEPS: Final = 60  # how often the total size is measured
 
 
 class LogVerifier:
-    """Verifies parts of logs, on the broker's loop."""
+    """Verifies ranges of logs, on the broker's loop."""
 
     def __init__(self, counters: Counters, *, on_damage: Callable[[Partition], None]) -> None:
-        """``on_damage``: told of a host whose log has noted damage just now."""
+        """``on_damage``: called with a host in whose log corruption was just found."""
         self._counters = counters
         self._on_damage = on_damage
 
     def doubt(self, host: Partition, offset: Offset, *, bytes_max: int) -> None:
-        """Have the log note it if ``bytes_max`` bytes from ``offset`` on, a mebibyte of them at
-        most, are not sound.
+        """Verify ``bytes_max`` bytes from ``offset`` on, at most 1 MiB, so that the log records
+        corruption.
         """
         with suppress(DamagedLogError, OffsetOutOfRangeError):
             self.verify(host, offset, bytes_max=min(bytes_max, DOUBT_BYTES_MAX))
 
     def verify(self, host: Partition, offset: Offset, *, bytes_max: int) -> Offset:
-        """See ``Log.verify``; damage that was not known is told of."""
+        """See ``Log.verify``; new corruption is reported."""
         known = host.log.damage
         try:
             return host.log.verify(offset, bytes_max=bytes_max)
@@ -55,14 +55,14 @@ class LogVerifier:
             raise
 
     def tell(self, host: Partition) -> None:
-        """The host's log has noted damage just now."""
+        """Report corruption that the host's log has just recorded."""
         self._counters.damage_found += 1
         logger.error("log corrupt: partition=%s reason=%s", host.topic_partition, host.log.damage)
         self._on_damage(host)
 
 
 class _Place(NamedTuple):
-    """Where a scrub is in a log, and where this round of it ends: appends go on meanwhile."""
+    """Position of a scrub in a log, and the end of this round: appends continue during it."""
 
     topic_partition: TopicPartition
     offset: Offset
@@ -70,10 +70,10 @@ class _Place(NamedTuple):
 
 
 class Scrubber:
-    """Verifies every log of the broker, a little each second, again and again.
+    """Verifies every log of the broker, a little each second, in endless rounds.
 
-    So much each time that all of it comes round in the interval, and not less than
-    ``STEP_BYTES_MIN``; where ``STEP_BYTES_MAX`` is too little for that, it takes longer.
+    The amount per second is such that one round takes the interval, and at least
+    ``STEP_BYTES_MIN``. If ``STEP_BYTES_MAX`` is too little for that, a round takes longer.
     """
 
     def __init__(
@@ -82,13 +82,13 @@ class Scrubber:
         self._hosts = hosts
         self._verifier = verifier
         self._interval_ms = interval_ms
-        self._turn = 0  # whose turn it is, as an index of ``hosts``
-        self._place: _Place | None = None  # in its log, once that was begun
+        self._turn = 0  # index of the current log in ``hosts``
+        self._place: _Place | None = None  # position in the current log, once started
         self._steps = 0
         self._step_bytes = STEP_BYTES_MIN
 
     async def step(self) -> None:
-        """Verify as much as is due each second, and each log once at most."""
+        """Verify the amount that is due each second, and each log at most once."""
         if self._steps % MEASURE_EVERY_STEPS == 0:
             await self._measure()
         self._steps += 1
@@ -116,7 +116,7 @@ class Scrubber:
         self._step_bytes = min(max(due, STEP_BYTES_MIN), STEP_BYTES_MAX)
 
     def _find_turn(self, hosts: Sequence[Partition]) -> None:
-        """Partitions come and go: the one that was begun may have another index, or none."""
+        """Find the current partition again: its index may have changed, or it may be removed."""
         if self._place is not None:
             for index, host in enumerate(hosts):
                 if host.topic_partition == self._place.topic_partition:
@@ -127,9 +127,10 @@ class Scrubber:
             self._turn = 0
 
     def _place_in(self, host: Partition) -> _Place | None:
-        """Where to go on in the log; None when there is nothing left of it in this round.
+        """Return the position to continue from in the log; None if nothing is left of it in this
+        round.
 
-        Both its ends may have moved, or the copy may be a new one.
+        Both ends of the log may have moved, or the copy may be a new one.
         """
         log = host.log
         if host.closed is not None or log.damage:
@@ -142,13 +143,15 @@ class Scrubber:
         return self._place if offset < min(place.end_offset, log.log_end_offset) else None
 
     def _look(self, host: Partition, place: _Place, bytes_max: int) -> int:
-        """Verify the next bytes of a log; about how many those were, one at least."""
+        """Verify the next bytes of a log. Returns approximately how many those were, at least
+        one.
+        """
         log = host.log
         try:
             reached = self._verifier.verify(host, place.offset, bytes_max=bytes_max)
         except DamagedLogError:
             return bytes_max
-        except OSError as error:  # a file that cannot be opened: what is in it is not known
+        except OSError as error:  # the file cannot be opened, so its state is unknown
             logger.warning(
                 "verification skipped: partition=%s error=%s", host.topic_partition, error
             )
@@ -157,6 +160,6 @@ class Scrubber:
         self._place = place._replace(offset=reached)
         if reached < log.log_end_offset:
             return bytes_max
-        # The rest of a log may be little: what share of its offsets it was.
+        # The rest of a log may be small: estimate its bytes by its share of the offsets.
         share = (reached - place.offset) / max(log.log_end_offset - log.log_start_offset, 1)
         return min(max(int(share * log.size_bytes), 1), bytes_max)

@@ -1,7 +1,7 @@
-"""Which topics and partitions there are, and which of them this broker has, as the loop sees them.
+"""Table of topics and partitions on the event loop, with the replicas that this broker stores.
 
-What is on the disk is the store's, and is changed in a thread; this table is changed on the loop
-only, after the disk has it (creation) or before (deletion).
+The store has the topics on disk, and changes them in a thread. This table is changed on the loop
+only, after the disk (creation) or before it (deletion).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from raftlog.replication.partition_state import PartitionState
 from raftlog.server.partition import Partition
 from raftlog.types import check_topic_name
 
-# What is known of a partition, by its topic's id and its number; None when nothing is yet.
+# State of a partition, by its topic id and number; None while it is unknown.
 StateOf: TypeAlias = Callable[[str, int], PartitionState | None]
 
 
 @dataclass(slots=True)
 class HostedTopic:
-    """``hosts[i]`` is partition ``i``'s, or None when this broker has no copy of it."""
+    """``hosts[i]`` is the host of partition ``i``, or None if this broker has no copy of it."""
 
     name: str
     id: str
@@ -45,10 +45,12 @@ class TopicTable:
 
     def __init__(self) -> None:
         self._topics: dict[str, HostedTopic] = {}
-        self.state_of: StateOf | None = None  # None: every host leads alone
-        self.is_complete = True  # False while there may be topics that are not known here yet
-        self.waits_for = ""  # why not, while this broker is in no cluster
-        self.on_change: Callable[[], None] | None = None  # topics have come, gone or grown
+        self.state_of: StateOf | None = None  # None: every host leads alone (single-broker mode)
+        # False while there may be topics that this broker has not received yet
+        self.is_complete = True
+        self.waits_for = ""  # the reason, while this broker is in no cluster
+        # called when topics were added, removed or extended
+        self.on_change: Callable[[], None] | None = None
 
     def __iter__(self) -> Iterator[HostedTopic]:
         return iter([self._topics[name] for name in sorted(self._topics)])
@@ -71,7 +73,7 @@ class TopicTable:
         return removed
 
     def extend(self, topic: HostedTopic, hosts: Sequence[Partition | None]) -> None:
-        """Give the topic more partitions."""
+        """Add partitions to the topic."""
         if hosts:
             topic.hosts += hosts
             self._changed()
@@ -84,7 +86,7 @@ class TopicTable:
         return self._topics.get(name)
 
     def info(self, topic: HostedTopic, partition: int) -> PartitionInfo:
-        """Who has a partition, who leads it, and who is in sync, as far as is known here."""
+        """Return the replicas, the leader and the ISR of a partition, as known to this broker."""
         return _info(partition, self.state(topic, partition))
 
     def state(self, topic: HostedTopic, partition: int) -> PartitionState | None:
@@ -94,7 +96,9 @@ class TopicTable:
         return None if host is None or host.leadership is None else host.leadership.state
 
     def topic(self, name: str) -> HostedTopic:
-        """Raises ``InvalidTopicError``, ``UnknownTopicError`` or ``ClusterNotReadyError``."""
+        """Return a topic. Raises ``InvalidTopicError``, ``UnknownTopicError`` or
+        ``ClusterNotReadyError``.
+        """
         topic = self._topics.get(name)
         if topic is None:
             check_topic_name(name)
@@ -105,7 +109,7 @@ class TopicTable:
         return topic
 
     def check_complete(self) -> None:
-        """Raise ``ClusterNotReadyError`` while what is not here may be somewhere else."""
+        """Raise ``ClusterNotReadyError`` while a missing topic may exist on other brokers."""
         if not self.is_complete:
             raise ClusterNotReadyError(
                 "this broker has not received the topics of the cluster yet: "
@@ -113,10 +117,10 @@ class TopicTable:
             )
 
     def host(self, name: str, partition: int) -> Partition:
-        """This broker's copy of a partition.
+        """Return this broker's copy of a partition.
 
-        Raises what ``topic`` raises, ``UnknownPartitionError``, or ``NotLeaderError`` when it is
-        elsewhere.
+        Raises the errors of ``topic``, ``UnknownPartitionError``, or ``NotLeaderError`` if this
+        broker does not store it.
         """
         topic = self._topics.get(name) or self.topic(name)
         if partition < len(topic.hosts):
@@ -130,7 +134,7 @@ class TopicTable:
         )
 
     def hosts(self) -> list[Partition]:
-        """Every partition's, as of now."""
+        """Return the hosts of all partitions."""
         return [host for topic in self._topics.values() for host in topic.local_hosts()]
 
     def _elsewhere(self, topic: HostedTopic, partition: int) -> NotLeaderError:

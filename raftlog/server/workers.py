@@ -1,7 +1,8 @@
 """Threads that run blocking calls for the event loop. They own nothing and decide nothing.
 
-A dedicated thread on a ``SimpleQueue`` adds about 30 µs to an fdatasync of 150 µs, where
-``run_in_executor`` adds 65 (two wake-ups either way; the rest is its future and its lock).
+A dedicated thread on a ``SimpleQueue`` adds about 30 µs to an fdatasync of 150 µs;
+``run_in_executor`` adds 65 µs (two wake-ups in both cases; the difference is its future and its
+lock).
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ T = TypeVar("T")
 # Called on the loop with (result, None) or (None, error).
 Done: TypeAlias = Callable[[Any, Exception | None], None]
 
-JOIN_SECONDS_MAX: Final = 1.0  # a thread that is stuck in a dead disk is left behind
+JOIN_SECONDS_MAX: Final = 1.0  # a thread that is stuck in a hung disk is abandoned
 
 
 class Unfinished:
-    """The pieces of work that were submitted and have not ended. For one event loop."""
+    """Jobs that were submitted and have not ended. For one event loop."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, None] = {}
@@ -28,11 +29,11 @@ class Unfinished:
 
     @property
     def oldest(self) -> int | None:
-        """The number of the one that was submitted first; None when there is none."""
+        """Return the number of the oldest job; None if there is none."""
         return next(iter(self._numbers), None)
 
     def until(self, done: Done) -> Done:
-        """``done``, for a piece of work that is submitted now and ends with it."""
+        """Return a wrapper of ``done`` for a job that is submitted now and ends with it."""
         self._submitted = number = self._submitted + 1
         self._numbers[number] = None
 
@@ -44,7 +45,7 @@ class Unfinished:
 
 
 class Workers:
-    """``count`` threads over one queue. Outcomes arrive on the loop."""
+    """``count`` threads over one queue. Results are delivered on the loop."""
 
     def __init__(self, loop: AbstractEventLoop, *, count: int, name: str) -> None:
         self.unfinished = Unfinished()
@@ -62,7 +63,7 @@ class Workers:
         self._queue.put((work, self.unfinished.until(done)))
 
     async def run(self, work: Callable[[], T]) -> T:
-        """The result of ``work``, run in a thread; its error is raised here."""
+        """Run ``work`` in a thread. Returns its result or raises its error."""
         future = self._loop.create_future()
 
         def done(result: T, error: Exception | None) -> None:
@@ -78,7 +79,7 @@ class Workers:
         return answer
 
     def stop(self) -> None:
-        """End the threads once the queue is worked off. Nothing may be submitted any more."""
+        """End the threads once the queue is empty. Nothing may be submitted after that."""
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:

@@ -1,5 +1,4 @@
-"""Controlled shutdown: transfer leadership before a stop, so that a restart needs no election
-timeout.
+"""Controlled shutdown: transfer leadership before a stop, to avoid an election timeout.
 
 The broker transfers its partitions to live members of the ISR. Then it has itself fenced, so that
 leaders no longer wait for it and no controller elects it. If any of this fails, nothing is lost:

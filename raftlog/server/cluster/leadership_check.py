@@ -1,5 +1,4 @@
-"""Leadership check: confirms that this broker still leads a partition before it returns an end
-offset.
+"""Leadership check: confirm that this broker still leads before it returns an end offset.
 
 An isolated leader does not know that another broker was elected and has committed more records. The
 records that it returns are committed all the same, but the *end offset* that it returns would be

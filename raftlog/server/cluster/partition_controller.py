@@ -1,5 +1,4 @@
-"""Partition controller: the Raft leader of a partition's group ensures that the partition has a
-leader.
+"""Partition controller: the Raft leader of a partition's group proposes the partition's leader.
 
 The controller need not be the partition leader, and need not store a copy. It proposes every change
 as a compare-and-set; an outdated proposal is rejected, and the partition is checked again.

@@ -1,7 +1,7 @@
 """Partitions that this broker votes on or stores: open, close, and set their role.
 
-Topics come from the state of the ``cluster`` group, the leader of a partition from the state of its
-own group. A host changes its role only here, and only by a committed state (S24).
+Topics come from the state of the ``cluster`` group, the leader of a partition from the state of
+the partition's own group. A host changes its role only here, and only by a committed state (S24).
 """
 
 from __future__ import annotations

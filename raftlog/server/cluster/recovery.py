@@ -1,5 +1,4 @@
-"""Recovery after the loss of a majority: brokers report their copies, and one broker plans the
-rest.
+"""Recovery after the loss of a majority: survey the copies, plan, and continue with one broker.
 
 ``Recovery`` is both sides. The broker that receives the operator's request surveys all connected
 brokers, makes a plan for each partition (``raftlog.replication.recovery``), and executes it: each

@@ -1,8 +1,8 @@
-"""Broadcast of partition states to the brokers that are not voters and respond to metadata
-requests.
+"""Broadcast of partition states to the brokers that are not voters of the partition.
 
-The leader of a partition's group sends its state. The version shows which of two states is newer,
-so a state may arrive twice, or late. All states are sent again periodically, to replace lost ones.
+Those brokers respond to metadata requests with them. The leader of a partition's group sends its
+state. The version shows which of two states is newer, so a state may arrive twice, or late. All
+states are sent again periodically, to replace lost ones.
 """
 
 from __future__ import annotations

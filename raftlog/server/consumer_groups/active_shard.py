@@ -277,9 +277,7 @@ class ActiveShard:
             self._settle_beat(outcome, answer)
 
     def _tell(self, member: MemberKey) -> None:
-        """Return the member's result. It is its first one since topics have changed, if it is
-        new.
-        """
+        """Record that the member gets its first result since topics have changed."""
         if len(self._told) >= MEMBERS_TOLD_MAX:
             self._told.clear()
         self._told.add(member)

@@ -1,6 +1,4 @@
-"""Assignors of a broker: the built-in ones of ``raftlog.consumer_groups`` and those of the
-operator.
-"""
+"""Assignors of a broker: the built-in ones, and those of the operator."""
 
 from __future__ import annotations
 

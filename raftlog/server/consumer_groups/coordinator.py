@@ -1,5 +1,4 @@
-"""Group coordinator: the consumer groups of each partition of ``__consumer_offsets`` that this
-broker leads.
+"""Group coordinator of the consumer groups in the ``__consumer_offsets`` partitions led here.
 
 It creates and closes the shards, and forwards topic changes to them. The shards manage the groups.
 """

@@ -1,5 +1,4 @@
-"""Heartbeat keepalive: repeats the last response to a member whose heartbeat has to wait for the
-log.
+"""Heartbeat keepalive: repeats the last response to a member whose heartbeat has to wait.
 
 A failed broker delays commits until it has left the ISR. That takes seconds, in which members would
 get no response, consider themselves isolated, and be removed, as they send no heartbeat while one

@@ -1,5 +1,4 @@
-"""Responses that wait until all earlier decisions are committed and, if required, until it is
-confirmed that this broker leads.
+"""Responses that wait for the commit of earlier decisions, and for a leadership check.
 
 An isolated leader commits nothing, and gets no notification of that. So a response that has waited
 for long triggers a leadership check. If it fails, all waiting responses fail.

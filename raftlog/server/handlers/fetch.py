@@ -164,7 +164,7 @@ class _Fetch:
         return self._request.replica_ok or bool(log.damage and not log.is_torn)
 
     def _is_over(self, host: Partition) -> bool:
-        """Whether no more can be read here: the host is closed, or another broker leads."""
+        """Whether nothing further can be read here: the host is closed, or another broker leads."""
         return host.closed is not None or (host.leadership is None and not self._may_be_any(host))
 
     def _read(self) -> Generator[None, Any, tuple[list[FetchedPartition], list[bytes]]]:

@@ -1,5 +1,6 @@
-"""Topic administration: create, delete, describe, alter, add partitions. Each topic has a separate
-outcome.
+"""Topic administration: create, delete, describe, alter, add partitions.
+
+Each topic has a separate outcome.
 """
 
 from __future__ import annotations

@@ -285,8 +285,8 @@ class PeerLink:
         try:
             pong = channel.request(apis.PEER_PING, ping)
             pong.add_done_callback(partial(self._on_pong, now))
-        # the peer does not read: the session timeout decides
         except BrokerUnavailableError as error:
+            # The peer does not read: the session timeout decides.
             logger.debug("ping not sent: broker=%d error=%s", self.broker_id, error)
         pause = min(services.heartbeat_s, services.session_timeout_s - silent_s)
         self._timer = services.loop.call_later(pause, self._beat, now + pause)

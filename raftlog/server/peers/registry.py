@@ -1,5 +1,4 @@
-"""Registry of the other brokers: the identity proved on each connection, and the identities that it
-excludes.
+"""Registry of the other brokers: identities proved on connections, and those they exclude.
 
 Links (outgoing) and handlers (incoming) share one ``PeerRegistry``, because each of them rejects
 peers by what the other has learned. It uses proved identities only: a claim on a connection that
