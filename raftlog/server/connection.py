@@ -49,9 +49,9 @@ LINGER_SECONDS: Final = 1.0
 # measured with fetches, rounded up.
 MESSAGE_FACTOR: Final = 10
 REQUEST_BYTES: Final = 2 * limits.KIB
-# below it, the requests of a connection are not counted
+# Below it, the requests of a connection are not counted.
 IN_FLIGHT_NOTED_BYTES: Final = 16 * limits.KIB
-# of requests that wait for earlier ones; above it, reading stops
+# Of requests that wait for earlier ones; above it, reading stops.
 HELD_BYTES_MAX: Final = limits.MIB
 REFUSALS_LOGGED_MAX: Final = 10  # per connection: a faulty client must not fill the broker's log
 
@@ -110,7 +110,7 @@ class Connection(asyncio.BufferedProtocol):
         self._in_thread = False  # the first request waits for a thread
         self._in_queue = False  # waits for a turn
         self._in_flight_bytes = 0  # of dispatched requests without a response yet, approximately
-        # responses of this turn of the loop, sent with one write
+        # Responses of this turn of the loop, sent with one write.
         self._unwritten: list[Buffer] = []
         self._unwritten_bytes = 0
         self._held_bytes = 0
@@ -381,7 +381,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             thread_work = steps.send(result) if error is None else steps.throw(error)
         except StopIteration:
-            # otherwise the connection has ended during the step
+            # Otherwise the connection has ended during the step.
             if self._work and self._work[0].steps is steps:
                 self._work.popleft()
             return

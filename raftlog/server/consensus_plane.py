@@ -43,7 +43,7 @@ from raftlog.server.workers import Workers
 logger = logging.getLogger(__name__)
 
 DISK_FULL_PAUSE_S: Final = 1.0  # seconds between two attempts to write to a full disk
-# after that, the outcome of a proposal is unknown, for any reason
+# After that, the outcome of a proposal is unknown, for any reason.
 PROPOSE_SECONDS_MAX: Final = 15.0
 _TICK_SECONDS_MIN: Final = 0.001  # a node that always has work due must yield the loop
 

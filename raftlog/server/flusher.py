@@ -99,7 +99,7 @@ class GroupCommit:
         if not isinstance(error, OSError):  # for any error, the outcome of the sync is unknown
             error = OSError(errno.EIO, repr(error))
         failure = self._log.failed_sync(ticket, error)
-        # otherwise the log is corrupt, and has reported it
+        # Otherwise the log is corrupt, and has reported it.
         if isinstance(failure, StorageFailedError):
             self._on_failed(failure)
         jobs, self._jobs = self._jobs, []

@@ -29,7 +29,7 @@ class Hindrance:
         self._since: float | None = None  # monotonic seconds; start of the problem, in this role
         self._began: float | None = None  # monotonic seconds; start of the problem, in any role
         self._in_vain = [0, 0]  # number of transfers, as a follower and as the leader
-        # an append failed for lack of disk space, and none has succeeded since
+        # An append failed for lack of disk space, and none has succeeded since.
         self.is_short = False
         self.is_held_up = False  # the disk completes no sync, or too few of them
 

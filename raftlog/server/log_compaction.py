@@ -22,7 +22,7 @@ from raftlog.types import Offset
 if TYPE_CHECKING:
     from raftlog.storage import CompactionTicket
 
-# maximum sleep of a throttled thread before it checks for cancellation
+# Maximum sleep of a throttled thread before it checks for cancellation.
 SLEEP_SECONDS_MAX: Final = 0.1
 # The loop also needs the interpreter's lock. After this time without a pause, the thread releases
 # it, for long enough that the loop gets it before the thread returns: sleep(0) does not guarantee

@@ -99,11 +99,11 @@ class Partition:
         self.leader: int | None = None  # last known leader
         self.leader_epoch: LeaderEpoch = -1
         self.unclean_epoch: LeaderEpoch = -1  # of the last unclean election
-        # reason why the leader's log is not copied: it lacks committed records of this copy
+        # Reason why the leader's log is not copied: it lacks committed records of this copy.
         self.conflict = ""
         self.leadership: Leadership | None = None  # while this broker leads
         self._following: LeaderEpoch | None = None  # epoch of the followed leader
-        # called after a sync of a follower
+        # Called after a sync of a follower.
         self.on_durable: Callable[[Partition], None] | None = None
         self.obstacle = ""  # reason why nothing can be committed though this broker leads
         self.hindrance = Hindrance(services.loop.time)

@@ -49,7 +49,7 @@ class TopicTable:
         # False while there may be topics that this broker has not received yet
         self.is_complete = True
         self.waits_for = ""  # the reason, while this broker is in no cluster
-        # called when topics were added, removed or extended
+        # Called when topics were added, removed or extended.
         self.on_change: Callable[[], None] | None = None
 
     def __iter__(self) -> Iterator[HostedTopic]:

@@ -58,7 +58,7 @@ class _Copied:
         self.host: Partition | None = None
         self.told = UNTOLD  # high watermark and log start offset that the follower knows
         self.is_answered = False  # True: nothing more to send until the follower's position changes
-        # the follower's log up to there is known to be a prefix of the leader's
+        # The follower's log up to there is known to be a prefix of the leader's.
         self.is_prefix = False
 
     def wake(self) -> None:
@@ -113,7 +113,7 @@ class FetchSession:
         self._session = LeaderSession()
         self._copied: dict[PartitionKey, _Copied] = {}
         self._news: dict[_Copied, None] = {}
-        # epoch and offset of the last batches sent
+        # Epoch and offset of the last batches sent.
         self._sent: dict[PartitionKey, tuple[int, int]] = {}
         self._waits_for_room = False
         self._waiting: tuple[Reply, ReplicaFetchRequest] | None = None
@@ -198,7 +198,7 @@ class FetchSession:
         if copied is None:
             copied = self._copied[key] = _Copied(self, key, at)
         if at.leader_epoch != copied.at.leader_epoch or at.fetch_offset <= copied.at.fetch_offset:
-            # the follower may have ignored a response while it backed off, or rejected it
+            # The follower may have ignored a response while it backed off, or rejected it.
             copied.told = UNTOLD
         copied.at = at
         copied.is_answered = copied.is_prefix = False

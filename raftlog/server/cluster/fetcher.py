@@ -43,9 +43,9 @@ from raftlog.types import Buffer, Offset
 logger = logging.getLogger(__name__)
 
 BACKOFF_SECONDS: Final = 0.1  # back-off after a failure of one partition, or of a request
-# the second request replaces the first one: it carries an urgent position
+# The second request replaces the first one: it carries an urgent position.
 REQUESTS_OUT_MAX: Final = 2
-# longer than the wait time of the request: the leader has lost the request
+# Longer than the wait time of the request: the leader has lost the request.
 ANSWER_SECONDS_MAX: Final = 5.0
 
 
@@ -90,7 +90,7 @@ class ReplicaFetcher:
         self._copies: dict[PartitionKey, _Copy] = {}
         self._session = FollowerSession()
         self._round = 0  # highest round in the responses of this session
-        # partitions whose durable end offset must be reported
+        # Partitions whose durable end offset must be reported.
         self._durable: dict[PartitionKey, None] = {}
         self._out = 0
         self._scheduled = False

@@ -24,15 +24,15 @@ class HostedPartition:
     replication_factor: int
     machine: PartitionMachine
     host: Partition | None = None
-    # the state was received in this incarnation, not recovered from an older one
+    # The state was received in this incarnation, not recovered from an older one.
     is_known: bool = False
-    # the state is no older than any state that an older incarnation acted on
+    # The state is no older than any state that an older incarnation acted on.
     is_current: bool = False
     asking: bool = False  # a proposal that verifies ``is_current`` is in flight
     deciding: bool = False  # a proposal of the partition controller is in flight
-    # monotonic seconds: since then the preferred leader could lead, and another leads
+    # Monotonic seconds: since then the preferred leader could lead, and another leads.
     misled_since: float | None = None
-    # monotonic seconds: since then the ISR is too small, and another broker could lead
+    # Monotonic seconds: since then the ISR is too small, and another broker could lead.
     stalled_since: float | None = None
     turns: int = 0  # leadership transfers for that reason, without a known success
     turn_began: float = 0.0

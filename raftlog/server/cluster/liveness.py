@@ -52,7 +52,7 @@ class Liveness:
         self._up: dict[int, Incarnation] = {broker_id: me}
         self._last: dict[int, Incarnation] = {broker_id: me}
         self._down_since: dict[int, float] = {}
-        # data directories of brokers whose process was seen to exit
+        # Data directories of brokers whose process was seen to exit.
         self._ended: dict[int, str] = {}
         self._ended_at: dict[int, float] = {}
         self._ran_at = self._blind_until = self._started

@@ -61,7 +61,7 @@ class Membership:
         self._session_seconds = session_seconds
         self._is_ready = is_ready
         self._deciding = False
-        # rejected command, and the state version that rejected it
+        # Rejected command, and the state version that rejected it.
         self._refused: tuple[ClusterCommand, int] | None = None
         self.refusal = ""  # reason why the cluster rejects this broker, for the operator
         self.is_leaving = False

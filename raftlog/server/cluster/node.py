@@ -129,11 +129,11 @@ class ClusterNode:
         self._changed_groups: dict[str, None] = {}
         self._looks = 0
         self._is_current = False
-        # by peer: reason why it and this broker do not work together
+        # By peer: reason why it and this broker do not work together.
         self._refusals: dict[int, str] = {}
-        # called when a host begins to lead or to follow
+        # Called when a host begins to lead or to follow.
         self.on_role: Callable[[], None] | None = None
-        # called when topics or partitions were added or removed
+        # Called when topics or partitions were added or removed.
         self.on_topics: Callable[[], None] | None = None
         self.on_version: Callable[[], None] | None = None  # called after any other committed change
 
@@ -489,7 +489,7 @@ class ClusterNode:
         self._founder.look()
         self.membership.look()
         if not self._is_current and self.membership.is_registered:
-            # all changes before the registration of this incarnation are applied
+            # All changes before the registration of this incarnation are applied.
             self._is_current = True
             self.partitions.drop_strays()
         if self._is_current and not self._topics.is_complete and self.partitions.is_ready:

@@ -51,7 +51,7 @@ PAUSE_SECONDS_MIN: Final = 0.05  # seconds; minimum pause before a failed load i
 PAUSE_SECONDS_MAX: Final = 0.5
 PAUSE_SECONDS_DAMAGED: Final = 10.0  # seconds; pause before a retry when an operator has to act
 SOUND_SECONDS: Final = 10.0  # a shard that has served for this time resets its failure count
-# members remembered; a member that is not gets one redundant response
+# Members remembered; a member that is not gets one redundant response.
 MEMBERS_TOLD_MAX: Final = 100_000
 TICK_SECONDS_MIN: Final = 0.001  # timers can fire slightly early
 
@@ -65,7 +65,7 @@ class ShardServices:
     new_groups: Callable[[], GroupShard]
     topics: Callable[[], Topics]  # current topics
     confirm: Callable[[Partition, Acknowledge], None]  # confirms that this broker leads
-    # called with the offset of stored bytes that cannot be read
+    # Called with the offset of stored bytes that cannot be read.
     doubt: Callable[[Partition, Offset], None]
     reading: asyncio.Lock  # one shard at a time reads its log
 
@@ -88,11 +88,11 @@ class ActiveShard:
         self._closed = False
         self._why: RaftlogError = self._loading_error("")
         self._parked = HeartbeatPurgatory(services.loop)
-        # heartbeats that join in this turn of the loop
+        # Heartbeats that join in this turn of the loop.
         self._joining: dict[MemberKey, tuple[Heartbeat, HeartbeatAnswer]] = {}
-        # members whose heartbeat was answered since topics changed
+        # Members whose heartbeat was answered since topics changed.
         self._told: set[MemberKey] = set()
-        # confirmations that this broker leads
+        # Confirmations that this broker leads.
         self._confirmations = Rounds(partial(services.confirm, host))
         self._answers = PendingResponses(host, self._confirmations, self._loop)
         self._reassurances = HeartbeatKeepalive(self._loop, self._confirmations, self._may_tell)

@@ -22,7 +22,7 @@ def load_assignors(wanted: Sequence[str]) -> tuple[Mapping[str, Assignor], str]:
         by_name = named(own)
     except ValueError as error:
         raise InvalidConfigError(f"group.assignors={','.join(wanted)}: {error}") from error
-    # the default is the fallback for others
+    # The default is the fallback for others.
     offered = {DEFAULT_ASSIGNOR, *(assignor.name for assignor in found)}
     return {name: by_name[name] for name in by_name if name in offered}, found[0].name
 

@@ -133,7 +133,7 @@ class Coordinator:
         if self._closed is not None:
             raise NotCoordinatorError(f"this broker coordinates no consumer groups: {self._closed}")
         if self._topics_timer is not None:
-            # otherwise the shard might not know a topic that the client already knows
+            # Otherwise the shard might not know a topic that the client already knows.
             self._tell_topics()
         topic = self._topics.get(OFFSETS_TOPIC)
         if topic is None:

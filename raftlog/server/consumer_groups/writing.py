@@ -10,7 +10,7 @@ from raftlog.consumer_groups import GroupRecord
 from raftlog.record import Codec, encode, seal
 from raftlog.types import TimestampMs
 
-# below this size, compression saves nothing worth its time
+# Below this size, compression saves nothing worth its time.
 COMPRESSED_FROM_BYTES: Final = 4 * limits.KIB
 RECORD_OVERHEAD_BYTES: Final = 32  # lengths and times, at most, in the columns of a payload
 BATCH_OVERHEAD_BYTES: Final = 1_024  # headers of a batch and of its columns, at most

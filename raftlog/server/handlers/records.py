@@ -61,7 +61,7 @@ class _Deletion:
         self._context = context
         self._reply = reply
         self._parts = parts
-        # by the index of the partition in the request
+        # By the index of the partition in the request.
         self._answers: dict[int, DeletedRecords] = {}
         self._waiting: dict[int, tuple[Partition, Offset]] = {}
         self._begun = 0

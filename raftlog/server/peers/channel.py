@@ -154,7 +154,7 @@ class PeerChannel(asyncio.BufferedProtocol):
         for future in waiting.values():
             if not future.done():
                 future.set_exception(error)
-                # marks the exception as retrieved: no caller may wait for it, as for a ping
+                # Marks the exception as retrieved: no caller may wait for it, as for a ping.
                 future.exception()
         self._on_lost(error)
 

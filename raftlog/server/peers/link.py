@@ -107,7 +107,7 @@ class PeerLink:
         self._services = services
         self._channel: PeerChannel | None = None  # while the link is up
         self.task: asyncio.Task[None] | None = None  # while it is connecting
-        # of the next ping, or the next connection attempt
+        # Of the next ping, or the next connection attempt.
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
         self._failures = 0  # consecutive failures

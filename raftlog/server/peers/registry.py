@@ -76,7 +76,7 @@ class PeerRegistry:
         self._time = time
         self._session_timeout_s = session_timeout_s
         self._latest: dict[int, PeerIdentity] = {}  # last admitted, in this incarnation
-        # directories whose journal lost its end, and the reason
+        # Directories whose journal lost its end, and the reason.
         self._forgetful: dict[int, tuple[str, str]] = {}
         self._incoming: dict[int, _Incoming] = {}
         self._outgoing: dict[int, PeerIdentity] = {}  # links that are up
