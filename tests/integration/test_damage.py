@@ -72,7 +72,7 @@ def test_a_consumer_reads_on_though_the_leaders_copy_is_damaged(tmp_path: Path, 
             load.goes_on(count=100)
         load.check(running.bootstrap)
         same_everywhere(running)
-    assert "is damaged" in running.broker(leader).log_path.read_text(encoding="utf-8")
+    assert "log corrupt" in running.broker(leader).log_path.read_text(encoding="utf-8")
 
 
 def test_a_scrub_finds_damage_that_nobody_reads(tmp_path: Path) -> None:

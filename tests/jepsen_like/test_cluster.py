@@ -212,7 +212,7 @@ def test_one_alone_on_the_loopback_device_with_nothing_special(tmp_path: Path) -
         assert made.cannot("kill") == ""
         assert made.cannot("wipe") != ""
         made.stop()
-        assert made.hosts[1].process.last_words().endswith("everything is on the disk")
+        assert made.hosts[1].process.last_words().endswith("state=synced")
     finally:
         made.close()
     made.close()
@@ -275,7 +275,7 @@ CHECKS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "a killed one is gone, and its wrapper too": lambda seen: seen["killed"] == ["gone", "gone"],
     "a killed one comes back": lambda seen: seen["quiet"] == [[], []],
     "all end in peace": lambda seen: all(
-        words.endswith("everything is on the disk") for words in seen["last_words"]
+        words.endswith("state=synced") for words in seen["last_words"]
     ),
     "disks are there for who looks later": lambda seen: seen["images"] == 3,
 }

@@ -112,7 +112,7 @@ def test_all_are_stopped_in_peace(three: Cluster) -> None:
     three.stop()
     for broker in three.brokers:
         assert not broker.running
-        assert broker.last_words().endswith("everything is on the disk")
+        assert broker.last_words().endswith("state=synced")
 
 
 def test_a_wiped_broker_comes_back_empty_and_gets_everything(three: Cluster, topic: str) -> None:

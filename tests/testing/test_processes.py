@@ -53,7 +53,7 @@ def test_a_killed_broker_is_gone_and_comes_back_at_the_same_address(broker: Brok
 def test_a_stopped_broker_ends_in_peace(broker: BrokerProcess) -> None:
     broker.stop()
     assert not broker.running
-    assert "everything is on the disk" in broker.log_path.read_text()
+    assert "state=synced" in broker.log_path.read_text()
 
 
 def test_a_paused_broker_keeps_its_connections_and_goes_on_when_resumed(
@@ -168,7 +168,7 @@ def test_a_broker_may_run_under_another_command(wrapped: BrokerProcess) -> None:
 def test_a_broker_under_another_command_ends_in_peace(wrapped: BrokerProcess) -> None:
     wrapped.stop()
     assert wrapped.exit_status == 0
-    assert wrapped.last_words().endswith("everything is on the disk")
+    assert wrapped.last_words().endswith("state=synced")
 
 
 def test_without_a_prefix_the_broker_is_the_process(broker: BrokerProcess) -> None:
