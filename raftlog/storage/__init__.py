@@ -1,4 +1,4 @@
-"""One broker's bytes on one disk: logs, their recovery, the catalog of topics. No roles."""
+"""Storage of one broker: logs, log recovery and the topic catalog. No replication roles."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ from raftlog.storage.log import Appended, Log, ReplicatedAppend
 from raftlog.storage.log_compacting import CompactionStatus
 from raftlog.storage.store import Store
 
-if TYPE_CHECKING:  # numpy is loaded by the first compaction
+if TYPE_CHECKING:  # the first compaction imports numpy
     from raftlog.storage.cleaner import CompactionTicket as CompactionTicket
 
 __all__ = [

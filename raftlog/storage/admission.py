@@ -1,6 +1,7 @@
-"""Which valid batches are not for a producer to send, or not to this topic. Pure.
+"""Admission checks for producer batches. Pure functions, no I/O.
 
-Too large, stamped too far from now, or written by a broker.
+A batch is rejected if it is too large, if its timestamps are too far from the broker's clock, or
+if it is marked as compacted.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ def check(header: BatchHeader, config: TopicConfig, *, now_ms: TimestampMs) -> N
     """
     if header.is_compacted:
         raise InvalidRequestError(
-            "a producer's batch is marked as compacted, as only a broker's are: send the records "
-            "as they are"
+            "the batch is marked as compacted. Only brokers write compacted batches: clear the "
+            "flag and send the records again"
         )
     if header.length > config.max_message_bytes:
         raise RecordTooLargeError(
-            f"a batch of {header.length} bytes is over max.message.bytes="
-            f"{config.max_message_bytes}; send smaller batches or raise the topic's setting"
+            f"batch of {header.length} bytes is over max.message.bytes="
+            f"{config.max_message_bytes}. Send smaller batches or increase the topic setting"
         )
-    # Compaction leaves holes, and then each record that is left says its offset.
+    # Compaction leaves gaps in the offsets. Each remaining record then stores its own offset.
     offsets_bytes = header.record_count * columns.U32_BYTES
     if HEADER_BYTES + header.uncompressed_length + offsets_bytes > limits.BATCH_BYTES_MAX:
         raise RecordTooLargeError(
-            f"{header.record_count} records take {header.uncompressed_length} bytes uncompressed, "
-            f"and with {columns.U32_BYTES} more for each they are over {limits.BATCH_BYTES_MAX}: "
-            "send fewer at a time, or smaller ones"
+            f"{header.record_count} records of {header.uncompressed_length} bytes uncompressed, "
+            f"plus {columns.U32_BYTES} bytes each, are over {limits.BATCH_BYTES_MAX} bytes. "
+            "Send fewer or smaller records in a batch"
         )
     if config.message_timestamp_type == "LogAppendTime":
         return
@@ -42,6 +43,6 @@ def check(header: BatchHeader, config: TopicConfig, *, now_ms: TimestampMs) -> N
     ):
         if distance_ms > limit_ms:
             raise InvalidRequestError(
-                f"a timestamp is {distance_ms} ms {side} the broker's clock, over "
-                f"message.timestamp.{side}.max.ms={limit_ms}; check the producer's clock"
+                f"timestamp is {distance_ms} ms {side} the broker's clock, over "
+                f"message.timestamp.{side}.max.ms={limit_ms}. Check the producer's clock"
             )

@@ -1,10 +1,11 @@
-"""The topics of one data directory: names, ids, partitions, settings, and producer ids handed out.
+"""Topic catalog of one data directory: names, ids, partitions and settings.
 
-A topic has all its partitions here, or, in a cluster, those that were placed here. A topic that was
-deleted and created again may be here twice for a moment, under two ids (S19).
+In single-broker mode, all partitions of a topic are in the data directory. In a cluster, only the
+partitions that are placed on this broker are. A topic that was deleted and created again can be
+listed twice until its old files are removed, under two ids (S19).
 
-Each change is durable before the method returns, and made visible whole: readers in other threads
-see the topics before it or after it. Nothing here opens a log.
+Each change is durable before the method returns, and becomes visible atomically: other threads
+see the topics before or after the change. This module opens no log.
 """
 
 from __future__ import annotations
@@ -28,29 +29,28 @@ from raftlog.types import check_topic_name
 
 Overrides: TypeAlias = Mapping[str, str]
 
-_TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # it is a directory's name
-# Producer ids are reserved so many at a time, so that handing one out seldom needs the disk.
+_TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # also a directory name
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic. ``id`` tells it from an earlier topic of the same name."""
+    """One topic. ``id`` distinguishes it from an earlier topic with the same name."""
 
     name: str
     id: str
-    partitions: int  # in all, here or elsewhere
+    partitions: int  # total, on all brokers
     overrides: Mapping[str, str] = field(default_factory=dict)
     config: TopicConfig = field(default_factory=TopicConfig)
-    hosted: tuple[int, ...] | None = None  # those that are here, ascending; None: all of them
+    hosted: tuple[int, ...] | None = None  # stored here, ascending; None: all
 
     @property
     def local(self) -> Sequence[int]:
-        """The partitions that are here, ascending."""
+        """Partitions that are stored in this data directory, ascending."""
         return range(self.partitions) if self.hosted is None else self.hosted
 
 
 class Dropping(NamedTuple):
-    """A single partition that is here no more; its files perhaps not gone yet."""
+    """A partition that was dropped. Its files may still exist."""
 
     name: str
     id: str
@@ -58,15 +58,18 @@ class Dropping(NamedTuple):
 
 
 class Catalog:
-    """``by_id``, ``deleting`` and ``dropping`` are replaced, never changed in place."""
+    """The catalog file and its contents.
+
+    ``by_id``, ``deleting`` and ``dropping`` are replaced, never changed in place.
+    """
 
     def __init__(self, disk: Disk, path: str, *, new_id: Callable[[], str]) -> None:
         self._disk = disk
         self._path = path
         self._new_id = new_id
         self.by_id: Mapping[str, Topic] = {}
-        self.topics: Mapping[str, Topic] = {}  # by name: of two of one name, the one that came last
-        self.deleting: Mapping[str, Topic] = {}  # by id: dropped, their files perhaps not gone yet
+        self.topics: Mapping[str, Topic] = {}  # by name; the newest topic of a name
+        self.deleting: Mapping[str, Topic] = {}  # by id; their files may still exist
         self.dropping: tuple[Dropping, ...] = ()
         self._load()
 
@@ -110,40 +113,44 @@ class Catalog:
         topic = self.topics.get(name)
         if topic is None:
             raise UnknownTopicError(
-                f"there is no topic {name!r}; create it with `raftlog topic create {name}`"
+                f"topic {name!r} does not exist. Create it with `raftlog topic create {name}`"
             )
         return topic
 
     def plan(self, name: str, *, partitions: int, overrides: Mapping[str, str]) -> Topic:
-        """The topic that ``create`` would make; raises what it would raise."""
+        """Return the topic to pass to ``create``. Changes nothing.
+
+        Raises ``InvalidTopicError``, ``InvalidPartitionsError``, ``TopicExistsError`` or
+        ``InvalidConfigError``.
+        """
         check_topic_name(name)
         _check_partitions(partitions)
         if name in self.topics:
-            raise TopicExistsError(f"topic {name!r} exists already")
+            raise TopicExistsError(f"topic {name!r} already exists")
         self._check_room(partitions)
         config = _config(overrides)
         return Topic(name, self._new_id(), partitions, dict(overrides), config)
 
     def create(self, topic: Topic) -> None:
-        """Add a topic made by ``plan``."""
+        """Add a topic that ``plan`` returned."""
         self._save(topics={**self.by_id, topic.id: topic})
 
     def delete(self, name: str) -> Topic:
-        """Drop a topic; its files are still to be removed, see ``deleted``."""
+        """Delete a topic. The caller removes its files and then calls ``deleted``."""
         topic = self.get(name)
         topics = {id_: held for id_, held in self.by_id.items() if id_ != topic.id}
         self._save(topics=topics, deleting={**self.deleting, topic.id: topic})
         return topic
 
     def deleted(self, topic: Topic) -> None:
-        """Note that a dropped topic's files are gone."""
+        """Record that the files of a deleted topic are removed."""
         deleting = {id_: held for id_, held in self.deleting.items() if id_ != topic.id}
         self._save(deleting=deleting)
 
     def alter(self, name: str, changes: Mapping[str, str | None]) -> Topic:
-        """Set keys; a value of None puts one back to its default."""
+        """Set topic settings. A value of None resets the key to its default."""
         topic = self.get(name)
-        # A reset of an unknown key is as wrong as setting it.
+        # Resetting an unknown key is an error, like setting it.
         defaults = TopicConfig().to_text()
         TopicConfig.from_text(
             {k: defaults.get(k, "") if v is None else v for k, v in changes.items()}
@@ -155,36 +162,41 @@ class Catalog:
         return altered
 
     def plan_extension(self, name: str, partitions: int) -> Topic:
-        """The topic with its partition count raised to ``partitions``; changes nothing."""
+        """Return the topic with ``partitions`` partitions. Changes nothing.
+
+        Raises ``UnknownTopicError``, or ``InvalidPartitionsError`` if ``partitions`` is not larger
+        than the current count or is over a limit.
+        """
         topic = self.get(name)
         assert topic.hosted is None, "the cluster places its partitions"
         _check_partitions(partitions)
         if partitions <= topic.partitions:
             raise InvalidPartitionsError(
-                f"topic {name!r} has {topic.partitions} partitions: the new total has to be larger "
-                f"than that, and {partitions} is not (partitions cannot be taken away)"
+                f"topic {name!r} has {topic.partitions} partitions and cannot have {partitions}: "
+                "partitions cannot be removed. Specify a new total that is larger"
             )
         self._check_room(partitions - topic.partitions)
         return replace(topic, partitions=partitions)
 
     def extend(self, extended: Topic) -> None:
-        """Put a topic made by ``plan_extension`` in the place of what it was."""
+        """Replace a topic with the one that ``plan_extension`` returned."""
         self._save(topics={**self.by_id, extended.id: extended})
 
     def _check_room(self, partitions: int) -> None:
         total = sum(len(topic.local) for topic in self.by_id.values()) + partitions
         if total > limits.PARTITIONS_PER_BROKER_MAX:
             raise InvalidPartitionsError(
-                f"this would make {total} partitions on one broker, over the limit of "
-                f"{limits.PARTITIONS_PER_BROKER_MAX}"
+                f"the broker would have {total} partitions, over the limit of "
+                f"{limits.PARTITIONS_PER_BROKER_MAX}. Create fewer partitions, or delete topics"
             )
 
-    # -- single partitions, of topics that a cluster has placed ------------------------------------
+    # -- single partitions of topics in a cluster --------------------------------------------------
 
     def plan_hosting(
         self, name: str, id_: str, partitions: Sequence[int], *, total: int, overrides: Overrides
     ) -> Topic:
-        """The topic with ``partitions`` here as well, and with these settings; changes nothing."""
+        """Return the topic with ``partitions`` added to this data directory, and with the settings
+        ``overrides``. Changes nothing."""
         check_topic_name(name)
         assert _TOPIC_ID.fullmatch(id_), f"{id_!r} is not a topic id"
         _check_partitions(total)
@@ -198,13 +210,13 @@ class Catalog:
         return Topic(name, id_, total, dict(overrides), config, tuple(sorted(wanted)))
 
     def host(self, topic: Topic) -> None:
-        """Put a topic made by ``plan_hosting`` in the place of what it was, if that differs."""
+        """Add or replace a topic that ``plan_hosting`` returned. No write if nothing differs."""
         if self.by_id.get(topic.id) != topic:
             self._save(topics={**self.by_id, topic.id: topic})
 
     def drop(self, id_: str, partition: int) -> Dropping | None:
-        """Drop one partition, and with the last one its topic; its files are still to be removed,
-        see ``dropped``. None when it is not here."""
+        """Drop one partition, and with the last one its topic. Returns None if this data directory
+        does not hold it. The caller removes its files and then calls ``dropped``."""
         topic = self.by_id.get(id_)
         if topic is None or partition not in topic.local:
             return None
@@ -217,17 +229,17 @@ class Catalog:
         return drop
 
     def is_needed(self, drop: Dropping) -> bool:
-        """Whether the directory of its topic holds more than this partition."""
+        """Return True if the topic's directory holds more than this partition."""
         others = (other.id for other in self.dropping if other != drop)
         return drop.id in {*self.by_id, *others}
 
     def dropped(self, drop: Dropping) -> None:
-        """Note that a dropped partition's files are gone."""
+        """Record that the files of a dropped partition are removed."""
         self._save(dropping=tuple(other for other in self.dropping if other != drop))
 
 
 def _config(overrides: Mapping[str, str]) -> TopicConfig:
-    """The settings of a topic of which there is one copy. Raises ``InvalidConfigError``."""
+    """Return the settings of a topic with one replica. Raises ``InvalidConfigError``."""
     config = TopicConfig.from_text(overrides)
     config.check_replication(1)
     return config
@@ -236,7 +248,7 @@ def _config(overrides: Mapping[str, str]) -> TopicConfig:
 def _check_partitions(partitions: int) -> None:
     if not 1 <= partitions <= limits.PARTITIONS_PER_TOPIC_MAX:
         raise InvalidPartitionsError(
-            f"{partitions} partitions: a topic has 1 to {limits.PARTITIONS_PER_TOPIC_MAX}"
+            f"{partitions} partitions: a topic must have 1 to {limits.PARTITIONS_PER_TOPIC_MAX}"
         )
 
 

@@ -1,15 +1,17 @@
-"""A log's checkpoint: a few offsets, overwritten in place in two alternating slots.
+"""Checkpoint of a log: a few offsets, overwritten in place in two alternating slots.
 
-- log start offset: the first record that still exists;
-- high watermark: the end of what was known to be committed;
-- durable end offset: the end of what is known to be synced. It tells damage from a torn tail;
-- anchor: what the first batch that is left follows from, of the batches that were deleted.
+- log start offset: the first record that is not deleted;
+- high watermark: the end of the records that were known to be committed;
+- durable end offset: the end of the synced records. It separates corruption from a torn write;
+- anchor: hash-chain value and leader epoch of the last deleted batch, which the first stored batch
+  follows.
 
-In place, because deleting old records must work on a full disk, where a new file cannot be made,
-and because it is written after every group commit: that write is *not* synced, so it costs
-microseconds. After a killed process it is exact; after a power cut it may be old, but never ahead
-of the truth; the durable end is then that of the data directory's record (``copies``), if it is
-newer. Two slots, so that a torn or rotten one leaves the write before it.
+The file is overwritten in place for two reasons. Deleting old records must work on a full disk,
+where a new file cannot be created. And the checkpoint is written after every group commit. That
+write is *not* synced, so it takes only microseconds. After a process crash the checkpoint is exact.
+After a power failure it can be old, but it is never ahead of the log. The durable end offset of the
+data directory's record (``copies``) then counts, if it is higher. If one slot is torn or corrupt,
+the other slot holds the previous write.
 """
 
 from __future__ import annotations
@@ -35,10 +37,11 @@ assert _HEAD.size + _BODY.size == 72, "the drawing above and the code disagree"
 
 
 class Anchor(NamedTuple):
-    """The chain value and epoch of the last batch below ``offset``: what comes next follows them.
+    """Hash-chain value and leader epoch of the last batch below ``offset``.
 
-    Without it, a log whose records were all deleted would begin a new chain after a restart, and
-    no replica that has the batches before could follow. A chain of 0 above offset 0: not known.
+    The batch at ``offset`` continues this hash chain. Without the anchor, a log whose records were
+    all deleted would start a new chain after a restart, and replicas that hold the older batches
+    could not follow it. A chain of 0 above offset 0 means unknown.
     """
 
     offset: Offset = 0
@@ -46,11 +49,11 @@ class Anchor(NamedTuple):
     leader_epoch: LeaderEpoch = -1
 
     def is_known_at(self, offset: Offset) -> bool:
-        """Whether this tells what a batch at ``offset`` has to follow from."""
+        """Return True if this is the known predecessor of a batch at ``offset``."""
         return self.offset == offset and (offset == 0 or self.chain != CHAIN_START)
 
 
-ORIGIN: Final = Anchor()  # of a log that never had a batch
+ORIGIN: Final = Anchor()  # for a log that never had a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +78,9 @@ def encode_slot(sequence: int, checkpoint: Checkpoint) -> bytes:
 
 
 def decode_slots(data: bytes) -> tuple[int, Checkpoint] | None:
-    """The newest good slot and its sequence, or None when neither is good.
+    """Return the sequence number and content of the newest valid slot; None if no slot is valid.
 
-    A slot of zeros was never written (or not all of the file was): it says what a new log's would.
+    A slot of zeros was never written. It reads as the checkpoint of a new log.
     """
     newest: tuple[int, Checkpoint] | None = None
     for slot in range(SLOTS):
@@ -105,21 +108,22 @@ def _decode_slot(data: bytes) -> tuple[int, Checkpoint] | None:
 
 
 class CheckpointFile:
-    """The file, opened when it is first written. Any thread may call: each method takes a lock."""
+    """The checkpoint file, opened at the first write. Thread-safe: each method acquires a lock."""
 
     def __init__(self, disk: Disk, path: str, copy: Copy | None = None) -> None:
-        """``copy``: the data directory's record of this copy; None for a log without one."""
+        """``copy``: the data directory's record of this copy; None if the log has no record."""
         self.path = path
         self._copy = copy
         self._disk = disk
         self._file: File | None = None
         self._sequence = 0
-        self._lock = disk.mutex()  # the log's owner and its tickets both write
-        self._is_unsynced = False  # whether ``latest`` may be in the page cache only
+        self._lock = disk.mutex()  # the owner thread and tickets both write
+        self._is_unsynced = False  # ``latest`` may be in the page cache only
         self.latest = Checkpoint()
 
     def load(self) -> str:
-        """Read the file into ``latest``; what is wrong with it, or "" (also when there is none)."""
+        """Read the file into ``latest``. Returns the error text; "" if the file is valid or
+        missing."""
         if not self._disk.exists(self.path):
             return ""
         try:
@@ -128,30 +132,30 @@ class CheckpointFile:
             return f"{self.path} cannot be read: {error}"
         found = decode_slots(data)
         if found is None:
-            return "" if not data.strip(b"\0") else f"{self.path} is damaged: no slot of it is good"
+            return "" if not data.strip(b"\0") else f"{self.path} is corrupt: no valid slot"
         self._sequence, self.latest = found
         return ""
 
     def mismatch(self) -> str:
-        """Why this is not the copy that the data directory has on record; "" if it is.
+        """Return why this is not the copy that the data directory has on record; "" if it is.
 
-        To be called once, after ``load``. A checkpoint that does not fit keeps no id from then on,
-        so that it does not fit at the next start either. One that fits takes over the durable end
-        on record if that is newer.
+        Call it once, after ``load``. A checkpoint that does not match loses its copy id, so that
+        it does not match at the next start either. A checkpoint that matches adopts the recorded
+        durable end offset if that is newer.
         """
         known = None if self._copy is None else self._copy.known
         if known is None:
             return ""
         if not self.is_written:
-            what = "it is missing, or its checkpoint is"
+            what = "the directory or its checkpoint is missing"
         elif self.latest.copy_id != known.copy_id:
-            what = "what is stored there now is another copy"
+            what = "now contains another copy"
         elif self._sequence < known.sequence:
-            what = "what is stored there now is older than that"
+            what = "now contains an older state"
         else:
             if known.end_sequence > self._sequence:
-                # A lower durable end is synced before it counts: had the log been cut since, the
-                # checkpoint would be the newer one.
+                # A lower durable end offset is synced before it counts. If the log had been
+                # truncated since the record, the checkpoint would be newer than the record.
                 self._sequence = known.end_sequence
                 self.latest = replace(self.latest, durable_end_offset=known.durable_end_offset)
             return ""
@@ -160,7 +164,8 @@ class CheckpointFile:
         return f"held records up to offset {known.durable_end_offset}, and {what}"
 
     def rebuild(self) -> None:
-        """Continue from the data directory's record, if there is one, where no slot is good."""
+        """Restore ``latest`` from the data directory's record, if any. For a file without a valid
+        slot."""
         known = None if self._copy is None else self._copy.known
         if known is not None:
             self._sequence = known.end_sequence
@@ -169,18 +174,19 @@ class CheckpointFile:
 
     @property
     def advice(self) -> str:
-        """See ``Copy.advice``; "" for a log without a record."""
+        """See ``Copy.advice``; "" if the log has no record."""
         return "" if self._copy is None else self._copy.advice
 
     @property
     def is_written(self) -> bool:
-        """Whether ``latest`` is what a file says."""
+        """True if ``latest`` comes from a file or was written to one."""
         return self._sequence > 0
 
     def prepare(self) -> None:
-        """Make the file with all its room, so that later writes need none. May raise ENOSPC.
+        """Create the file at its full size, so that later writes need no disk space.
 
-        Waits for no thread where the file is open already: appending must go on beside a sync.
+        Does not block if the file is already open, because appends continue during a sync. Raises
+        ``OSError``, for example ENOSPC.
         """
         if self._file is not None:
             return
@@ -190,8 +196,8 @@ class CheckpointFile:
 
     def _open(self) -> File:
         file = self._disk.open(self.path, create=True)
-        # Slots are written only once the file and its name are durable: where none was, a process
-        # may have ended before they were.
+        # Slots are written only after the file and its name are durable. If no slot was written,
+        # the previous process may have ended before that.
         if file.size() < SLOTS * SLOT_BYTES or self._sequence == 0:
             try:
                 file.append([bytes(max(0, SLOTS * SLOT_BYTES - file.size()))])
@@ -212,9 +218,11 @@ class CheckpointFile:
         anchor: Anchor | None = None,
         sync: bool = False,
     ) -> None:
-        """Change what is given; with ``sync`` the change (and all before it) is durable on return.
+        """Change the given fields. With ``sync``, this and all earlier changes are durable on
+        return.
 
-        A durable change stands in both slots: losing one of them must not take it back.
+        A durable change is written to both slots, so that losing one slot cannot revert it. Raises
+        ``OSError``.
         """
         given = {
             "log_start_offset": log_start_offset,
@@ -227,7 +235,8 @@ class CheckpointFile:
             self._write(replace(self.latest, **changed), sync=sync)
 
     def raise_log_start(self, log_start_offset: Offset, anchor: Anchor | None = None) -> None:
-        """Durably; and never lower it, nor the anchor: those who raise it may come in any order."""
+        """Raise the log start offset and the anchor, durably. Neither is ever lowered, because
+        delete tickets can run in any order. Raises ``OSError``."""
         with self._lock:
             latest = self.latest
             start = max(log_start_offset, latest.log_start_offset)
@@ -236,14 +245,14 @@ class CheckpointFile:
             self._write(replace(latest, log_start_offset=start, anchor=anchor), sync=True)
 
     def sync(self) -> None:
-        """Make ``latest`` durable, and the data directory's record of it, if it is not yet."""
+        """Make ``latest`` and the data directory's record of it durable, if they are not yet."""
         with self._lock:
             if self._is_unsynced:
                 self._write(self.latest, sync=True)
 
     @property
     def is_in_place(self) -> bool:
-        """See ``File.is_in_place``; True while the file is not open."""
+        """See ``File.is_in_place``. True if the file is not open."""
         return self._file is None or self._file.is_in_place()
 
     def _write(self, checkpoint: Checkpoint, *, sync: bool) -> None:
@@ -269,12 +278,13 @@ class CheckpointFile:
 
     @property
     def _is_unrecorded(self) -> bool:
-        """Whether this process has yet to record this copy. The first write does, so that files
-        from before this process are always older than the record."""
+        """True if this process has not recorded this copy yet. The first write records it, so that
+        files from before this process are always older than the record."""
         return self._copy is not None and not self._copy.is_recorded
 
     def _record(self) -> None:
-        """Record what is synced now. One of the slots may rot: the older one has to count."""
+        """Record the synced state. One slot can become corrupt later, so the record contains the
+        sequence number of the older slot."""
         if self._copy is not None:
             latest, last = self.latest, self._sequence
             end = latest.durable_end_offset

@@ -1,7 +1,7 @@
-"""The file ``clean``: there while nobody has the data directory open since a clean stop.
+"""The file ``clean``: marks a data directory that was closed cleanly and is not open.
 
-With flush.policy=os, records are acknowledged that are not on the disk yet. A start that does not
-find the mark cannot know that they all are there.
+With flush.policy=os, the broker acknowledges records that are not synced. If the mark is missing
+at the start, some of these records may be lost.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ def _path(directory: str) -> str:
 
 
 def take(disk: Disk, directory: str, *, directory_id: str) -> bool:
-    """Whether ``directory`` was left clean. From here on, durably, it is not. Raises ``OSError``.
+    """Return True if ``directory`` has a clean mark, and remove the mark durably.
 
-    A mark of another directory (one that was copied here in part) is none.
+    A mark with another directory id (of a partial copy) does not count. Raises ``OSError``.
     """
     path = _path(directory)
     if not disk.exists(path):
@@ -34,9 +34,10 @@ def take(disk: Disk, directory: str, *, directory_id: str) -> bool:
 
 
 def leave(disk: Disk, directory: str, *, directory_id: str) -> None:
-    """Mark ``directory`` as clean, durably: all of it is on the disk. Raises ``OSError``.
+    """Mark ``directory`` as clean, durably. The caller has synced all its contents.
 
-    Not where there is no room; then the next start takes this stop for a crash.
+    On a full disk, no mark is written. The next start then treats this stop as a crash. Raises
+    ``OSError``.
     """
     try:
         state_file.write(disk, _path(directory), {"directory_id": directory_id})

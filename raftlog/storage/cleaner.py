@@ -1,8 +1,8 @@
-"""One compaction at work, in any thread: reading segments, writing cleaned ones beside them.
+"""Compaction work of one log, for any thread: reads segments and writes cleaned files.
 
-Nothing here touches the log; what is made takes its place when the log takes the ticket back
-(``log_compacting``). Memory: the map of keys, one chunk of batches, and what is about to be
-written; see ``Pass`` and the constants.
+This module does not change the log. The log replaces its segments with the cleaned files when the
+caller returns the ticket (``log_compacting``). Memory: the key map, one chunk of batches and the
+write buffer; see ``Pass`` and the constants.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ Pause: TypeAlias = Callable[[int], None]
 
 _READ_BYTES: Final = limits.MIB
 _WRITE_BYTES: Final = limits.MIB
-_WRITE_BUFFERS: Final = 512  # a system call takes 1024 at most
-_SYNC_BYTES: Final = 64 * limits.MIB  # so that a sync of other files never waits for very much
-# Batches that are looked at together: small ones cost less so.
+_WRITE_BUFFERS: Final = 512  # a system call accepts at most 1,024
+_SYNC_BYTES: Final = 64 * limits.MIB  # limits how long syncs of other files wait
+# Batches that are processed together. This reduces the cost of small batches.
 _CHUNK_RECORDS: Final = 4_096
 _CHUNK_BYTES: Final = 512 * limits.KIB
 BATCH_BYTES_TARGET: Final = limits.MIB
 
 
 class Source(NamedTuple):
-    """A segment that is to be read. ``dirty_position``: where its first dirty batch may start."""
+    """A segment to read. ``dirty_position``: byte at or before the first dirty batch."""
 
     base_offset: Offset
     next_offset: Offset
@@ -52,30 +52,30 @@ class Source(NamedTuple):
 
 @dataclass(slots=True)
 class Pass:
-    """One pass over a log, which may take several tickets, one after the other.
+    """One compaction pass over a log, in one or more consecutive tickets.
 
-    Memory: ``memory_bytes`` at most for the map, but always enough for one batch. Where the map is
-    full the pass ends (``end_offset``), and the next one begins there: so any number of keys is
-    compacted, if in more passes.
+    Memory: at most ``memory_bytes`` for the key map, but always enough for one batch. The pass ends
+    where the map is full (``end_offset``), and the next pass starts there. A log with any number of
+    keys can be compacted in this way.
     """
 
     began_ms: TimestampMs
     seed: int
     memory_bytes: int
     dirty: Sequence[Source]
-    clean_end: Offset  # before this pass; the log start, at least
-    limit: Offset  # the end of the last segment that it may rewrite
+    clean_end: Offset  # before this pass; at least the log start
+    limit: Offset  # end of the last segment that the pass may rewrite
     log_start: Offset
-    due_below: Offset  # tombstones below it go
-    remembered: frozenset[Offset]  # the first offsets of batches that tell a producer's sequence
+    due_below: Offset  # tombstones below it are removed
+    remembered: frozenset[Offset]  # base offsets of batches with a producer's newest sequence
     state: CompactionState  # before this pass
-    end_offset: Offset = -1  # how far the map reaches, once it is there
-    done_offset: Offset = -1  # how far segments were rewritten
+    end_offset: Offset = -1  # end of the key map; -1 before it is complete
+    done_offset: Offset = -1  # end of the rewritten segments
     newest: OffsetMap | None = None
     bytes_before: int = 0
     bytes_after: int = 0
     records_removed: int = 0
-    tombstones: list[int] = field(default_factory=list)  # kept, by part of the state
+    tombstones: list[int] = field(default_factory=list)  # kept, for each part of the state
 
     @property
     def is_done(self) -> bool:
@@ -90,10 +90,10 @@ class Pass:
 
 @dataclass(slots=True, eq=False)
 class CompactionTicket:
-    """Cleaned files for some of the log's sealed segments; ``run`` makes them.
+    """Ticket that writes cleaned files for some of the log's sealed segments.
 
-    The log hands it out and takes it back. ``is_stale``: the log has lost some of those segments,
-    so the outcome is of no use any more.
+    The log creates it, and the caller returns it after ``run``. ``is_stale``: the log has removed
+    some of these segments, so the result is discarded.
     """
 
     disk: Disk
@@ -103,15 +103,15 @@ class CompactionTicket:
     groups: Sequence[Sequence[Source]]
     index_interval_bytes: int
     bytes_target: int
-    settles: bool  # the swaps of the ticket before it are still in the file
+    settles: bool  # the file still contains the swaps of the ticket before it
     is_stale: bool = False
     is_settled: bool = False
     lost_indexes: bool = False
-    is_planned: bool = False  # the file says that the cleaned files take their places
-    is_unsure: bool = False  # what the file says is not known
+    is_planned: bool = False  # the file contains the swaps of this ticket
+    is_unsure: bool = False  # the content of the file is unknown
     error: Exception | None = None
     damage_offset: Offset = -1
-    state: CompactionState = field(default_factory=CompactionState)  # once it is planned
+    state: CompactionState = field(default_factory=CompactionState)  # valid after planning
     cleaned: list[tuple[Swap, Segment]] = field(default_factory=list)
     _planning: AbstractContextManager[object] = field(init=False, repr=False)
     _made: list[str] = field(default_factory=list)
@@ -120,10 +120,11 @@ class CompactionTicket:
         self._planning = self.disk.mutex()
 
     def run(self, pause: Pause | None = None) -> None:
-        """Do the work; blocks. ``pause`` is called after each batch, with its bytes, and may raise.
+        """Write the cleaned files. Blocks.
 
-        Raises ``OSError`` (also for want of room: the cleaned files are gone then),
-        ``DamagedLogError``, and what ``pause`` raised. Whatever it raises, give the ticket back to
+        ``pause``: called after each batch with its size in bytes; may raise an exception. Raises
+        ``OSError`` (if the disk is full, the cleaned files are removed), ``DamagedLogError`` and
+        the exceptions of ``pause``. After any exception, pass the ticket to
         ``Log.abandon_compaction``.
         """
         try:
@@ -133,7 +134,7 @@ class CompactionTicket:
             with suppress(OSError):
                 self.discard()
             if self.is_stale and isinstance(error, FileNotFoundError | DamagedLogError):
-                self.error = None  # the log has removed what was to be read
+                self.error = None  # the log has removed the files
                 return
             raise
 
@@ -153,7 +154,7 @@ class CompactionTicket:
 
     def _learn(self, pause: Pause) -> None:
         work = self.work
-        span = max(work.limit - work.clean_end, 1)  # as many keys, at most
+        span = max(work.limit - work.clean_end, 1)  # upper bound for the number of keys
         keys_max = max(min(work.memory_bytes // KEY_BYTES, span), 1)
         learning = _Learning(OffsetMap(keys_max), work.seed)
         work.tombstones = [0] * (len(work.state.kept_parts(work.due_below)) + 1)
@@ -172,9 +173,9 @@ class CompactionTicket:
         work.newest = learning.newest
 
     def _originals(self, source: Source, position: int, pause: Pause) -> Iterator[Original]:
-        """The batches of a segment, each checked, and that they follow on each other."""
+        """Return the batches of a segment. Checks each batch, its offset and its hash chain."""
         with _Reading(self.disk, source) as reading:
-            before: int | None = None  # the chain value
+            before: int | None = None  # hash-chain value
             offset = source.base_offset if position == 0 else None
             while position < source.size_bytes and not self.is_stale:
                 try:
@@ -182,20 +183,20 @@ class CompactionTicket:
                     header = original.header
                     follows = before is None or verify_chain(header, previous_chain=before)
                     if header.base_offset != (header.base_offset if offset is None else offset):
-                        raise CorruptBatchError(f"offset {header.base_offset}, not {offset}")
+                        raise CorruptBatchError(f"offset {header.base_offset}, expected {offset}")
                     if not follows:
-                        raise CorruptBatchError("it does not follow from the batch before it")
+                        raise CorruptBatchError("hash chain does not match the previous batch")
                 except (CorruptBatchError, OSError) as error:
                     self.damage_offset = source.base_offset if offset is None else offset
                     raise DamagedLogError(
-                        f"{source.path} is damaged at byte {position}: {error}"
+                        f"{source.path} is corrupt at byte {position}: {error}"
                     ) from error
                 yield original
                 pause(header.length)
                 position += header.length
                 offset, before = header.next_offset, header.chain
 
-    # -- writing without the others ----------------------------------------------------------------
+    # -- writing the cleaned files -----------------------------------------------------------------
 
     def _rewrite(self, group: Sequence[Source], pause: Pause) -> None:
         base = group[0].base_offset
@@ -236,7 +237,7 @@ class CompactionTicket:
             writing.add(rewriter.add(original, kept, keeps_producer=keeps_producer))
 
     def _kept(self, chunk: Sequence[Original]) -> Iterator[Mask]:
-        """Which records of each batch stay."""
+        """Return for each batch the mask of the records to keep."""
         work = self.work
         assert work.newest is not None
         keyed = [o for o in chunk if o.has_keys and not o.is_fixed and o.header.record_count]
@@ -270,10 +271,11 @@ class CompactionTicket:
     # -- the end -----------------------------------------------------------------------------------
 
     def _plan(self) -> None:
-        """Decide, durably, that the cleaned files take their places.
+        """Commit the swaps: record durably that the cleaned files replace their segments.
 
-        Before that they are durable, and so are their names. The old indexes go first, durably:
-        they also say how much of the log was durable, so the checkpoint has to say it by then.
+        The cleaned files and their names are durable before that. The old indexes are removed
+        first, durably. They also record how much of the log was durable, so the checkpoint is
+        synced before they are removed.
         """
         with self._planning:
             if self.is_stale:
@@ -291,7 +293,7 @@ class CompactionTicket:
             self.is_planned = bool(swaps)
 
     def _write(self, swaps: Sequence[Swap]) -> None:
-        """A write that failed may have got so far that the next start sees it."""
+        """Write the state file. A failed write may still be visible to the next start."""
         self.is_unsure = True
         try:
             self.files.write(self.state, swaps)
@@ -303,16 +305,17 @@ class CompactionTicket:
         self.is_unsure = False
 
     def withdraw(self) -> bool:
-        """Make it useless. Whether the file has to be told so: it has planned already.
+        """Mark the ticket as stale. Returns True if the state file already contains its swaps, so
+        that the caller must remove them.
 
-        Waits for a plan that is just being written.
+        Waits for a write of the state file that is in progress.
         """
         self.is_stale = True
         with self._planning:
             return self.is_planned
 
     def discard(self) -> None:
-        """Remove the cleaned files: they will not take their places. Raises ``OSError``."""
+        """Remove the cleaned files without using them. Raises ``OSError``."""
         if self.is_unsure:
             return
         for path in self._made:
@@ -325,7 +328,7 @@ def _go_on(_size_bytes: int) -> None:
 
 
 class _Learning:
-    """Keys on their way into the map, so many at a time that numpy pays."""
+    """Buffer of keys for the map. Adds many keys at once, because numpy calls are expensive."""
 
     def __init__(self, newest: OffsetMap, seed: int) -> None:
         self.newest = newest
@@ -335,7 +338,7 @@ class _Learning:
         self._is_empty = True
 
     def add(self, original: Original) -> bool:
-        """Take the keys of a batch; False when there is no room for them."""
+        """Add the keys of a batch. Returns False if the map has no space for them."""
         if not original.has_keys or original.is_fixed or not original.header.record_count:
             self._is_empty = False
             return True
@@ -379,7 +382,7 @@ def _chunks(originals: Iterator[Original]) -> Iterator[list[Original]]:
 
 
 class _Reading:
-    """One segment file, read a large piece at a time."""
+    """Reader of one segment file, with a large read buffer."""
 
     def __init__(self, disk: Disk, source: Source) -> None:
         self._file = disk.open(source.path, write=False)
@@ -397,8 +400,8 @@ class _Reading:
         head = self._take(position, HEADER_BYTES)
         length = length_at(head, 0) if len(head) == HEADER_BYTES else 0
         if not HEADER_BYTES < length <= min(self._size - position, limits.BATCH_BYTES_MAX):
-            parse_header(head)  # says what is wrong with it
-            raise CorruptBatchError("the file ends inside the batch")
+            parse_header(head)  # raises an error with the reason
+            raise CorruptBatchError("unexpected end of file inside the batch")
         return open_original(self._take(position, length))
 
     def _take(self, position: int, length: int) -> memoryview:
@@ -411,10 +414,10 @@ class _Reading:
 
 
 class _Writing:
-    """A cleaned file that grows, and what its index will say."""
+    """Writer of one cleaned file and of its index entries."""
 
     def __init__(self, disk: Disk, path: str, segment: Segment, index_interval_bytes: int) -> None:
-        self.is_changed = False  # a batch in it is a new one
+        self.is_changed = False  # at least one batch was rewritten
         self._segment = segment
         self._index_interval_bytes = index_interval_bytes
         self._buffers: list[Buffer] = []
@@ -448,6 +451,6 @@ class _Writing:
             self._unsynced = 0
 
     def finish(self) -> None:
-        """Write and sync all of it."""
+        """Write and sync all buffered data."""
         self._flush()
         self._file.sync()

@@ -1,7 +1,7 @@
-"""The file ``clock`` of a data directory: the last time by which its broker deleted data.
+"""The file ``clock`` of a data directory: the last time that the broker used to delete data.
 
-The next start compares its wall clock with it (``replication.trusted_time``). Without the file the
-clock is taken as it is.
+The next start compares its wall clock with this time (``replication.trusted_time``). If the file
+is missing, the broker trusts the wall clock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def _path(directory: str) -> str:
 
 
 def read(disk: Disk, directory: str) -> TimestampMs | None:
-    """The saved time; None where there is none, or it is damaged. Raises ``OSError``."""
+    """Return the saved time in ms; None if the file is missing or corrupt. Raises ``OSError``."""
     try:
         state = state_file.read(disk, _path(directory))
     except DamagedLogError:
@@ -26,7 +26,7 @@ def read(disk: Disk, directory: str) -> TimestampMs | None:
 
 
 def write(disk: Disk, directory: str, deletion_ms: TimestampMs) -> None:
-    """Save the time, durably; where there is no room, the older one stays. Raises ``OSError``."""
+    """Save the time durably. On a full disk, the older time stays. Raises ``OSError``."""
     try:
         state_file.write(disk, _path(directory), {"deletion_ms": deletion_ms})
     except OSError as error:

@@ -1,20 +1,21 @@
-"""What compaction is to do, and what it has done: a pure plan; ``cleaner`` carries it out.
+"""Compaction planning and state. Pure functions and values; ``cleaner`` does the work.
 
     log start        clean end                dirty end                      log end
         |  every key once  |  never compacted     |  too young, not sealed, …   |
         +------ rewritten by the next pass -------+
 
-A *pass* reads the dirty part to learn the newest offset of each key, and then writes everything up
-to the dirty end anew, without the records that have a newer one. Offsets stay as they are.
+A *pass* reads the dirty part to find the newest offset of each key. Then it rewrites all segments
+up to the dirty end without the records that have a newer record of the same key. Offsets do not
+change.
 
-A record without a value is a *tombstone*: it says that its key is gone. It stays until the pass
-that first met it, and removed what it deletes, is ``delete.retention.ms`` old: a reader that was
-below it at that time and reads on meets it in that time (KIP-534). So a state remembers for each
-part of the log since when it is clean.
+A record without a value is a *tombstone*: it marks its key as deleted. The first pass that covers
+a tombstone removes the older records of its key. The tombstone stays until that pass is
+``delete.retention.ms`` old. A consumer that was below the tombstone when the pass ran has this time
+to read it (KIP-534). Therefore the state records for each part of the log when it became clean.
 
-A replica that copies this log needs no time for that: the state also has the offset below which
-tombstones may be missing (``tombstones_removed_below``). It is durable before the first of them is
-removed, and every answer to a follower carries it (``replication.following``).
+Replicas do not depend on this time. The state also contains the offset below which tombstones may
+be missing (``tombstones_removed_below``). It is durable before the first tombstone is removed, and
+every fetch response to a follower contains it (``replication.following``).
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from typing import Any, Final, NamedTuple
 from raftlog.config.keys import INT64_MAX
 from raftlog.types import Offset, TimestampMs
 
-# Older ones become one with the pass after them: their tombstones stay a little longer.
+# Older parts are merged with the next part. Their tombstones then stay slightly longer.
 PASSES_REMEMBERED: Final = 64
 
 
 class CleanPart(NamedTuple):
-    """The part of a log below ``end_offset``, and not of the part before it.
+    """Part of a log between the end of the previous part and ``end_offset``.
 
-    ``cleaned_at_ms``: when the pass began that compacted it first. ``tombstones``: how many it
-    still had after the latest pass.
+    ``cleaned_at_ms``: start time of the pass that first compacted it. ``tombstones``: number of
+    tombstones in it after the latest pass.
     """
 
     end_offset: Offset
@@ -44,7 +45,7 @@ class CleanPart(NamedTuple):
 
 
 class LastPass(NamedTuple):
-    """What the latest pass did, for people."""
+    """Statistics of the latest pass, for operators."""
 
     began_ms: TimestampMs
     bytes_before: int
@@ -54,21 +55,21 @@ class LastPass(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CompactionState:
-    """What a log remembers of its passes. Invariant: ``parts`` ascend by ``end_offset``."""
+    """Compaction state of a log. Invariant: ``parts`` are in ascending order of ``end_offset``."""
 
     parts: tuple[CleanPart, ...] = ()
     last: LastPass | None = None
-    # Every tombstone at or above it that was ever in this log's history is still in this log, or a
-    # newer record of its key is. Never lowered, except to the end of a log that is truncated.
+    # Invariant: for every tombstone at or above this offset that was ever in the log, the log still
+    # holds it or a newer record of its key. Lowered only to the end of a log that is truncated.
     tombstones_removed_below: Offset = 0
 
     @property
     def clean_end_offset(self) -> Offset:
-        """Below it each key stands once, at least as far as passes have seen."""
+        """End of the compacted part. Below it, passes have kept one record of each key."""
         return self.parts[-1].end_offset if self.parts else 0
 
     def cut(self, end: Offset) -> CompactionState:
-        """The state of a log that ends at ``end``: what comes there was never compacted."""
+        """Return the state after a truncation at ``end``. Later records count as not compacted."""
         index = bisect_right(self.parts, end, key=lambda part: part.end_offset)
         kept = self.parts[:index]
         if index < len(self.parts) and end > (kept[-1].end_offset if kept else 0):
@@ -78,8 +79,8 @@ class CompactionState:
     def tombstones_due_below(
         self, *, now_ms: TimestampMs, retention_ms: int, kept_from: Offset = INT64_MAX
     ) -> Offset:
-        """Tombstones below that offset have been kept for long enough. It is the end of a part, and
-        at most ``kept_from``."""
+        """Return the offset below which tombstones are older than ``retention_ms``. It is the end
+        of a part, and at most ``kept_from``."""
         offset = 0
         for part in self.parts:
             if part.cleaned_at_ms > now_ms - retention_ms or part.end_offset > kept_from:
@@ -90,9 +91,9 @@ class CompactionState:
     def has_only_due_tombstones(
         self, *, now_ms: TimestampMs, retention_ms: int, kept_from: Offset = INT64_MAX
     ) -> bool:
-        """Whether there are tombstones, and all have been kept for long enough.
+        """Return True if there are tombstones, and all of them are due for removal.
 
-        Then a pass is worth its while without any dirty record: there will be no other soon.
+        Then a pass is due even without dirty records, which may not arrive soon.
         """
         due = self.tombstones_due_below(
             now_ms=now_ms, retention_ms=retention_ms, kept_from=kept_from
@@ -101,7 +102,7 @@ class CompactionState:
         return due > 0 and due == self.clean_end_offset and sum(counts) > 0
 
     def removing_tombstones(self, due_below: Offset) -> CompactionState:
-        """The state before a pass that removes the tombstones below ``due_below``.
+        """Return the state to save before a pass removes the tombstones below ``due_below``.
 
         A part without tombstones does not count.
         """
@@ -109,16 +110,17 @@ class CompactionState:
         return self.lacking_tombstones(max(ends, default=0))
 
     def lacking_tombstones(self, below: Offset) -> CompactionState:
-        """The state of a log that may lack tombstones below that offset, too."""
+        """Return the state of a log in which tombstones below ``below`` may also be missing."""
         below = max(below, self.tombstones_removed_below)
         return CompactionState(self.parts, self.last, below)
 
     def after(
         self, end: Offset, *, due_below: Offset, tombstones: Sequence[int], last: LastPass
     ) -> CompactionState:
-        """The state after a pass up to ``end`` that removed the tombstones below ``due_below``.
+        """Return the state after a pass up to ``end`` that removed the tombstones below
+        ``due_below``.
 
-        ``tombstones``: how many it kept, by the parts that ``kept_parts`` names.
+        ``tombstones``: numbers of kept tombstones, for each part that ``kept_parts`` returns.
         """
         kept = [
             part._replace(tombstones=count)
@@ -132,7 +134,8 @@ class CompactionState:
         return CompactionState(tuple(kept), last, self.tombstones_removed_below)
 
     def kept_parts(self, due_below: Offset) -> tuple[CleanPart, ...]:
-        """Those that may have tombstones after a pass. What is above is a part of its own."""
+        """Return the parts that may have tombstones after a pass. The pass adds one more part for
+        the records above them."""
         return tuple(part for part in self.parts if part.end_offset > due_below)
 
     def to_json(self) -> dict[str, Any]:
@@ -146,8 +149,8 @@ class CompactionState:
     def from_json(cls, state: dict[str, Any]) -> CompactionState:
         last = state["last"]
         parts = tuple(CleanPart(*part) for part in state["parts"])
-        # A file of an older release does not have it. Passes forget the parts whose tombstones they
-        # remove, so none was removed at or above the end of the first part that is left.
+        # Files of older releases lack this field. Passes delete the parts whose tombstones they
+        # remove. So no tombstone was removed at or above the end of the first remaining part.
         removed_below = parts[0].end_offset if parts else 0
         return cls(
             parts,
@@ -157,7 +160,7 @@ class CompactionState:
 
 
 class SegmentInfo(NamedTuple):
-    """What planning looks at. ``dirty_bytes``: of batches that were never compacted."""
+    """Planning view of a segment. ``dirty_bytes``: bytes of batches that were never compacted."""
 
     base_offset: Offset
     next_offset: Offset
@@ -166,13 +169,15 @@ class SegmentInfo(NamedTuple):
 
 
 def dirty_ratio(segments: Sequence[SegmentInfo]) -> float:
-    """The share of dirty bytes, as ``min.cleanable.dirty.ratio`` has it; 0 for none."""
+    """Return the ratio of dirty bytes to all bytes (see ``min.cleanable.dirty.ratio``); 0 if there
+    are no bytes."""
     total = sum(segment.size_bytes for segment in segments)
     return sum(segment.dirty_bytes for segment in segments) / total if total else 0.0
 
 
 def groups(segments: Sequence[SegmentInfo], *, segment_bytes: int) -> list[list[SegmentInfo]]:
-    """Neighbours that become one segment each: as many as fit ``segment_bytes`` before a pass."""
+    """Return groups of adjacent segments. Each group becomes one segment. A group of several
+    segments has at most ``segment_bytes`` bytes before the pass."""
     found: list[list[SegmentInfo]] = []
     size = 0
     for segment in segments:
@@ -188,7 +193,7 @@ def groups(segments: Sequence[SegmentInfo], *, segment_bytes: int) -> list[list[
 def first_groups(
     grouped: Sequence[list[SegmentInfo]], *, bytes_max: int
 ) -> list[list[SegmentInfo]]:
-    """The first of the groups, one at least: together they have at most ``bytes_max`` bytes."""
+    """Return the first groups of at most ``bytes_max`` bytes in total, but at least one group."""
     taken: list[list[SegmentInfo]] = []
     size = 0
     for group in grouped:

@@ -1,21 +1,21 @@
-"""The file ``compaction`` beside a log's segments, and how cleaned segments take their places.
+"""The file ``compaction`` of a log, and the replacement of segments by cleaned segments.
 
-    0000….log  0100….log  0200….log      as they are
-    0000….cleaned                        what is to stand for all three: written and synced first
-    compaction                           says so from here on, durably; then no step can be lost
-    0000….log                            the other two removed, the cleaned one renamed
+    0000….log  0100….log  0200….log      before the compaction
+    0000….cleaned                        step 1: replacement of all three, written and synced
+    compaction                           step 2: contains the swap, durably; step 3 can be repeated
+    0000….log                            step 3: rename the cleaned file, remove the other two
 
-A log without the file was never compacted. An empty one, or one that is damaged, means that the
-state is lost: nothing counts as clean, and tombstones may be missing anywhere.
+A log without the file was never compacted. If the file is empty or corrupt, the state is lost:
+no record counts as clean, and tombstones may be missing anywhere.
 
-``compaction`` holds what is clean (``compaction.CompactionState``) and the *swaps*: which cleaned
-file stands for which segments. While it holds swaps, a start carries them out once more, before it
-looks at anything else; doing so again changes nothing. A cleaned file of which it says nothing is
-what a crash has left, and is removed.
+``compaction`` contains the clean part (``compaction.CompactionState``) and the *swaps*: the cleaned
+files and the segments that they replace. If the file contains swaps, the start of the log performs
+them again before it reads any segment. Swaps are idempotent. The start removes cleaned files that
+no swap names, because they are left from a crash.
 
-The swaps are *settled*, taken out of the file, once the new names are durable: before the next
-cleaned file is made (it may have the same name), and before the log is cut (a file that is made
-later may have the name of one that is to be removed).
+Swaps are *settled* (removed from the file) after the new names are durable. This happens before the
+next cleaned file is created, because it may have the same name. It also happens before the log is
+truncated, because a later file may have the name of a file that the swap removes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ NAME: Final = "compaction"
 
 
 class Swap(NamedTuple):
-    """The cleaned file of ``replaced[0]``, of ``size_bytes``, stands for the segments at all of
-    ``replaced``."""
+    """Replacement of the segments with base offsets ``replaced`` by the cleaned file of
+    ``replaced[0]``, which has ``size_bytes`` bytes."""
 
     replaced: tuple[Offset, ...]
     size_bytes: int
@@ -48,7 +48,7 @@ class Swap(NamedTuple):
 
 
 class CompactionFiles:
-    """Reads and writes them. Any thread may call, one at a time."""
+    """Compaction state file and cleaned files of one log. Any thread may call, one at a time."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self.directory = directory
@@ -64,7 +64,8 @@ class CompactionFiles:
     # -- the state ---------------------------------------------------------------------------------
 
     def read(self) -> tuple[CompactionState, tuple[Swap, ...]]:
-        """What it says; raises ``DamagedLogError`` and ``OSError``."""
+        """Return the state and the swaps in the file. Raises ``DamagedLogError`` and
+        ``OSError``."""
         found = state_file.read(self._disk, self._path)
         if found is None:
             return CompactionState(), ()
@@ -72,13 +73,13 @@ class CompactionFiles:
         return CompactionState.from_json(found["state"]), swaps
 
     def write(self, state: CompactionState, swaps: Sequence[Swap] = ()) -> None:
-        """Durably."""
+        """Replace the file, durably. Raises ``OSError``."""
         rows = [[list(swap.replaced), swap.size_bytes] for swap in swaps]
         state_file.write(self._disk, self._path, {"state": state.to_json(), "swaps": rows})
 
     def replace(self, state: CompactionState) -> None:
-        """As ``write``, without swaps; where there is no room, a lost state is better than one that
-        is wrong."""
+        """Write the state without swaps. If the disk is full, empty the file: a lost state is safe,
+        and a wrong state is not."""
         try:
             self.write(state)
         except OSError as error:
@@ -87,8 +88,8 @@ class CompactionFiles:
             self._lose()
 
     def _lose(self) -> None:
-        """Empty the file, durably. That needs no room; without the file, it would count as never
-        compacted."""
+        """Empty the file, durably. This needs no disk space. The file is not removed, because a log
+        without the file counts as never compacted."""
         if self._disk.exists(self._path):
             file = self._disk.open(self._path, write=True)
             try:
@@ -100,19 +101,20 @@ class CompactionFiles:
     # -- the segments ------------------------------------------------------------------------------
 
     def remove_indexes(self, swaps: Sequence[Swap]) -> None:
-        """An index that outlived its segment would be taken for that of the cleaned one."""
+        """Remove the indexes of the replaced segments. Otherwise recovery could use one of them as
+        the index of the cleaned segment."""
         for swap in swaps:
             for base in swap.replaced:
                 path = f"{self.directory}/{file_name(base, INDEX_SUFFIX)}"
                 if self._disk.exists(path):
-                    with suppress(FileNotFoundError):  # retention removes indexes, too
+                    with suppress(FileNotFoundError):  # retention also removes indexes
                         self._disk.remove(path)
 
     def carry_out(self, swaps: Sequence[Swap]) -> None:
-        """Let the cleaned files take their places; what is done already is passed over.
+        """Replace the segments by the cleaned files. Skips the steps that are already done.
 
-        Durable only after the directory was synced. Where a cleaned file is not what it should be,
-        the segments that it was to replace stay.
+        The result is durable after the directory is synced. If a cleaned file has a wrong size, the
+        segments that it should replace stay. Raises ``OSError``.
         """
         for swap in swaps:
             cleaned, log = self.cleaned_path(swap.base_offset), self._log_path(swap.base_offset)
@@ -126,7 +128,7 @@ class CompactionFiles:
                     self._disk.remove(path)
 
     def _size(self, path: str) -> int:
-        """-1 where there is no such file."""
+        """Return the size in bytes; -1 if the file does not exist."""
         if not self._disk.exists(path):
             return -1
         file = self._disk.open(path, write=False)
@@ -135,35 +137,37 @@ class CompactionFiles:
         return size
 
     def place_of(self, swap: Swap) -> str:
-        """Where the cleaned file lies, under its own name or in its place; "" if it is neither."""
+        """Return the path of the cleaned file: its cleaned name or its segment name; "" if neither
+        file has the expected size."""
         for path in (self.cleaned_path(swap.base_offset), self._log_path(swap.base_offset)):
             if self._size(path) == swap.size_bytes:
                 return path
         return ""
 
     def leftovers(self) -> list[str]:
-        """The paths of all cleaned files."""
+        """Return the paths of all cleaned files."""
         bases = base_offsets(self._disk.list_dir(self.directory), CLEANED_SUFFIX)
         return [self.cleaned_path(base) for base in bases]
 
     # -- a start -----------------------------------------------------------------------------------
 
     def recover(self, notes: list[str], *, high_watermark: Offset) -> tuple[CompactionState, str]:
-        """Carry out what was decided, remove what was not; the state, and what is damaged, or "".
+        """Perform the recorded swaps and remove other cleaned files. Returns the state and the
+        description of corruption, or "".
 
-        ``high_watermark``: the checkpoint's. Passes remove nothing above it, so that much may be
-        missing from a log whose state is lost.
+        ``high_watermark``: from the checkpoint. Passes remove nothing above it, so tombstones may
+        be missing only below it if the state is lost.
 
-        Without a legible file it cannot be told whether cleaned files that lie here were to take
-        their places, and perhaps have half done so: that is damage. Raises ``OSError``.
+        If the file is unreadable and cleaned files exist, their swaps may be partly done. This
+        counts as corruption. Raises ``OSError``.
         """
         leftovers = self.leftovers()
         try:
             state, swaps = self.read()
         except (DamagedLogError, OSError) as error:
             if leftovers:
-                return CompactionState(), f"{error}, in the middle of a compaction"
-            notes.append(f"{error}; all of the log counts as never compacted")
+                return CompactionState(), f"{error}; a compaction was in progress"
+            notes.append(f"{error}; the whole log counts as never compacted")
             lost = CompactionState().lacking_tombstones(high_watermark)
             self.replace(lost)
             return lost, ""
@@ -176,7 +180,8 @@ class CompactionFiles:
         return state, ""
 
     def keep_up_to(self, state: CompactionState, end: Offset) -> CompactionState:
-        """The state of a log that has been found to end at ``end``, durably."""
+        """Return the state, truncated at the recovered log end ``end``. Saves it durably if it
+        changes."""
         kept = state.cut(end)
         if kept != state:
             self.replace(kept)
@@ -184,9 +189,10 @@ class CompactionFiles:
 
 
 def segment_paths(disk: Disk, directory: str) -> dict[Offset, str]:
-    """Where the segments lie that a start would find, ascending, and nothing is changed.
+    """Return the paths of the segments that a start would load, by base offset, ascending.
 
-    Those that a compaction is about to take away are left out, and what takes their place is named.
+    Read-only. Segments that a recorded swap replaces are omitted, and the path of the cleaned file
+    is returned instead.
     """
     files = CompactionFiles(disk, directory)
     paths = {

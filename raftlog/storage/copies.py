@@ -1,16 +1,16 @@
-"""The file ``copies``: which copies of partitions a data directory holds, outside of their own
-directories.
+"""The file ``copies``: the data directory's record of the partition copies that it holds.
 
-A partition's directory may vanish, or be replaced by an older one (a missing mount, a partial
-restore, fsck), while its broker is down. Nothing inside of it can show that. So the data directory
-records for each copy that has held a record: its random id, the sequence number of a checkpoint
-that was synced, and the durable end. The checkpoint itself carries the same id. A copy without a
-checkpoint, with another id or with a smaller sequence number is damaged.
+While the broker is down, the directory of a partition can disappear, or an older version can
+replace it (missing mount, partial restore, fsck). The contents of that directory cannot show this.
+Therefore the data directory records for each copy that has held a record: its random id, the
+sequence number of a synced checkpoint, and the durable end offset. The checkpoint contains the same
+id. A copy without a checkpoint, with another id or with a smaller sequence number is corrupt.
 
-A record is never ahead of the disk: it is made after its checkpoint was synced. It is durable
-before the first synced write of a process to a copy is acknowledged, and after that at an
-interval (``Copies.save``). The durable end in it may be newer than that of the checkpoint on the
-disk, which is written and not synced after each group commit: after a power cut the newer counts.
+A record is never ahead of the disk, because it is created after its checkpoint was synced. It is
+durable before the first synced write of a process to a copy is acknowledged. After that, it is
+saved at an interval (``Copies.save``). Its durable end offset can be newer than that of the stored
+checkpoint, which is written after each group commit but not synced. After a power failure, the
+newer of the two counts.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from raftlog.storage import state_file
 from raftlog.types import Offset
 
 NAME: Final = "copies"
-UNIDENTIFIED: Final = 0  # the id of a copy that was never recorded
+UNIDENTIFIED: Final = 0  # id of a copy that was never recorded
 
 
 class CopyRecord(NamedTuple):
-    """What is known of one copy."""
+    """Recorded state of one copy."""
 
     copy_id: int
-    sequence: int  # of a checkpoint that is synced
+    sequence: int  # of a synced checkpoint
     durable_end_offset: Offset
-    end_sequence: int  # of the checkpoint that was written with that durable end
+    end_sequence: int  # of the checkpoint that contains this durable end offset
 
 
 class Copy:
-    """One partition's place in ``Copies``."""
+    """Access to the record of one partition's copy in ``Copies``."""
 
     def __init__(self, copies: Copies, key: str) -> None:
         self._copies = copies
@@ -46,55 +46,56 @@ class Copy:
 
     @property
     def known(self) -> CopyRecord | None:
-        """The last record of this copy; None for a copy that never held a record."""
+        """Last record of this copy; None if the copy never held a record."""
         return self._copies.rows.get(self._key)
 
     @property
     def advice(self) -> str:
-        """What an operator can do about a copy that does not fit its record."""
+        """Advice for the operator if the copy does not match its record."""
         return (
             "If other replicas have the records, this copy is replaced automatically. If not, "
-            "restore that directory (is its file system mounted?) and restart the broker; or, to "
-            f"continue without the records, delete {self._copies.path} while the broker is stopped"
+            "check that the file system is mounted, restore the directory and restart the broker. "
+            "Or, to continue without the records (data loss), "
+            f"delete {self._copies.path} while the broker is stopped"
         )
 
     @property
     def is_unknown(self) -> bool:
-        """Whether this copy may have held records, and what is known of it is gone."""
+        """True if this copy may have held records, and its record is lost."""
         return self._copies.is_unknown(self._key)
 
     @property
     def is_recorded(self) -> bool:
-        """Whether this process has recorded the copy, durably."""
+        """True if this process has recorded the copy, durably."""
         return self._key in self._copies.recorded
 
     def new_id(self) -> int:
-        """A random id for a new copy."""
+        """Return a random id for a new copy."""
         return self._copies.new_copy_id()
 
     def note_end(self, durable_end_offset: Offset, end_sequence: int) -> None:
-        """Note the durable end in a checkpoint that was written, for the next ``Copies.save``. Any
+        """Store the durable end offset of a written checkpoint for the next ``Copies.save``. Any
         thread may call.
         """
         self._copies.note_end(self._key, durable_end_offset, end_sequence)
 
     def record(self, record: CopyRecord) -> None:
-        """Record a checkpoint that is synced. Durable on return the first time in a process, if
-        there is disk space. Any thread may call. Raises ``OSError``.
+        """Record a synced checkpoint. The first call in a process is durable on return, if there is
+        disk space. Any thread may call. Raises ``OSError``.
         """
         self._copies.record(self._key, record)
 
 
 class Copies:
-    """The records of one data directory. Any thread may call."""
+    """Records of all copies in one data directory. Any thread may call."""
 
     def __init__(
         self, disk: Disk, directory: str, *, new_id: Callable[[], str], is_new: bool
     ) -> None:
-        """Read the file, or make it. Raises ``DamagedLogError`` and ``OSError``.
+        """Read or create the file. Raises ``DamagedLogError`` and ``OSError``.
 
-        ``is_new``: whether the data directory is. Where not, and the file is missing, copies that
-        held records may be missing too: from then on those that are not on record are in doubt.
+        ``is_new``: True if the data directory is new. If it is not new and the file is missing,
+        copies that held records may be missing too. Copies without a record are then in doubt.
         """
         self._disk = disk
         self.path = f"{directory}/{NAME}"
@@ -103,10 +104,10 @@ class Copies:
         stored = {} if state is None else state["copies"]
         self.is_complete = is_new if state is None else state.get("complete", True)
         self.rows = {key: CopyRecord._make(row) for key, row in stored.items()}
-        self.recorded: set[str] = set()  # durably, by this process
-        self._accepted: set[str] = set()  # by this process, though the file does not name them
-        self._version = self._saved = 0  # of ``rows``
-        self._lock = threading.Lock()  # of ``rows`` and ``_version``
+        self.recorded: set[str] = set()  # keys recorded durably by this process
+        self._accepted: set[str] = set()  # keys accepted by this process without a record
+        self._version = self._saved = 0  # versions of ``rows``
+        self._lock = threading.Lock()  # guards ``rows`` and ``_version``
         self._saving = disk.mutex()  # acquired before ``_lock``
         if state is None:
             self._begin()
@@ -115,11 +116,11 @@ class Copies:
         try:
             self._write({})
         except OSError as error:
-            if error.errno not in NO_ROOM:  # without room, the next start finds none again
+            if error.errno not in NO_ROOM:  # disk full: the next start creates it
                 raise
 
     def of(self, topic_id: str, partition: int) -> Copy:
-        """The place of one partition's copy."""
+        """Return the access object for one partition's copy."""
         return Copy(self, _key(topic_id, partition))
 
     def is_unknown(self, key: str) -> bool:
@@ -127,7 +128,7 @@ class Copies:
         return not (self.is_complete or key in self.rows or key in self._accepted)
 
     def accept(self, topic_id: str, partition: int) -> None:
-        """A copy need not have held records: it may be recorded from now on."""
+        """Accept a copy without a record, so that it can be recorded from now on."""
         self._accepted.add(_key(topic_id, partition))
 
     def new_copy_id(self) -> int:
@@ -144,7 +145,7 @@ class Copies:
     def record(self, key: str, record: CopyRecord) -> None:
         """See ``Copy.record``."""
         if self.is_unknown(key):
-            return  # once recorded, it would not be in doubt at the next start
+            return  # a record would end its doubt at the next start
         with self._lock:
             self.rows[key] = record
             self._version += 1
@@ -153,7 +154,7 @@ class Copies:
         try:
             self.save()
         except OSError as error:
-            # Truncation and deletion must work on a full disk. The next record tries again.
+            # Truncation and deletion must work on a full disk. The next call tries again.
             if error.errno not in NO_ROOM:
                 raise
         else:
@@ -177,11 +178,11 @@ class Copies:
         state_file.write(self._disk, self.path, {"copies": rows, "complete": self.is_complete})
 
     def forget(self, topic_id: str, partition: int) -> None:
-        """Remove one record, durably: its copy is removed on purpose. Raises ``OSError``."""
+        """Remove one record, durably, before its copy is removed. Raises ``OSError``."""
         self._remove(_key(topic_id, partition))
 
     def forget_topic(self, topic_id: str) -> None:
-        """As ``forget``, of all copies of a topic."""
+        """Like ``forget``, for all copies of a topic."""
         self._remove(*(key for key in self.rows if key.startswith(_key(topic_id, ""))))
 
     def _remove(self, *keys: str) -> None:

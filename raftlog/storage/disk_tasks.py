@@ -1,7 +1,7 @@
-"""Blocking work that a log hands out, to be run in any thread while the log goes on.
+"""Tickets: blocking disk work of a log that any thread can run while the log is in use.
 
-A ticket holds everything it needs; its ``run`` touches files and never the log. The log's owner
-runs it elsewhere and then hands it back. ``run`` raises ``OSError``.
+A ticket contains everything that it needs. Its ``run`` accesses files, but not the log. The log's
+owner runs it in another thread and then returns it to the log. ``run`` raises ``OSError``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from raftlog.types import Offset
 
 @dataclass(frozen=True, slots=True)
 class SyncTask:
-    """One group commit: after ``run``, everything below ``end_offset`` is durable."""
+    """Group commit. After ``run``, all records below ``end_offset`` are durable."""
 
     disk: Disk
     directory: str
     data: Sequence[File]
-    new_names: bool  # segment files were created: the directory has to be synced as well
+    new_names: bool  # segment files were created: sync the directory too
     end_offset: Offset
     end_position: int
     high_watermark: Offset
@@ -36,19 +36,20 @@ class SyncTask:
     def run(self) -> None:
         for file in self.data:
             file.sync()
-            if not file.is_in_place():  # no start would find what was synced
+            if not file.is_in_place():  # a start would not find the synced data
                 raise missing(file.path)
         if self.new_names:
             self.disk.sync_dir(self.directory)
         try:
             self._note()
         except OSError as error:
-            # What is noted only makes the next start quicker; a full disk is no reason to stop.
+            # These files only make the next start faster. A full disk is not an error here.
             if error.errno not in NO_ROOM:
                 raise
 
     def _note(self) -> None:
-        """Invariant, for ``recovery``: nothing is noted before what it speaks of was synced."""
+        """Write indexes, snapshots and checkpoint. Invariant for ``recovery``: each is written only
+        after the data that it describes was synced."""
         self.checkpoint.update(
             durable_end_offset=self.end_offset, high_watermark=self.high_watermark
         )
@@ -60,10 +61,11 @@ class SyncTask:
 
 @dataclass(slots=True)
 class DeleteTask:
-    """A new log start: after ``run`` it is durable and the files below it are gone.
+    """Deletion of old records. After ``run``, the new log start is durable and the files below it
+    are removed.
 
-    Several may be out, and run in any order. A log that is to be cut runs those that have not run
-    itself, first; after that their ``run`` does nothing.
+    Several tickets can exist, and can run in any order. Before a log is truncated, it runs all its
+    pending tickets. A later ``run`` of such a ticket does nothing.
     """
 
     disk: Disk
@@ -72,9 +74,9 @@ class DeleteTask:
     files: LogFiles
     log_start_offset: Offset
     paths: Sequence[str] = ()
-    # What only the files to be removed still say of producers; None when a snapshot says it.
+    # Producer state that only the deleted files contain; None if a snapshot contains it.
     snapshot: tuple[Offset, dict[str, Any]] | None = None
-    anchor: Anchor | None = None  # what the first batch that is left follows from
+    anchor: Anchor | None = None  # predecessor of the first remaining batch
     is_done: bool = False
     _turn: AbstractContextManager[object] = field(init=False, repr=False)
 
@@ -82,39 +84,41 @@ class DeleteTask:
         self._turn = self.disk.mutex()
 
     def run(self) -> None:
-        """Do the work, once: a second call waits for the first. One that failed is done again."""
+        """Do the work once. A concurrent call waits for the first. A call after a failure
+        retries."""
         with self._turn:
             if not self.is_done:
                 self._drop()
                 self.is_done = True
 
     def _drop(self) -> None:
-        """The start is durable before files go: segments missing above it would be damage.
+        """Make the log start durable, then remove the files.
 
-        So are the producers that only those files know of, and the name of the segment that carries
-        the log's end, which may be new. Where there is no room for the snapshot, removing files
-        makes some: only then the producers are not safe in between.
+        Missing segments above the log start would count as corruption. The state of producers that
+        only these files contain is also durable first, and the name of the segment that holds the
+        log end, which may be new. If the disk is too full for the snapshot, it is written after the
+        removal. Only in this case a crash in between can lose producer state.
         """
         saved = self.snapshot is None or self.files.try_write_snapshot(*self.snapshot)
         self.checkpoint.raise_log_start(self.log_start_offset, self.anchor)
         self.disk.sync_dir(self.directory)
         for path in self.paths:
             if self.disk.exists(path):
-                with suppress(FileNotFoundError):  # a compaction removes indexes, too
+                with suppress(FileNotFoundError):  # compaction also removes indexes
                     self.disk.remove(path)
         if not saved and self.snapshot is not None:
             self.files.try_write_snapshot(*self.snapshot)
 
 
 def write_unsynced(disk: Disk, path: str, data: bytes) -> None:
-    """Replace a file that carries its own checksum and can be rebuilt: no sync is needed."""
+    """Replace a file that has its own checksum and can be rebuilt. It needs no sync."""
     temporary = path + TEMPORARY_SUFFIX
     file = disk.open(temporary, create=True)
     try:
         file.truncate(0)
         file.append([data])
     except OSError:
-        file.truncate(0)  # a half-written one must not hold what room there is
+        file.truncate(0)  # a partial file must not occupy disk space
         raise
     finally:
         file.close()

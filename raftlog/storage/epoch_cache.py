@@ -1,8 +1,8 @@
-"""Which leader epoch wrote which offsets. Pure: the log persists it.
+"""Leader epoch cache: the epoch that wrote each range of offsets. No I/O: the log persists it.
 
-An entry (epoch, start offset) says that batches from that offset on, up to the next entry's, were
-written in that epoch. An epoch in which nothing was written may have an entry too (KAFKA-15608): it
-is how a replica knows the newest epoch it has seen. Source: KIP-101, KIP-279.
+An entry (epoch, start offset) covers the batches from that offset up to the next entry. They were
+written in that epoch. An epoch without batches can have an entry too (KAFKA-15608), so that a
+replica knows the newest epoch that it has seen. Sources: KIP-101, KIP-279.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class EpochStart(NamedTuple):
 
 
 class EpochCache:
-    """Invariant: epochs strictly ascend and start offsets never descend."""
+    """Leader epoch cache. Invariant: epochs strictly ascend and start offsets never descend."""
 
     def __init__(self, entries: Iterable[EpochStart] = ()) -> None:
         self._entries: list[EpochStart] = []
@@ -35,11 +35,11 @@ class EpochCache:
 
     @property
     def latest(self) -> LeaderEpoch:
-        """The newest epoch, or -1."""
+        """Newest epoch, or -1."""
         return self._entries[-1].epoch if self._entries else -1
 
     def assign(self, epoch: LeaderEpoch, start_offset: Offset) -> bool:
-        """Note that ``epoch`` starts at ``start_offset``; False when it is known already."""
+        """Add the entry (``epoch``, ``start_offset``). Returns False if the epoch is known."""
         if epoch <= self.latest:
             assert epoch == self.latest, "a leader epoch went back"
             return False
@@ -48,14 +48,14 @@ class EpochCache:
         return True
 
     def epoch_at(self, offset: Offset) -> LeaderEpoch:
-        """The epoch in which the record at ``offset`` was written, or -1 when that is not known."""
+        """Return the epoch in which the record at ``offset`` was written; -1 if unknown."""
         index = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
         return self._entries[index - 1].epoch if index else -1
 
     def end_of(self, epoch: LeaderEpoch, *, log_end_offset: Offset) -> EpochStart:
-        """The largest epoch known that is ≤ ``epoch``, and the offset at which it ends (KIP-279).
+        """Return the largest known epoch that is at most ``epoch``, and its end offset (KIP-279).
 
-        (-1, -1) when every known epoch is larger.
+        Returns (-1, -1) if every known epoch is larger.
         """
         index = bisect_right(self._entries, epoch, key=lambda entry: entry.epoch)
         if index == 0:
@@ -66,14 +66,15 @@ class EpochCache:
         return EpochStart(self._entries[index - 1].epoch, end)
 
     def cut(self, log_end_offset: Offset) -> bool:
-        """Forget epochs that start beyond the log's end; True when any was."""
+        """Remove epochs that start above the log end. Returns True if any was removed."""
         before = len(self._entries)
         while self._entries and self._entries[-1].start_offset > log_end_offset:
             self._entries.pop()
         return len(self._entries) != before
 
     def advance_start(self, log_start_offset: Offset) -> bool:
-        """Forget epochs that lie wholly below the log's start; True when anything changed."""
+        """Remove epochs that are completely below the log start. Returns True if the cache
+        changed."""
         keep = bisect_right(self._entries, log_start_offset, key=lambda entry: entry.start_offset)
         if keep <= 1:
             return False

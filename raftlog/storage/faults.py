@@ -1,4 +1,4 @@
-"""What an ``OSError`` from the disk means: no room, which passes, or a disk not to be trusted."""
+"""Mapping of ``OSError`` to storage errors: a full disk is temporary, other failures are not."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from raftlog.errors import DiskFullError, StorageFailedError
 
 
 def storage_error(doing: str, error: OSError) -> DiskFullError | StorageFailedError:
-    """The error for a write that failed while ``doing`` (a phrase such as "writing x")."""
+    """Return the error for a write that failed while ``doing`` (a phrase such as "writing x").
+
+    ``DiskFullError`` if disk space or file descriptors ran out, else ``StorageFailedError``.
+    """
     if error.errno in NO_ROOM:
         return DiskFullError(
-            f"{doing}: no room ({error.strerror}); nothing was changed. Reads go on: make room "
-            "(free space, shorten retention, allow more open files), then writes resume"
+            f"{doing}: no space ({error.strerror}). Nothing was changed, and reads continue. Free "
+            "disk space, shorten retention or allow more open files; writes then resume"
         )
     return StorageFailedError(f"{doing} failed: {error}")

@@ -1,6 +1,6 @@
-"""Whose a data directory is: broker, cluster, and the directory's own id. One state file.
+"""Identity of a data directory: broker id, cluster id and directory id, in one state file.
 
-A data directory that is wiped is another one: its new id says so (S21).
+A directory that was wiped gets a new directory id, so the cluster can recognize it (S21).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from raftlog.storage import state_file
 
 BROKER_ID_DEFAULT: Final = 1
 FORMAT_VERSION: Final = 1
-CLUSTER_UNKNOWN: Final = ""  # of a broker that has not joined its cluster yet
+CLUSTER_UNKNOWN: Final = ""  # the broker has not joined a cluster yet
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose directory this is. ``directory_id`` is new for every new (or wiped) directory."""
+    """Owner of a data directory. Every new or wiped directory gets a new ``directory_id``."""
 
     broker_id: int
     cluster_id: str
@@ -30,26 +30,28 @@ class Identity:
 
 
 class IdentityFile:
-    """The file ``identity`` of a data directory, as it is on the disk."""
+    """The file ``identity`` of a data directory."""
 
     def __init__(self, disk: Disk, directory: str, *, new_id: Callable[[], str]) -> None:
         self._disk = disk
         self._directory = directory
         self._path = f"{directory}/identity"
         self._new_id = new_id
-        self.is_new = False  # whether ``take`` has made it
+        self.is_new = False  # True if ``take`` created the file
 
     def take(self, broker_id: int | None, cluster_id: str | None) -> Identity:
-        """What the file says, or a new one; None, or a cluster not known, takes what is there.
+        """Return the stored identity, or create one in a new directory.
 
-        Raises ``DataDirectoryError`` when it is another's, and ``OSError``.
+        ``broker_id``, ``cluster_id``: the expected ids. None, or an empty cluster id, accepts the
+        stored one. Raises ``DataDirectoryError`` if the directory belongs to another broker or
+        cluster or has another format version, and ``OSError``.
         """
         state = state_file.read(self._disk, self._path)
         if state is None:
             return self._make(broker_id, cluster_id)
         if state["version"] != FORMAT_VERSION:
             raise DataDirectoryError(
-                f"the data directory {self._directory} has format version {state['version']}; this "
+                f"data directory {self._directory} has format version {state['version']}, but this "
                 f"release reads version {FORMAT_VERSION}. Use the release that wrote it, or upgrade"
             )
         found = Identity(state["broker_id"], state["cluster_id"], state["directory_id"])
@@ -58,8 +60,8 @@ class IdentityFile:
         return self.adopt(found, cluster_id or found.cluster_id)
 
     def adopt(self, identity: Identity, cluster_id: str) -> Identity:
-        """The identity with ``cluster_id``, durably. Raises ``DataDirectoryError`` when the
-        directory is another cluster's, and ``OSError``."""
+        """Save and return the identity with ``cluster_id``, durably. Raises ``DataDirectoryError``
+        if the directory belongs to another cluster, and ``OSError``."""
         if cluster_id == identity.cluster_id:
             return identity
         if identity.cluster_id != CLUSTER_UNKNOWN:
@@ -68,7 +70,7 @@ class IdentityFile:
 
     def _make(self, broker_id: int | None, cluster_id: str | None) -> Identity:
         self.is_new = True
-        with suppress(PermissionError):  # then it was not this program that made the directory
+        with suppress(PermissionError):  # the parent belongs to another user
             self._disk.sync_dir(os.path.dirname(self._directory) or ".")
         return self._write(
             Identity(
@@ -93,6 +95,6 @@ class IdentityFile:
 
     def _of_another(self, what: str, found: object, wanted: object) -> DataDirectoryError:
         return DataDirectoryError(
-            f"the data directory {self._directory} belongs to {what} id {found}, not {wanted}: "
-            "give the directory of this one, or an empty one"
+            f"data directory {self._directory} belongs to {what} id {found}, not {wanted}. "
+            f"Use the data directory of {what} {wanted}, or an empty directory"
         )

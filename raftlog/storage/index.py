@@ -1,14 +1,13 @@
-"""A segment's sparse index: offset → position and timestamp → position, and a summary of the
-segment.
+"""Sparse index of a segment: offset to position, timestamp to position, and a segment summary.
 
-An index is a cache of what the segment's batch headers say. It is written when a segment is sealed
-and at checkpoints, carries its own checksum and the length of log that it covers, and is rebuilt
-from the segment whenever it is missing or wrong; so it is never synced and never trusted against
-the log.
+An index is a cache of the segment's batch headers. It is written when a segment is sealed and at
+checkpoints. It contains its own checksum and the length of the log that it covers. It is rebuilt
+from the segment if it is missing or wrong. Therefore it is never synced, and the log takes
+precedence over it.
 
-One entry stands for the batch that starts at ``position``: the first record's offset, and the
-newest timestamp of everything *before* it. Entries are at least ``index.interval.bytes`` of log
-apart; the batch at position 0 has none.
+One entry describes the batch that starts at ``position``: the offset of its first record, and the
+newest timestamp of all records *before* it. Entries are at least ``index.interval.bytes`` of log
+apart. The batch at position 0 has no entry.
 """
 
 from __future__ import annotations
@@ -34,28 +33,28 @@ _VERSION: Final = 1
 ENTRY_BYTES: Final = 20
 assert _PREFIX.size == 12, "the drawing above and the code disagree"
 assert _SUMMARY.size == 72, "the drawing above and the code disagree"
-assert sys.byteorder == "little", "columns are written as they lie in memory"
+assert sys.byteorder == "little", "columns are written in the byte order of memory"
 assert array("q").itemsize == 8 and array("I").itemsize == 4
 
 
 @dataclass(slots=True)
 class Summary:
-    """What is known of a segment without reading it, up to ``log_bytes``."""
+    """Summary of the first ``log_bytes`` bytes of a segment."""
 
     next_offset: Offset
     log_bytes: int = 0
-    chain: int = 0  # of the last batch; 0 when there is none
+    chain: int = 0  # hash-chain value of the last batch; 0 if there is none
     leader_epoch: LeaderEpoch = -1  # of the last batch
     newest_timestamp_ms: TimestampMs = NO_TIMESTAMP  # as consumers see timestamps
-    # What retention.ms counts from: the record's time, but never later than when it was appended,
-    # so that a clock that runs ahead cannot keep a segment for ever (ADR 0005).
+    # retention.ms counts from this time: the older of record timestamp and append time. A producer
+    # clock that is ahead cannot keep a segment indefinitely (ADR 0005).
     newest_age_ms: TimestampMs = NO_TIMESTAMP
-    first_append_ms: TimestampMs = NO_TIMESTAMP  # what segment.ms counts from
+    first_append_ms: TimestampMs = NO_TIMESTAMP  # segment.ms counts from it
 
 
 @dataclass(slots=True)
 class SparseIndex:
-    """The entries, as three columns. Invariant: all three grow and have the same length."""
+    """Index entries in three columns. Invariant: all three ascend and have the same length."""
 
     offsets: array[int] = field(default_factory=lambda: array("q"))
     timestamps: array[int] = field(default_factory=lambda: array("q"))
@@ -71,17 +70,18 @@ class SparseIndex:
         return self.positions[-1] if self.positions else 0
 
     def position_for_offset(self, offset: Offset) -> int:
-        """Where to start reading for ``offset``: a batch start at or before it."""
+        """Return the position to start reading for ``offset``: a batch start at or before it."""
         entry = bisect_right(self.offsets, offset)
         return self.positions[entry - 1] if entry else 0
 
     def position_for_timestamp(self, timestamp_ms: TimestampMs) -> int:
-        """Where to start reading for the first record at or after ``timestamp_ms``."""
+        """Return the position to start reading for the first record with a timestamp of at least
+        ``timestamp_ms``."""
         entry = bisect_left(self.timestamps, timestamp_ms)
         return self.positions[entry - 1] if entry else 0
 
     def batch_start_before(self, position: int) -> int:
-        """The last known batch start at or before ``position``."""
+        """Return the last known batch start at or before ``position``."""
         entry = bisect_right(self.positions, position)
         return self.positions[entry - 1] if entry else 0
 
@@ -109,9 +109,9 @@ def encode(base_offset: Offset, index: SparseIndex, summary: Summary) -> bytes:
 
 
 def decode(data: bytes, *, base_offset: Offset) -> tuple[SparseIndex, Summary] | None:
-    """The index and summary in ``data``, or None when they are not wholly and exactly there.
+    """Return the index and summary in ``data``; None if ``data`` is incomplete or corrupt.
 
-    None too when they are those of a segment that does not start at ``base_offset``.
+    Also returns None if the index belongs to a segment with another base offset.
     """
     if len(data) < _PREFIX.size + _SUMMARY.size:
         return None

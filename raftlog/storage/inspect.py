@@ -1,7 +1,7 @@
-"""Looking at stored bytes without opening a log: what is there, and whether it is sound.
+"""Inspection of stored logs without opening them: batches, positions and corruption.
 
-Read-only, and usable on a directory whose broker is down, or up (then the newest bytes may be in
-motion). Nothing here repairs anything.
+Read-only: this module repairs nothing. The broker can be stopped or running. If it is running, the
+newest batches may change during the inspection.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from raftlog.storage.recovery import live_bases, read_index
 from raftlog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, base_offsets, file_name
 from raftlog.types import Offset
 
-# The kinds of trouble, the worst first.
-DAMAGE: Final = "damage"  # durable bytes are bad or missing: records were lost on this disk
-TORN: Final = "torn"  # an unfinished write at the end, which the next start cuts
-INDEX: Final = "index"  # an index that does not fit its segment, which the next start rebuilds
+# Kinds of problems, the worst first.
+DAMAGE: Final = "damage"  # durable bytes are corrupt or missing: records are lost on this disk
+TORN: Final = "torn"  # torn write at the end, which the next start truncates
+INDEX: Final = "index"  # index does not match its segment; the next start rebuilds it
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong. ``offset``: the first record it concerns; ``position``: the byte."""
+    """One problem. ``offset``: first affected record; ``position``: byte in the file."""
 
     kind: str
     path: str
@@ -49,7 +49,7 @@ class Problem:
 
 @dataclass(slots=True)
 class PartitionReport:
-    """What one partition's directory holds."""
+    """Result of the check of one partition directory."""
 
     directory: str
     segments: int = 0
@@ -68,7 +68,7 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
-    """One batch as it lies in a file. ``error`` says why it is bad; the scan ends there."""
+    """One stored batch. ``error``: why it is corrupt, or ""; the scan ends at the first error."""
 
     path: str
     position: int
@@ -77,7 +77,7 @@ class BatchRow:
     data: bytes = b""
 
     def to_dict(self, *, records: bool = False) -> dict[str, Any]:
-        """The row for people and scripts; with ``records`` the decoded records as well."""
+        """Return the row as a dictionary for output; ``records`` adds the decoded records."""
         row: dict[str, Any] = {"file": self.path, "position": self.position, "error": self.error}
         if self.header is not None:
             header = self.header
@@ -112,15 +112,15 @@ def _records(batch: bytes) -> list[dict[str, Any]]:
 
 
 def partition_directories(disk: Disk, directory: str) -> list[str]:
-    """Every partition directory at or below ``directory``: those with segments or a checkpoint,
-    and none in quarantine but ``directory`` itself.
+    """Return all partition directories at or below ``directory``.
 
-    Raises ``DataDirectoryError`` when there is none.
+    A partition directory contains segments or a checkpoint. Directories in quarantine are omitted,
+    except ``directory`` itself. Raises ``DataDirectoryError`` if there is no partition.
     """
     found = _partition_directories(disk, directory, set())
     if not found:
         raise DataDirectoryError(
-            f"{directory} holds no partition: give a broker's data directory, a partition's "
+            f"{directory} holds no partition. Specify the data directory of a broker, a partition "
             "directory in it, or a segment file (*.log)"
         )
     return found
@@ -128,7 +128,7 @@ def partition_directories(disk: Disk, directory: str) -> list[str]:
 
 def _partition_directories(disk: Disk, directory: str, seen: set[str]) -> list[str]:
     real_path = disk.real_path(directory)
-    if real_path in seen:  # a symbolic link to what was counted
+    if real_path in seen:  # a symbolic link to a directory that was visited
         return []
     seen.add(real_path)
     names = disk.list_dir(directory)
@@ -139,7 +139,7 @@ def _partition_directories(disk: Disk, directory: str, seen: set[str]) -> list[s
 
 
 def dump(disk: Disk, path: str) -> Iterator[BatchRow]:
-    """Every batch of a segment file, or of every segment at or below a directory."""
+    """Yield the batches of a segment file, or of all segments at or below a directory."""
     if path.endswith(LOG_SUFFIX):
         yield from scan(disk, path)
         return
@@ -149,7 +149,7 @@ def dump(disk: Disk, path: str) -> Iterator[BatchRow]:
 
 
 def scan(disk: Disk, path: str) -> Iterator[BatchRow]:
-    """The batches of one segment file, wholly checked; the last row may be an error."""
+    """Yield the fully checked batches of one segment file. The last row may be an error."""
     file = disk.open(path, write=False)
     try:
         position, size = 0, file.size()
@@ -169,13 +169,16 @@ def scan(disk: Disk, path: str) -> Iterator[BatchRow]:
 
 
 def verify(disk: Disk, directory: str) -> Iterator[PartitionReport]:
-    """Check every partition at or below ``directory``: batches, chains, indexes, ends."""
+    """Check every partition at or below ``directory``: batches, hash chains, indexes, log ends.
+
+    Raises ``DataDirectoryError`` if there is no partition.
+    """
     for partition in partition_directories(disk, directory):
         yield _Verifier(disk, partition).run()
 
 
 class _Verifier:
-    """Walks one partition from its first byte to its last."""
+    """Check of one partition, from its first byte to its last."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -196,7 +199,7 @@ class _Verifier:
     def run(self) -> PartitionReport:
         report = self.report
         names = self._disk.list_dir(report.directory)
-        # Segments below the log start are what a crash has left of a deletion.
+        # Segments below the log start are left from a deletion that a crash interrupted.
         bases = live_bases(list(self._paths), report.log_start_offset)
         self._take_indexes(names)
         if bases and bases[0] > report.log_start_offset:
@@ -224,7 +227,7 @@ class _Verifier:
         return report
 
     def _take_indexes(self, names: list[str]) -> None:
-        """Read the index files: each says of its segment that so much was durable."""
+        """Read the index files. Each proves that the part of the segment it covers was durable."""
         report = self.report
         for base in base_offsets(names, INDEX_SUFFIX):
             found = read_index(self._disk, report.directory, base)
@@ -233,13 +236,13 @@ class _Verifier:
                 report.durable_end_offset = max(report.durable_end_offset, summary.next_offset)
                 continue
             path = f"{report.directory}/{file_name(base, INDEX_SUFFIX)}"
-            if self._disk.exists(path):  # else a broker at work has removed it just now
-                self._problem(INDEX, path, 0, base, "the index is damaged, or another segment's")
+            if self._disk.exists(path):  # else a running broker has removed it
+                self._problem(INDEX, path, 0, base, "the index is corrupt or of another segment")
 
     def _segment(self, base: Offset, next_base: Offset | None) -> None:
         report = self.report
         path = self._paths[base]
-        if not self._disk.exists(path):  # a broker at work has dropped or compacted it just now
+        if not self._disk.exists(path):  # a running broker has deleted or compacted it
             self._chain = self._expected = None
             return
         report.segments += 1
@@ -249,7 +252,7 @@ class _Verifier:
                 path,
                 0,
                 self._expected,
-                f"the segment starts at offset {base} where {self._expected} comes next",
+                f"the segment starts at offset {base}, expected {self._expected}",
             )
             self._chain = None
         self._expected = base
@@ -258,7 +261,8 @@ class _Verifier:
         try:
             for row in scan(self._disk, path):
                 if row.header is None or row.error:
-                    # If the next segment goes on here (its chain will tell), this is no loss.
+                    # If the next segment continues at this offset, the bad bytes are left from a
+                    # failed write, and no record is lost. Its hash chain proves this.
                     is_left_over = next_base == self._expected
                     kind = TORN if is_left_over else self._kind(self._expected)
                     self._problem(kind, path, row.position, self._expected, row.error)
@@ -267,7 +271,7 @@ class _Verifier:
                     break
                 starts[row.position] = row.header.base_offset
                 self._batch(path, row.position, row.header)
-        except FileNotFoundError:  # the same
+        except FileNotFoundError:  # a running broker has deleted or compacted it
             self._chain = self._expected = None
             return
         if base in self._indexes:
@@ -281,7 +285,7 @@ class _Verifier:
                 path,
                 position,
                 self._expected or 0,
-                f"offset {header.base_offset} where {self._expected} comes next",
+                f"base offset {header.base_offset}, expected {self._expected}",
             )
         elif self._chain is not None and not verify_chain(header, previous_chain=self._chain):
             self._problem(
@@ -289,7 +293,7 @@ class _Verifier:
                 path,
                 position,
                 header.base_offset,
-                "the chain value does not follow from the batch before it",
+                "the hash chain does not match the previous batch",
             )
         report.batches += 1
         report.records += header.record_count
@@ -297,7 +301,7 @@ class _Verifier:
         self._chain, self._expected = header.chain, header.next_offset
 
     def _index(self, base: Offset, starts: dict[int, Offset], end: int) -> None:
-        """Compare the index with the batches found in the segment, which was read to ``end``."""
+        """Compare the index with the batches of the segment, which was read up to ``end``."""
         index = self._indexes[base]
         for offset, position in zip(index.offsets, index.positions, strict=True):
             if position < end and starts.get(position) != offset:

@@ -1,15 +1,15 @@
-"""The commit log of one partition on one disk: append, read, sync, cut, drop.
+"""Commit log of one partition on one disk: append, read, sync, truncate, delete.
 
-One owner thread; only a ticket's ``run`` may be elsewhere (``tickets``). No replication roles, no
-sockets: who may append and what is committed is decided above. Time is an argument. Here stands
-what makes a log grow; what it holds, how it becomes durable, and how it shrinks by compaction and
-by deletion stand in ``log_reading``, ``log_syncing``, ``log_compacting`` and ``log_cutting``, each
-built on the one before.
+A log has one owner thread. Only ``run`` of a ticket may execute in another thread (``disk_tasks``).
+No replication roles and no sockets: the caller decides when to append and what is committed. Time
+is an argument. This module contains the appends. The base classes are in ``log_reading`` (state and
+reads), ``log_syncing`` (durability), ``log_compacting`` (compaction) and ``log_cutting`` (deletion
+and truncation), each derived from the one before.
 
     log start ≤ high watermark ≤ durable end ≤ log end           (flush.policy=fsync)
 
-Appended bytes are in the page cache at once and durable after the next ticket. The log end moves at
-the append; acknowledgements wait for the durable end.
+Appended bytes are in the page cache immediately and durable after the next sync ticket. An append
+moves the log end; acknowledgements wait for the durable end offset.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from raftlog.types import Buffer, LeaderEpoch, Offset, TimestampMs
 
 
 class Appended(NamedTuple):
-    """Where a batch is. A ``duplicate`` was there before; nothing was written."""
+    """Offsets of an appended batch. ``duplicate``: the batch was already stored; nothing was
+    written."""
 
     base_offset: Offset
     last_offset: Offset
@@ -48,14 +49,14 @@ class Appended(NamedTuple):
 
 
 class ReplicatedAppend(NamedTuple):
-    """How many batches were taken over, and the log end after them."""
+    """Number of appended batches, and the log end after them."""
 
     batch_count: int
     next_offset: Offset
 
 
 class Log(LogCutting):
-    """One partition's log. See ``open`` for how it starts and what it then guarantees."""
+    """Log of one partition. See ``open`` for recovery and guarantees."""
 
     @classmethod
     def open(
@@ -67,15 +68,16 @@ class Log(LogCutting):
         *,
         cuts_torn: bool = True,
     ) -> Log:
-        """Open (or start) the log in ``directory``, recovering from whatever ended it last.
+        """Open or create the log in ``directory``, and recover it from a crash.
 
-        ``copy``: the data directory's record of it. Files that are missing or older than recorded
-        are damage, and then nothing is created.
+        ``copy``: the data directory's record of this copy. Files that are missing or older than
+        recorded count as corruption, and then nothing is created.
 
-        A torn tail is cut (``notes`` say so); with ``cuts_torn`` False it is left as damage that
-        ``is_torn``, for a replica whose group decides. Damage leaves the log readable up to it and
-        closed to appends (``damage``). What is served after this is durable, but in a log that is
-        damaged. Raises ``OSError``.
+        ``cuts_torn``: True truncates a torn write and reports it in ``notes``. False keeps it as
+        corruption with ``is_torn`` set, for a replica whose group decides.
+
+        A corrupt log (``damage``) is readable up to the corruption and rejects appends. In a log
+        that is not corrupt, all records are durable after the open. Raises ``OSError``.
         """
         opened = open_log(disk, directory, config, copy, cuts_torn=cuts_torn)
         return cls(disk, directory, config, opened)
@@ -85,11 +87,12 @@ class Log(LogCutting):
     def append(
         self, batch: Buffer, header: BatchHeader, *, leader_epoch: LeaderEpoch, now_ms: TimestampMs
     ) -> Appended:
-        """Append a validated batch as the leader: give it offsets, epoch, time and chain value.
+        """Append a validated batch as the leader. Assigns offsets, epoch, time and chain value.
 
-        ``header`` is ``record.validate(batch)``'s. Raises ``RecordTooLargeError``,
-        ``InvalidRequestError`` (timestamp), ``OutOfOrderSequenceError``, ``ProducerFencedError``,
-        ``DiskFullError``, ``DamagedLogError``, ``StorageFailedError``; then nothing was appended.
+        ``header``: result of ``record.validate(batch)``. If the method raises, nothing was
+        appended. Raises ``RecordTooLargeError``, ``InvalidRequestError`` (timestamp),
+        ``OutOfOrderSequenceError``, ``ProducerFencedError``, ``DiskFullError``, ``DamagedLogError``
+        and ``StorageFailedError``.
         """
         self._check_writable()
         admission.check(header, self.config, now_ms=now_ms)
@@ -122,7 +125,7 @@ class Log(LogCutting):
         return Appended(base_offset, self.log_end_offset - 1, now_ms)
 
     def _begin_epoch(self, leader_epoch: LeaderEpoch) -> None:
-        """Note a new epoch, durably, before the first batch that carries it is written."""
+        """Save a new epoch, durably, before its first batch is written."""
         if leader_epoch <= self.epochs.latest:
             assert leader_epoch == self.epochs.latest, "an append with an old leader epoch"
             return
@@ -134,20 +137,19 @@ class Log(LogCutting):
     # -- as a follower -----------------------------------------------------------------------------
 
     def append_replicated(self, batches: Buffer) -> ReplicatedAppend:
-        """Append ``batches`` (one or more, back to back) exactly as the leader has stored them.
+        """Append ``batches`` (one or more, adjacent) exactly as the leader has stored them.
 
-        Every batch is checked before any is written: both CRCs, its chain value against the batch
-        before it, offsets that follow without a gap from the log end, epochs that do not go back.
-        Producers are noted and not checked: the leader has done that. One write for each segment
-        touched; no work per record.
+        All batches are checked before the first write: both CRCs, the hash chain, offsets without
+        gaps from the log end on, and epochs that do not decrease. Producer state is updated but not
+        checked, because the leader has checked it. One write per segment; no work per record.
 
-        Where a log that has no batch yet begins inside the leader's first batch (whose older
-        records were deleted), the log start goes back to where that batch begins.
+        If the log has no batch and starts inside the leader's first batch (whose older records
+        were deleted), the log start moves back to the base offset of that batch.
 
-        Raises ``CorruptBatchError``, and ``ChainMismatchError`` when the log holds something else
-        than the leader's below these batches: nothing was written. Raises ``DamagedLogError``,
-        ``DiskFullError`` and ``StorageFailedError``: of several segments, some may have been
-        written, so ask for more from ``log_end_offset`` on.
+        Raises ``CorruptBatchError``, or ``ChainMismatchError`` if the log differs from the leader's
+        log below these batches. Nothing was written then. Raises ``DamagedLogError``,
+        ``DiskFullError`` and ``StorageFailedError``; some segments may have been written then, so
+        continue fetching from ``log_end_offset``.
         """
         self._check_writable()
         headers = check_batches(batches)
@@ -173,16 +175,16 @@ class Log(LogCutting):
         for header in headers:
             if header.base_offset != offset:
                 raise CorruptBatchError(
-                    f"a replicated batch of offset {header.base_offset} where {offset} comes next"
+                    f"replicated batch has base offset {header.base_offset}, expected {offset}"
                 )
             if chain is not None and not verify_chain(header, previous_chain=chain):
                 raise ChainMismatchError(
-                    f"{self.directory}: the leader's batch at offset {offset} does not follow from "
-                    "what this replica holds below it"
+                    f"{self.directory}: the hash chain of the leader's batch at offset {offset} "
+                    "does not match the batches of this replica below it"
                 )
             if header.leader_epoch < max(epoch, 0) or header.append_timestamp < 0:
                 raise CorruptBatchError(
-                    f"a replicated batch at offset {offset} has epoch {header.leader_epoch} and "
+                    f"replicated batch at offset {offset} has epoch {header.leader_epoch} and "
                     f"append time {header.append_timestamp}, after epoch {epoch}"
                 )
             offset, chain, epoch = header.next_offset, header.chain, header.leader_epoch
@@ -190,7 +192,8 @@ class Log(LogCutting):
     def _append_run(
         self, headers: Sequence[BatchHeader], first: int, view: memoryview
     ) -> tuple[int, memoryview]:
-        """Write what goes into one segment; the rest: number of its first batch, and its bytes."""
+        """Write the batches that go into one segment. Returns the index of the first remaining
+        batch, and the remaining bytes."""
         header = headers[first]
         try:
             active = self._segment_for_append(header.length, header.append_timestamp)
@@ -203,7 +206,7 @@ class Log(LogCutting):
         return first + len(run), view[size:]
 
     def _end_of_run(self, headers: Sequence[BatchHeader], first: int, active: Segment) -> int:
-        """The number of the first batch after ``first`` that has to go into another segment."""
+        """Return the index of the first batch after ``first`` that goes into another segment."""
         size = active.size_bytes + headers[first].length
         first_append_ms = headers[first].append_timestamp
         if active.size_bytes:
@@ -216,10 +219,10 @@ class Log(LogCutting):
         return len(headers)
 
     def _note_epochs(self, run: Sequence[BatchHeader]) -> None:
-        """Note the epochs of batches that are about to be written, durably.
+        """Save the epochs of batches, durably, before the batches are written.
 
-        Epochs noted at the log's end whose batches were never written (or were cut) give way: the
-        leader's log has none of them.
+        Epochs at the log end whose batches were never written, or were truncated, are removed. The
+        leader's log has no batch of them.
         """
         latest = self.epochs.latest
         if run[0].leader_epoch == latest == run[-1].leader_epoch:
@@ -233,7 +236,7 @@ class Log(LogCutting):
         self._files.write_epochs(grown)
         self.epochs = grown
 
-    # -- either ------------------------------------------------------------------------------------
+    # -- as leader or follower ---------------------------------------------------------------------
 
     def _segment_for_append(self, length: int, now_ms: TimestampMs) -> Segment:
         if self._segments:
@@ -243,12 +246,12 @@ class Log(LogCutting):
         return self._roll()
 
     def _write(self, active: Segment, buffers: Sequence[Buffer], *stored: BatchHeader) -> None:
-        """Write stamped batches, at once, and note them."""
+        """Write stamped batches with one write, and update the log's state."""
         try:
             active.append(buffers, *stored, index_interval_bytes=self.config.index_interval_bytes)
         except OSError as error:
             self._undo(active, error)
-            self.epochs.cut(self.log_end_offset)  # noted before a batch that was not written
+            self.epochs.cut(self.log_end_offset)  # its first batch was not written
             raise self._write_failed(error) from error
         self.log_end_offset = stored[-1].next_offset
         for header in stored:
@@ -257,18 +260,23 @@ class Log(LogCutting):
         self._note_unsynced(active)
 
     def _undo(self, active: Segment, cause: OSError) -> None:
-        """Take back what a failed write left. If that fails, the file's state is unknown.
+        """Truncate the bytes of a failed write. If that fails, the file's state is unknown.
 
-        The next ticket syncs it: else those bytes could come back once the log has gone on.
+        The next ticket syncs the truncation. Otherwise a power failure could restore these bytes
+        after later appends.
         """
         self._note_unsynced(active)
         try:
             active.file.truncate(active.size_bytes)
         except OSError as error:
-            raise self._failed(f"cutting a half-written batch off {active.path}", error) from cause
+            raise self._failed(f"truncating a partial write of {active.path}", error) from cause
 
     def roll_if_due(self, *, now_ms: TimestampMs) -> bool:
-        """Start a new segment when the active one is older than segment.ms."""
+        """Start a new segment if the active one is older than segment.ms. Returns True if it did.
+
+        ``now_ms``: current time in ms. Raises ``DiskFullError``, ``DamagedLogError`` and
+        ``StorageFailedError``.
+        """
         if not self._is_writable or not self._segments:
             return False
         if not self._must_roll(self._segments[-1], 0, now_ms):

@@ -1,12 +1,13 @@
-"""Compacting a log: when there is something to gain, and how the outcome takes its place.
+"""Compaction of a log: when a pass is due, and how cleaned segments replace the old ones.
 
-The middle part of ``Log``, above ``log_syncing``. The work itself is in a ticket (``cleaner``),
-which any thread may run while the log goes on; what it has made takes its place on the log's own
-thread, the files and the list of segments at once. A log that loses records meanwhile, or meets
-damage, has no use for it any more.
+A base class of ``Log``, derived from ``log_syncing``. A ticket (``cleaner``) does the work. Any
+thread may run it while the log is in use. The log's own thread then replaces the files and the list
+of segments together. The result of a ticket is discarded if the log loses records or becomes
+corrupt while the ticket runs.
 
-Only sealed segments are compacted, and of those what is committed, durable and in a snapshot of the
-producers: nothing of it is cut again, and no start needs more of its producers than is kept.
+Only sealed segments are compacted whose records are committed, durable and covered by a producer
+snapshot. Such records are never truncated, and compaction keeps the producer state that recovery
+needs.
 """
 
 from __future__ import annotations
@@ -28,18 +29,19 @@ from raftlog.storage.opening import Opened
 from raftlog.storage.segment import Segment
 from raftlog.types import Offset, TimestampMs
 
-if TYPE_CHECKING:  # numpy is loaded by the first compaction
+if TYPE_CHECKING:  # the first compaction imports numpy
     from raftlog.storage.cleaner import CompactionTicket, Pass, Source
 
-# Of segments in one ticket: as much room is needed beside the log while it is out.
+# Maximum bytes of segments in one ticket. A ticket needs this much additional disk space.
 TICKET_BYTES: Final = limits.GIB
-# What ``dirty_ratio`` says where few records, or none, are dirty, and a pass is due all the same.
+# Value of ``dirty_ratio`` if a pass is due although few or no records are dirty.
 _RATIO_WHEN_DUE: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionStatus:
-    """For people. ``dirty_bytes``: in batches that were never compacted, the newest included."""
+    """Compaction status for operators. ``dirty_bytes``: bytes of batches that were never compacted,
+    including the active segment."""
 
     clean_end_offset: Offset
     dirty_bytes: int
@@ -48,24 +50,24 @@ class CompactionStatus:
 
 
 class LogCompacting(LogSyncing):
-    """A log that takes no records yet, and can be compacted."""
+    """Log with compaction, but without appends."""
 
     def __init__(self, disk: Disk, directory: str, config: TopicConfig, opened: Opened) -> None:
         super().__init__(disk, directory, config, opened)
         self._compaction_files = opened.compaction_files
         self._compaction_state = opened.compaction_state
-        self._has_swaps = False  # the file has some that this process has carried out
+        self._has_swaps = False  # the file contains swaps that this process has performed
         self._compaction: CompactionTicket | None = None
-        self._pass: Pass | None = None  # begun, and not yet through the log
-        self._drops: list[DeleteTask] = []  # handed out, perhaps not done yet
+        self._pass: Pass | None = None  # started and not complete
+        self._drops: list[DeleteTask] = []  # created, may not be done yet
 
     @property
     def tombstones_removed_below(self) -> Offset:
-        """Below it, tombstones may be missing whose keys other replicas still have; see
-        ``replication.following``."""
+        """Offset below which tombstones may be missing, while other replicas still have their keys.
+        See ``replication.following``."""
         return self._compaction_state.tombstones_removed_below
 
-    # -- what there is to gain ---------------------------------------------------------------------
+    # -- planning ----------------------------------------------------------------------------------
 
     @property
     def compaction(self) -> CompactionStatus:
@@ -81,10 +83,10 @@ class LogCompacting(LogSyncing):
         high_watermark: Offset,
         tombstones_kept_from: Offset = INT64_MAX,
     ) -> float:
-        """The share of dirty bytes in what may be compacted, above 0, if a pass is due; else 0.
+        """Return the ratio of dirty bytes to compactable bytes if a pass is due, else 0.
 
-        One that was begun comes first, with 1. Parameters: as of ``begin_compaction``. Raises
-        ``DamagedLogError``.
+        Returns 1 for a pass that was started, so that it is continued first. Parameters: see
+        ``begin_compaction``. Raises ``DamagedLogError``.
         """
         if not self._is_writable or not self.config.is_compacted or self._may_get_back_more:
             return 0.0
@@ -95,16 +97,17 @@ class LogCompacting(LogSyncing):
 
     @property
     def _may_get_back_more(self) -> bool:
-        """Whether a crash may bring back segments that were dropped.
+        """True if a crash could restore segments that were deleted from the list.
 
-        A pass that did not see them would say that all is clean. Then a tombstone may go, and what
-        it deletes be in one of them.
+        A pass would not see these segments and would mark the log as clean. A later pass could then
+        remove a tombstone while a restored segment still contains records of its key.
         """
         return any(drop.paths and not drop.is_done for drop in self._drops)
 
     @property
     def _sure_start(self) -> Offset:
-        """Below it records are gone for good; from there on a crash may bring some back."""
+        """Durable log start: records below it are permanently deleted. A crash can restore records
+        at or above it."""
         return min(self.log_start_offset, self._checkpoint.latest.log_start_offset)
 
     @property
@@ -112,7 +115,7 @@ class LogCompacting(LogSyncing):
         return max(self._compaction_state.clean_end_offset, self._sure_start)
 
     def _cleanable(self, now_ms: TimestampMs, high_watermark: Offset) -> list[Segment]:
-        """The segments that a pass may rewrite, from the first on."""
+        """Return the segments that a pass may rewrite, a prefix of the log."""
         bound = min(high_watermark, self.durable_end_offset, self._files.snapshot_offset)
         lag_ms = self.config.min_compaction_lag_ms
         found: list[Segment] = []
@@ -155,7 +158,8 @@ class LogCompacting(LogSyncing):
 
     @staticmethod
     def _dirty_bytes(segment: Segment, clean_end: Offset) -> int:
-        """About: as the index has it, where the clean part ends inside the segment."""
+        """Return the dirty bytes of a segment. If the clean part ends inside the segment, the value
+        is an estimate from the index."""
         if segment.next_offset <= clean_end:
             return 0
         return segment.size_bytes - _dirty_position(segment, clean_end)
@@ -172,13 +176,19 @@ class LogCompacting(LogSyncing):
         tombstones_kept_from: Offset = INT64_MAX,
         ticket_bytes: int = TICKET_BYTES,
     ) -> CompactionTicket | None:
-        """Work that compacts some of the log; None when none is due, or something is in the way.
+        """Return a ticket that compacts a part of the log; None if no pass is due, if a ticket is
+        not returned yet, or if the log is not writable.
 
-        A pass over a large log takes several tickets, each for at most ``ticket_bytes`` of segments
-        (or one), so that not all of the log needs room twice: call again. ``chance_seed`` (64 bits)
-        has to be unknown to producers; ``memory_bytes`` bounds the map of keys (32 bytes each; see
-        ``OffsetMap``). Tombstones at or above ``tombstones_kept_from`` stay. Not while a sync is
-        out. Raises ``OSError``, and ``DamagedLogError`` where even a look at the log meets damage.
+        A pass over a large log takes several tickets, to limit the additional disk space. Call the
+        method again after each ticket.
+
+        ``now_ms``: current time in ms. ``high_watermark``: records at or above it are not
+        compacted. ``chance_seed``: 64 bits that producers must not know. ``memory_bytes``: limit of
+        the key map (32 bytes per key; see ``OffsetMap``). ``tombstones_kept_from``: tombstones at
+        or above this offset are kept. ``ticket_bytes``: maximum bytes of segments per ticket, but
+        at least one group; default 1 GiB.
+
+        Raises ``OSError``, and ``DamagedLogError`` if planning reads a corrupt batch.
         """
         if self._compaction is not None or self._ticket is not None or not self._is_writable:
             return None
@@ -227,8 +237,8 @@ class LogCompacting(LogSyncing):
         )
 
     def _ticket_of(self, work: Pass, ticket_bytes: int) -> CompactionTicket:
-        """For the segments that come next. One group at least, and no more than there is room for:
-        whether that is enough only writing will tell."""
+        """Return a ticket for the next segments: at least one group, and not more bytes than are
+        free on the disk. The disk can still become full during the work."""
         from raftlog.storage.cleaner import BATCH_BYTES_TARGET, CompactionTicket
 
         end = work.limit if work.end_offset < 0 else work.end_offset
@@ -256,11 +266,11 @@ class LogCompacting(LogSyncing):
         )
 
     def complete_compaction(self, ticket: CompactionTicket) -> None:
-        """Take back a ticket that has run: the cleaned segments take their places.
+        """Accept a ticket that has run, and replace the segments by the cleaned ones.
 
-        Durable with the next sync, or else done again by the next start. Nothing happens when the
-        log has lost some of those segments meanwhile. Not while a sync is out. Raises
-        ``StorageFailedError``.
+        The replacement is durable after the next sync. After a crash before it, the next start
+        performs the replacement again. A stale ticket is discarded. Do not call this while a sync
+        ticket is not returned. Raises ``StorageFailedError`` and ``DamagedLogError``.
         """
         assert ticket is self._compaction
         assert self._ticket is None, "a ticket is out: take it back first"
@@ -284,10 +294,10 @@ class LogCompacting(LogSyncing):
         self._new_names = True
 
     def abandon_compaction(self, ticket: CompactionTicket) -> None:
-        """Take back a ticket that is of no use, whether it has run or failed: the log is as it was.
+        """Discard a ticket, whether it has run or failed. The log does not change.
 
-        What it has found to be damaged is noted (``note_damage``). A disk that has failed to write
-        is not written to again. Not while its ``run`` is under way.
+        If the ticket found a corrupt batch, the log is marked as corrupt (``note_damage``). After a
+        failed write, the log rejects further writes. Do not call this while ``run`` executes.
         """
         assert ticket is self._compaction
         self._take_back(ticket)
@@ -313,11 +323,12 @@ class LogCompacting(LogSyncing):
             self._has_swaps = False
 
     def note_missing_tombstones(self, below: Offset) -> None:
-        """Note, durably before this returns, that tombstones below that offset may be missing.
+        """Record that tombstones below ``below`` may be missing. Durable on return.
 
-        For a log that is about to be copied from a replica that has removed them. Neither a ticket
-        nor cleaned segments may be out: call it after ``restart_at``. Raises ``DiskFullError``
-        (nothing has changed then) and ``StorageFailedError``.
+        For a log that will be copied from a replica that has removed these tombstones. Call it
+        after ``restart_at``: there must be no ticket and no unsettled swap. Raises
+        ``DiskFullError`` (nothing has changed then), ``DamagedLogError`` and
+        ``StorageFailedError``.
         """
         assert self._compaction is None and not self._has_swaps
         state = self._compaction_state.lacking_tombstones(below)
@@ -327,19 +338,20 @@ class LogCompacting(LogSyncing):
             raise self._write_failed(error) from error
         self._compaction_state = state
 
-    # -- what else happens to the log --------------------------------------------------------------
+    # -- other changes of the log ------------------------------------------------------------------
 
     def _end_compaction(self) -> None:
-        """The log loses records, or is damaged: what is under way is of no use any more."""
+        """End the current pass and mark its ticket as stale: the log loses records or is
+        corrupt."""
         self._pass = None
         if self._compaction is not None:
             self._compaction.is_stale = True
 
     def _lower_clean_end(self, end: Offset) -> None:
-        """The log is about to be cut at ``end``. Durably, before it is.
+        """Lower the clean end to ``end``, durably, before the log is truncated there.
 
-        What comes there will be dirty; and no start may carry out swaps of before the cut. Raises
-        ``OSError``.
+        Records that are appended after the truncation are dirty, and no later start may perform
+        older swaps. Raises ``OSError``.
         """
         self._end_compaction()
         ticket = self._compaction
@@ -362,7 +374,7 @@ class LogCompacting(LogSyncing):
                 self._compaction_files.write(self._compaction_state)
                 self._has_swaps = False
             except OSError as error:
-                if error.errno not in NO_ROOM:  # without room, the next start does it
+                if error.errno not in NO_ROOM:  # if the disk is full, the next start does it
                     self._failed(f"closing {self.directory}", error)
         super().close()
 
@@ -372,7 +384,7 @@ class LogCompacting(LogSyncing):
 
 
 def _append_ms(segment: Segment, offset: Offset) -> TimestampMs:
-    """When the batch that holds ``offset`` was appended. Raises ``DamagedLogError``."""
+    """Return the append time of the batch that contains ``offset``. Raises ``DamagedLogError``."""
     was_open = segment.is_open
     try:
         return segment.find(offset)[1].append_timestamp
@@ -382,7 +394,7 @@ def _append_ms(segment: Segment, offset: Offset) -> TimestampMs:
 
 
 def _dirty_position(segment: Segment, clean_end: Offset) -> int:
-    """A batch's start at or before ``clean_end``."""
+    """Return the position of a batch that starts at or before ``clean_end``."""
     return segment.index.position_for_offset(clean_end) if clean_end > segment.base_offset else 0
 
 

@@ -1,8 +1,8 @@
-"""Taking records away from a log: deleting old ones, cutting a tail, beginning anew.
+"""Removal of records from a log: retention, truncation, restart from an empty log.
 
-The upper middle part of ``Log``, above ``log_compacting``. Old records go by ``DeleteTask``, while
-the log goes on. A tail goes, or everything, only where a replica's leader has other records: that
-is done at once, and durable on return. Which records may go is decided above.
+A base class of ``Log``, derived from ``log_compacting``. A ``DeleteTask`` deletes old records while
+the log is in use. Truncation and restart are only for replicas that differ from their leader. They
+block, and are durable on return. The caller decides which records to remove.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from raftlog.types import Offset, TimestampMs
 
 
 class LogCutting(LogCompacting):
-    """A log that takes no records yet, and can lose those that it has."""
+    """Log with deletion and truncation, but without appends."""
 
     # -- old records -------------------------------------------------------------------------------
 
     def apply_retention(
         self, *, now_ms: TimestampMs | None, high_watermark: Offset
     ) -> DeleteTask | None:
-        """Drop what retention.ms and retention.bytes no longer keep, if cleanup.policy has them
-        apply, and what lies below the log start; run the ticket, if any.
+        """Delete the segments below the log start, and, if cleanup.policy includes ``delete``, the
+        segments that exceed retention.ms or retention.bytes.
 
-        ``now_ms``: None while the time is not known for sure; then nothing expires by age.
+        Returns a ticket that the caller must run, or None. ``now_ms``: current time in ms; None if
+        the clock is not trusted, and then no segment expires by age. ``high_watermark``: records at
+        or above it are kept. Raises ``OSError``.
         """
         if now_ms is not None:
             self.producers.expire(now_ms=now_ms)
@@ -57,19 +59,19 @@ class LogCutting(LogCompacting):
         )
 
     def advance_log_start(self, offset: Offset) -> DeleteTask:
-        """Delete the records below ``offset`` (at most the log end); durable once the ticket has
-        run. Raises ``OSError``.
+        """Delete the records below ``offset``. Durable after the returned ticket has run.
 
-        Whole segments go at once, or at a later retention: not while a ticket is out.
+        ``offset``: from the log start to the log end. Complete segments are removed by the ticket,
+        or by a later ``apply_retention`` if a sync ticket is not returned yet. Raises ``OSError``.
         """
         assert self.log_start_offset <= offset <= self.log_end_offset
         self.log_start_offset = offset
-        self.epochs.advance_start(offset)  # its file keeps the old ones until the next epoch
+        self.epochs.advance_start(offset)  # the file keeps them until the next epoch
         dropped: list[Segment] = []
         saved_offset = self._files.snapshot_offset
         if self._ticket is None and self._is_writable:
-            # Segments go only when a snapshot keeps their producers: it is there, or it may be
-            # written at once, because all that it speaks of is durable.
+            # Segments are removed only if a snapshot contains their producers. It exists, or can be
+            # written now, because all records that it describes are durable.
             if self.durable_end_offset == self.log_end_offset:
                 saved_offset = offset
                 self._roll_if_all_is_deleted()
@@ -94,35 +96,36 @@ class LogCutting(LogCompacting):
         return ticket
 
     def start_is_durable(self, ticket: DeleteTask) -> None:
-        """The ticket has run."""
+        """Accept a delete ticket that has run. Its log start is now durable."""
         start = min(ticket.log_start_offset, self.log_start_offset)  # the log may have been cut
         self.durable_start_offset = max(self.durable_start_offset, start)
 
     def _roll_if_all_is_deleted(self) -> None:
-        """Then the last segment can go too. The empty one after it carries the log end."""
+        """Start a new segment if all records are deleted, so that the last segment can be removed
+        too. The name of the new, empty segment stores the log end."""
         active = self._segments[-1] if self._segments else None
         if active and active.size_bytes and active.next_offset <= self.log_start_offset:
             try:
                 self._roll()
             except OSError as error:
-                if error.errno not in NO_ROOM:  # without room it goes another time
+                if error.errno not in NO_ROOM:  # disk full: a later deletion removes it
                     self._write_failed(error)
                     raise
 
-    # -- a tail ------------------------------------------------------------------------------------
+    # -- truncation --------------------------------------------------------------------------------
 
     def truncate_to(self, offset: Offset) -> None:
-        """Cut the batch that holds ``offset`` and all after it, durably, before this returns.
+        """Truncate the log: remove the batch that contains ``offset`` and all later batches.
 
-        Only for a replica whose tail its leader does not have, and not below the log start: what is
-        wrong from there on takes ``restart_at``. The log start goes back where it lay inside that
-        batch. The high watermark goes back too, before anything else does, and so does what says
-        how much was durable: a crash at any moment leaves the log as it was, or cut.
+        Durable on return. Only for a replica whose last batches its leader does not have.
+        ``offset``: from the log start to the log end; a replica that differs below the log start
+        uses ``restart_at``. If the log start is inside the removed batch, it moves to the start of
+        that batch. The high watermark and the durable end offset are lowered first. A crash at any
+        time leaves the log unchanged or truncated.
 
-        No sync ticket may be out: the caller does this between two syncs, on the log's own thread,
-        and waits for the ticket until then (``GroupCommit.between_syncs``). Drop tickets may be
-        out: those that have not run yet are run here. Raises ``DamagedLogError``,
-        ``StorageFailedError``, and ``DiskFullError`` where nothing could even be begun.
+        Call it on the log's own thread while no sync ticket is out
+        (``GroupCommit.between_syncs``). Delete tickets that have not run yet are run here. Raises
+        ``DamagedLogError``, ``StorageFailedError``, and ``DiskFullError`` if nothing has changed.
         """
         assert self._ticket is None, "a ticket is out: take it back first"
         assert self.log_start_offset <= offset <= self.log_end_offset
@@ -141,26 +144,28 @@ class LogCutting(LogCompacting):
             raise self._failed(f"truncating {self.directory}", error) from error
 
     def _prepare_checkpoint(self) -> None:
-        """Have its room before anything changes: all else makes do without."""
+        """Allocate the checkpoint file before anything changes. The next steps need no disk
+        space."""
         try:
             self._checkpoint.prepare()
         except OSError as error:
             raise self._write_failed(error) from error
 
     def _finish_drops(self) -> None:
-        """A drop that ran later would speak of records that are gone by then."""
+        """Run all pending delete tickets. If one ran later, it would refer to truncated records."""
         for drop in self._drops:
             drop.run()
         self._drops.clear()
 
     def _cut_producers(self, end: Offset) -> None:
-        """Save them as of ``end``: later snapshots go, and dropped segments cannot be asked."""
+        """Reset the producer state to ``end`` and save it. Later snapshots are removed, and deleted
+        segments can no longer be replayed."""
         rebuilt = rebuild_producers(self._files, self._segments, end)
         self.producers.cut(end, rebuilt)
         self._files.try_write_snapshot(end, self.producers.snapshot())
 
     def _truncate(self, end: Offset) -> None:
-        """Cut the log at ``end``, where a batch starts."""
+        """Truncate the log at ``end``, the start of a batch."""
         self._lower_ends(end)
         self._remove_indexes(end)
         while len(self._segments) > 1 and self._segments[-1].base_offset >= end:
@@ -175,13 +180,14 @@ class LogCutting(LogCompacting):
         left = list(self._segments)
         self._unsynced = [s for s in self._unsynced if s in left]
         self._sealed = [s for s in self._sealed if s in left[:-1]]
-        # Also an epoch that starts right here: none of its batches is left (as Kafka does it).
+        # Also remove an epoch that starts at ``end``: none of its batches is left (as in Kafka).
         if self.epochs.cut(end - 1):
             self._files.replace_epochs(self.epochs)
         self._files.cut_snapshots(end)
 
     def _lower_ends(self, end: Offset) -> None:
-        """What says that more is durable goes first: bytes missing below that would be damage."""
+        """Lower all ends, durably, before the truncation. Otherwise the bytes missing below the
+        durable end offset would count as corruption."""
         self.log_end_offset = end
         self.log_start_offset = min(self.log_start_offset, end)
         self.durable_start_offset = min(self.durable_start_offset, end)
@@ -195,7 +201,8 @@ class LogCutting(LogCompacting):
         )
 
     def _remove_indexes(self, end: Offset) -> None:
-        """The same goes for indexes that reach beyond ``end``."""
+        """Remove the indexes that cover records above ``end``, durably. They also prove that these
+        records were durable."""
         for segment in self._segments:
             if segment.next_offset > end:
                 segment.remove_index()
@@ -207,17 +214,17 @@ class LogCutting(LogCompacting):
         elif self._anchor.offset == last.base_offset:
             last.follow(self._anchor)
 
-    # -- everything --------------------------------------------------------------------------------
+    # -- restart from an empty log -----------------------------------------------------------------
 
     def restart_at(self, offset: Offset) -> None:
-        """Drop everything and begin anew, empty, at ``offset`` (0 or more), durably.
+        """Remove all records and restart from an empty log at ``offset`` (0 or more), durably.
 
-        Only for a replica that holds nothing its leader still has, or nothing that fits it: it ends
-        below the leader's log start, or differs from its first batch on. Epochs and producers go as
-        well: the leader's batches bring them back. A crash at any moment leaves a part of what was
-        there, from its log start on without gaps, or the new beginning.
+        Only for a replica that has no batch in common with its leader: it ends below the leader's
+        log start, or differs from its first batch on. Epochs and producer state are removed too,
+        and the leader's batches restore them. A crash at any time leaves a prefix of the old log
+        without gaps, or the new empty log.
 
-        Tickets and errors: as for ``truncate_to``.
+        Tickets and errors: see ``truncate_to``.
         """
         assert self._ticket is None, "a ticket is out: take it back first"
         assert offset >= 0
@@ -232,7 +239,7 @@ class LogCutting(LogCompacting):
             raise self._failed(f"restarting {self.directory}", error) from error
 
     def _remove_everything(self) -> None:
-        """Leave the log empty at its old start, by way of prefixes of itself."""
+        """Empty the log at its old start. Each intermediate state is a prefix of the log."""
         start = self.log_start_offset
         self._lower_ends(start)
         self._remove_indexes(start)
@@ -247,7 +254,7 @@ class LogCutting(LogCompacting):
         self._files.replace_epochs(self.epochs)
 
     def _begin_at(self, offset: Offset) -> None:
-        """The empty log moves to ``offset``. Its first batch will bring its first segment."""
+        """Move the empty log to ``offset``. The first append creates the first segment."""
         self._anchor = Anchor(offset)
         self.log_start_offset = self.log_end_offset = self.durable_end_offset = offset
         self._high_watermark = offset

@@ -1,9 +1,9 @@
-"""The state files beside a log's segments: the epoch cache and producer snapshots.
+"""State files of a log: the epoch cache and producer snapshots.
 
-Both can be rebuilt from the log, so damage to them is noted and mended, never fatal.
+Both can be rebuilt from the log, so corruption of them is logged and repaired.
 
-- ``epochs``: the epoch cache; durable before the first batch of a new epoch is written.
-- ``<offset>.producers``: the producer table as of that offset; only saves replaying the log.
+- ``epochs``: the epoch cache. Durable before the first batch of a new epoch is written.
+- ``<offset>.producers``: the producer table as of that offset. It makes the next start faster.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from raftlog.storage.segment import base_offsets, file_name
 from raftlog.types import Offset
 
 SNAPSHOT_SUFFIX: Final = ".producers"
-# The newest may lie beyond what a crash leaves of the log; then an older one saves a full replay.
+# After a crash, the newest snapshot may be above the log end. An older one avoids a full replay.
 SNAPSHOTS_KEPT: Final = 3
 
 
 class LogFiles:
-    """Reads and writes one partition's state files."""
+    """State files of one partition."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self.directory = directory
-        self.notes: list[str] = []  # what was found damaged, for the operator's log
-        # Every producer that wrote below is in a durable snapshot (or in the log from there on).
+        self.notes: list[str] = []  # corrupt files, for the operator's log
+        # Every producer that wrote below it is in a durable snapshot, or in the log above it.
         self.snapshot_offset: Offset = 0
         self._disk = disk
-        self._lock = disk.mutex()  # tickets of two kinds write snapshots
+        self._lock = disk.mutex()  # sync and delete tickets both write snapshots
 
     def _path(self, name: str) -> str:
         return f"{self.directory}/{name}"
@@ -54,7 +54,8 @@ class LogFiles:
         state_file.write(self._disk, self._path("epochs"), {"epochs": [list(e) for e in epochs]})
 
     def replace_epochs(self, epochs: EpochCache) -> None:
-        """As ``write_epochs``; where there is no room, none is better than one that is wrong."""
+        """Like ``write_epochs``. If the disk is full, remove the file: a missing cache is rebuilt,
+        and a wrong cache is not. Raises ``OSError``."""
         try:
             self.write_epochs(epochs)
         except OSError as error:
@@ -65,9 +66,9 @@ class LogFiles:
                 self._disk.sync_dir(self.directory)
 
     def read_snapshot(self, *, log_end_offset: Offset) -> ProducerTable:
-        """The newest usable snapshot at or below ``log_end_offset``; an empty table without one.
+        """Return the newest usable snapshot at or below ``log_end_offset``, or an empty table.
 
-        ``snapshot_offset`` says as of where.
+        Sets ``snapshot_offset`` to the offset of the snapshot.
         """
         for offset in reversed(self._snapshot_offsets()):
             if offset <= log_end_offset:
@@ -79,9 +80,10 @@ class LogFiles:
         return ProducerTable()
 
     def cut_snapshots(self, log_end_offset: Offset) -> None:
-        """Delete, durably, the snapshots beyond the end (-1: all): their batches are gone.
+        """Delete the snapshots above ``log_end_offset`` (-1: all), durably.
 
-        They would pass for true once the log has grown past them with other batches.
+        Their batches were truncated. The snapshots would look valid after the log has grown past
+        their offset with other batches.
         """
         offsets = self._snapshot_offsets()
         beyond = [offset for offset in offsets if offset > log_end_offset]
@@ -93,7 +95,8 @@ class LogFiles:
         self.snapshot_offset = min(self.snapshot_offset, kept[-1] if kept else 0)
 
     def write_snapshot(self, offset: Offset, state: dict[str, Any]) -> None:
-        """Save the producer table as of ``offset``, which is durable; and durably."""
+        """Save the producer table as of ``offset``, durably. The log is durable up to ``offset``.
+        Raises ``OSError``."""
         with self._lock:
             state_file.write(self._disk, self._path(file_name(offset, SNAPSHOT_SUFFIX)), state)
             self.snapshot_offset = max(self.snapshot_offset, offset)
@@ -102,7 +105,7 @@ class LogFiles:
                 self._disk.remove(self._path(file_name(old, SNAPSHOT_SUFFIX)))
 
     def try_write_snapshot(self, offset: Offset, state: dict[str, Any]) -> bool:
-        """As ``write_snapshot``; False when there is no room."""
+        """Like ``write_snapshot``. Returns False if the disk is full."""
         try:
             self.write_snapshot(offset, state)
         except OSError as error:

@@ -1,6 +1,6 @@
-"""What a log holds, and reading it: offsets, batches, times, epochs, chain values.
+"""State of a log and reads: offsets, batches, timestamps, epochs, hash-chain values.
 
-The lowest part of ``Log``. Nothing here writes, syncs or drops.
+The base class of ``Log``. This module does not write, sync or delete.
 """
 
 from __future__ import annotations
@@ -17,34 +17,35 @@ from raftlog.types import LeaderEpoch, Offset, OffsetAndTimestamp, TimestampMs
 
 
 class LogReading:
-    """The state of a log, and every question that changes none of it."""
+    """State of a log, and all queries that do not change it."""
 
     def __init__(self, disk: Disk, directory: str, config: TopicConfig, opened: Opened) -> None:
         self.directory = directory
         self.config = config
-        self.damage = opened.damage  # what is bad; empty when nothing is
-        # Whether that may be a torn write which was never acknowledged, so that it may be cut.
+        self.damage = opened.damage  # description of the corruption; "" if there is none
+        # True if the corruption may be a torn write, which was never acknowledged. It may be
+        # truncated then.
         self.is_torn = opened.is_torn
-        # Why acknowledged records may be missing though nothing is bad; empty when none can be.
+        # Why acknowledged records may be missing although no batch is corrupt; "" if none can be.
         self.doubt = ""
-        self.notes: Sequence[str] = opened.notes  # what recovery did, for the operator's log
+        self.notes: Sequence[str] = opened.notes  # actions of recovery, for the log
         self.epochs = opened.epochs
         self.producers = opened.producers
         self.log_start_offset: Offset = opened.log_start_offset
         self.log_end_offset: Offset = opened.log_end_offset
         self.durable_end_offset: Offset = opened.log_end_offset
-        self.durable_start_offset: Offset = opened.log_start_offset  # no crash takes it back
-        # Readers stop here: at damage, or at the log end.
+        self.durable_start_offset: Offset = opened.log_start_offset  # no crash reverts it
+        # End of reads in a corrupt log; None: the log end.
         self._readable_end = opened.readable_end_offset if opened.damage else None
         self._disk = disk
         self._files = opened.files
         self._checkpoint = opened.checkpoint
         self._segments = SegmentList(opened.segments)
-        # What the first batch that is left follows from, where that is known.
+        # Predecessor of the first remaining batch, if known.
         self._anchor = opened.checkpoint.latest.anchor
         self._high_watermark = opened.checkpoint.latest.high_watermark  # saved with every sync
 
-    # -- what is there -----------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------
 
     @property
     def size_bytes(self) -> int:
@@ -56,48 +57,51 @@ class LogReading:
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
-        """The newest epoch that the log has seen, or -1."""
+        """Newest epoch that the log has seen, or -1."""
         return self.epochs.latest
 
     @property
     def last_epoch(self) -> LeaderEpoch:
-        """The epoch of the last batch, also when that was deleted; -1 when that is not known.
+        """Epoch of the last batch, even if that batch was deleted; -1 if unknown.
 
-        A follower sends it with its fetches. Not ``leader_epoch``: an epoch in which nothing was
-        written says nothing of what the log holds (KAFKA-15510).
+        A follower sends it in its fetch requests. It does not send ``leader_epoch``, because an
+        epoch without batches does not describe the contents of the log (KAFKA-15510).
         """
         return self._anchor_of_next.leader_epoch
 
     @property
     def chain(self) -> int:
-        """The chain value of the last batch, also when that was deleted; 0 for a log that never
-        had one, and where it is not known."""
+        """Hash-chain value of the last batch, even if that batch was deleted; 0 if unknown, or if
+        the log never had a batch."""
         return self._anchor_of_next.chain
 
     @property
     def high_watermark(self) -> Offset:
-        """The highest that ``note_high_watermark`` was told, also before the last start.
+        """Highest offset passed to ``note_high_watermark``, including calls before the last start.
 
-        After a power cut it may be old, and is never ahead of the log's end.
+        After a power failure it can be old. It is never above the log end.
         """
         return self._bounded(self._high_watermark)
 
     @property
     def acknowledged_end_offset(self) -> Offset:
-        """What may be acknowledged: synced, or only written with ``flush.policy=os``."""
+        """End of the records that may be acknowledged: the durable end offset, or the log end with
+        ``flush.policy=os``."""
         return self.log_end_offset if self.config.flush_policy == "os" else self.durable_end_offset
 
     @property
     def readable_end_offset(self) -> Offset:
-        """Where reads end: at damage, or at the log end."""
+        """End of the readable records: the start of the corruption, or the log end."""
         return self.log_end_offset if self._readable_end is None else self._readable_end
 
     def chain_at(self, offset: Offset) -> int | None:
-        """The chain value of the last batch that ends at or below ``offset``; None when unknown.
+        """Return the hash-chain value of the last batch that ends at or below ``offset``.
 
-        Two replicas with the same value there hold the same log up to there, whatever each of them
-        has compacted. Inside a compacted batch it is not known: batches that ended there are gone.
-        ``offset`` lies between log start and log end. Reads a few headers. Raises
+        If two replicas have the same value at an offset, they hold the same log up to it, whether
+        or not either of them has compacted it. Returns None if the value is unknown, which is the
+        case inside a compacted batch: the batches that ended there were merged.
+
+        ``offset``: between log start and log end. Reads a few headers. Raises
         ``OffsetOutOfRangeError`` and ``DamagedLogError``.
         """
         self.check_range(offset)
@@ -109,14 +113,14 @@ class LogReading:
         return self._chain_below(header.base_offset)
 
     def _chain_below(self, base: Offset) -> int | None:
-        """The chain value that the batch at ``base`` has to follow from; None when unknown."""
+        """Return the hash-chain value before the batch at ``base``; None if unknown."""
         if base > self._segments[0].base_offset:
             return self._segments.batch_before(base).chain
         return self._anchor.chain if self._anchor.is_known_at(base) else None
 
     @property
     def _anchor_of_next(self) -> Anchor:
-        """What the next batch has to follow from."""
+        """Predecessor of the next batch."""
         if self._segments:
             return self._segments[-1].anchor
         if self._anchor.offset == self.log_end_offset:
@@ -125,7 +129,7 @@ class LogReading:
 
     @property
     def _known_chain(self) -> int | None:
-        """As ``chain``, and None where that is not known."""
+        """Like ``chain``, but None if unknown."""
         anchor = self._anchor_of_next
         return anchor.chain if anchor.is_known_at(self.log_end_offset) else None
 
@@ -135,11 +139,12 @@ class LogReading:
     # -- reading -----------------------------------------------------------------------------------
 
     def read(self, *, start_offset: Offset, end_offset: Offset, bytes_max: int) -> list[bytes]:
-        """Whole batches from the one that holds ``start_offset`` on, none at or past
-        ``end_offset``.
+        """Return complete batches from the one that contains ``start_offset``, up to
+        ``end_offset`` (exclusive).
 
-        At most ``bytes_max`` bytes, but at least one batch where there is one. The first batch may
-        begin below ``start_offset``. Raises ``OffsetOutOfRangeError`` and ``DamagedLogError``.
+        ``bytes_max``: maximum size in bytes; at least one batch is returned if there is one. The
+        first batch may start below ``start_offset``. Does not verify checksums, see ``verify``.
+        Raises ``OffsetOutOfRangeError`` and ``DamagedLogError``.
         """
         self.check_range(start_offset)
         if self._readable_end is not None:
@@ -155,16 +160,17 @@ class LogReading:
         """Raise ``OffsetOutOfRangeError`` unless ``offset`` is between log start and log end."""
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRangeError(
-                f"offset {offset} is outside {self.log_start_offset} to {self.log_end_offset}: "
-                "start from `earliest` or `latest`, or from an offset in that range"
+                f"offset {offset} is outside {self.log_start_offset} to {self.log_end_offset}. "
+                "Start from `earliest` or `latest`, or from an offset in this range"
             )
 
     def offset_for_timestamp(
         self, timestamp_ms: TimestampMs, *, end_offset: Offset
     ) -> OffsetAndTimestamp | None:
-        """The first record below ``end_offset`` with that timestamp or a later one.
+        """Return the first record below ``end_offset`` with a timestamp of at least
+        ``timestamp_ms``, or None.
 
-        Raises ``DamagedLogError``, also when the answer may lie in what is damaged.
+        Raises ``DamagedLogError``, also if that record may be in the corrupt part of the log.
         """
         for segment in self._segments:
             found = segment.find_timestamp(timestamp_ms, from_offset=self.log_start_offset)

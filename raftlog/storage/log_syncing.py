@@ -1,6 +1,6 @@
-"""Making a log durable: tickets for group commit, new segments, what a bad disk means.
+"""Durability of a log: sync tickets for group commit, new segments, disk failures, verification.
 
-The middle part of ``Log``, above ``log_reading``. What is written, and when, is decided above.
+A base class of ``Log``, derived from ``log_reading``. Derived classes write the batches.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from raftlog.types import Offset, TimestampMs
 
 
 class LogSyncing(LogReading):
-    """A log that takes no records yet, and can be made durable and closed."""
+    """Log with syncs, segment rolls and ``close``, but without appends."""
 
     def __init__(self, disk: Disk, directory: str, config: TopicConfig, opened: Opened) -> None:
         super().__init__(disk, directory, config, opened)
         self._unsynced: list[Segment] = []
-        self._sealed = opened.unindexed  # their index files are to be written by the next ticket
+        self._sealed = opened.unindexed  # the next ticket writes their index files
         self._new_names = False
         self._ticket: SyncTask | None = None
         self._failure: StorageFailedError | None = None
-        self.on_missing: Callable[[], None] = _ignore  # told when files turned out to be missing
+        self.on_missing: Callable[[], None] = _ignore  # called when files are missing
 
-    # -- whether it may be written -----------------------------------------------------------------
+    # -- failures ----------------------------------------------------------------------------------
 
     @property
     def is_all_durable(self) -> bool:
@@ -56,8 +56,13 @@ class LogSyncing(LogReading):
     def disk_failed(
         self, doing: str, error: Exception
     ) -> DiskFullError | DamagedLogError | StorageFailedError:
-        """What an error means that a disk operation ended with while ``doing`` (a phrase such as
-        "writing x"): no room, damage of this log alone, or a disk that is not to be trusted."""
+        """Return the error for a disk operation that failed while ``doing`` (a phrase such as
+        "writing x").
+
+        ``DiskFullError`` if disk space or file descriptors ran out, ``DamagedLogError`` if files of
+        this log are missing, else ``StorageFailedError``. After the last two, the log rejects
+        writes.
+        """
         failure = storage_error(doing, error) if isinstance(error, OSError) else None
         return failure if isinstance(failure, DiskFullError) else self._failed(doing, error)
 
@@ -70,14 +75,15 @@ class LogSyncing(LogReading):
         self._failure = StorageFailedError(f"{doing} failed: {error}")
         return self._failure
 
-    # -- damage ------------------------------------------------------------------------------------
+    # -- corruption --------------------------------------------------------------------------------
 
     def note_damage(self, reason: str, *, offset: Offset) -> None:
-        """Stop serving from ``offset`` on, and take no more writes: a batch there proved bad.
+        """Mark the log as corrupt from ``offset`` on: stop reads there, and reject writes.
 
-        The next start will look for itself: the index that vouches for those bytes is removed, so
-        that they are read, and the durable end is made sure of, so that they are not taken for a
-        torn tail. Where the disk refuses even that, only this process knows.
+        The next start detects the corruption again. For this, the indexes that cover these bytes
+        are removed, so that recovery reads the bytes. The durable end offset is synced, so that
+        recovery does not treat them as a torn write. If the disk rejects these changes, only this
+        process knows of the corruption.
         """
         if self.damage and self.readable_end_offset <= offset:
             return
@@ -91,8 +97,9 @@ class LogSyncing(LogReading):
             self._disk.sync_dir(self.directory)
 
     def check_place(self) -> None:
-        """Note it as damage if the files that are written to were removed or moved away, maybe with
-        their directory. Quick.
+        """Mark the log as corrupt if its active files, or their directory, were removed or moved.
+
+        Fast enough to call often.
         """
         if not self._is_writable:
             return
@@ -102,9 +109,9 @@ class LogSyncing(LogReading):
             self._note_missing(self._segments[-1].path)
 
     def _note_missing(self, what: str) -> DamagedLogError:
-        """Files vanished behind the broker's back: no start would find what they hold."""
+        """Mark the log as corrupt: files are missing, and a start would not find their records."""
         if not self.damage or self.readable_end_offset > self.log_start_offset:
-            reason = f"{self.directory} is not where it was, or lacks files: {what}"
+            reason = f"{self.directory} was moved, or files in it are missing: {what}"
             self.note_damage(
                 ". ".join(filter(None, (reason, self._checkpoint.advice))),
                 offset=self.log_start_offset,
@@ -113,13 +120,16 @@ class LogSyncing(LogReading):
         return DamagedLogError(self.damage)
 
     def verify(self, start_offset: Offset, *, bytes_max: int) -> Offset:
-        """Check stored batches from the one that holds ``start_offset`` on: both sums, and chains.
+        """Verify both checksums and the hash chain of stored batches.
 
-        Up to ``bytes_max`` bytes, one batch at least; returns where to go on, at last the end of
-        what is readable. ``read`` checks none of this: a scrub calls it, now and then, and who
-        doubts what it has read. What is bad is noted (``note_damage``), and raised as
-        ``DamagedLogError``; what is good before it stays readable. Files that were closed are
-        closed again.
+        Starts at the batch that contains ``start_offset``, and checks up to ``bytes_max`` bytes,
+        but at least one batch. Returns the offset to continue from; at the end, this is the end of
+        the readable records. ``read`` performs none of these checks. The scrubber calls this method
+        at intervals, and a leader calls it if a follower received a corrupt batch.
+
+        Raises ``DamagedLogError`` for a corrupt batch and marks the log as corrupt
+        (``note_damage``); valid batches before it stay readable. Files that were closed before the
+        call are closed again.
         """
         self.check_range(start_offset)
         if start_offset >= self.readable_end_offset:
@@ -132,7 +142,8 @@ class LogSyncing(LogReading):
         raise DamagedLogError(reason)
 
     def _check_batches(self, start_offset: Offset, bytes_max: int) -> tuple[Offset, str]:
-        """See ``verify``: where it ended, and why it went no further if something is bad."""
+        """Implement ``verify``. Returns the end of the valid batches, and the reason if the batch
+        there is corrupt, or ""."""
         offset, end, unreadable = start_offset, self.readable_end_offset, ""
         try:
             offset = self._segments.batch_start(start_offset)
@@ -148,10 +159,10 @@ class LogSyncing(LogReading):
                     header = check(batch)
                     follows = chain is None or verify_chain(header, previous_chain=chain)
                     if header.base_offset != offset or not follows:
-                        raise CorruptBatchError("it does not follow from the batch before it")
+                        raise CorruptBatchError("it does not follow the previous batch")
                     offset, chain = header.next_offset, header.chain
         except CorruptBatchError as error:
-            return offset, f"{self.directory} is damaged at offset {offset}: {error}"
+            return offset, f"{self.directory} is corrupt at offset {offset}: {error}"
         except DamagedLogError as error:
             return offset, str(error)
         return offset, unreadable
@@ -160,7 +171,8 @@ class LogSyncing(LogReading):
 
     @property
     def _segment_ms(self) -> int:
-        """A compacted log must seal what is to be compacted, in time for max.compaction.lag.ms."""
+        """Maximum age of the active segment in ms. A compacted log must seal its segments within
+        max.compaction.lag.ms, because only sealed segments are compacted."""
         config = self.config
         return (
             min(config.segment_ms, config.max_compaction_lag_ms)
@@ -175,7 +187,7 @@ class LogSyncing(LogReading):
         return active.size_bytes + length > self.config.segment_bytes or age_ms >= self._segment_ms
 
     def _roll(self) -> Segment:
-        """Start a new active segment at the log end. On ``OSError`` nothing has changed."""
+        """Start a new active segment at the log end. On ``OSError`` the log is unchanged."""
         self._checkpoint.prepare()
         segment = Segment(self._disk, self.directory, self.log_end_offset)
         segment.create()
@@ -195,14 +207,15 @@ class LogSyncing(LogReading):
     # -- syncing -----------------------------------------------------------------------------------
 
     def note_high_watermark(self, offset: Offset) -> None:
-        """Let the next syncs save ``offset``, for ``high_watermark`` after a restart. Never lower
-        than before; at most the log end."""
+        """Set the high watermark that the next syncs save. ``offset`` is limited to the log end; a
+        lower value than before has no effect."""
         self._high_watermark = max(self._high_watermark, self._bounded(offset))
 
     def begin_sync(self, *, snapshot: bool = False) -> SyncTask | None:
-        """Work that makes all of the log durable; None when there is none or a ticket is out.
+        """Return a ticket that makes the whole log durable; None if there is nothing to do or if
+        another ticket is not returned yet.
 
-        With ``snapshot`` the ticket also saves what makes the next start quick.
+        ``snapshot``: True also saves indexes and producer state, which make the next start faster.
         """
         if self._ticket is not None or not self._is_writable or not self._segments:
             return None
@@ -234,7 +247,7 @@ class LogSyncing(LogReading):
         return self._ticket
 
     def complete_sync(self, ticket: SyncTask) -> None:
-        """Take back a ticket that has run: what it covers is durable from now on."""
+        """Accept a ticket that has run. The records that it covers are now durable."""
         assert ticket is self._ticket
         self._ticket = None
         self.durable_end_offset = max(self.durable_end_offset, ticket.end_offset)
@@ -242,23 +255,24 @@ class LogSyncing(LogReading):
         self._segments.close_surplus(keep=self._unsynced)
 
     def failed_sync(self, ticket: SyncTask, error: OSError) -> DamagedLogError | StorageFailedError:
-        """Take back a ticket whose ``run`` raised: the log takes no more writes.
+        """Accept a ticket whose ``run`` raised ``error``. The log rejects further writes.
 
-        If files of it are missing, it is damaged. If not, the disk has failed: which of the
-        unsynced bytes are on the disk is unknown, and syncing again would not tell.
+        If files are missing, the log is corrupt (``DamagedLogError``). Otherwise the disk has
+        failed (``StorageFailedError``): it is unknown which unsynced bytes are durable, and another
+        sync could succeed without writing them.
         """
         assert ticket is self._ticket
         self._ticket = None
         return self._failed(f"syncing {self.directory}", error)
 
     def record_copy(self) -> None:
-        """Have the data directory record this copy, durably. Any thread may call. Raises
-        ``OSError``.
-        """
+        """Record this copy in the data directory, durably. Any thread may call. Raises
+        ``OSError``."""
         self._checkpoint.update(sync=True)
 
     def sync(self) -> None:
-        """Make all of the log durable here and now. Raises ``StorageFailedError``."""
+        """Make the whole log durable. Blocks. Raises ``StorageFailedError`` and
+        ``DamagedLogError``."""
         while (ticket := self.begin_sync()) is not None:
             self._run(ticket)
 
@@ -269,13 +283,14 @@ class LogSyncing(LogReading):
             raise self.failed_sync(ticket, error) from error
         self.complete_sync(ticket)
 
-    # -- the end -----------------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Make everything durable, save what makes the next start quick, close the files."""
+        """Make the log durable, save indexes and producer state, and close the files. Raises
+        ``StorageFailedError``."""
         try:
             if (ticket := self.begin_sync(snapshot=True)) is not None:
-                with suppress(DamagedLogError):  # files are missing: the next start notices that
+                with suppress(DamagedLogError):  # files are missing: the next start detects it
                     self._run(ticket)
             if self._is_writable:
                 self._sync_checkpoint()
@@ -283,7 +298,7 @@ class LogSyncing(LogReading):
             self.abandon()
 
     def _sync_checkpoint(self) -> None:
-        """Make the last checkpoint durable, and the data directory's record of it."""
+        """Make the last checkpoint and the data directory's record of it durable."""
         try:
             self._checkpoint.sync()
         except OSError as error:
@@ -292,11 +307,11 @@ class LogSyncing(LogReading):
                 raise failure from error
 
     def abandon(self) -> None:
-        """Let go of the files and write nothing more."""
+        """Close the files without writing."""
         for segment in self._segments:
             segment.close()
         self._checkpoint.close()
 
 
 def _ignore() -> None:
-    """Nobody is to be told."""
+    """Default of ``on_missing``: do nothing."""

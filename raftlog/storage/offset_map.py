@@ -1,8 +1,8 @@
-"""Keys to the newest offset of each, in a fixed amount of memory. Pure: a hash table in numpy.
+"""Map of keys to their newest offset, in a fixed amount of memory. A numpy hash table, no I/O.
 
-A key is told by 128 bits of xxh3 with a seed that nobody else knows: that two of a billion keys
-have the same is as likely as 1 in 10^21, and nobody can choose keys that do. So keys themselves are
-not kept, and a key costs the same whatever its length.
+The map stores a 128-bit xxh3 hash of each key, computed with a secret seed. The probability that
+two of a billion keys collide is 1 in 10^21, and producers cannot construct collisions. The keys
+themselves are not stored, so the memory per key does not depend on its length.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ from xxhash import xxh3_128_digest
 Hashes: TypeAlias = npt.NDArray[np.uint64]  # two columns
 Offsets: TypeAlias = npt.NDArray[np.int64]
 
-_SLOT_BYTES: Final = 24  # two halves of the hash, and the offset; 0 stands for an empty slot
-_FULL_PARTS: Final = (3, 4)  # of the slots; beyond that looking for a key takes too many steps
+_SLOT_BYTES: Final = 24  # two halves of the hash, and the offset; 0 marks an empty slot
+_FULL_PARTS: Final = (3, 4)  # maximum share of used slots; above it, lookups take too many steps
 KEY_BYTES: Final = _SLOT_BYTES * _FULL_PARTS[1] // _FULL_PARTS[0]
 
 
 def hash_keys(keys: Iterable[bytes], *, seed: int) -> Hashes:
-    """The hashes of ``keys``, a row for each. ``seed``: 64 bits."""
+    """Return the hashes of ``keys``, one row for each key. ``seed``: 64 bits."""
     digests = b"".join(map(xxh3_128_digest, keys, repeat(seed)))
     return np.frombuffer(digests, "<u8").reshape(-1, 2)
 
 
 class OffsetMap:
-    """The newest offset of each key. 32 bytes for each that it has room for, all taken at once.
+    """Newest offset of each key. Allocates 32 bytes per key of capacity at creation.
 
-    Open addressing with double hashing: a prime number of slots, so that the steps of any key come
-    by all of them. Keys are looked for by the thousand: one step of all of them is one operation on
-    arrays, and those that are found drop out (Knuth, TAOCP 3, 6.4, algorithm D).
+    Open addressing with double hashing (Knuth, TAOCP 3, 6.4, algorithm D). The number of slots is
+    prime, so that the probe sequence of a key visits every slot. Thousands of keys are looked up
+    together: one probe step of all keys is one array operation, and keys that are found are removed
+    from the operation.
     """
 
     def __init__(self, keys_max: int) -> None:
-        """Room for ``keys_max`` keys, 1 or more."""
+        """``keys_max``: capacity in keys, at least 1."""
         self.keys_max = keys_max
         self._count = 0
         slots = prime_from(keys_max * _FULL_PARTS[1] // _FULL_PARTS[0] + 1)
@@ -53,13 +54,13 @@ class OffsetMap:
 
     @property
     def room(self) -> int:
-        """How many more keys there is room for."""
+        """Remaining capacity in keys."""
         return self.keys_max - self._count
 
     def put(self, hashes: Hashes, offsets: Offsets) -> None:
-        """Note keys at offsets that ascend, from call to call as well.
+        """Add keys with ascending offsets. Offsets must also ascend from call to call.
 
-        There has to be room for all of them (``room``), as if none were known yet.
+        ``room`` must be at least the number of keys, even if the map already has some of them.
         """
         assert len(hashes) <= self.room
         slots, (position, step) = self._slots, self._probe(hashes)
@@ -67,20 +68,21 @@ class OffsetMap:
         while len(hashes):
             is_free = slots[position, 2] == 0
             if is_free.any():
-                # Of several that want one slot the last gets it; the others see that and go on.
+                # If several keys write the same slot, the last one wins. The others detect this and
+                # probe the next slot.
                 free = position[is_free]
                 slots[free, 0], slots[free, 1] = hashes[is_free, 0], hashes[is_free, 1]
                 slots[free, 2] = 1
                 self._count += len(np.unique(free))
             found = slots[position]
             is_mine = (found[:, 0] == hashes[:, 0]) & (found[:, 1] == hashes[:, 1])
-            slots[position[is_mine], 2] = stored[is_mine]  # of several offsets the last: the newest
+            slots[position[is_mine], 2] = stored[is_mine]  # the last offset is the newest
             left = ~is_mine
             hashes, stored, step = hashes[left], stored[left], step[left]
             position = (position[left] + step) % np.uint64(len(slots))
 
     def newest(self, hashes: Hashes) -> Offsets:
-        """The newest offset of each key, -1 for one that was not noted."""
+        """Return the newest offset of each key; -1 for an unknown key."""
         slots, (position, step) = self._slots, self._probe(hashes)
         result = np.full(len(hashes), -1, np.int64)
         rows = np.arange(len(hashes))
@@ -96,18 +98,18 @@ class OffsetMap:
         return result
 
     def _probe(self, hashes: Hashes) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Where to look for each key first, and how far to go on from there."""
+        """Return the first slot and the probe step of each key."""
         count = np.uint64(len(self._slots))
         return hashes[:, 0] % count, hashes[:, 1] % (count - np.uint64(1)) + np.uint64(1)
 
 
 def prime_from(number: int) -> int:
-    """The smallest prime from ``number`` (2 or more) on."""
+    """Return the smallest prime that is at least ``number`` (2 or more)."""
     while not _is_prime(number):
         number += 1
     return number
 
 
 def _is_prime(number: int) -> bool:
-    """By trial: some 20 000 divisions for the largest map that fits any machine."""
+    """Test by trial division: about 20,000 divisions for the largest possible map."""
     return all(number % divisor for divisor in range(2, int(number**0.5) + 1))

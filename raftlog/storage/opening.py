@@ -1,4 +1,4 @@
-"""Starting a log: recovery, then the epoch cache and producer table that belong to it."""
+"""Start of a log: recovery of the segments, then of the epoch cache and the producer table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _REWRITE_BYTES: Final = limits.MIB
 
 @dataclass(slots=True)
 class Opened:
-    """What a log starts from. ``readable_end_offset`` matters only when there is damage."""
+    """Initial state of a log. ``readable_end_offset`` is valid only if ``damage`` is not empty."""
 
     segments: list[Segment]
     epochs: EpochCache
@@ -40,7 +40,7 @@ class Opened:
     log_start_offset: Offset
     log_end_offset: Offset
     readable_end_offset: Offset
-    unindexed: list[Segment]  # sealed segments whose index file is missing or wrong
+    unindexed: list[Segment]  # sealed segments with a missing or wrong index
     compaction_files: CompactionFiles
     compaction_state: CompactionState
     damage: str = ""
@@ -64,7 +64,7 @@ def open_log(
 
 
 class _Opening:
-    """One start of one log, step by step."""
+    """The steps of one start of one log."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class _Opening:
         if self._trouble:
             self._checkpoint.rebuild()
             self._files.notes.append(
-                f"{self._trouble}; torn bytes cannot be told from damage above the indexes"
+                f"{self._trouble}; above the indexes, corrupt bytes are treated as a torn write"
             )
             bases = base_offsets(disk.list_dir(directory), LOG_SUFFIX)
             self._start = min(bases, default=self._start)
@@ -115,9 +115,10 @@ class _Opening:
             if self._trouble:
                 self._checkpoint.update(log_start_offset=start, durable_end_offset=end, sync=True)
             elif start > (segments[0].base_offset if segments else 0):
-                # No file that is gone vouches for it: a process may have ended before its sync.
+                # The segment name does not prove the log start, and the previous process may have
+                # ended before its sync.
                 self._checkpoint.update(sync=True)
-        # Both may find damage that the scan had no reason to look for.
+        # Both can find corruption in bytes that the scan did not read.
         epochs = self._epochs(end, recovered)
         producers = self._producers(end, recovered)
         return Opened(
@@ -139,7 +140,7 @@ class _Opening:
 
     def _recover(self) -> Recovered:
         latest = self._checkpoint.latest
-        if self._damage:  # which files make up the log cannot be told: nothing is touched
+        if self._damage:  # unknown which files belong to the log: change nothing
             return Recovered([], self._durable_end, damage=self._damage, damage_offset=self._start)
         return recover(
             self._disk,
@@ -152,13 +153,14 @@ class _Opening:
         )
 
     def _epochs(self, end: Offset, recovered: Recovered) -> EpochCache:
-        """The epoch cache; from the batches when its file is missing, damaged or old."""
+        """Return the epoch cache. Rebuilds it from the batches if its file is missing, corrupt or
+        old."""
         epochs = self._files.read_epochs()
         if epochs is not None and _fits(epochs, recovered.segments, self._start):
             changed = epochs.cut(end)
         else:
             if epochs is not None:
-                recovered.notes.append("the epoch cache does not fit the log; it is rebuilt")
+                recovered.notes.append("epoch cache does not match the log; it is rebuilt")
             epochs = EpochCache()
             for header in _readable_headers(recovered, 0, self._index_interval_bytes):
                 if header.leader_epoch > epochs.latest:
@@ -170,7 +172,8 @@ class _Opening:
         return epochs
 
     def _producers(self, end: Offset, recovered: Recovered) -> ProducerTable:
-        """The producer table, also from segments that are to go; and then let them go."""
+        """Return the producer table, and finish an interrupted deletion. The table includes the
+        producers of the segments to delete."""
         producers = self._files.read_snapshot(log_end_offset=end)
         from_offset = self._files.snapshot_offset
         leftovers = load_leftovers(
@@ -180,7 +183,7 @@ class _Opening:
             from_offset=from_offset,
             index_interval_bytes=self._index_interval_bytes,
         )
-        with suppress(DamagedLogError):  # their records are deleted, so this is no damage
+        with suppress(DamagedLogError):  # their records are deleted
             _replay(producers, headers_from(leftovers, from_offset))
         headers = _readable_headers(recovered, from_offset, self._index_interval_bytes)
         _replay(producers, headers)
@@ -192,10 +195,11 @@ class _Opening:
     def _finish_deletion(
         self, unsaved: tuple[Offset, dict[str, Any]] | None, live_offset: Offset
     ) -> None:
-        """Remove what lies below the log's segments: a crash cut its deletion short.
+        """Remove the files below the log's segments. A crash interrupted their deletion.
 
-        The start is made durable first (the process that was killed may not have got so far), and
-        also where no segment's name says the same: so it is with a log that was begun anew.
+        The log start is made durable first, because the killed process may not have synced it. This
+        is also necessary if no segment name proves the log start, as in a log that was restarted
+        from an empty log.
         """
         names = self._disk.list_dir(self._directory)
         bases = base_offsets(names, LOG_SUFFIX)
@@ -219,21 +223,24 @@ class _Opening:
 
 
 def _live_offset(recovered: Recovered, log_start_offset: Offset) -> Offset:
-    """Where the segments begin that make up the log. Not what the names say: a start may just have
-    removed one that held nothing, and then the file before it holds nothing of the log either."""
+    """Return the base offset of the log's first segment.
+
+    File names are not sufficient. This start may have removed an empty segment, and then the file
+    before it does not belong to the log either.
+    """
     return recovered.segments[0].base_offset if recovered.segments else log_start_offset
 
 
 def _start_anew_at(recovered: Recovered, log_start_offset: Offset) -> None:
-    """Drop a log that ends below its start: all that is left of it was deleted.
+    """Remove the segments of a log that ends below its log start: all their records are deleted.
 
-    A power cut may leave it so when records were deleted that never were synced.
+    This state occurs after a power failure if records were deleted that were never synced.
     """
     segments = recovered.segments
     if segments and segments[-1].next_offset < log_start_offset:
         recovered.notes.append(
-            f"{segments[0].directory} ended at offset {segments[-1].next_offset}, below its "
-            f"start {log_start_offset}: it goes on from there"
+            f"{segments[0].directory} ended at offset {segments[-1].next_offset}, below its log "
+            f"start {log_start_offset}: restarted empty at the log start"
         )
         while segments:
             segments.pop().remove()
@@ -241,9 +248,10 @@ def _start_anew_at(recovered: Recovered, log_start_offset: Offset) -> None:
 
 
 def _make_durable(disk: Disk, directory: str, recovered: Recovered) -> None:
-    """Sync what was found: bytes of a killed process may be in the page cache only.
+    """Sync the recovered segments. Bytes of a killed process may be in the page cache only.
 
-    Without this, a power cut could take back what was served (or acknowledged) after this start.
+    Without this sync, a power failure could remove records that the broker returned or acknowledged
+    after this start.
     """
     for segment in recovered.scanned:
         _write_again(segment, recovered.durable_offset)
@@ -255,10 +263,10 @@ def _make_durable(disk: Disk, directory: str, recovered: Recovered) -> None:
 
 
 def _write_again(segment: Segment, durable_offset: Offset) -> None:
-    """Write what is not known to be durable once more, as it is, so that a sync really writes it.
+    """Rewrite the same bytes above the durable end offset, so that the next sync writes them.
 
-    The process before this one may have ended because of a failed fsync: then the kernel holds
-    pages that it takes for written and that are not on the disk (see ``StorageFailedError``).
+    The previous process may have ended because of a failed fsync. The kernel then marks pages as
+    clean that are not on the disk (see ``StorageFailedError``).
     """
     offset = max(durable_offset, segment.base_offset)
     position = segment.find(offset)[0] if offset < segment.next_offset else segment.size_bytes
@@ -269,7 +277,7 @@ def _write_again(segment: Segment, durable_offset: Offset) -> None:
 
 
 def _fits(epochs: EpochCache, segments: Sequence[Segment], start: Offset) -> bool:
-    """Whether the cache reaches from the first batch to the last."""
+    """Return True if the cache covers the first and the last batch."""
     filled = [segment for segment in segments if segment.size_bytes]
     if not filled:
         return True
@@ -283,7 +291,8 @@ def _fits(epochs: EpochCache, segments: Sequence[Segment], start: Offset) -> boo
 def _readable_headers(
     recovered: Recovered, from_offset: Offset, index_interval_bytes: int
 ) -> Iterator[BatchHeader]:
-    """Headers from ``from_offset`` on, up to one that is bad: where an index covers it, damage."""
+    """Yield the headers from ``from_offset`` on. A corrupt header in the indexed part ends the
+    iteration and is recorded as corruption in ``recovered``."""
     for segment in list(recovered.segments):
         try:
             yield from headers_from([segment], from_offset)
@@ -296,7 +305,7 @@ def _readable_headers(
 
 
 def rebuild_producers(files: LogFiles, segments: Iterable[Segment], end: Offset) -> ProducerTable:
-    """The producer table as of ``end``: a snapshot, then the batches between it and there.
+    """Return the producer table as of ``end``: a snapshot, and the batches from there to ``end``.
 
     Raises ``DamagedLogError``.
     """
@@ -313,7 +322,7 @@ def _replay(producers: ProducerTable, headers: Iterable[BatchHeader]) -> Produce
 
 
 def headers_from(segments: Iterable[Segment], from_offset: Offset) -> Iterator[BatchHeader]:
-    """Headers of the batches from ``from_offset`` on. Raises ``DamagedLogError``."""
+    """Yield the headers of the batches from ``from_offset`` on. Raises ``DamagedLogError``."""
     for segment in segments:
         if segment.next_offset <= from_offset:
             continue

@@ -1,9 +1,9 @@
-"""What each idempotent producer last wrote to a partition: duplicates answered, gaps refused.
+"""Producer state of a partition: the last batches of each idempotent producer.
 
-Deterministic: no clock, no I/O; time arrives with the batch or the call. The state is a function of
-the log (every batch header carries its producer's id, epoch and sequence) and of expiry; a snapshot
-only saves replaying the log. It outlives the records it came from, so retention forgets no
-producer.
+The leader uses it to detect duplicates and sequence gaps. Deterministic: no clock, no I/O; time is
+an argument. The state is a function of the log and of expiry, because every batch header contains
+producer id, producer epoch and sequence. A snapshot only avoids a replay of the log. The state
+outlives the records, so retention does not remove producers.
 
 Sequences count records from 0 and wrap from 2^31-1 to 0. Source: KIP-98, KIP-360.
 """
@@ -20,15 +20,15 @@ from raftlog.record import BatchHeader
 from raftlog.types import Offset, TimestampMs
 
 SEQUENCES: Final = 1 << 31
-# Longer than the longest pause after which a producer may still resend (Spark replays after days).
+# Longer than the longest pause before a producer resends a batch (Spark replays after days).
 PRODUCER_EXPIRY_MS: Final = 7 * 86_400_000
 
 
 class WrittenBatch(NamedTuple):
-    """A batch that a producer has in the log.
+    """A batch of a producer in the log.
 
-    ``crc32c``: of what the producer sealed; None if it is unknown (a compacted batch, or a snapshot
-    of an older release).
+    ``crc32c``: checksum of the batch as the producer sent it; None if unknown (compacted batch, or
+    snapshot of an older release).
     """
 
     base_sequence: int
@@ -40,9 +40,9 @@ class WrittenBatch(NamedTuple):
 
 
 class LastWritten(NamedTuple):
-    """What a producer has in the log under its newest epoch: its last record, and its extent.
+    """Last record and extent of a producer's newest epoch in the log.
 
-    ``first_offset``: no record of the epoch that this log still has is below it.
+    ``first_offset``: lower bound of the offsets of all stored records of this epoch.
     """
 
     epoch: int
@@ -54,7 +54,7 @@ class LastWritten(NamedTuple):
 @dataclass(slots=True)
 class _Producer:
     epoch: int
-    first_offset: Offset  # of the epoch's first batch that this table saw
+    first_offset: Offset  # first batch of the epoch that was added to the table
     # Invariant: at most PRODUCER_BATCHES_REMEMBERED, in the order written, never empty.
     batches: deque[WrittenBatch] = field(
         default_factory=lambda: deque(maxlen=limits.PRODUCER_BATCHES_REMEMBERED)
@@ -62,13 +62,16 @@ class _Producer:
 
 
 def last_sequence(base_sequence: int, offset_count: int) -> int:
-    """``offset_count``: of the batch, as many as it was sent with records. Compaction may have left
-    fewer of those, and keeps the offsets."""
+    """Return the last sequence number of a batch.
+
+    ``offset_count``: number of offsets of the batch. It is the number of records that the producer
+    sent. Compaction removes records and keeps the offsets.
+    """
     return (base_sequence + offset_count - 1) % SEQUENCES
 
 
 class ProducerTable:
-    """Every producer of one partition, by id, the one that wrote last at the end."""
+    """Producers of one partition, by id. The producer that wrote last is at the end."""
 
     def __init__(self) -> None:
         self._producers: dict[int, _Producer] = {}
@@ -77,39 +80,41 @@ class ProducerTable:
         return len(self._producers)
 
     def check(self, header: BatchHeader) -> WrittenBatch | None:
-        """None when the batch may be appended; the earlier batch when this is a duplicate of it.
+        """Return None if the batch may be appended, or the stored batch if it is a duplicate.
 
-        A duplicate has the same sequences and the same checksum. Another batch in the place of one
-        that is stored is refused: to answer it as a duplicate would lose its records.
-        Raises ``OutOfOrderSequenceError`` for a gap and ``ProducerFencedError`` for an old epoch.
+        A duplicate has the same sequences and the same checksum as a stored batch. A batch with
+        stored sequences but another checksum is rejected, because its records would be lost if it
+        counted as a duplicate. Raises ``OutOfOrderSequenceError`` for a sequence gap and
+        ``ProducerFencedError`` for an old producer epoch.
         """
         known = self._producers.get(header.producer_id)
         if known is not None and header.producer_epoch < known.epoch:
             raise ProducerFencedError(
                 f"producer {header.producer_id} epoch {header.producer_epoch} is fenced by "
-                f"epoch {known.epoch}: a newer instance of the producer has written"
+                f"epoch {known.epoch}: a newer instance of this producer has written. "
+                "Stop this instance"
             )
         expected = 0
         if known is not None and header.producer_epoch == known.epoch:
             last = last_sequence(header.base_sequence, header.last_offset_delta + 1)
             for batch in known.batches:
                 if batch.crc32c not in (None, header.crc32c):
-                    continue  # other records in its place
+                    continue  # same sequences, other records
                 if (batch.base_sequence, batch.last_sequence) == (header.base_sequence, last):
                     return batch
             expected = (known.batches[-1].last_sequence + 1) % SEQUENCES
         if header.base_sequence != expected:
             raise OutOfOrderSequenceError(
                 f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence "
-                f"{header.base_sequence} where {expected} comes next: batches before it are "
-                "missing, or it is older than the last "
-                f"{limits.PRODUCER_BATCHES_REMEMBERED}. Start again: with a new producer id, or, "
-                "under a producer's name, after what is stored"
+                f"{header.base_sequence}, expected {expected}: earlier batches are missing, or "
+                f"the batch is older than the last {limits.PRODUCER_BATCHES_REMEMBERED}. Restart "
+                "with a new producer id. A named producer must resume after the last stored record"
             )
         return None
 
     def last_written(self, producer_id: int) -> LastWritten | None:
-        """What a producer wrote last, committed or not; None if nothing is known of it."""
+        """Return the last write of a producer, committed or not; None if the producer is
+        unknown."""
         producer = self._producers.get(producer_id)
         if producer is None:
             return None
@@ -119,11 +124,12 @@ class ProducerTable:
         )
 
     def newest_base_offsets(self) -> list[Offset]:
-        """Where the newest batch of each producer begins: what compaction has to leave of it."""
+        """Return the base offset of each producer's newest batch. Compaction must keep the headers
+        of these batches."""
         return [producer.batches[-1].base_offset for producer in self._producers.values()]
 
     def note(self, header: BatchHeader) -> None:
-        """Take in a batch that is in the log (and so was checked when it was appended)."""
+        """Add a batch of the log. It was checked when it was appended."""
         producer = self._producers.pop(header.producer_id, None)
         if producer is None or header.producer_epoch != producer.epoch:
             producer = _Producer(header.producer_epoch, header.base_offset)
@@ -142,10 +148,11 @@ class ProducerTable:
             del self._producers[next(iter(self._producers))]
 
     def cut(self, log_end_offset: Offset, rebuilt: ProducerTable) -> None:
-        """Forget batches at or beyond the new end of the log.
+        """Remove batches at or above the new log end.
 
-        ``rebuilt`` is what the log that is left tells: batches that newer ones, now gone, had
-        pushed out. This table may know more than it, of batches that retention has dropped.
+        ``rebuilt``: table that was rebuilt from the remaining log. It restores batches that this
+        table had replaced by newer, now truncated batches. This table may contain batches that
+        retention has deleted and that ``rebuilt`` lacks.
         """
         for producer_id, producer in list(self._producers.items()):
             kept = [batch for batch in producer.batches if batch.last_offset < log_end_offset]
@@ -162,7 +169,8 @@ class ProducerTable:
         self._producers = dict(by_last_write)
 
     def expire(self, *, now_ms: TimestampMs) -> int:
-        """Forget producers that have not written for ``PRODUCER_EXPIRY_MS``; how many."""
+        """Remove producers that have not written for ``PRODUCER_EXPIRY_MS``. Returns their
+        number."""
         expired = [
             producer_id
             for producer_id, producer in self._producers.items()
@@ -173,7 +181,7 @@ class ProducerTable:
         return len(expired)
 
     def snapshot(self) -> dict[str, Any]:
-        """The table as a state file holds it."""
+        """Return the table as the content of a state file."""
         return {
             "producers": [
                 [
@@ -191,7 +199,7 @@ class ProducerTable:
         table = cls()
         for producer_id, epoch, batches, *first in state["producers"]:
             written = [WrittenBatch(*batch) for batch in batches]
-            # A snapshot of an older release has no first offset: the oldest batch known stands in.
+            # Snapshots of older releases lack the first offset. Use the oldest known batch.
             first_offset = first[0] if first else written[0].base_offset
             producer = table._producers[producer_id] = _Producer(epoch, first_offset)
             producer.batches.extend(written)

@@ -1,7 +1,7 @@
-"""Moving a damaged log's files aside: they stay for whoever wants to know what happened.
+"""Quarantine of corrupt logs: the files are renamed and kept for diagnosis.
 
-<topic>/<topic id>/0                 the log that goes on, empty at first
-<topic>/<topic id>/0.quarantine-1    what it was, untouched
+<topic>/<topic id>/0                 the new log, empty at first
+<topic>/<topic id>/0.quarantine-1    the files of the corrupt log, unchanged
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ MARK: Final = ".quarantine-"
 
 
 def is_quarantine(name: str) -> bool:
-    """Whether a directory of that name holds files that were moved aside."""
+    """Return True if ``name`` is the name of a quarantine directory."""
     return MARK in name
 
 
 def quarantines(disk: Disk, directory: str) -> list[str]:
-    """The paths to which ``directory`` was moved before, the oldest first."""
+    """Return the quarantine directories of the log ``directory``, the oldest first."""
     parent, _, name = directory.rpartition("/")
     numbers = sorted(
         int(number)
@@ -31,10 +31,10 @@ def quarantines(disk: Disk, directory: str) -> list[str]:
 
 
 def move_aside(disk: Disk, directory: str) -> tuple[str, list[str]]:
-    """Rename ``directory``, durably, and remove all but the newest ``QUARANTINES_KEPT`` before it.
+    """Rename ``directory`` durably to its next quarantine path, and remove old quarantines.
 
-    Where it is now, and which were removed. A crash leaves it where it was, or moved whole. One
-    that is missing is moved as an empty one. Raises ``OSError``.
+    Returns the new path and the removed paths. The newest ``QUARANTINES_KEPT`` (3) are kept. The
+    rename is atomic. A missing directory is treated as an empty one. Raises ``OSError``.
     """
     disk.make_dirs(directory)
     earlier = quarantines(disk, directory)

@@ -1,15 +1,16 @@
-"""Opening a log: what the disk really holds, what was torn by a crash, and what is damage.
+"""Log recovery: load segments, truncate torn writes, detect corruption below the durable end.
 
-The rule (DESIGN section 4). Bytes below the last point known to be durable were promised: when
-they are bad or missing that is *damage*. Damage is reported and everything before it stays
-readable; it is never cut, because a cut would silently turn lost records into records that never
-were. Bad bytes at or above that point are a *torn write*, or damage to records that were
-acknowledged after the point was last saved: this log alone cannot tell. A log without other
-replicas is cut there. A replica is not: until its partition's group has agreed on what to do, the
-bad bytes stay, as damage that may be cut (``is_torn``).
+Bad or missing bytes below the durable end offset are *corruption*, because their records were
+acknowledged. Recovery reports corruption and keeps all records before it readable. It never
+truncates corrupt data below the durable end offset, because that would silently hide lost records.
 
-What is known to be durable: the checkpoint says it, and so does every index file, because an index
-is written only after what it covers was synced, and removed (durably) before that is truncated.
+Bad bytes at or above the durable end offset are a *torn write*, or corruption of records that were
+acknowledged after the offset was last saved. One log cannot distinguish these two cases. A log
+without other replicas is truncated there. In a replica, the bad bytes stay until its Raft group has
+decided. They count as corruption that may be truncated (``is_torn``).
+
+The durable end offset comes from the checkpoint and from the index files. An index is written only
+after the bytes that it covers were synced. It is removed, durably, before they are truncated.
 """
 
 from __future__ import annotations
@@ -47,23 +48,24 @@ _INDEX_FILE_BYTES_MAX: Final = (
 
 @dataclass(slots=True)
 class Recovered:
-    """What opening found. ``damage`` is empty when all that was durable is there."""
+    """Result of recovery. ``damage`` is empty if all durable records are valid."""
 
     segments: list[Segment]
-    durable_offset: Offset  # everything below it was durable before this start
-    anchor: Anchor = ORIGIN  # what the first batch follows from, if it stands there
+    durable_offset: Offset  # durable end offset before this start
+    anchor: Anchor = ORIGIN  # predecessor of the first batch, if at its offset
     damage: str = ""
     damage_offset: Offset = -1
-    is_torn: bool = False  # the damage lies above the durable end: it may be cut
+    is_torn: bool = False  # bad bytes are above the durable end: may be truncated
     notes: list[str] = field(default_factory=list)
-    # Segments of which bytes were read one by one: no index vouches that those are on the disk.
+    # Segments with bytes that no index covers. These bytes may not be durable.
     scanned: list[Segment] = field(default_factory=list)
 
 
 def live_bases(bases: Sequence[Offset], log_start_offset: Offset) -> Sequence[Offset]:
-    """Of segments that start at ``bases`` (ascending), those that hold the log start or follow it.
+    """Return the base offsets of the segments at or above the log start.
 
-    What lies before them is what a deletion has left when a crash cut it short.
+    ``bases``: base offsets of all segments, ascending. The segments before the returned ones are
+    left from a deletion that a crash interrupted.
     """
     return bases[max(bisect_right(bases, log_start_offset) - 1, 0) :]
 
@@ -71,12 +73,13 @@ def live_bases(bases: Sequence[Offset], log_start_offset: Offset) -> Sequence[Of
 def read_index(
     disk: Disk, directory: str, base_offset: Offset
 ) -> tuple[SparseIndex, Summary] | None:
-    """What the index file of the segment at ``base_offset`` says; None when it is bad."""
+    """Return the index of the segment at ``base_offset``; None if the file is missing or
+    corrupt."""
     path = f"{directory}/{file_name(base_offset, INDEX_SUFFIX)}"
     try:
         data = disk.read_file(path, bytes_max=_INDEX_FILE_BYTES_MAX)
     except OSError:
-        return None  # unreadable is as good as damaged: it is rebuilt
+        return None  # treated like a corrupt index: it is rebuilt
     return index_codec.decode(data, base_offset=base_offset)
 
 
@@ -90,10 +93,11 @@ def recover(
     index_interval_bytes: int,
     cuts_torn: bool = True,
 ) -> Recovered:
-    """Load every segment, find damage below what is known to be durable, and a torn tail.
+    """Load all segments. Detects corruption below the durable end offset, and torn writes above it.
 
-    ``durable_offset`` and ``anchor`` are what the checkpoint knows. Below the log start nothing
-    matters any more. ``cuts_torn``: whether a torn tail is cut, or left as damage.
+    ``log_start_offset``: segments below it are ignored. ``durable_offset``, ``anchor``: from the
+    checkpoint. ``cuts_torn``: True truncates a torn write; False keeps it as corruption with
+    ``is_torn`` set. Raises ``OSError``.
     """
     names = disk.list_dir(directory)
     for name in names:
@@ -112,8 +116,8 @@ def recover(
     if end < result.durable_offset:
         result.damage_offset = end
         result.damage = trouble or (
-            f"{directory} ends at offset {end}, but records up to {result.durable_offset} were "
-            "durable"
+            f"{directory} ends at offset {end}, but records up to offset {result.durable_offset} "
+            "were durable"
         )
     elif trouble:
         rest = list(segments.values())[len(result.segments) :]
@@ -128,11 +132,11 @@ def recover(
 
 
 def _valid_behind(bad: Segment | None, rest: Sequence[Segment], end: Offset) -> Offset:
-    """The base offset of a valid batch after the bad one at ``end``; -1 where there is none.
+    """Return the base offset of a valid batch after the bad one at ``end``; -1 if there is none.
 
-    With one, the bad batch is probably no torn write: writes of one sync may reach the disk in any
-    order, but those of an earlier sync come before those of a later one. ``RESYNC_BYTES_MAX`` bytes
-    of a file are searched.
+    If there is one, the bad batch is probably not a torn write. Writes between two syncs can reach
+    the disk in any order, but all of them are on the disk before the writes after the second sync.
+    ``RESYNC_BYTES_MAX`` bytes of each file are searched.
     """
     for segment, position in (*(((bad, bad.size_bytes),) if bad else ()), *((s, 0) for s in rest)):
         try:
@@ -145,7 +149,8 @@ def _valid_behind(bad: Segment | None, rest: Sequence[Segment], end: Offset) -> 
 
 
 def _resync(file: File, position: int, end: Offset) -> Offset:
-    """The base offset of the first valid batch above ``end`` from ``position`` on; -1: none."""
+    """Return the base offset of the first valid batch at or after ``position`` whose base offset is
+    above ``end``; -1 if there is none."""
     size = file.size()
     limit = min(size, position + limits.RESYNC_BYTES_MAX)
     window = _Window(file, size)
@@ -154,7 +159,7 @@ def _resync(file: File, position: int, end: Offset) -> Offset:
         try:
             data = file.pread(min(_WINDOW_BYTES, limit - position), position)
         except OSError:
-            data = b""  # what cannot be read is passed over
+            data = b""  # skip unreadable bytes
         for match in BATCH_START.finditer(data):
             candidates += 1
             if candidates > limits.RESYNC_CANDIDATES_MAX:
@@ -175,10 +180,10 @@ def load_leftovers(
     from_offset: Offset,
     index_interval_bytes: int,
 ) -> list[Segment]:
-    """Segments below the log's own (which begin at ``live_offset``) that have batches from
-    ``from_offset`` on, as far as readable.
+    """Return the segments below ``live_offset`` that have batches at or above ``from_offset``.
 
-    A crash has left them: their deletion was decided, and perhaps not finished.
+    ``live_offset``: base offset of the log's first segment. The returned segments are left from a
+    deletion that a crash interrupted. They are loaded as far as they are readable.
     """
     bases = base_offsets(disk.list_dir(directory), LOG_SUFFIX)
     gone = [base for base in bases if base < live_offset]
@@ -195,16 +200,16 @@ def load_leftovers(
 def _load(
     segments: list[Segment], log_start_offset: Offset, index_interval_bytes: int, result: Recovered
 ) -> str:
-    """Take in the segments up to the first trouble; says what that is, or ""."""
+    """Load the segments up to the first bad one. Returns the description of the problem, or ""."""
     expected = log_start_offset
     for segment, following in zip_longest(segments, segments[1:]):
         if segment.base_offset > expected:
             return (
-                f"offset {expected} comes next where {segment.path} starts: segment files are "
-                "missing, or not whole"
+                f"{segment.path} starts above the expected offset {expected}: segment files are "
+                "missing or incomplete"
             )
         if result.segments and segment.base_offset < expected:
-            return f"offset {expected} comes next, and is in {segment.path} once more"
+            return f"{segment.path} starts below the expected offset {expected}"
         trouble = _load_segment(segment, index_interval_bytes, result)
         if trouble:
             if following is None or not _follows(following, segment):
@@ -215,9 +220,9 @@ def _load(
 
 
 def _take_index(disk: Disk, directory: str, base: Offset, segment: Segment | None) -> Offset:
-    """Start the segment from what its index covers; returns the offset below which all was durable.
+    """Apply the index to the segment. Returns the offset below which all records were durable.
 
-    A good index whose segment is missing, or shorter, says that durable bytes are gone.
+    A valid index whose segment is missing or too short proves that durable bytes are lost.
     """
     found = read_index(disk, directory, base)
     if found is None:
@@ -227,11 +232,11 @@ def _take_index(disk: Disk, directory: str, base: Offset, segment: Segment | Non
         if segment is None or summary.log_bytes > segment.file.size():
             return summary.next_offset
         if not _fits(segment, index, summary):
-            return -1  # of another log
+            return -1  # index of another log
     except (DamagedLogError, OSError) as error:
         if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
             raise
-        return summary.next_offset  # the scan will say where
+        return summary.next_offset  # the scan finds the position
     finally:
         if segment is not None:
             segment.close()
@@ -241,9 +246,9 @@ def _take_index(disk: Disk, directory: str, base: Offset, segment: Segment | Non
 
 
 def _fits(segment: Segment, index: SparseIndex, summary: Summary) -> bool:
-    """Whether the last batch that an index covers ends where it says, with the chain it says.
+    """Return True if the last batch in the index has the end and the hash-chain value of the index.
 
-    One chain value speaks for all batches before it, so this is as good as reading them all.
+    A hash-chain value covers all earlier batches, so this check is equivalent to reading them all.
     """
     position, chain, next_offset = index.last_position, summary.chain, summary.next_offset
     while position < summary.log_bytes:
@@ -254,10 +259,10 @@ def _fits(segment: Segment, index: SparseIndex, summary: Summary) -> bool:
 
 
 def _follows(following: Segment, segment: Segment) -> bool:
-    """Whether a segment goes on just where the good part of the one before it ends.
+    """Return True if ``following`` continues at the end of the valid part of ``segment``.
 
-    Then what lies between is no part of the log: bytes of a write that failed and was taken back,
-    which a power cut has brought back. The chain proves it.
+    The hash chain proves this. The bytes between them are then not part of the log. They belong to
+    a failed write that was truncated and that a power failure has restored.
     """
     if following.base_offset != segment.next_offset:
         return False
@@ -267,18 +272,18 @@ def _follows(following: Segment, segment: Segment) -> bool:
         return False
     finally:
         following.close()
-    # A compacted batch proves nothing, and needs not: compaction waits for a sync, after which no
-    # such bytes come back.
+    # A compacted batch has no such proof and needs none: compaction waits for a sync of the
+    # truncation, after which these bytes cannot be restored.
     return not header.is_compacted and verify_chain(header, previous_chain=segment.summary.chain)
 
 
 def _load_segment(segment: Segment, index_interval_bytes: int, result: Recovered) -> str:
-    """Take in the next segment, scanning what no index covers; what is wrong with it, or ""."""
+    """Load the next segment, and scan the part that no index covers. Returns the problem, or ""."""
     anchor = result.segments[-1].anchor if result.segments else result.anchor
     follows = anchor.is_known_at(segment.base_offset)
     if follows and not segment.size_bytes:
         segment.follow(anchor)
-    # Only a log that was begun anew has a first batch with an unknown predecessor.
+    # Only in a log that was restarted from an empty log, the first batch's predecessor is unknown.
     chain_known = bool(follows or result.segments or segment.size_bytes or not segment.base_offset)
     result.segments.append(segment)
     try:
@@ -288,7 +293,7 @@ def _load_segment(segment: Segment, index_interval_bytes: int, result: Recovered
     except OSError as error:
         if error.errno in NO_DESCRIPTOR:
             raise
-        # What it holds is not known. So it is no torn tail, which could be cut.
+        # The content of the segment is unknown. It must not be truncated as a torn write.
         result.durable_offset = max(result.durable_offset, segment.next_offset + 1)
         return f"{segment.path} cannot be opened: {error}"
     finally:
@@ -296,7 +301,7 @@ def _load_segment(segment: Segment, index_interval_bytes: int, result: Recovered
 
 
 def _scan(segment: Segment, index_interval_bytes: int, *, chain_known: bool) -> str:
-    """Take in the batches after what the index covers, checking each; what is wrong, or ""."""
+    """Check and load the batches that the index does not cover. Returns the problem, or ""."""
     size = segment.file.size()
     window = _Window(segment.file, size)
     while segment.size_bytes < size:
@@ -305,17 +310,17 @@ def _scan(segment: Segment, index_interval_bytes: int, *, chain_known: bool) -> 
             header = window.batch_at(segment.size_bytes)
             if header.base_offset != segment.next_offset:
                 raise CorruptBatchError(
-                    f"offset {header.base_offset} where {segment.next_offset} comes next"
+                    f"base offset {header.base_offset}, expected {segment.next_offset}"
                 )
             if header.leader_epoch < before.leader_epoch:
                 raise CorruptBatchError(
                     f"epoch {header.leader_epoch} after epoch {before.leader_epoch}"
                 )
             if chain_known and not verify_chain(header, previous_chain=before.chain):
-                raise CorruptBatchError("its chain value does not follow from the batch before it")
+                raise CorruptBatchError("hash chain does not match the previous batch")
         except CorruptBatchError as error:
             return (
-                f"{segment.path} is bad at byte {segment.size_bytes} "
+                f"{segment.path} is corrupt at byte {segment.size_bytes} "
                 f"(offset {segment.next_offset}): {error}"
             )
         segment.note(header, index_interval_bytes=index_interval_bytes)
@@ -324,11 +329,11 @@ def _scan(segment: Segment, index_interval_bytes: int, *, chain_known: bool) -> 
 
 
 def _cut(disk: Disk, directory: str, result: Recovered, rest: list[Segment], trouble: str) -> None:
-    """Remove a torn tail: where there are no other replicas, nothing could bring it back."""
+    """Remove a torn write. There are no other replicas that could restore its records."""
     if result.segments:
         _cut_bytes(result.segments[-1], trouble, result)
     for segment in rest:
-        result.notes.append(f"removed {segment.path}, above the durable end: {trouble}")
+        result.notes.append(f"removed {segment.path} above the durable end offset: {trouble}")
         segment.remove()
     disk.sync_dir(directory)
 
@@ -336,11 +341,13 @@ def _cut(disk: Disk, directory: str, result: Recovered, rest: list[Segment], tro
 def _cut_bytes(segment: Segment, trouble: str, result: Recovered) -> None:
     torn_bytes = segment.file.size() - segment.size_bytes
     segment.file.truncate(segment.size_bytes)
-    result.notes.append(f"cut {torn_bytes} torn bytes above the durable end: {trouble}")
+    result.notes.append(
+        f"truncated a torn write above the durable end offset: bytes={torn_bytes} reason: {trouble}"
+    )
 
 
 class _Window:
-    """Batches of a file, read a large piece at a time."""
+    """Reader of the batches of a file, with a large read buffer."""
 
     def __init__(self, file: File, size: int) -> None:
         self._file = file
@@ -351,7 +358,7 @@ class _Window:
     def batch_at(self, position: int) -> BatchHeader:
         header = parse_header(self._take(position, HEADER_BYTES))
         if header.length > self._size - position:
-            raise CorruptBatchError("the file ends inside the batch")
+            raise CorruptBatchError("unexpected end of file inside the batch")
         return check(self._take(position, header.length))
 
     def _take(self, position: int, length: int) -> memoryview:
@@ -360,7 +367,7 @@ class _Window:
             try:
                 data = self._file.pread(max(length, _WINDOW_BYTES), position)
             except OSError as error:
-                raise CorruptBatchError(f"it cannot be read: {error}") from error
+                raise CorruptBatchError(f"cannot be read: {error}") from error
             self._data = memoryview(data)
             self._start, offset = position, 0
         return self._data[offset : offset + length]

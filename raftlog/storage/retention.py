@@ -1,4 +1,4 @@
-"""Which of a log's oldest segments have served their time. A pure plan; the log carries it out."""
+"""Retention planning: the number of old segments to delete. Pure functions; ``Log`` deletes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from raftlog.types import Offset, TimestampMs
 
 
 class SegmentInfo(NamedTuple):
-    """What retention looks at. ``newest_age_ms``: the time its newest record counts from."""
+    """Retention's view of a segment. ``newest_age_ms``: time that the age of the newest record is
+    computed from."""
 
     base_offset: Offset
     next_offset: Offset
@@ -26,12 +27,12 @@ def expired(
     log_start_offset: Offset,
     high_watermark: Offset,
 ) -> int:
-    """How many of the oldest ``segments`` (ascending) to drop; -1 for a limit means none, and so
-    does None for ``now_ms``.
+    """Return the number of the oldest ``segments`` (ascending) to delete.
 
-    A segment goes when it lies below the log start, when its newest record is older than
-    ``retention_ms``, or while the log without it still holds ``retention_bytes``. Only a prefix
-    goes, and nothing at or above the high watermark.
+    A limit of -1 means no limit. With ``now_ms`` None, no segment expires by age. A segment is
+    deleted if it is below the log start, if its newest record is older than ``retention_ms``, or if
+    the log without it still holds ``retention_bytes``. Only a prefix of the segments is deleted,
+    and no record at or above the high watermark.
     """
     excess_bytes = sum(segment.size_bytes for segment in segments) - retention_bytes
     oldest_ms = None if now_ms is None or retention_ms < 0 else now_ms - retention_ms

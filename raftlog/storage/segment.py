@@ -1,7 +1,7 @@
-"""One segment: a file of whole batches, back to back, and its sparse index.
+"""One segment: a file of complete, adjacent batches, and its sparse index.
 
-A segment knows where batches start and what they span. It knows nothing of durability, producers,
-epochs or retention: that is the log's business.
+A segment knows the positions and offsets of its batches. The log is responsible for durability,
+producers, epochs and retention.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from raftlog.types import Buffer, Offset, OffsetAndTimestamp, TimestampMs
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
-# Offsets in file names have 20 digits, so that names sort as offsets do.
+# Offsets in file names have 20 digits, so that names sort in offset order.
 NAME_DIGITS: Final = 20
 
-# Bytes taken at once when a segment is walked from one end to the other.
+# Read size in bytes for scans of a whole segment.
 _WALK_BYTES: Final = 256 * limits.KIB
 
 
@@ -39,7 +39,7 @@ def file_name(base_offset: Offset, suffix: str) -> str:
 
 
 def base_offsets(names: Sequence[str], suffix: str) -> list[Offset]:
-    """The offsets in those ``names`` that are segment files of that suffix, ascending."""
+    """Return the base offsets of the ``names`` that end with ``suffix``, ascending."""
     stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
     return sorted(
         int(stem)
@@ -49,7 +49,8 @@ def base_offsets(names: Sequence[str], suffix: str) -> list[Offset]:
 
 
 class Segment:
-    """A segment file and what is known of it. Invariant: ``size_bytes`` ends a whole batch."""
+    """A segment file with its index and summary. Invariant: ``size_bytes`` is the end of a
+    batch."""
 
     def __init__(self, disk: Disk, directory: str, base_offset: Offset) -> None:
         self.base_offset = base_offset
@@ -58,14 +59,14 @@ class Segment:
         self.index_path = f"{directory}/{file_name(base_offset, INDEX_SUFFIX)}"
         self.index = SparseIndex()
         self.summary = Summary(base_offset)
-        self.indexed_bytes = 0  # what the index file covers, as far as this process knows
+        self.indexed_bytes = 0  # covered by the index file, if this process knows it
         self._disk = disk
         self._file: File | None = None
 
     # -- the file ----------------------------------------------------------------------------------
 
     def create(self) -> None:
-        """Make the file. Its name is durable only after the directory was synced."""
+        """Create the file. Its name is durable only after the directory is synced."""
         assert self._file is None
         self._file = self._disk.open(self.path, create=True)
 
@@ -100,11 +101,11 @@ class Segment:
 
     @property
     def anchor(self) -> Anchor:
-        """What the next batch has to follow from."""
+        """Predecessor of the next batch: offset, hash-chain value and leader epoch."""
         return Anchor(self.next_offset, self.summary.chain, self.summary.leader_epoch)
 
     def follow(self, anchor: Anchor) -> None:
-        """Take over, while empty, what the first batch has to follow from."""
+        """Set the predecessor of the first batch. The segment must be empty."""
         assert self.size_bytes == 0
         self.summary.chain = anchor.chain
         self.summary.leader_epoch = anchor.leader_epoch
@@ -112,13 +113,14 @@ class Segment:
     def append(
         self, buffers: Sequence[Buffer], *headers: BatchHeader, index_interval_bytes: int
     ) -> None:
-        """Write stamped batches. On ``OSError`` nothing is noted; bytes may dangle behind."""
+        """Write stamped batches. On ``OSError`` the segment does not change, but the file may have
+        extra bytes at its end."""
         self.file.append(buffers)
         for header in headers:
             self.note(header, index_interval_bytes=index_interval_bytes)
 
     def note(self, header: BatchHeader, *, index_interval_bytes: int) -> None:
-        """Take the batch that follows ``summary.log_bytes`` into the summary and the index."""
+        """Add the batch at position ``summary.log_bytes`` to the summary and the index."""
         summary = self.summary
         position = summary.log_bytes
         if position - self.index.last_position >= max(index_interval_bytes, 1):
@@ -138,17 +140,17 @@ class Segment:
         summary.leader_epoch = header.leader_epoch
 
     def encode_index(self) -> bytes:
-        """What the index file is to hold, once all that it covers was synced."""
+        """Return the content of the index file. Write it only after the segment was synced."""
         self.indexed_bytes = self.size_bytes
         return index_codec.encode(self.base_offset, self.index, self.summary)
 
     # -- reading -----------------------------------------------------------------------------------
 
     def pread(self, size: int, position: int) -> bytes:
-        """``size`` bytes that the segment has.
+        """Read ``size`` bytes at ``position``. They must be inside the segment.
 
-        Raises ``DamagedLogError``, also when the file is missing or cannot be opened, and
-        ``OSError`` when this process has no file descriptor left.
+        Raises ``DamagedLogError``, also if the file is missing or cannot be opened, and ``OSError``
+        if this process has no file descriptor left.
         """
         try:
             data = self.file.pread(size, position)
@@ -157,11 +159,11 @@ class Segment:
                 raise
             raise self.damaged(position, error) from error
         if len(data) < size:
-            raise self.damaged(position + len(data), "the file ends here")
+            raise self.damaged(position + len(data), "unexpected end of file")
         return data
 
     def header_at(self, position: int) -> BatchHeader:
-        """The header of the batch at ``position``; raises ``DamagedLogError``."""
+        """Return the header of the batch at ``position``. Raises ``DamagedLogError``."""
         try:
             return parse_header(self.pread(HEADER_BYTES, position))
         except CorruptBatchError as error:
@@ -169,12 +171,12 @@ class Segment:
 
     def damaged(self, position: int, error: Exception | str) -> DamagedLogError:
         return DamagedLogError(
-            f"{self.path} is damaged at byte {position}: {error}. "
-            "Run `raftlog log verify` on its directory to see how far"
+            f"{self.path} is corrupt at byte {position}: {error}. "
+            "Run `raftlog log verify` on its directory to list all corrupt batches"
         )
 
     def find(self, offset: Offset) -> tuple[int, BatchHeader]:
-        """The batch that holds ``offset`` (or the next one after it): its position and header."""
+        """Return position and header of the batch that contains ``offset``, or of the next one."""
         assert self.base_offset <= offset < self.next_offset
         position = self.index.position_for_offset(offset)
         header = self.header_at(position)
@@ -184,7 +186,8 @@ class Segment:
         return position, header
 
     def end_of_read(self, *, start: int, first: BatchHeader, end: int, bytes_max: int) -> int:
-        """Where a read from ``start`` stops: at a batch's end, one batch on at least."""
+        """Return the end position of a read from ``start``: the end of a batch, at least one batch
+        after ``start``."""
         if start + bytes_max >= end:
             return end
         cut = max(self.index.batch_start_before(start + bytes_max), start + first.length)
@@ -196,7 +199,7 @@ class Segment:
         return min(cut, end)
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Positions and headers of the batches from ``position`` on."""
+        """Yield the positions and headers of the batches from ``position`` on."""
         end = self.size_bytes
         while position < end:
             chunk = self.pread(min(_WALK_BYTES, end - position), position)
@@ -209,12 +212,13 @@ class Segment:
                 yield position, header
                 position += header.length
             if position == start:
-                raise self.damaged(position, "a header is cut short")
+                raise self.damaged(position, "incomplete batch header")
 
     def find_timestamp(
         self, timestamp_ms: TimestampMs, *, from_offset: Offset
     ) -> OffsetAndTimestamp | None:
-        """The first record from ``from_offset`` on with that timestamp or a later one."""
+        """Return the first record at or after ``from_offset`` with a timestamp of at least
+        ``timestamp_ms``, or None."""
         if self.summary.newest_timestamp_ms < timestamp_ms:
             return None
         for position, header in self.headers(self.index.position_for_timestamp(timestamp_ms)):
@@ -234,18 +238,19 @@ class Segment:
     # -- shrinking ---------------------------------------------------------------------------------
 
     def remove_index(self) -> None:
-        """Remove the index file: what it covers must never be more than what is there."""
+        """Remove the index file. It must never cover more than the segment contains."""
         if self._disk.exists(self.index_path):
             self._disk.remove(self.index_path)
 
     def remove(self) -> None:
-        """Remove the files. Durable only after the directory was synced."""
+        """Remove the files. Durable only after the directory is synced."""
         self.close()
         self.remove_index()
         self._disk.remove(self.path)
 
     def truncate(self, offset: Offset, *, index_interval_bytes: int) -> None:
-        """Cut the batch that holds ``offset`` and all after it, durably. The index file is gone."""
+        """Truncate the batch that contains ``offset`` and all later ones, durably. The caller has
+        removed the index file."""
         kept = []
         for _position, header in self.headers():
             if header.next_offset > offset:
@@ -256,7 +261,7 @@ class Segment:
         self.file.sync()
 
     def forget_bad(self, *, index_interval_bytes: int) -> None:
-        """Let the segment end, for this process, before its first bad header."""
+        """End the segment before its first corrupt header, for this process only."""
         kept = []
         with suppress(DamagedLogError):
             for _position, header in self.headers():
@@ -272,7 +277,7 @@ class Segment:
 def _find_timestamp_from(
     batch: bytes, timestamp_ms: TimestampMs, offset: Offset
 ) -> OffsetAndTimestamp | None:
-    """As ``find_timestamp``, from ``offset`` on: for a batch that the log start cuts in two."""
+    """Like ``find_timestamp``, for a batch that contains the log start ``offset``."""
     records = decode_lists(batch)
     for at, record_timestamp_ms in zip(records.offsets, records.timestamps_ms, strict=True):
         if at >= offset and record_timestamp_ms >= timestamp_ms:

@@ -1,7 +1,7 @@
-"""The segments of one log, in offset order, and reading across them.
+"""Segments of one log in offset order, and reads across them.
 
-Also what makes reading cheap: few sealed segments kept open, and the positions of offsets at which
-readers are expected next. Nothing here writes.
+To make reads fast, the list keeps a few sealed segments open and caches the positions of the
+offsets that readers will probably request next. This module does not write batches.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from raftlog.record import BatchHeader
 from raftlog.storage.segment import Segment
 from raftlog.types import Offset
 
-# Offsets whose position is remembered, so that a reader who comes back for more is found at once.
+# Number of cached offset positions. A reader that continues at one of them needs no search.
 _POSITIONS_REMEMBERED: Final = 64
 
 
 class SegmentList:
-    """Invariant: each segment starts where the one before it ends; the last is active."""
+    """Segments of one log. Invariant: each segment starts at the end offset of the previous one.
+    The last one is the active segment."""
 
     def __init__(self, segments: list[Segment]) -> None:
         self._segments = segments
@@ -47,7 +48,8 @@ class SegmentList:
         self._segments.append(segment)
 
     def drop_below(self, offset: Offset) -> list[Segment]:
-        """Let go of the sealed segments that end at or below ``offset``."""
+        """Remove the sealed segments that end at or below ``offset`` from the list, and return
+        them."""
         dropped = []
         while len(self._segments) > 1 and self._segments[0].next_offset <= offset:
             dropped.append(self._segments.pop(0))
@@ -55,7 +57,7 @@ class SegmentList:
         return dropped
 
     def swap(self, replaced: Sequence[Offset], segment: Segment) -> None:
-        """Put ``segment`` in the place of neighbours, which start at ``replaced``."""
+        """Replace the adjacent segments with base offsets ``replaced`` by ``segment``."""
         first = next(
             number for number, s in enumerate(self._segments) if s.base_offset == replaced[0]
         )
@@ -73,7 +75,7 @@ class SegmentList:
     # -- reading -----------------------------------------------------------------------------------
 
     def read(self, *, start_offset: Offset, end_offset: Offset, bytes_max: int) -> list[bytes]:
-        """See ``Log.read``, which has checked the range."""
+        """See ``Log.read``. The caller has checked the range."""
         parts: list[bytes] = []
         while start_offset < end_offset and (bytes_max > 0 or not parts):
             segment = self._segment_of(start_offset)
@@ -83,14 +85,14 @@ class SegmentList:
                     break
                 end = self._end_position(segment, end_offset)
                 stop = segment.end_of_read(start=start, first=first, end=end, bytes_max=bytes_max)
-                if stop > start:  # else the one batch that is left holds ``end_offset``
+                if stop > start:  # else the only remaining batch contains ``end_offset``
                     parts.append(segment.pread(stop - start, start))
             except DamagedLogError:
                 if parts:
-                    break  # the next read starts here, and finds the damage
+                    break  # the next read starts here and raises the error
                 raise
             if stop < end:
-                # The reader's next question is about the batch that did not fit.
+                # The reader's next request starts at the batch that did not fit.
                 self.remember(segment.header_at(stop).base_offset, stop)
                 break
             bytes_max -= stop - start
@@ -99,15 +101,16 @@ class SegmentList:
         return parts
 
     def batch_of(self, offset: Offset) -> BatchHeader:
-        """The batch that holds ``offset``."""
+        """Return the header of the batch that contains ``offset``."""
         return self._locate(self._segment_of(offset), offset)[1]
 
     def batch_start(self, offset: Offset) -> Offset:
-        """The first offset of the batch that holds ``offset``."""
+        """Return the base offset of the batch that contains ``offset``."""
         return self.batch_of(offset).base_offset
 
     def batch_before(self, offset: Offset) -> BatchHeader:
-        """The last batch that ends at or below ``offset``, where a batch starts; not the first."""
+        """Return the header of the batch before ``offset``. A batch starts at ``offset``, and it is
+        not the first batch."""
         return self._locate(self._segment_of(offset - 1), offset - 1)[1]
 
     def _segment_of(self, offset: Offset) -> Segment:
@@ -115,17 +118,17 @@ class SegmentList:
         return self._segments[index - 1]
 
     def _locate(self, segment: Segment, offset: Offset) -> tuple[int, BatchHeader]:
-        """The batch that holds ``offset``: its position in the segment, and its header."""
+        """Return position and header of the batch that contains ``offset``."""
         position = self._positions.get(offset)
-        # An offset at which a segment ends is also where the next one starts, at position 0.
+        # The end offset of a segment is also the base offset of the next one, at position 0.
         if position is not None and offset > segment.base_offset:
             return position, segment.header_at(position)
         return segment.find(offset)
 
     def _end_position(self, segment: Segment, end_offset: Offset) -> int:
-        """Where ``end_offset`` (a batch's first, or past the segment) lies in the segment.
+        """Return the position of ``end_offset``: a batch's base offset, or past the segment.
 
-        What lies there is not looked at: it may be damaged, and what is below it is good.
+        Does not read the batch at that position. It may be corrupt, while all below it is valid.
         """
         if end_offset >= segment.next_offset:
             return segment.size_bytes
@@ -136,10 +139,10 @@ class SegmentList:
         return position + header.length if header.next_offset <= end_offset else position
 
     def first_unreadable(self, start_offset: Offset, *, bytes_max: int) -> Offset:
-        """The first offset, from a batch's on, where no header can be read.
+        """Return the first offset at or after ``start_offset`` with an unreadable header.
 
-        Looked for in ``bytes_max`` bytes, one batch at least, and the header after them;
-        ``start_offset`` when there is none such.
+        ``start_offset`` is a base offset. Searches ``bytes_max`` bytes, but at least one batch, and
+        the header after them. Returns ``start_offset`` if all these headers are readable.
         """
         offset, bytes_left = start_offset, bytes_max
         try:
@@ -155,7 +158,7 @@ class SegmentList:
         return start_offset
 
     def remember(self, offset: Offset, position: int) -> None:
-        """Note where the batch that starts at ``offset`` lies (or will lie) in its segment."""
+        """Cache the position of the batch that starts, or will start, at ``offset``."""
         self._positions.pop(offset, None)
         self._positions[offset] = position
         if len(self._positions) > _POSITIONS_REMEMBERED:
@@ -168,7 +171,8 @@ class SegmentList:
 
     @contextmanager
     def leaving_closed(self) -> Iterator[None]:
-        """Close what is opened meanwhile: who walks through all logs would leave all files open."""
+        """Close the files that are opened in the block. Otherwise a scan of all logs would leave
+        all files open."""
         were_open = {segment for segment in self._segments if segment.is_open}
         try:
             yield
@@ -178,7 +182,8 @@ class SegmentList:
                     segment.close()
 
     def close_surplus(self, *, keep: Container[Segment]) -> None:
-        """Close the oldest open sealed segments beyond the limit, none that is yet to be synced."""
+        """Close the oldest open sealed segments above the limit. ``keep``: unsynced segments, which
+        stay open."""
         sealed = [s for s in self._segments[:-1] if s.is_open and s not in keep]
         for segment in sealed[: max(0, len(sealed) - limits.OPEN_SEALED_SEGMENTS_MAX)]:
             segment.close()

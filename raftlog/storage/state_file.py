@@ -1,9 +1,9 @@
-"""Small state files: JSON that a person can read, with a CRC-32C, replaced atomically.
+"""Small state files: human-readable JSON with a CRC-32C, replaced atomically.
 
     | crc32c 8 hex digits | space | JSON, one line | newline |
 
-Nothing here knows what the state means. A missing file is None; a damaged one is an error, because
-only the caller knows whether that state can be rebuilt.
+This module does not interpret the state. A missing file reads as None. A corrupt file raises
+``DamagedLogError``: only the caller knows whether the state can be rebuilt.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ def _sealed(text: bytes) -> bytes:
 
 
 def decode(data: bytes, *, path: str) -> dict[str, Any]:
-    """The state in ``data``; raises ``DamagedLogError`` naming ``path``."""
+    """Return the state in ``data``. Raises ``DamagedLogError`` with ``path`` in its text."""
     text = data[_TEXT_POSITION:-1]
     if data != _sealed(text):
-        raise DamagedLogError(f"{path} is damaged: its checksum does not match")
+        raise DamagedLogError(f"{path} is corrupt: checksum mismatch")
     try:
         state = json.loads(text)
     except ValueError:
         state = None
     if not isinstance(state, dict):
-        raise DamagedLogError(f"{path} is damaged: it holds no JSON object")
+        raise DamagedLogError(f"{path} is corrupt: its content is not a JSON object")
     return state
 
 
 def write(disk: Disk, path: str, state: dict[str, Any]) -> None:
-    """Durable on return. On a full disk the old file stays and no half-written one is left."""
+    """Replace the file, durably on return. If the disk is full, the old file stays and the
+    temporary file is removed."""
     try:
         disk.write_atomic(path, encode(state))
     except OSError as error:

@@ -1,15 +1,15 @@
-"""One data directory: whose it is, its topics, and their logs.
+"""Data directory of a broker: identity, topics and logs.
 
     <directory>/lock                              held while the directory is open
     <directory>/identity                          broker id, cluster id, directory id (``identity``)
-    <directory>/clean                             there while nobody has it open since a clean stop
-    <directory>/catalog                           topics and producer ids (``catalog``)
-    <directory>/copies                            which copies of partitions it holds (``copies``)
-    <directory>/consensus.journal                 not the store's: it only says where it lies
+    <directory>/clean                             exists after a clean stop, until the next open
+    <directory>/catalog                           topics and their settings (``catalog``)
+    <directory>/copies                            record of the partition copies (``copies``)
+    <directory>/consensus.journal                 path only; ``consensus`` writes it
     <directory>/topics/<name>/<topic id>/<partition>/   one log each (``log``)
 
-Logs have one owner thread. The methods that change topics block on the disk; they may run in
-another thread, one at a time, and publish their outcome whole.
+Logs have one owner thread. The methods that change topics block on the disk. They may run in
+another thread, one at a time, and their result becomes visible atomically.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from raftlog.storage.log import Log
 from raftlog.storage.topic_logs import TopicLogs
 from raftlog.types import TimestampMs, TopicPartition, check_topic_name
 
-# Another process may be removing the directories at this moment.
+# Another process may remove the directories at the same time.
 MOVE_ATTEMPTS: Final = 100
 JOURNAL_NAME: Final = "consensus.journal"
 
@@ -47,7 +47,7 @@ def _random_id() -> str:
 
 
 class Store:
-    """An open data directory. Use ``Store.open``; ``close`` when done."""
+    """An open data directory. Create it with ``Store.open``, and call ``close`` at the end."""
 
     def __init__(
         self,
@@ -63,17 +63,17 @@ class Store:
     ) -> None:
         self.directory = directory
         self.identity = identity
-        # Whether the process before this one closed the store: with flush.policy=os, only then is
-        # everything that it acknowledged still here. True for a new directory.
+        # True if the previous process closed the store, or the directory is new. With
+        # flush.policy=os, all acknowledged records are certain to be stored only then.
         self.was_clean = identity_file.is_new
-        self.saved_time_ms: TimestampMs | None = None  # the last that ``save_time`` was given
+        self.saved_time_ms: TimestampMs | None = None  # last time of ``save_time``
         self._disk = disk
         self._lock = lock
         self._identity_file = identity_file
         self._catalog = catalog
         self._copies = copies
         self._logs = TopicLogs(disk, directory, copies, cuts_torn=not has_peers)
-        self._dropped: dict[str, list[Log]] = {}  # by topic id: deleted, and not yet discarded
+        self._dropped: dict[str, list[Log]] = {}  # by topic id; deleted, not discarded
 
     @classmethod
     def open(
@@ -86,15 +86,17 @@ class Store:
         new_id: Callable[[], str] = _random_id,
         has_peers: bool = False,
     ) -> Store:
-        """Open (or start) a data directory and recover every log in it.
+        """Open or create a data directory, and recover all its logs.
 
-        ``has_peers``: other brokers may have copies of these logs. Then a torn tail is not cut, and
-        a log that may lack acknowledged records says so (``Log.doubt``): ``settle`` ends both.
+        ``broker_id``: expected broker id; None accepts the stored one (new directory: 1).
+        ``cluster_id``: expected cluster id; None accepts the stored one (new directory: a random
+        id); "" accepts the stored one (new directory: unset until ``adopt_cluster_id``).
+        ``has_peers``: True if other brokers may have copies of these logs. Torn writes are then not
+        truncated, and logs that may lack acknowledged records are marked (``Log.doubt``), until
+        ``settle``.
 
-        ``broker_id`` or ``cluster_id`` of None takes what the directory says, or a default for a
-        new one. A ``cluster_id`` of "" takes what the directory says, and leaves it open in a new
-        one: see ``adopt_cluster_id``. Raises ``DataDirectoryError`` when another process has it
-        open, when it belongs to another broker or cluster, or when it cannot be read and written.
+        Raises ``DataDirectoryError`` if another process has the directory open, if it belongs to
+        another broker or cluster, or if it cannot be read or written.
         """
         with ExitStack() as undo:
             lock = _lock(disk, directory)
@@ -115,7 +117,7 @@ class Store:
                     has_peers=has_peers,
                 )
                 undo.callback(store.abandon)
-                # A process that was killed may have renamed a file just read, and not synced that.
+                # A killed process may have renamed one of these files without a sync.
                 disk.sync_dir(directory)
                 store._open_logs()
                 store.saved_time_ms = clock_file.read(disk, directory)
@@ -125,11 +127,11 @@ class Store:
                     store._doubt_unsynced()
             except DamagedLogError as error:
                 raise DataDirectoryError(
-                    f"{error}. Restore that file from a backup, or start with an empty directory"
+                    f"{error}. Restore this file from a backup, or start with an empty directory"
                 ) from error
             except OSError as error:
                 raise DataDirectoryError(
-                    f"the data directory {directory} cannot be used: {error}"
+                    f"data directory {directory} cannot be used: {error}"
                 ) from error
             undo.pop_all()
             return store
@@ -144,85 +146,89 @@ class Store:
             self._logs.make_successors_durable(topic)
 
     def _doubt_unsynced(self) -> None:
-        """With flush.policy=os, records were acknowledged that may not be on the disk (S12)."""
+        """Mark logs with flush.policy=os: acknowledged records may not be on the disk (S12)."""
         for topic, _partition, log in self.hosted():
             if topic.config.flush_policy == "os":
-                log.doubt = "the broker did not stop cleanly, and flush.policy is os"
+                log.doubt = "the broker did not stop cleanly, and flush.policy=os"
 
     def _remove_files(self, topic: Topic) -> None:
-        """Remove a dropped topic's files, durably, then forget that there were any."""
+        """Remove the files of a deleted topic, durably, and then its entry in the catalog."""
         self._logs.remove_topic(topic)
         self._catalog.deleted(topic)
 
     def _remove_partition(self, drop: Dropping) -> None:
-        """Remove a dropped partition's files, durably, and with the last one its topic's; then
-        forget that there were any."""
+        """Remove the files of a dropped partition, durably, and then its entry in the catalog. With
+        the last partition, also remove the topic directory."""
         self._logs.remove_partition(drop)
         if not self._catalog.is_needed(drop):
             self._logs.remove_topic(drop)
         self._catalog.dropped(drop)
 
-    # -- whose it is -------------------------------------------------------------------------------
+    # -- identity, journal, clock ------------------------------------------------------------------
 
     @property
     def journal_path(self) -> str:
-        """Where the consensus journal of this directory lies."""
+        """Path of the consensus journal in this directory."""
         return f"{self.directory}/{JOURNAL_NAME}"
 
     def reserve_for_journal(self, size: int) -> None:
-        """Take room for ``size`` more bytes of the journal, as far as there is so much.
+        """Reserve disk space for ``size`` more bytes of the journal, or as much as is free.
 
         Any thread may call. Raises ``OSError``.
         """
         self._disk.reserve(self.journal_path, size)
 
     def save_time(self, deletion_ms: TimestampMs) -> None:
-        """Save the time by which the broker deletes, durably (``clock_file``). Any thread may call.
+        """Save the time that the broker uses to delete data, durably (``clock_file``).
 
-        Raises ``StorageFailedError``.
+        Any thread may call. Raises ``StorageFailedError``.
         """
         try:
             clock_file.write(self._disk, self.directory, deletion_ms)
         except OSError as error:
-            raise storage_error("saving the time", error) from error
+            raise storage_error("saving the deletion time", error) from error
 
     def adopt_cluster_id(self, cluster_id: str) -> None:
-        """Make this directory that cluster's, durably, if it is nobody's yet: a broker joins.
+        """Assign this directory to a cluster, durably. Called when a new broker joins the cluster.
 
-        Raises ``DataDirectoryError`` when it is another cluster's, ``DiskFullError`` and
-        ``StorageFailedError``.
+        Raises ``DataDirectoryError`` if the directory belongs to another cluster, ``DiskFullError``
+        and ``StorageFailedError``.
         """
         try:
             self.identity = self._identity_file.adopt(self.identity, cluster_id)
         except OSError as error:
             raise storage_error("writing the cluster id", error) from error
 
-    # -- what is there -----------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------
 
     @property
     def topics(self) -> Mapping[str, Topic]:
-        """By name. Of two topics of one name, the one that came last."""
+        """Topics by name. If two topics have the same name, the newest one."""
         return self._catalog.topics
 
     def topic(self, name: str) -> Topic:
-        """Raises ``InvalidTopicError`` or ``UnknownTopicError``."""
+        """Return a topic. Raises ``InvalidTopicError`` or ``UnknownTopicError``."""
         return self._catalog.get(check_topic_name(name))
 
     def log(self, name: str, partition: int) -> Log:
-        """Raises ``UnknownTopicError`` or ``UnknownPartitionError``."""
+        """Return the log of a partition.
+
+        Raises ``InvalidTopicError``, ``UnknownTopicError``, or ``UnknownPartitionError`` if the
+        partition does not exist or is not on this broker.
+        """
         topic = self.topic(name)
         log = self._logs.get(topic.id, partition)
         if log is None:
             raise UnknownPartitionError(
-                f"topic {name!r} has no partition {partition}: it has {topic.partitions}, "
-                "counted from 0"
+                f"topic {name!r} has no partition {partition}: it has {topic.partitions} "
+                "partitions, numbered from 0"
                 if topic.hosted is None
                 else f"partition {partition} of topic {name!r} is not on this broker"
             )
         return log
 
     def hosted_log(self, topic_id: str, partition: int) -> Log:
-        """As ``log``, by the topic's id. Raises ``UnknownPartitionError``."""
+        """Like ``log``, by topic id. Raises ``UnknownPartitionError``."""
         log = self._logs.get(topic_id, partition)
         if log is None:
             raise UnknownPartitionError(
@@ -231,12 +237,12 @@ class Store:
         return log
 
     def logs(self) -> Iterator[tuple[TopicPartition, Log]]:
-        """All logs, as of now."""
+        """Yield the open logs with topic name and partition."""
         for topic, partition, log in self.hosted():
             yield TopicPartition(topic.name, partition), log
 
     def hosted(self) -> Iterator[tuple[Topic, int, Log]]:
-        """All logs, as of now, each with its topic and partition number."""
+        """Yield the open logs with their topic and partition number."""
         by_id = self._catalog.by_id
         for key, log in self._logs.entries():
             if key.topic_id in by_id:
@@ -248,15 +254,20 @@ class Store:
     # -- changes (blocking) ------------------------------------------------------------------------
 
     def plan_topic(self, name: str, *, partitions: int, config: Mapping[str, str]) -> Topic:
-        """The topic that these arguments would make, or the error that they would raise."""
+        """Return the topic that ``create_topic`` would create. Changes nothing. Raises the same
+        errors, except disk errors."""
         return self._catalog.plan(name, partitions=partitions, overrides=config)
 
     def create_topic(self, name: str, *, partitions: int, config: Mapping[str, str]) -> Topic:
-        """Make a topic and its empty logs.
+        """Create a topic and its empty logs. Durable on return.
 
-        The directories come first: once the catalog names the topic, its logs can be opened. Those
-        of a creation that did not get so far have an id that nothing names, and are overwritten by
-        none.
+        ``partitions``: number of partitions. ``config``: settings that differ from the default.
+        Raises ``InvalidTopicError``, ``InvalidPartitionsError``, ``InvalidConfigError``,
+        ``TopicExistsError``, ``DiskFullError`` and ``StorageFailedError``.
+
+        The directories are created before the catalog entry, so that the logs of every topic in the
+        catalog can be opened. Directories of an interrupted creation are unused, because their
+        topic id is in no catalog entry.
         """
         topic = self.plan_topic(name, partitions=partitions, config=config)
         try:
@@ -265,7 +276,7 @@ class Store:
             self._catalog.create(topic)
         except (OSError, RaftlogError) as error:
             self._abandon(topic, first=0)
-            with suppress(OSError):  # what stays has an id that nothing names
+            with suppress(OSError):  # the topic id is in no catalog entry
                 self._logs.remove_topic(topic)
             if isinstance(error, OSError):
                 raise storage_error(f"creating topic {name!r}", error) from error
@@ -273,13 +284,20 @@ class Store:
         return topic
 
     def delete_topic(self, name: str) -> Topic:
-        """Drop a topic from the catalog. Its logs stay open until ``discard``."""
+        """Delete a topic from the catalog, durably. Its logs stay open until ``discard``.
+
+        Raises ``InvalidTopicError``, ``UnknownTopicError``, ``DiskFullError`` and
+        ``StorageFailedError``.
+        """
         topic = self._catalog.delete(check_topic_name(name))
         self._dropped[topic.id] = self._logs.take_all(topic)
         return topic
 
     def discard(self, topic: Topic) -> None:
-        """Remove a dropped topic's logs and files; none of its tickets may be out."""
+        """Close the logs of a deleted topic and remove its files. All its tickets must be returned.
+
+        Raises ``DiskFullError`` and ``StorageFailedError``.
+        """
         for log in self._dropped.pop(topic.id, ()):
             log.abandon()
         try:
@@ -297,9 +315,11 @@ class Store:
         return topic
 
     def add_partitions(self, name: str, partitions: int) -> Topic:
-        """Raise the partition count; the new logs come first, so that all named ones exist.
+        """Increase the number of partitions to ``partitions``. Durable on return.
 
-        Those of an attempt that did not get so far are empty, and are taken over by the next.
+        Raises ``UnknownTopicError``, ``InvalidPartitionsError``, ``DiskFullError`` and
+        ``StorageFailedError``. The new logs are created before the catalog entry, so that all logs
+        in the catalog exist. Empty logs of an interrupted attempt are reused.
         """
         topic = self.topic(name)
         extended = self._catalog.plan_extension(name, partitions)
@@ -314,7 +334,7 @@ class Store:
             raise
         return extended
 
-    # -- single partitions, of topics that a cluster has placed (blocking) -------------------------
+    # -- single partitions of topics in a cluster (blocking) ---------------------------------------
 
     def host_partitions(
         self,
@@ -325,13 +345,11 @@ class Store:
         total_partitions: int,
         overrides: Mapping[str, str],
     ) -> list[Log]:
-        """The logs of some partitions of the topic with that id and name; empty, if new here.
+        """Return the logs of ``partitions`` of a topic. Creates the logs that do not exist.
 
-        Durable on return. Also updates the topic's partition count and settings. Raises what
-        ``create_topic`` raises. The catalog is written once.
-
-        The directories come first, as for ``create_topic``; those that an attempt left that did not
-        get so far are empty, and are taken over by the next.
+        Durable on return. Also updates the topic's partition count and settings. The catalog is
+        written once. Raises the errors of ``create_topic``. Directories are created before the
+        catalog entry, as in ``create_topic``. Empty logs of an interrupted attempt are reused.
         """
         topic = self._catalog.plan_hosting(
             name, topic_id, partitions, total=total_partitions, overrides=overrides
@@ -359,9 +377,10 @@ class Store:
     def update_topic(
         self, topic_id: str, *, overrides: Mapping[str, str], total_partitions: int
     ) -> None:
-        """Bring a hosted topic's settings and partition count up to date, durably.
+        """Update the settings and the partition count of a hosted topic, durably.
 
-        Nothing happens when nothing has changed, and when no partition of it is here.
+        Does nothing if nothing has changed, or if this broker has no partition of the topic. Raises
+        ``DiskFullError`` and ``StorageFailedError``.
         """
         topic = self._catalog.by_id.get(topic_id)
         if topic is not None:
@@ -372,11 +391,11 @@ class Store:
             self._logs.show_config(altered)
 
     def drop_partition(self, topic_id: str, partition: int) -> None:
-        """Let go of one partition's log and remove its files, also those in quarantine.
+        """Close the log of one partition and remove its files, including those in quarantine.
 
-        None of its tickets may be out. Nothing happens when it is not here. A crash may leave some
-        of the files; the next start removes them. Raises ``DiskFullError`` (then it is still
-        here) and ``StorageFailedError``.
+        All its tickets must be returned. Does nothing if this broker does not have the partition.
+        After a crash, the next start removes the remaining files. Raises ``DiskFullError`` (if the
+        catalog could not be written, the partition is kept) and ``StorageFailedError``.
         """
         drop = self._catalog.drop(topic_id, partition)
         if drop is None:
@@ -390,16 +409,16 @@ class Store:
             raise storage_error(what, error) from error
 
     def quarantine(self, topic_id: str, partition: int) -> str:
-        """Close a damaged log, move its files aside, and open an empty one in its place.
+        """Close a corrupt log, quarantine its files, and open an empty log. Returns the new path.
 
-        Where the files are now: ``<partition>.quarantine-<n>``, beside it. The newest
-        ``QUARANTINES_KEPT`` (3) of a partition are kept; the new log's notes say what was moved and
-        what was removed. The new log begins at 0 and remembers nothing: only a replica that is out
-        of the ISR, durably, may do this, or it could be elected and lose what the others hold.
+        The files are renamed to ``<partition>.quarantine-<n>`` in the same directory. The newest
+        ``QUARANTINES_KEPT`` (3) of a partition are kept. The new log's notes list the quarantined
+        and the removed directories. The new log starts at 0. Only a replica that is durably out of
+        the ISR may do this. Otherwise it could be elected and remove the records of other replicas.
 
-        None of the log's tickets may be out. Raises ``UnknownPartitionError`` and
-        ``StorageFailedError``; ``DiskFullError`` when there is no room for the new one: then the
-        next start opens it.
+        All tickets of the log must be returned. Raises ``UnknownPartitionError``,
+        ``StorageFailedError``, and ``DiskFullError`` if there is no disk space for the new log. The
+        next start then opens it.
         """
         self.hosted_log(topic_id, partition).abandon()
         topic = self._catalog.by_id[topic_id]
@@ -413,19 +432,19 @@ class Store:
                 break
             except OSError as error:
                 if error.errno not in MISSING or not attempts_left:
-                    raise storage_error(f"moving {directory} aside", error) from error
-        log.notes = [*log.notes, f"{directory} was damaged; what it held was moved to {path}"]
+                    raise storage_error(f"quarantining {directory}", error) from error
+        log.notes = [*log.notes, f"{directory} was corrupt; its files are quarantined in {path}"]
         if removed:
-            log.notes = [*log.notes, f"removed {', '.join(removed)}, in quarantine for longest"]
+            log.notes = [*log.notes, f"removed {', '.join(removed)}, the oldest in quarantine"]
         return path
 
     def settle(self, topic_id: str, partition: int) -> Log:
-        """Continue with what the log holds: end the doubt about it, and cut its torn tail.
+        """Accept the current contents of the log: clear ``doubt``, and truncate a torn write.
 
-        Only for a replica that has left the ISR, durably, or whose log was agreed on to be the best
-        there is. A log that was cut is another object than before, and the one before is closed:
-        none of its tickets may be out. Raises ``UnknownPartitionError``, ``DiskFullError`` and
-        ``StorageFailedError``.
+        Only for a replica that has durably left the ISR, or whose log the Raft group has selected
+        as the best one. Returns the log. If it was truncated, it is a new object, and the old one
+        is closed: all its tickets must be returned. Raises ``UnknownPartitionError``,
+        ``DiskFullError`` and ``StorageFailedError``.
         """
         log = self.hosted_log(topic_id, partition)
         is_unknown = self._copies.of(topic_id, partition).is_unknown
@@ -441,11 +460,11 @@ class Store:
         log.doubt = ""
         return log
 
-    # -- the rest ----------------------------------------------------------------------------------
+    # -- saving and closing ------------------------------------------------------------------------
 
     def save_copies(self) -> None:
-        """Make durable what is known of all copies, if that has changed (``copies``). Any thread
-        may call. Raises ``DiskFullError`` and ``StorageFailedError``.
+        """Save the records of all copies durably, if they have changed (``copies``). Any thread may
+        call. Raises ``DiskFullError`` and ``StorageFailedError``.
         """
         try:
             self._copies.save()
@@ -453,17 +472,18 @@ class Store:
             raise storage_error("recording the copies of partitions", error) from error
 
     def close(self) -> None:
-        """Sync and close every log, then let go of the directory, whatever fails on the way.
+        """Sync and close all logs, then release the directory, even if a step fails.
 
-        When nothing has, and no log is in doubt, the directory is marked as clean: with
-        flush.policy=os, only then does the next start know that all it acknowledged is there.
+        If no step fails and no log is in doubt, the directory gets the clean mark. With
+        flush.policy=os, the next start needs it to know that all acknowledged records are stored.
+        Raises ``StorageFailedError``.
         """
         with ExitStack() as stack:
             stack.callback(self.abandon)
             with ExitStack() as logs:
                 for log in self._logs.logs():
                     logs.callback(log.close)
-            with suppress(DiskFullError):  # older records are still true
+            with suppress(DiskFullError):  # the older file is still correct
                 self.save_copies()
             if all(log.is_all_durable and not log.doubt for log in self._logs.logs()):
                 self._leave_clean_mark()
@@ -476,7 +496,8 @@ class Store:
             raise storage_error("marking the data directory as clean", error) from error
 
     def abandon(self) -> None:
-        """Let go of everything and write nothing: what has to follow a storage failure."""
+        """Close all logs and release the directory without writing. Use it after a storage
+        failure."""
         for log in (*self._logs.logs(), *chain.from_iterable(self._dropped.values())):
             log.abandon()
         self._lock.release()
@@ -489,11 +510,11 @@ def _lock(disk: Disk, directory: str) -> Lock:
         return disk.lock(f"{directory}/lock")
     except BlockingIOError as error:
         raise DataDirectoryError(
-            f"the data directory {directory} is in use by another process: stop the broker (or "
-            "close the embedded log) that has it open, or choose another directory"
+            f"data directory {directory} is in use by another process. Stop the broker (or close "
+            "the embedded log) that uses it, or specify another directory"
         ) from error
     except OSError as error:
         raise DataDirectoryError(
-            f"the data directory {directory} cannot be written: {error.strerror or error}. "
-            "Check its permissions and that its file system is not mounted read-only"
+            f"data directory {directory} cannot be written: {error.strerror or error}. "
+            "Check its permissions, and that its file system is not mounted read-only"
         ) from error

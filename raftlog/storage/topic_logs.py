@@ -1,8 +1,8 @@
-"""The logs of a data directory's topics: where each lies, opening them, removing their files.
+"""Open logs of a data directory: paths, opening and closing, removal of files.
 
     <directory>/topics/<name>/<topic id>/<partition>/
 
-Which of them there should be is the catalog's to say. Everything here raises ``OSError``.
+The catalog determines which logs exist. All methods can raise ``OSError``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from raftlog.storage.log import Log
 
 
 class LogKey(NamedTuple):
-    """A name may stand for two topics for a moment; an id stands for one, for ever (S19)."""
+    """Key of a log. It uses the topic id, because a deleted topic and its successor can have the
+    same name (S19)."""
 
     topic_id: str
     partition: int
 
 
 class TopicLogs:
-    """The open logs, by topic id and partition, and the directories of all."""
+    """Open logs by topic id and partition, and the directories of all logs."""
 
     def __init__(
         self, disk: Disk, directory: str, copies: Copies, *, cuts_torn: bool = True
@@ -42,11 +43,11 @@ class TopicLogs:
         return self._logs.get(LogKey(topic_id, partition))
 
     def entries(self) -> list[tuple[LogKey, Log]]:
-        """All open logs, as of now, by topic id and partition."""
+        """Return a copy of the list of open logs, with their keys."""
         return list(self._logs.items())
 
     def logs(self) -> list[Log]:
-        """All open logs, as of now."""
+        """Return a copy of the list of open logs."""
         return list(self._logs.values())
 
     def open(self, topic: Topic, partition: int, *, cuts_torn: bool = False) -> Log:
@@ -59,27 +60,27 @@ class TopicLogs:
             cuts_torn=cuts_torn or self._cuts_torn,
         )
         if copy.is_unknown and not self._cuts_torn:
-            log.doubt = f"{self._copies.path} was lost, which names the copies that held records"
+            log.doubt = f"{self._copies.path} was lost: it is unknown if this copy held records"
         self._logs[LogKey(topic.id, partition)] = log
         return log
 
     def open_all(self, topic: Topic) -> None:
-        """Open those of the topic's partitions here that are not open yet."""
+        """Open the logs of the topic's local partitions that are not open yet."""
         for partition in topic.local:
             if LogKey(topic.id, partition) not in self._logs:
                 self.open(topic, partition)
 
     def take(self, topic_id: str, partition: int) -> Log | None:
-        """Let somebody else close it."""
+        """Remove a log from the open logs and return it. The caller closes it."""
         return self._logs.pop(LogKey(topic_id, partition), None)
 
     def take_all(self, topic: Topic, *, first: int = 0) -> list[Log]:
-        """As ``take``, of the partitions from ``first`` on."""
+        """Like ``take``, for all partitions with a number of at least ``first``."""
         keys = [LogKey(topic.id, number) for number in topic.local if number >= first]
         return [self._logs.pop(key) for key in keys if key in self._logs]
 
     def show_config(self, topic: Topic) -> None:
-        """Let the topic's open logs go by its settings."""
+        """Apply the topic's settings to its open logs."""
         for partition in topic.local:
             log = self.get(topic.id, partition)
             if log is not None:
@@ -97,18 +98,19 @@ class TopicLogs:
         return f"{self._directory}/topics/{topic.name}"
 
     def make_names_durable(self, topic: Topic) -> None:
-        """A process that was killed may have made directories and not have synced their names."""
+        """Sync the names of the topic's directories. A killed process may have created them
+        without a sync."""
         for directory in (
             self.topic_path(topic),
             self._name_path(topic),
             f"{self._directory}/topics",
             self._directory,
         ):
-            if self._disk.exists(directory):  # a copy whose directory is missing is damaged
+            if self._disk.exists(directory):  # a missing directory is corruption of that copy
                 self._disk.sync_dir(directory)
 
     def make_successors_durable(self, topic: Topic) -> None:
-        """The same, at a start, for a log that took the place of one in quarantine."""
+        """Sync the names of logs that replaced a quarantined log. Called at the start."""
         if any(map(quarantine.is_quarantine, self._disk.list_dir(self.topic_path(topic)))):
             self._disk.sync_dir(self.topic_path(topic))
 

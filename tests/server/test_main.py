@@ -243,7 +243,7 @@ def test_a_full_file_system(tmp_path: Path) -> None:
             answers = [client.produce("t", batch) for _ in range(40)]
             full = [answer.failure for answer in answers if answer.failure is not None]
             assert full
-            assert all("no room" in failure.message for failure in full)
+            assert all("no space" in failure.message for failure in full)
             kept = len(answers) - len(full) + 1
             assert client.offset("t", "latest").offset == kept
             assert client.fetch("t", 0, bytes_max=1)[1] == [b"first"]

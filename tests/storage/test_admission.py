@@ -95,5 +95,5 @@ def test_there_is_room_for_the_offsets_that_compaction_may_add(
     if is_taken:
         admission.check(header, TopicConfig(), now_ms=NOW_MS)
         return
-    with pytest.raises(RecordTooLargeError, match="1000 records take"):
+    with pytest.raises(RecordTooLargeError, match="1000 records of"):
         admission.check(header, TopicConfig(), now_ms=NOW_MS)

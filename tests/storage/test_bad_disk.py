@@ -73,7 +73,7 @@ def test_half_a_batch_that_cannot_be_taken_back_ends_all_writing_too() -> None:
     log = log_with(disk)
     disk.capacity_bytes = 1
     disk.faults.append(Fault({"truncate"}))
-    with pytest.raises(StorageFailedError, match="half-written"):
+    with pytest.raises(StorageFailedError, match="truncating a partial write"):
         append(log, b"x")
     disk.capacity_bytes = None
     check_it_writes_no_more(log, disk)

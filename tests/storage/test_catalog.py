@@ -197,7 +197,7 @@ def test_damage_to_the_catalog_is_never_taken_for_an_empty_one() -> None:
     disk = new_disk()
     created(catalog_on(disk))
     disk.flip_bit(PATH, 300)
-    with pytest.raises(DamagedLogError, match="data/catalog is damaged"):
+    with pytest.raises(DamagedLogError, match="data/catalog is corrupt"):
         catalog_on(disk)
 
 

@@ -131,7 +131,7 @@ def test_two_bad_slots_are_told() -> None:
     for slot in range(SLOTS):
         disk.flip_bit(PATH, slot * SLOT_BYTES * 8 + 99)
     checkpoint = CheckpointFile(disk, PATH)
-    assert "no slot of it is good" in checkpoint.load()
+    assert "no valid slot" in checkpoint.load()
     assert checkpoint.latest == Checkpoint()
 
 

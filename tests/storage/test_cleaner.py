@@ -253,7 +253,7 @@ def test_a_file_that_ends_too_early_is_damage() -> None:
     log, ticket = ready(disk)
     path = log._segments[0].path
     disk.cut_off(path, log._segments[0].size_bytes - 1)
-    with pytest.raises(DamagedLogError, match="is damaged at byte"):
+    with pytest.raises(DamagedLogError, match="is corrupt at byte"):
         ticket.run()
     log.abandon_compaction(ticket)
     assert 0 < log.readable_end_offset < 9

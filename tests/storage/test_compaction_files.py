@@ -168,7 +168,7 @@ def test_a_damaged_state_in_the_middle_of_a_compaction_is_damage_and_nothing_is_
     disk.crash()
     before = disk.list_dir(DIRECTORY)
     log = open_log(disk, COMPACT)
-    assert "in the middle of a compaction" in log.damage
+    assert "a compaction was in progress" in log.damage
     assert (log.log_start_offset, log.readable_end_offset) == (0, 0)
     assert log.log_end_offset == 20
     with pytest.raises(DamagedLogError):

@@ -238,7 +238,7 @@ def test_damage_is_noted_and_nothing_past_it_is_compacted(offset: int) -> None:
     assert leftovers(disk) == []
     log.abandon_compaction(ticket)
     assert log.readable_end_offset == offset
-    assert "is damaged" in log.damage
+    assert "is corrupt" in log.damage
     assert begin(log) is None
 
 

@@ -101,7 +101,7 @@ def test_files_from_before_the_last_start_are_damage(how: str, count: int) -> No
     ended(store, disk, how)
     disk.crash()
     disk.put_back(PARTITION, old)
-    assert "older than that" in reopened(disk).hosted_log(FIRST, 1).damage
+    assert "an older state" in reopened(disk).hosted_log(FIRST, 1).damage
     for _start in range(9):  # what a user deletes in a damaged log does not make it any newer
         log = reopened(disk).hosted_log(FIRST, 1)
         assert log.damage
@@ -119,7 +119,7 @@ def test_older_files_that_are_longer_are_damage() -> None:
     fill(log, 2, leader_epoch=4)
     disk.crash()
     disk.put_back(PARTITION, old)
-    assert "older than that" in reopened(disk).hosted_log(FIRST, 1).damage
+    assert "an older state" in reopened(disk).hosted_log(FIRST, 1).damage
 
 
 def test_the_files_of_an_earlier_copy_are_damage() -> None:
@@ -232,7 +232,7 @@ def test_a_rotten_file_is_refused() -> None:
     disk = new_disk()
     written(disk)
     overwrite(disk, f"{DATA}/copies", b"rotten")
-    with pytest.raises(DataDirectoryError, match="copies is damaged"):
+    with pytest.raises(DataDirectoryError, match="copies is corrupt"):
         reopened(disk)
 
 

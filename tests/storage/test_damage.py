@@ -115,7 +115,7 @@ def test_bytes_behind_a_segment_that_another_follows_are_no_part_of_the_log() ->
     assert problems(disk) == {inspect.TORN}
     log = killed(disk)
     assert stored(log) == whole
-    assert "12 torn bytes" in log.notes[0]
+    assert "torn write above the durable end offset: bytes=12 " in log.notes[0]
     assert problems(disk) == set()
 
 

@@ -15,8 +15,8 @@ from raftlog.storage.faults import storage_error
 def test_no_room_is_an_error_that_passes(code: int) -> None:
     error = storage_error("writing x", OSError(code, os.strerror(code)))
     assert isinstance(error, DiskFullError)
-    assert str(error).startswith(f"writing x: no room ({os.strerror(code)})")
-    assert "free space" in str(error)
+    assert str(error).startswith(f"writing x: no space ({os.strerror(code)})")
+    assert "Free disk space" in str(error)
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS, errno.EBADF, errno.EFBIG, errno.EACCES])

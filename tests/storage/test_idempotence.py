@@ -175,7 +175,7 @@ def test_a_new_epoch_fences_the_old_one_through_a_restart() -> None:
 
 def test_an_unknown_producer_starts_at_0() -> None:
     log = open_log(sim_disk())
-    with pytest.raises(OutOfOrderSequenceError, match="5 where 0 comes next"):
+    with pytest.raises(OutOfOrderSequenceError, match="5, expected 0"):
         send(log, 5)
     assert log.log_end_offset == 0
     send(log, 0)

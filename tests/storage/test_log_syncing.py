@@ -256,7 +256,7 @@ def test_a_log_notices_that_its_files_are_gone(how: str) -> None:
     log.check_place()
     log.check_place()
     assert told == [log.damage]
-    assert log.damage.startswith(f"{DIRECTORY} is not where it was, or lacks files: ")
+    assert log.damage.startswith(f"{DIRECTORY} was moved, or files in it are missing: ")
     assert log.readable_end_offset == 0
     with pytest.raises(DamagedLogError):
         append(log, b"b")
@@ -303,9 +303,9 @@ def test_a_change_that_finds_no_directory_is_damage_of_the_log_alone(what: str) 
     if what == "the end":
         log.close()
     else:
-        with pytest.raises(DamagedLogError, match="is not where it was"):
+        with pytest.raises(DamagedLogError, match="was moved, or files in it are missing"):
             CHANGES_OF_LOGS[what](log)
-    assert "is not where it was" in log.damage
+    assert "was moved, or files in it are missing" in log.damage
     assert log._failure is None
 
 

@@ -58,14 +58,14 @@ def test_an_unknown_producer_starts_at_0(sequence: int) -> None:
     if sequence == 0:
         assert ProducerTable().check(header_of(sequence)) is None
         return
-    with pytest.raises(OutOfOrderSequenceError, match=f"sequence {sequence} where 0 comes next"):
+    with pytest.raises(OutOfOrderSequenceError, match=f"sequence {sequence}, expected 0"):
         ProducerTable().check(header_of(sequence))
 
 
 @pytest.mark.parametrize("sequence", [4, 6, 100, SEQUENCES - 1])
 def test_a_gap_is_refused_in_either_direction(sequence: int) -> None:
     table = table_of(header_of(0, count=5))
-    with pytest.raises(OutOfOrderSequenceError, match=f"{sequence} where 5 comes next"):
+    with pytest.raises(OutOfOrderSequenceError, match=f"{sequence}, expected 5"):
         table.check(header_of(sequence))
 
 
@@ -92,7 +92,7 @@ def test_other_records_in_the_place_of_a_stored_batch_are_no_duplicate() -> None
     table = table_of(header_of(0, count=2), header_of(2, count=2))
     for sequence in (0, 2):
         assert table.check(header_of(sequence, count=2)) is not None
-        with pytest.raises(OutOfOrderSequenceError, match=f"sequence {sequence} where 4"):
+        with pytest.raises(OutOfOrderSequenceError, match=f"sequence {sequence}, expected 4"):
             table.check(header_of(sequence, count=2, value=b"y"))
     copy = ProducerTable.from_snapshot(table.snapshot())
     with pytest.raises(OutOfOrderSequenceError):
@@ -140,7 +140,7 @@ def test_a_new_epoch_starts_at_0_and_fences_the_old_one() -> None:
 
 
 def test_a_new_epoch_may_not_start_in_the_middle() -> None:
-    with pytest.raises(OutOfOrderSequenceError, match="1 where 0 comes next"):
+    with pytest.raises(OutOfOrderSequenceError, match="1, expected 0"):
         table_of(header_of(0)).check(header_of(1, epoch=1))
 
 

@@ -59,7 +59,7 @@ def test_a_damaged_log_makes_room_for_an_empty_one() -> None:
     assert contents(disk, path) == before
     fresh = store.hosted_log(FIRST, 1)
     assert (fresh.damage, fresh.log_end_offset, fresh.leader_epoch) == ("", 0, -1)
-    assert f"moved to {path}" in fresh.notes[-1]
+    assert f"quarantined in {path}" in fresh.notes[-1]
     append(fresh, b"from a peer")
     fresh.sync()
     store = reopened(disk, power_cut=True)

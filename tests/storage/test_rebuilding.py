@@ -150,7 +150,7 @@ def test_an_epoch_without_batches_survives_a_start() -> None:
     log = open_log(disk)
     fill(log, 5)
     disk.capacity_bytes = 0
-    with pytest.raises(Exception, match="no room"):
+    with pytest.raises(Exception, match="no space"):
         fill(log, 1, leader_epoch=4)
     disk.capacity_bytes = None
     disk.faults.append(Fault({"write"}, path="*.log"))
@@ -213,7 +213,7 @@ def test_without_a_good_slot_a_log_starts_with_its_first_segment_and_says_so() -
     assert first.endswith(f"{log.log_start_offset:020d}.log")
     assert 0 < log.log_start_offset <= 14
     assert (log.log_end_offset, log.damage) == (20, "")
-    assert any("no slot of it is good" in note for note in log.notes)
+    assert any("no valid slot" in note for note in log.notes)
     append(log, b"on")
     log.close()
     assert killed(disk).log_end_offset == 21

@@ -206,7 +206,7 @@ def test_a_compacted_batch_does_not_prove_a_torn_tail() -> None:
     first, _second = compacted_segments(disk)
     disk.open(first).append([b"x" * 50])
     log = open_log(disk, COMPACT)
-    assert f"{first} is bad at byte" in log.damage
+    assert f"{first} is corrupt at byte" in log.damage
 
 
 def test_segments_that_overlap_are_damage() -> None:
@@ -222,7 +222,7 @@ def test_segments_that_overlap_are_damage() -> None:
     overlapping.sync()
     disk.sync_dir(DIRECTORY)
     log = open_log(disk, COMPACT)
-    assert "once more" in log.damage
+    assert "starts below the expected offset" in log.damage
 
 
 # -- the torn end of a replica ---------------------------------------------------------------------

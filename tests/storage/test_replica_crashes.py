@@ -356,7 +356,7 @@ def test_noting_damage(chances: int, seed: int) -> None:
         held = [len(disk.read_file(path, bytes_max=limits.MIB)) for path in files(disk, ".log")]
         assert sum(held) == sum(map(len, leader.batches))
         if follower.legal or log.damage:
-            assert "is bad at byte" in log.damage
+            assert "is corrupt at byte" in log.damage
             assert stored(log) == leader.batches[:4]
         log.abandon()
 

@@ -206,7 +206,7 @@ def test_a_log_that_differs_below_is_told_by_the_chain() -> None:
 def test_a_gap_inside_what_is_copied_is_refused() -> None:
     leader = leader_of((0, 5))
     log = open_log(sim_disk())
-    refused(log, leader.batches[1:], CorruptBatchError, "offset 1 where 0 comes next")
+    refused(log, leader.batches[1:], CorruptBatchError, "offset 1, expected 0")
     refused(log, [*leader.batches[:2], *leader.batches[3:]], CorruptBatchError, "offset 3 where 2")
     copy(log, leader.batches)
     refused(log, leader.batches[3:], CorruptBatchError, "offset 3 where 5")

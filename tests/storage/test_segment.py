@@ -164,7 +164,7 @@ def test_bytes_that_are_bad_or_gone_are_damage_and_name_their_place(harm: str) -
         disk.cut_off(segment.path, second + 10)
     else:
         disk.faults.append(Fault({"read"}))
-    with pytest.raises(DamagedLogError, match=rf"\.log is damaged at byte {place}: .*verify"):
+    with pytest.raises(DamagedLogError, match=rf"\.log is corrupt at byte {place}: .*verify"):
         segment.header_at(second)
 
 

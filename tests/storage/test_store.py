@@ -77,7 +77,7 @@ def test_the_directory_of_another_is_refused(options: dict[str, object], message
 def test_a_directory_in_use_is_refused() -> None:
     disk = sim_disk()
     store = open_store(disk)
-    with pytest.raises(DataDirectoryError, match="in use by another process: stop the broker"):
+    with pytest.raises(DataDirectoryError, match="in use by another process"):
         open_store(disk)
     store.close()
     open_store(disk)
@@ -134,7 +134,7 @@ def test_damage_to_what_cannot_be_rebuilt_is_told_and_nothing_is_overwritten(nam
     disk.crash()
     disk.flip_bit(f"{DATA}/{name}", 200)
     before = disk.read_file(f"{DATA}/{name}", bytes_max=9_999)
-    with pytest.raises(DataDirectoryError, match=f"{name} is damaged.*backup"):
+    with pytest.raises(DataDirectoryError, match=f"{name} is corrupt.*backup"):
         open_store(disk)
     assert disk.read_file(f"{DATA}/{name}", bytes_max=9_999) == before
 

@@ -27,7 +27,6 @@ UNFINISHED: Final = (
     "raftlog/consumer_groups/",
     "raftlog/protocol/",
     "raftlog/replication/",
-    "raftlog/storage/",
     "raftlog/testing/simulator/consensus_checker.py",
     "raftlog/testing/simulator/consensus_process.py",
     "raftlog/testing/simulator/scenario.py",

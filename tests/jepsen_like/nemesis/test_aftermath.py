@@ -37,7 +37,7 @@ def test_a_broker_that_refuses_says_so_in_a_sentence(tmp_path: Path) -> None:
     start = try_start(cluster, 2)
     assert not start.started
     assert start.is_refusal
-    assert "identity is damaged" in start.told()["refused"]
+    assert "identity is corrupt" in start.told()["refused"]
     assert cluster.up() == {1, 3}
 
 

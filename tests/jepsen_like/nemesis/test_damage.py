@@ -230,7 +230,7 @@ def test_brokers_do_about_torn_and_old_files_what_they_promise(tmp_path: Path) -
     with loaded(tmp_path, shape_of(3, 3, partitions=2, min_isr=2)) as (running, _):
         nemesis = DamageNemesis(running, FakeLedger())
         torn = _seen(nemesis, fault_of("truncate", "active", 1, torn=True))
-        assert any("torn bytes" in line for line in torn["said"])
+        assert any("torn write" in line for line in torn["said"])
         assert running.wait_quiet(30.0) == []
         old = _seen(nemesis, fault_of("rollback", "journal", 1))
         assert any("cannot work together" in line for line in old["said"])

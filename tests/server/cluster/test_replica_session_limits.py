@@ -170,7 +170,7 @@ def test_who_asks_for_the_same_again_has_the_leader_look_at_its_disk() -> None:
         assert not host.log.damage, "bytes are sent as they are"
         lead.fetch(forgotten=(0,))
         reply = lead.fetch(at(0))
-        assert "is damaged at offset 0" in host.log.damage
+        assert "is corrupt at offset 0" in host.log.damage
         assert isinstance(error_of(only(reply)), DamagedLogError)
 
     damaged_leader(check)

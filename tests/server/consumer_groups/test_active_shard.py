@@ -161,7 +161,7 @@ def test_what_the_log_does_not_take_is_forgotten() -> None:
         s.disk.capacity_bytes = 0
         with pytest.raises(DiskFullError):
             shown.put(b"b")
-        with pytest.raises(CoordinatorLoadingError, match=r"are loading: .* no room"):
+        with pytest.raises(CoordinatorLoadingError, match=r"are loading: .* no space"):
             shown.count()
         s.disk.capacity_bytes = None
         await asyncio.sleep(1)
