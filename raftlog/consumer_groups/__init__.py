@@ -1,9 +1,9 @@
-"""Consumer groups as their coordinator knows them: a pure state machine, after KIP-848.
+"""Consumer groups of a coordinator: a pure state machine, after KIP-848.
 
-``shard`` has the groups of one partition of ``__consumer_offsets``; ``group`` is one of them, and
-has the rule by which partitions move. ``assignors`` say who is to have what. No clock, no files, no
-sockets: who calls appends the records that come out, and tells of nothing before they are
-committed.
+``shard`` holds the groups of one partition of ``__consumer_offsets``. ``group`` implements one
+group and the rule by which partitions move. ``assignors`` compute target assignments. The package
+uses no clock, files or sockets. The caller appends the returned records and sends no response
+before they are committed.
 """
 
 from raftlog.consumer_groups.assignors import (

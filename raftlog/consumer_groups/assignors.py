@@ -1,7 +1,7 @@
-"""Who is to have which partition: assignors, the checks of what they say, and who chooses one.
+"""Assignors: target assignments of partitions to members, their validation, and the vote for one.
 
-An assignor is a pure function of subscriptions and of what members have. Whoever writes one of his
-own need not be careful: what it returns is checked, and a group falls back to ``uniform``.
+An assignor is a pure function of the subscriptions and the current assignment. The coordinator
+validates the result of a plug-in. If it is invalid, the group uses ``uniform``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raftlog.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
-    """What an assignor may know of a member. ``owned``: what it was last meant to have."""
+    """A member as an assignor sees it. ``owned``: its last target assignment."""
 
     topics: frozenset[str]
     owned: frozenset[TopicPartition] = frozenset()
@@ -30,48 +30,54 @@ class MemberSpec:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """``members`` by id; ``partitions``: how many each topic has to which somebody subscribes."""
+    """Input of an assignor.
+
+    ``members``: by member ID. ``partitions``: partition count of each topic that at least one
+    member subscribes to.
+    """
 
     members: Mapping[str, MemberSpec]
     partitions: Mapping[str, int]
 
     def order_of(self, member_id: str) -> tuple[bool, str, str]:
-        """Sorts members so that one with an instance id keeps its place when it starts again.
+        """Return the sort key of a member. A static member keeps its position after a restart.
 
-        Those that have one come first, as in Kafka.
+        Static members come first, as in Kafka.
         """
         instance_id = self.members[member_id].instance_id
         return (instance_id is None, instance_id or "", member_id)
 
     def subscribers(self, topic: str) -> list[str]:
-        """Members that subscribe to the topic, in order."""
+        """Return the members that subscribe to the topic, sorted by ``order_of``."""
         found = (name for name, member in self.members.items() if topic in member.topics)
         return sorted(found, key=self.order_of)
 
 
 class Assignor(Protocol):
-    """What a plug-in has to be.
+    """Interface of an assignor plug-in.
 
-    ``name`` is what consumers ask for, at most ``limits.ASSIGNOR_CHARS_MAX`` characters.
+    ``name``: value of the consumer setting, 1 to ``limits.ASSIGNOR_CHARS_MAX`` characters.
     """
 
     @property
     def name(self) -> str: ...
 
     def assign(self, spec: Spec) -> Mapping[str, Collection[TopicPartition]]:
-        """The partitions of each member; a member may be left out, and so may a partition.
+        """Return the partitions of each member. Members and partitions can be omitted.
 
-        No partition goes to two members, or to one that does not subscribe to its topic. Called in
-        the coordinator's event loop: it has to be quick, and must not wait for anything.
+        The result must not assign a partition to two members, or to a member that does not
+        subscribe to its topic. The coordinator calls this method in its event loop, so it must be
+        fast and must not block.
         """
         ...
 
 
 class UniformAssignor:
-    """Even numbers of partitions, and as few moves as that takes.
+    """Sticky assignor: equal numbers of partitions, with the minimum number of moves.
 
-    With equal subscriptions, members' numbers differ by one at most and no assignment as even
-    moves fewer partitions. With different ones no chain of moves could even two members out.
+    With equal subscriptions, the partition counts of members differ by at most 1, and no equally
+    balanced assignment moves fewer partitions. With different subscriptions, no chain of moves can
+    improve the balance of two members.
     """
 
     name: Final = "uniform"
@@ -90,10 +96,10 @@ class UniformAssignor:
 
 
 class RangeAssignor:
-    """Each topic on its own, in runs of neighbouring partitions, as Kafka's RangeAssignor has it.
+    """Contiguous ranges of partitions per topic, as Kafka's RangeAssignor.
 
-    Topics with as many partitions and the same subscribers are cut at the same places: their
-    partitions of one number go to one member, so that it may join them.
+    Topics with the same partition count and the same subscribers are divided in the same way. The
+    partitions with the same number go to one member, which can then join these topics.
     """
 
     name: Final = "range"
@@ -120,26 +126,26 @@ BUILT_IN: Final[Mapping[str, Assignor]] = {
 
 
 def named(assignors: Iterable[Assignor]) -> dict[str, Assignor]:
-    """The built-in assignors and these, by name.
+    """Return the built-in assignors and ``assignors``, by name.
 
-    Raises ``ValueError`` for a name that is taken, or none.
+    Raises ``ValueError`` if a name is used twice, is empty, or is longer than
+    ``limits.ASSIGNOR_CHARS_MAX`` characters.
     """
     found: dict[str, Assignor] = dict(BUILT_IN)
     for assignor in assignors:
         name = assignor.name
         if not 0 < len(name) <= limits.ASSIGNOR_CHARS_MAX:
             raise ValueError(
-                f"{name!r} is no name of an assignor: use 1 to {limits.ASSIGNOR_CHARS_MAX} "
-                "characters"
+                f"invalid assignor name {name!r}. Use 1 to {limits.ASSIGNOR_CHARS_MAX} characters"
             )
         if name in found:
-            raise ValueError(f"two assignors have the name {name!r}")
+            raise ValueError(f"two assignors have the name {name!r}. Rename one of them")
         found[name] = assignor
     return found
 
 
 def elected(votes: Iterable[str | None], default: str) -> str:
-    """The assignor that most members name; the default where none is named, or two tie."""
+    """Return the assignor with the most votes. Without votes, or with a tie: ``default``."""
     counted = Counter(vote for vote in votes if vote is not None).most_common(2)
     if not counted or (len(counted) == 2 and counted[0][1] == counted[1][1]):
         return default
@@ -149,31 +155,38 @@ def elected(votes: Iterable[str | None], default: str) -> str:
 def checked(
     assigned: Mapping[str, Collection[TopicPartition]], spec: Spec
 ) -> dict[str, frozenset[TopicPartition]]:
-    """What an assignor returned, of all members.
+    """Validate the result of an assignor, and add an empty entry for each omitted member.
 
-    Raises ``ValueError`` for nonsense, and ``TypeError`` for what is no number of a partition.
+    Raises ``ValueError`` if the result names an unknown member, or assigns a partition to two
+    members, or to a member that does not subscribe to it. Raises ``TypeError`` if a partition
+    number is not an integer.
     """
     found: dict[str, frozenset[TopicPartition]] = dict.fromkeys(spec.members, frozenset())
     owner: dict[TopicPartition, str] = {}
     for name, partitions in assigned.items():
         member = spec.members.get(name)
         if member is None:
-            raise ValueError(f"it names {name!r}, which is no member")
+            raise ValueError(f"the assignment contains {name!r}, which is not a member")
         own: set[TopicPartition] = set()
         for topic, index in partitions:
-            number = int(operator.index(index))  # whatever stands for one: it is written down
+            number = int(operator.index(index))  # a plain int, as the log record requires
             partition = TopicPartition(topic, number)
             if not (topic in member.topics and 0 <= number < spec.partitions.get(topic, 0)):
-                raise ValueError(f"it gives {topic}:{number} to {name!r}, which cannot have it")
+                raise ValueError(
+                    f"{topic}:{number} is assigned to {name!r}: the member does not subscribe to "
+                    "the topic, or the partition does not exist"
+                )
             if owner.setdefault(partition, name) != name:
-                raise ValueError(f"it gives {topic}:{number} to {owner[partition]!r} and {name!r}")
+                raise ValueError(
+                    f"{topic}:{number} is assigned to both {owner[partition]!r} and {name!r}"
+                )
             own.add(partition)
         found[name] = frozenset(own)
     return found
 
 
 def _all_of(partitions: Mapping[str, int], topics: Collection[str] = ()) -> list[TopicPartition]:
-    """In the order of their numbers, so that each member gets something of each topic."""
+    """Return all partitions, sorted by number, so that each member gets some of each topic."""
     return sorted(
         (TopicPartition(topic, number) for topic in topics for number in range(partitions[topic])),
         key=lambda partition: (partition.partition, partition.topic),

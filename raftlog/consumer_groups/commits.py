@@ -1,4 +1,4 @@
-"""Who may commit what: the checks of an offset commit, one by one, and the commit itself."""
+"""Offset commits: authorization of the committer, validation of each offset, and the commit."""
 
 from __future__ import annotations
 
@@ -24,22 +24,30 @@ from raftlog.types import TopicPartition
 
 
 def check_committer(group: Group | None, group_id: str, member_id: str, member_epoch: int) -> None:
-    """Raises unless it is a member at its epoch; or nobody, of a group without members."""
+    """Check that the sender is a member at its current epoch, or that the group has no members.
+
+    ``member_id``: ``""`` for a commit by a client that is not a member; ``member_epoch`` is then
+    ``NO_MEMBER_EPOCH``. Raises ``InvalidRequestError``, ``GroupNotEmptyError``,
+    ``StaleMemberEpochError``, ``FencedMemberError``, ``UnknownMemberError`` or
+    ``InstanceFencedError``.
+    """
     if not member_id:
         if member_epoch != NO_MEMBER_EPOCH:
             raise InvalidRequestError(
-                f"a commit with member epoch {member_epoch} and no member id: a member gives both, "
-                f"others give neither (epoch {NO_MEMBER_EPOCH})"
+                f"commit with member epoch {member_epoch} and no member ID. Members must send "
+                f"both, other clients neither (epoch {NO_MEMBER_EPOCH})"
             )
         if group is not None and group.members:
             raise GroupNotEmptyError(
-                f"group {group_id!r} has {len(group.members)} members, which commit its offsets: "
-                "stop them first, or commit as one of them"
+                f"group {group_id!r} has {len(group.members)} members, and only members can commit "
+                "its offsets. Stop the members first, or commit as one of them"
             )
         return
     member = check_member(group, group_id, member_id)
     if member_epoch < 0:
-        raise InvalidRequestError(f"a commit of member {member_id} with epoch {member_epoch}")
+        raise InvalidRequestError(
+            f"commit of member {member_id} with member epoch {member_epoch}: the minimum is 0"
+        )
     if member_epoch < member.epoch:
         raise StaleMemberEpochError(
             f"member {member_id} of group {group_id!r} is at epoch {member.epoch}, and the "
@@ -47,8 +55,8 @@ def check_committer(group: Group | None, group_id: str, member_id: str, member_e
         )
     if member_epoch > member.epoch:
         raise FencedMemberError(
-            f"member {member_id} of group {group_id!r} commits at epoch {member_epoch}, and its "
-            f"highest epoch is {member.epoch}. It must join again"
+            f"member {member_id} of group {group_id!r} committed with epoch {member_epoch}, but "
+            f"its epoch is {member.epoch}. It must join again"
         )
 
 
@@ -60,7 +68,7 @@ def commit(
     *,
     now_ms: int,
 ) -> list[RaftlogError | None]:
-    """Take over each offset that may be committed; say why not of the others."""
+    """Commit each valid offset. Return one item per offset: None, or the reason for rejection."""
     return [_commit_one(group, member_id, one, topic_ids, now_ms=now_ms) for one in offsets]
 
 
@@ -89,17 +97,17 @@ def _refusal(
     where = TopicPartition(offset.topic, offset.partition)
     info = group.world.topics.by_name.get(offset.topic)
     if info is None:
-        return UnknownTopicError(f"no topic has the name {offset.topic[:300]!r}")
+        return UnknownTopicError(f"topic {offset.topic[:300]!r} does not exist")
     meant = topic_ids.get(offset.topic, info.id)
     if meant != info.id:
         return UnknownTopicError(
-            f"topic {offset.topic!r} was deleted and created again: the commit is for id "
-            f"{meant}, and the topic has id {info.id}"
+            f"topic {offset.topic!r} was deleted and created again: the commit is for topic ID "
+            f"{meant}, but the topic has ID {info.id}"
         )
     if not 0 <= offset.partition < info.partition_count:
         return UnknownPartitionError(
-            f"topic {offset.topic!r} has {info.partition_count} partitions, numbered from 0, "
-            f"and no partition {offset.partition}"
+            f"topic {offset.topic!r} has no partition {offset.partition}: it has partitions 0 to "
+            f"{info.partition_count - 1}"
         )
     owner = group.owner.get((info.id, offset.partition))
     if owner is not None and owner != member_id:
@@ -108,11 +116,11 @@ def _refusal(
             "Only the assigned member can commit its offsets"
         )
     if offset.offset < 0:
-        return InvalidRequestError(f"offset {offset.offset} for {where}: offsets begin at 0")
+        return InvalidRequestError(f"offset {offset.offset} for {where}: the minimum is 0")
     if len(offset.metadata) > limits.OFFSET_METADATA_CHARS_MAX:
         return InvalidRequestError(
-            f"metadata of {len(offset.metadata)} characters for {where}: "
-            f"{limits.OFFSET_METADATA_CHARS_MAX} is the most"
+            f"metadata of {len(offset.metadata)} characters for {where}: the maximum is "
+            f"{limits.OFFSET_METADATA_CHARS_MAX}"
         )
     offsets_max = group.world.settings.offsets_per_group_max
     if where not in group.offsets and group.offsets.count >= offsets_max:

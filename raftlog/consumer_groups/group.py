@@ -1,13 +1,14 @@
-"""One consumer group: its members, what each has, and how that becomes what each is to have.
+"""One consumer group: its members, their assignments, and the reconciliation with the targets.
 
-The one rule: **a partition is in ``assigned`` or ``revoking`` of at most one member**; ``owner``
-says of which. It comes free when its owner says at its current epoch that it has given it up, or is
-a member no more; then it goes to the member whose target has it. So two never have it at a time,
-but for one that was thrown out and has not noticed, whose commits are refused.
+The main invariant: **a partition is in ``assigned`` or ``revoking`` of at most one member**, and
+``owner`` maps it to this member. A partition becomes free in two cases: its owner confirms the
+revocation at its current epoch, or its owner is removed. It is then assigned to the member whose
+target contains it. Two members therefore never own a partition at the same time. A removed member
+that has not yet learned of its removal can still read, but its commits are rejected.
 
-A rebalance computes new targets and moves nothing by itself: members that have more than their
-target are asked for the difference, and those that lack something get what is free (KIP-848). Who
-keeps what it has is not touched, woken or written.
+A rebalance computes new targets and moves no partition itself. Members with partitions outside
+their target must revoke these, and members that lack partitions get the free ones (KIP-848). A
+member whose assignment does not change is not modified, woken or written.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ from raftlog.types import TopicPartition
 
 
 class Group:
-    """Invariants: ``owner`` is exactly what members have in ``assigned`` and ``revoking``, ``heir``
-    what they have in ``target``; ``instances`` names members; ``empty_since_ms`` is None exactly
-    when there are members.
+    """A consumer group.
+
+    Invariants: ``owner`` contains exactly the partitions in ``assigned`` and ``revoking`` of the
+    members, ``heir`` (the next owner) exactly those in ``target``. Every member in ``instances``
+    exists. ``empty_since_ms`` is None if and only if the group has members.
     """
 
     __slots__ = (
@@ -77,13 +80,13 @@ class Group:
         self.offsets = OffsetTable()
         self.subscriptions: frozenset[str] = frozenset()
         self.empty_since_ms: int | None = None
-        self.timer = math.inf  # when the shard looks at it next
+        self.timer = math.inf  # monotonic seconds; next check by the shard
         self.woken: set[str] = set()
         self._records: list[GroupRecord] = []
-        self._changed: dict[str, None] = {}  # members to be written
+        self._changed: dict[str, None] = {}  # members with unwritten changes, in order
         self._group_changed = False
-        self._newcomers: list[Member] | None = None  # of those that join at once; None: each alone
-        self._is_due = False  # a rebalance for them
+        self._newcomers: list[Member] | None = None  # since hold(); None: no batch of joins
+        self._is_due = False  # whether go_on() must rebalance
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -104,10 +107,10 @@ class Group:
             members=tuple(member.view(topics) for _, member in sorted(self.members.items())),
         )
 
-    # -- members come and go -----------------------------------------------------------------------
+    # -- joins and removals ------------------------------------------------------------------------
 
     def admit(self, member: Member) -> None:
-        """A new member, which has nothing yet. A rebalance has to follow."""
+        """Add a new member without partitions. The caller must then rebalance the group."""
         self.members[member.id] = member
         if member.id in self.former:
             self._forget_former(member.id)
@@ -119,7 +122,11 @@ class Group:
         self.touch(member)
 
     def begin_with(self, member: Member, *, changed: bool, now: float) -> None:
-        """It was admitted, or took a place over; ``changed``: so there is to be a rebalance."""
+        """Complete the join of an admitted or superseding member.
+
+        ``changed``: whether the join requires a rebalance. Between ``hold`` and ``go_on``, the
+        rebalance is delayed until ``go_on``.
+        """
         if self._newcomers is not None:
             self._newcomers.append(member)
             self._is_due = self._is_due or changed
@@ -129,12 +136,12 @@ class Group:
         self._welcome(member)
 
     def hold(self) -> None:
-        """Until ``go_on``, those that join are taken without a rebalance for each of them."""
+        """Start a batch of joins: delay the rebalance until ``go_on``."""
         if self._newcomers is None:
             self._newcomers, self._is_due = [], False
 
     def go_on(self, *, now: float) -> None:
-        """One rebalance for all that came since ``hold``, if it takes one."""
+        """End the batch of joins with at most one rebalance for all members since ``hold``."""
         newcomers, self._newcomers = self._newcomers or (), None
         if self._is_due:
             self._is_due = False
@@ -143,14 +150,14 @@ class Group:
             self._welcome(member)
 
     def _welcome(self, member: Member) -> None:
-        """It has what it is given from here on; one with nothing is at the group's epoch, too."""
+        """Set the epoch of a new member. A member without partitions gets the group epoch too."""
         if not member.revoking:
             member.epoch = self.epoch
         member.known_epoch = member.epoch
         member.answer = None
 
     def expel(self, member: Member, reason: str, *, now: float, now_ms: int) -> None:
-        """It is a member no more, and what it had is free. A rebalance has to follow."""
+        """Remove a member and release its partitions. The caller must then rebalance the group."""
         self._forget_member(member)
         self._free([*member.assigned, *member.revoking])
         self.remember(member, reason, instance_id=None, now=now)
@@ -159,10 +166,10 @@ class Group:
             self._group_changed = True
 
     def supersede(self, old: Member, new: Member, *, now: float) -> None:
-        """``new`` has the same instance id: it takes over what ``old`` has and is to have.
+        """Replace ``old`` by ``new``, which has the same instance ID and gets its partitions.
 
-        At once, without asking: ``old`` is fenced from here on. One that was away has given its
-        instance up by itself, and may take it again.
+        The change takes effect immediately, without a revocation: ``old`` is fenced. If ``old`` was
+        temporarily absent, it had released the instance ID and can use it again.
         """
         assert old.instance_id is not None
         assert old.instance_id == new.instance_id
@@ -183,6 +190,7 @@ class Group:
         self.hand_out([new.id, *self._heirs(old.revoking)])
 
     def remember(self, member: Member, reason: str, *, instance_id: str | None, now: float) -> None:
+        """Keep a removed member as a ``FormerMember``, and write it if it lost ``instance_id``."""
         former = FormerMember(reason, member.sequence, member.session_timeout_ms, instance_id)
         self.former[member.id] = former.begun_anew(now)
         if instance_id is not None:
@@ -192,14 +200,14 @@ class Group:
             self._forget_former(next(iter(self.former)))
 
     def forget_former(self, *, now: float) -> None:
-        """Those whose time is over."""
+        """Remove the former members whose retention time is over."""
         for name in [name for name, former in self.former.items() if former.until <= now]:
             self._forget_former(name)
 
-    # -- partitions move ---------------------------------------------------------------------------
+    # -- reconciliation ----------------------------------------------------------------------------
 
     def release(self, member: Member, owned: Parts) -> None:
-        """The member has of what it was asked for only what is in ``owned``: the rest is free."""
+        """Release the revoked partitions that the member no longer reports in ``owned``."""
         released = [part for part in member.revoking if part not in owned]
         if not released:
             return
@@ -212,7 +220,7 @@ class Group:
         self.hand_out([member.id, *self._heirs(released)])
 
     def set_away(self, member: Member) -> None:
-        """The member reads nothing for now, but keeps its place: what it was to give up is free."""
+        """Mark a static member as temporarily absent: it keeps ``assigned``, not ``revoking``."""
         member.is_away = True
         released = list(member.revoking)
         member.revoking.clear()
@@ -221,7 +229,7 @@ class Group:
         self.hand_out([member.id, *self._heirs(released)])
 
     def come_back(self, member: Member, owned: Parts) -> None:
-        """The member joins again: what it does not own it has given up."""
+        """Rejoin a member. Revoked partitions that are not in ``owned`` become free."""
         member.is_away = False
         released = [part for part in member.revoking if part not in owned]
         for part in released:
@@ -234,10 +242,10 @@ class Group:
         self.hand_out([member.id, *self._heirs(released)])
 
     def rebalance(self, *, now: float, changed: bool) -> None:
-        """Compute who is to have what, and begin to bring it about.
+        """Compute the target assignment and start the reconciliation.
 
-        ``changed``: members or subscriptions differ, so that this is a new epoch of the group even
-        if nothing is to move.
+        ``changed``: whether members or subscriptions changed. Then the group gets a new epoch even
+        if no partition moves.
         """
         targets, assignor = choose_targets(self.id, self.members, self.owner, self.world)
         moved = [m for m in self.members.values() if m.target != targets[m.id]]
@@ -245,7 +253,7 @@ class Group:
             topic for member in self.members.values() for topic in member.topics
         )
         if not (changed or moved or assignor != self.assignor):
-            self.hand_out(self.members)  # what a topic's end, or a torn step, has left free
+            self.hand_out(self.members)  # free after a topic deletion or an incomplete change
             return
         self.epoch += 1
         self.assignor = assignor
@@ -259,7 +267,7 @@ class Group:
         self.hand_out(self.members)
 
     def hand_out(self, names: Iterable[str]) -> None:
-        """Give members what is free of their targets; not to one that has yet to give up some."""
+        """Assign the free partitions of their targets to the members, except while they revoke."""
         for name in names:
             member = self.members[name]
             if member.revoking:
@@ -272,7 +280,7 @@ class Group:
                 self.touch(member)
 
     def forget_gone_topics(self) -> None:
-        """Partitions and offsets of topics that are no more. A rebalance has to follow."""
+        """Remove partitions and offsets of deleted topics. The caller must then rebalance."""
         topics = self.world.topics
         gone = {part for part in (*self.owner, *self.heir) if not topics.has(part)}
         for member in self.members.values() if gone else ():
@@ -306,24 +314,24 @@ class Group:
     # -- the log -----------------------------------------------------------------------------------
 
     def touch(self, member: Member) -> None:
-        """What the member is answered with has changed: write it, and wake it."""
+        """Mark the heartbeat response of a member as changed: write the member and wake it."""
         member.answer = None
         self._changed[member.id] = None
         self.woken.add(member.id)
 
     def write(self, member: Member) -> None:
-        """Something about the member has changed that it need not be told."""
+        """Mark a member as changed. Its heartbeat response stays the same."""
         self._changed[member.id] = None
 
     def write_group(self) -> None:
         self._group_changed = True
 
     def changed_members(self) -> list[Member]:
-        """Since the records were last taken."""
+        """Return the members that changed since the last ``take_records``."""
         return [self.members[name] for name in self._changed]
 
     def take_records(self) -> list[GroupRecord]:
-        """What was changed since they were last taken."""
+        """Return the records of all changes since the last call."""
         if self._group_changed:
             self._write(GroupKey(self.id), self._group_value())
         for name in self._changed:
@@ -333,7 +341,7 @@ class Group:
         return taken
 
     def tombstones(self) -> list[GroupRecord]:
-        """Of every key that the group has in the log."""
+        """Return a tombstone for every key of the group in the log."""
         former = [name for name, one in self.former.items() if one.instance_id is not None]
         keys: list[Key] = [
             *(MemberKey(self.id, name) for name in self.members),
@@ -343,7 +351,7 @@ class Group:
         ]
         return [record(key, None) for key in keys]
 
-    # -- parts of the above ------------------------------------------------------------------------
+    # -- helpers -----------------------------------------------------------------------------------
 
     def _write(self, key: Key, value: Value | None) -> None:
         self._records.append(record(key, value))
@@ -369,12 +377,15 @@ class Group:
             del self.owner[part]
 
     def _heirs(self, parts: Iterable[Part]) -> list[str]:
-        """The members whose targets these are, each once."""
+        """Return the next owners of the partitions, each once."""
         found = (self.heir.get(part) for part in parts)
         return [name for name in dict.fromkeys(found) if name is not None and name in self.members]
 
     def _ask_back(self, member: Member, *, now: float) -> None:
-        """What the member has beyond its target. One that is away reads nothing: that is free."""
+        """Revoke the partitions outside the member's target.
+
+        An absent member does not read, so its partitions are free immediately.
+        """
         extra = member.assigned - member.target
         if not extra:
             return

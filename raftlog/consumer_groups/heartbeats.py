@@ -1,14 +1,15 @@
-"""What a heartbeat does to a group: join, stay, release, leave, be away. All checks come first.
+"""Heartbeats: join, stay, release, leave, temporary absence. All checks precede all changes.
 
-**Sequences.** A heartbeat that is not newer than the last one heard changes nothing, not even the
-session: it says what was, and proves no life. It is answered with what holds now. After a failover,
-too, a heartbeat from before a member knew of a partition must not count as its release. So every
-change of a member is written with the highest sequence heard by then, and a heartbeat that does not
-own yet all that its answer gives is written as well, though nothing else changes.
+**Sequences.** A heartbeat with a sequence that is not higher than the last one changes nothing and
+does not renew the session, because it may be delayed. The response contains the current state. A
+heartbeat that a member sent before it knew of a partition must not count as a release of it, also
+after a failover. Every change of a member is therefore written with its highest sequence. A
+heartbeat whose ``owned`` lacks some assigned partitions is also written, even without other
+changes.
 
-**Epochs.** A member may be at any epoch from the one it last showed to know, to the one that it has
-now: answers get lost. Only at the current one does it release anything, because only then does it
-know what it has.
+**Epochs.** Responses can be lost. A member can therefore be at any epoch from its highest confirmed
+epoch (``known_epoch``) to its current one. It releases partitions at its current epoch only,
+because only then does it know its whole assignment.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ from raftlog.types import check_instance_id
 
 
 def take(group: Group, heartbeat: Heartbeat, *, now: float, now_ms: int) -> HeartbeatResult:
-    """The answer. Raises the errors that ``GroupShard.heartbeat`` names, and then changed nothing.
+    """Apply a heartbeat and return the response.
 
-    ``now`` in monotonic seconds, ``now_ms`` the wall clock's.
+    ``now``: monotonic seconds. ``now_ms``: wall-clock milliseconds. Raises the errors of
+    ``GroupShard.heartbeat``. If it raises, the group is unchanged.
     """
     member = group.members.get(heartbeat.member_id)
     if member is None:
@@ -46,8 +48,8 @@ def take(group: Group, heartbeat: Heartbeat, *, now: float, now_ms: int) -> Hear
         return present(group, member)
     if heartbeat.instance_id != member.instance_id:
         raise InvalidRequestError(
-            f"member {member.id} has group.instance.id {member.instance_id!r}, and says "
-            f"{heartbeat.instance_id!r}: a member keeps it for life"
+            f"member {member.id} has group.instance.id {member.instance_id!r}, but its heartbeat "
+            f"contains {heartbeat.instance_id!r}. A member cannot change it. Join as a new member"
         )
     if heartbeat.member_epoch == LEAVE_EPOCH:
         return _leave(group, member, heartbeat, now=now, now_ms=now_ms)
@@ -64,35 +66,38 @@ def take(group: Group, heartbeat: Heartbeat, *, now: float, now_ms: int) -> Hear
 
 
 def present(group: Group, member: Member) -> HeartbeatResult:
-    """What the member is to know now."""
+    """Return the heartbeat response for the current state of the member."""
     return member.steady_answer(group.world.topics).result
 
 
 def check(group: Group, heartbeat: Heartbeat) -> None:
-    """Raises for what no member may ask for."""
+    """Validate the settings in a heartbeat.
+
+    Raises ``InvalidRequestError``, ``UnknownAssignorError`` or ``InvalidGroupError``.
+    """
     settings, assignors = group.world.settings, group.world.assignors
     settings.check_session_timeout(heartbeat.session_timeout_ms)
     if heartbeat.rebalance_timeout_ms < 1:
         raise InvalidRequestError(
-            f"a rebalance timeout of {heartbeat.rebalance_timeout_ms} ms: a member needs some time "
-            "to give partitions up (max_poll_interval_ms)"
+            f"rebalance timeout of {heartbeat.rebalance_timeout_ms} ms: the minimum is 1 ms. "
+            "Increase max_poll_interval_ms"
         )
     if len(heartbeat.topics) > settings.topics_per_member_max:
         raise InvalidRequestError(
-            f"member {heartbeat.member_id} subscribes to {len(heartbeat.topics)} topics: "
-            f"{settings.topics_per_member_max} is the most a member may"
+            f"member {heartbeat.member_id} subscribes to {len(heartbeat.topics)} topics: the "
+            f"maximum is {settings.topics_per_member_max}"
         )
     if heartbeat.assignor is not None and heartbeat.assignor not in assignors:
         raise UnknownAssignorError(
-            f"no assignor has the name {heartbeat.assignor!r}: this coordinator has "
-            f"{', '.join(sorted(assignors))} (more by the broker setting group.assignors)"
+            f"assignor {heartbeat.assignor!r} does not exist. This coordinator has "
+            f"{', '.join(sorted(assignors))}. Add others with the broker setting group.assignors"
         )
     if heartbeat.instance_id is not None:
         check_instance_id(heartbeat.instance_id)
 
 
 def check_member(group: Group | None, group_id: str, member_id: str) -> Member:
-    """The member, or raise what it is now: ``InstanceFencedError`` or ``UnknownMemberError``."""
+    """Return the member. Raises ``InstanceFencedError`` or ``UnknownMemberError``."""
     member = group.members.get(member_id) if group is not None else None
     if member is not None:
         return member
@@ -106,7 +111,7 @@ def _no_member(
     who = f"member {member_id[:100]} of group {group_id!r}"
     if former is None:
         return UnknownMemberError(
-            f"{who} is not known: it left, or its session ended; it has to join again"
+            f"{who} is unknown: it left, or its session expired. It must join again"
         )
     if former.instance_id is not None:
         return InstanceFencedError(
@@ -136,7 +141,7 @@ def _join(group: Group, heartbeat: Heartbeat, *, now: float) -> HeartbeatResult:
         if len(group.members) >= members_max:
             raise ThrottledError(
                 f"group {group.id!r} has {len(group.members)} members, which is the limit "
-                f"({members_max}): members wait until others leave"
+                f"({members_max}). New members can join after others leave"
             )
         group.admit(member)
         changed = True
@@ -164,10 +169,10 @@ def _new_member(heartbeat: Heartbeat) -> Member:
 def _stay(group: Group, member: Member, heartbeat: Heartbeat) -> None:
     epoch, owned = heartbeat.member_epoch, parts_of(heartbeat.owned)
     if member.is_away or not member.known_epoch <= epoch <= member.epoch:
-        why = "it went away" if member.is_away else f"its epoch is {member.epoch}"
+        why = "it is temporarily absent" if member.is_away else f"its epoch is {member.epoch}"
         raise FencedMemberError(
-            f"member {member.id} of group {group.id!r} says that it is at epoch {epoch}, but {why}:"
-            " it has to join again"
+            f"member {member.id} of group {group.id!r} sent epoch {epoch}, but {why}. It must join "
+            "again"
         )
     if epoch < member.epoch:
         had = member.assigned.union(member.revoking)
@@ -175,17 +180,17 @@ def _stay(group: Group, member: Member, heartbeat: Heartbeat) -> None:
         if claimed:
             raise FencedMemberError(
                 f"member {member.id} of group {group.id!r}, at epoch {epoch} of {member.epoch}, "
-                f"claims {len(claimed)} partitions that it does not have: it has to join again"
+                f"reports {len(claimed)} partitions that it does not own. It must join again"
             )
     else:
         group.release(member, owned)
     if not member.assigned <= owned:
-        group.write(member)  # with its sequence: the answer tells it of something new
+        group.write(member)  # with its sequence, because the response has new partitions
     member.known_epoch = epoch
 
 
 def _hear(group: Group, member: Member, heartbeat: Heartbeat, *, now: float) -> None:
-    """Take over what it says of itself."""
+    """Apply the member's subscription and settings from a heartbeat, and renew its session."""
     topics = tuple(sorted(set(heartbeat.topics)))
     changed = (topics, heartbeat.assignor) != (member.topics, member.assignor)
     timeouts = heartbeat.session_timeout_ms, heartbeat.rebalance_timeout_ms
@@ -213,7 +218,7 @@ def _go_away(group: Group, member: Member, heartbeat: Heartbeat, *, now: float) 
     if member.instance_id is None:
         raise InvalidRequestError(
             f"member {member.id} of group {group.id!r} has no group.instance.id: only a static "
-            "member may be away, others leave"
+            "member can be temporarily absent. Other members must leave"
         )
     member.sequence = heartbeat.sequence
     member.renew(now)

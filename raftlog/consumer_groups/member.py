@@ -1,6 +1,6 @@
-"""A member of a group, and those that were members: what the coordinator knows of them.
+"""Current and former members of a group: the state that the coordinator stores for them.
 
-Nothing here decides; ``group`` does.
+``group`` implements the rules that change this state.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ FENCED_SECONDS_MIN: Final = 3_600.0
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """Invariants: ``assigned`` is part of ``target``; ``assigned`` and ``revoking`` have nothing in
-    common; ``known_epoch <= epoch``. A member that is away has nothing in ``revoking``.
+    """A member of a consumer group.
+
+    Invariants: ``assigned`` is a subset of ``target``; ``assigned`` and ``revoking`` are disjoint;
+    ``known_epoch <= epoch``. ``revoking`` of a temporarily absent member is empty.
     """
 
     id: str
@@ -33,31 +35,31 @@ class Member:
     client_id: str
     host: str
     rack: str
-    topics: tuple[str, ...]  # in order, each once
+    topics: tuple[str, ...]  # sorted, without duplicates
     assignor: str | None
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    sequence: int  # the highest one heard
-    epoch: int = 0  # of the group, when ``assigned`` last grew or ``revoking`` became empty
-    known_epoch: int = 0  # the highest one the member has shown to know
+    sequence: int  # highest sequence of all heartbeats
+    epoch: int = 0  # group epoch when ``assigned`` last grew or ``revoking`` became empty
+    known_epoch: int = 0  # highest epoch that the member has confirmed
     is_away: bool = False
     assigned: Parts = frozenset()
-    revoking: dict[Part, float] = field(default_factory=dict)  # until when, in monotonic seconds
+    revoking: dict[Part, float] = field(default_factory=dict)  # deadlines in monotonic seconds
     target: Parts = frozenset()
     session_ends: float = math.inf
-    timer: float = math.inf  # when the shard looks at it next
-    said: Heartbeat | None = None  # the last one taken; None after a failover
-    # To a heartbeat that changes nothing, made when needed:
+    timer: float = math.inf  # monotonic seconds; next check by the shard
+    said: Heartbeat | None = None  # last applied heartbeat; None after a failover
+    # Cached response to a heartbeat that changes nothing:
     answer: StateChange[HeartbeatResult] | None = None
 
     @property
     def is_settled(self) -> bool:
-        """Whether it has all that it is to have, and nothing else."""
+        """True if the member owns exactly its target assignment."""
         return not self.revoking and self.assigned == self.target
 
     @property
     def due(self) -> float:
-        """When something ends unless the member is heard of."""
+        """Monotonic seconds of the next deadline: the session end or a revocation deadline."""
         return (
             min(self.session_ends, *self.revoking.values())
             if self.revoking
@@ -65,17 +67,17 @@ class Member:
         )
 
     def renew(self, now: float) -> None:
-        """Its session begins anew."""
+        """Restart the session of the member."""
         self.session_ends = now + self.session_timeout_ms / 1_000
 
     def steady_answer(self, topics: Topics) -> StateChange[HeartbeatResult]:
-        """What its heartbeats are answered with until something changes."""
+        """Return the heartbeat response, cached until the epoch or the assignment changes."""
         if self.answer is None:
             self.answer = StateChange(HeartbeatResult(self.epoch, topics.shares(self.assigned)))
         return self.answer
 
     def says_the_same(self, heartbeat: Heartbeat) -> bool:
-        """Whether nothing but the sequence differs, and it owns what it was last answered."""
+        """Return whether only the sequence differs and ``owned`` equals the last response."""
         said, answer = self.said, self.answer
         return (
             said is not None
@@ -107,11 +109,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class FormerMember:
-    """Of one that is a member no more. ``instance_id``: it lost that to a newer member.
+    """A removed member. ``instance_id``: the instance ID that it lost to a newer member, or None.
 
-    Remembered ``until`` (monotonic seconds), so that heartbeats of it that come late do not bring
-    it back. Those that lost their instance are written to the log as well: a coordinator that
-    comes after must not let them take it back.
+    Stored until ``until`` (monotonic seconds), so that delayed heartbeats do not add the member
+    again. Members that lost their instance ID are also written to the log, because the next
+    coordinator must keep them fenced.
     """
 
     reason: str
@@ -121,11 +123,11 @@ class FormerMember:
     until: float = math.inf
 
     def begun_anew(self, now: float) -> FormerMember:
-        """To be remembered for as long again: the coordinator is a new one."""
+        """Return a copy whose retention time starts at ``now``, as on a new coordinator."""
         return replace(self, until=now + self.seconds)
 
     @property
     def seconds(self) -> float:
-        """How long it is to be remembered: its session; longer, if it must not come back."""
+        """Retention time in seconds: the session timeout; at least 3,600 s for a fenced member."""
         seconds = self.timeout_ms / 1_000
         return seconds if self.instance_id is None else max(seconds, FENCED_SECONDS_MIN)

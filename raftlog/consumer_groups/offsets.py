@@ -1,4 +1,4 @@
-"""The offsets that one group has committed: kept, found, expired. Who may commit is elsewhere."""
+"""Committed offsets of one group: storage, lookup and expiry. ``commits`` checks the committer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from raftlog.types import TopicPartition
 
 
 class OffsetTable:
-    """By topic and partition. An offset belongs to one topic id: that of a topic which was deleted
-    and made anew under the same name counts for nothing.
+    """Committed offsets by topic and partition.
+
+    An offset is valid for one topic ID. If a topic is deleted and recreated with the same name, its
+    old offsets are ignored.
     """
 
     __slots__ = ("_topics", "count")
@@ -21,7 +23,10 @@ class OffsetTable:
         self.count = 0
 
     def __iter__(self) -> Iterator[tuple[TopicPartition, OffsetValue]]:
-        """All of them, by topic and partition. The table may be changed meanwhile."""
+        """Iterate over all offsets, sorted by topic and partition.
+
+        Each topic's partitions are copied first, so the caller can remove the current item.
+        """
         for topic in sorted(self._topics):
             for partition, value in sorted(self._topics[topic].items()):
                 yield TopicPartition(topic, partition), value
@@ -35,7 +40,7 @@ class OffsetTable:
         partitions[where.partition] = value
 
     def remove(self, where: TopicPartition) -> bool:
-        """Whether there was one."""
+        """Remove an offset. Return whether it existed."""
         partitions = self._topics.get(where.topic)
         if partitions is None or partitions.pop(where.partition, None) is None:
             return False
@@ -45,7 +50,7 @@ class OffsetTable:
         return True
 
     def committed(self, where: TopicPartition, topics: Topics) -> Committed:
-        """What is committed there, for the topic as it is now."""
+        """Return the committed offset, or offset -1 if there is none for the current topic ID."""
         value = self._topics.get(where.topic, {}).get(where.partition)
         info = topics.by_name.get(where.topic)
         if value is None or info is None or value.topic_id != info.id:
@@ -60,7 +65,7 @@ class OffsetTable:
         )
 
     def without_topic(self, topics: Topics) -> list[TopicPartition]:
-        """Those of topics that are no more."""
+        """Return the partitions whose offsets belong to deleted topics."""
         return [
             TopicPartition(topic, partition)
             for topic, partitions in sorted(self._topics.items())
@@ -69,5 +74,5 @@ class OffsetTable:
         ]
 
     def committed_before(self, time_ms: int) -> list[TopicPartition]:
-        """Those whose last commit is older."""
+        """Return the partitions whose last commit is older than ``time_ms``."""
         return [where for where, value in self if value.committed_at_ms < time_ms]

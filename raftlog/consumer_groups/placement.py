@@ -1,4 +1,4 @@
-"""Which partition of ``__consumer_offsets`` a group belongs to, and so who coordinates it."""
+"""Mapping of groups to partitions of ``__consumer_offsets``, and so to their coordinators."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from raftlog.record.key_hash import partition_of_key
 
 
 def partition_of_group(group: str, partition_count: int) -> int:
-    """The partition of ``types.OFFSETS_TOPIC`` that holds all records of ``group``.
+    """Return the partition of ``types.OFFSETS_TOPIC`` that holds all records of ``group``.
 
-    It is for ever: the topic's partition count must not change once there are groups.
+    The mapping depends on ``partition_count``, so this must not change after groups exist.
     """
     return partition_of_key(group.encode(), partition_count)

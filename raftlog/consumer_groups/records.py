@@ -1,20 +1,20 @@
-"""The records of ``__consumer_offsets``: what a coordinator writes, so that the next one knows it.
+"""Records of ``__consumer_offsets``: the format in which coordinators persist groups.
 
     key    msgpack [kind, group, ...]     value    msgpack [version, ...]
 
     1  [1, group]                    epoch, topics version, empty since (ms), assignor
-    2  [2, group, member]            all that the group knows of a member, but for its session
+    2  [2, group, member]            state of a member, without its session
     3  [3, group, topic, partition]  topic id, offset, leader epoch, metadata, time (ms), topics
                                      version
-    4  [4, group, member]            of one that lost its instance: which, and its timeout
+    4  [4, group, member]            fenced member: lost instance ID and session timeout (ms)
 
-A record says all of what its key names, and each stands for itself: the state follows from the last
-record of each key, in any order. So it is the same whatever compaction has taken away. A group that
-goes takes each of its keys with it by a tombstone of its own: one for the group alone would let its
-members rise again when compaction drops it.
+Each record contains the complete state of its key. The state of a group follows from the last
+record of each key, in any order, so it does not depend on what compaction has removed. The deletion
+of a group writes one tombstone per key. A single tombstone for the group would not be enough: after
+compaction removes it, the records of the members would be loaded again.
 
-Fields may be added at the end, with a default: older releases ignore them. What an older release
-must not misread gets a new version, or a new kind, which it skips.
+New fields are added at the end, with a default; older releases ignore them. A change that an older
+release must not misread gets a new version or a new kind, which older releases skip.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PartRows: TypeAlias = dict[str, list[int]]  # topic id -> partitions
 
 
 class GroupValue(msgspec.Struct, frozen=True, array_like=True):
-    """``topics_version``: of the cluster's state that the coordinator had when it wrote."""
+    """State of a group. ``topics_version``: cluster-state version that the coordinator had."""
 
     version: int
     epoch: int
@@ -46,7 +46,7 @@ class GroupValue(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MemberValue(msgspec.Struct, frozen=True, array_like=True):
-    """``group.Member``, without its times."""
+    """``member.Member``, without its session and its revocation deadlines."""
 
     version: int
     epoch: int
@@ -67,7 +67,10 @@ class MemberValue(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OffsetValue(msgspec.Struct, frozen=True, array_like=True):
-    """No field has a default: an offset that cannot be read must never read as one."""
+    """A committed offset.
+
+    No field has a default, so that a truncated value is rejected and never read as an offset.
+    """
 
     version: int
     topic_id: str
@@ -138,39 +141,45 @@ _KEY_TYPES: Final = {kind: type_ for type_, kind in _KIND_OF.items()}
 
 
 def record(key: Key, value: Value | None) -> GroupRecord:
-    """The record that says so; None deletes."""
+    """Return the record of ``key``. A ``value`` of None produces a tombstone."""
     encoded = _encode((_KIND_OF[type(key)], *msgspec.structs.astuple(key)))
     return GroupRecord(encoded, None if value is None else _encode(value))
 
 
 def decode_key(data: bytes) -> Key | None:
-    """None for a kind of a newer release. Raises ``InvalidRequestError`` for bytes of no kind."""
+    """Return the key, or None for a kind of a newer release.
+
+    Raises ``InvalidRequestError`` if the bytes are not a valid key.
+    """
     try:
         kind = _head(data)
         if kind not in _KEYS:
             return None
         fields = _KEYS[kind].decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequestError(f"no key of a group's record: {error}") from error
+        raise InvalidRequestError(f"invalid key of a group record: {error}") from error
     return _KEY_TYPES[kind](*fields[1:])
 
 
 def decode_value(key: Key, data: bytes) -> Value | None:
-    """None for a newer version. Raises ``InvalidRequestError`` for bytes that are no value."""
+    """Return the value, or None for a version of a newer release.
+
+    Raises ``InvalidRequestError`` if the bytes are not a valid value of ``key``.
+    """
     try:
         if _head(data) > VERSION:
             return None
         value: Value = _DECODERS[_KIND_OF[type(key)]].decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequestError(f"no value of {key}: {error}") from error
+        raise InvalidRequestError(f"invalid value of {key}: {error}") from error
     if isinstance(value, OffsetValue) and value.offset < 0:
-        raise InvalidRequestError(f"no value of {key}: its offset is {value.offset}")
+        raise InvalidRequestError(f"invalid value of {key}: its offset is {value.offset}")
     return value
 
 
 def _head(data: bytes) -> int:
-    """The first number of an array: the kind of a key, the version of a value."""
+    """Return the first number of an array: the kind of a key, or the version of a value."""
     fields = _decode_any(data)
     if not (isinstance(fields, list) and fields and type(fields[0]) is int and fields[0] > 0):
-        raise InvalidRequestError("a group's record that does not begin with its kind or version")
+        raise InvalidRequestError("group record does not begin with its kind or version")
     return fields[0]

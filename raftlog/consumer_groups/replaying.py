@@ -1,4 +1,4 @@
-"""From records to groups: what a new coordinator makes of the log. Order and repeats do no harm."""
+"""Replay of group records by a new coordinator. The result depends on each key's last record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INHERITED = "its group.instance.id has a newer member"
 
 
 def put(groups: dict[str, Group], world: World, key: Key, value: Value) -> None:
-    """Take over a record with a value."""
+    """Apply a record with a value."""
     group = groups.get(key.group)
     if group is None:
         group = groups[key.group] = Group(key.group, world)
@@ -46,7 +46,7 @@ def put(groups: dict[str, Group], world: World, key: Key, value: Value) -> None:
 
 
 def remove(groups: dict[str, Group], key: Key) -> None:
-    """Take over a tombstone. That of a group removes all of it."""
+    """Apply a tombstone. The tombstone of a group removes its members and offsets too."""
     group = groups.get(key.group)
     match key:
         case GroupKey():
@@ -62,13 +62,16 @@ def remove(groups: dict[str, Group], key: Key) -> None:
 
 
 def complete(group: Group, *, now: float, now_ms: int) -> None:
-    """All records of the group are in: what follows from them, and times that begin anew."""
+    """Derive the remaining state of a replayed group, and restart its sessions and deadlines.
+
+    ``now``: monotonic seconds. ``now_ms``: wall-clock milliseconds.
+    """
     taken: dict[Part, str] = {}
     for name, member in sorted(group.members.items()):
         if member.instance_id is not None:
             group.instances[member.instance_id] = name
         until = now + member.rebalance_timeout_ms / 1_000
-        # No two have one partition, unless the log was damaged: then the first one has it.
+        # Two members own a partition only if the log is corrupt. Then the first one keeps it.
         member.assigned = frozenset(p for p in member.assigned if taken.setdefault(p, name) == name)
         member.revoking = {
             part: until for part in member.revoking if taken.setdefault(part, name) == name

@@ -1,4 +1,4 @@
-"""What an operator may set about consumer groups, as values. The broker's settings fill it."""
+"""Settings of consumer groups. The broker fills them from its configuration."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _DAY_MS: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """Limits and times; all times are in ms, all limits inclusive.
+    """Limits and times of consumer groups. Times are in ms; limits are inclusive.
 
-    ``grace_ms``: a coordinator that stood still for longer than this (its timers come so late)
-    ends no session before it has given everybody as long to be heard.
+    ``grace_ms``: ms, default 2,000. If the timers of a coordinator are late by more than this, it
+    was stalled. It then extends expired sessions by ``grace_ms``, to process queued heartbeats.
     """
 
     session_timeout_ms_min: int = limits.SESSION_TIMEOUT_MS_MIN
@@ -31,10 +31,10 @@ class GroupSettings:
     grace_ms: int = 2_000
 
     def check_session_timeout(self, timeout_ms: int) -> None:
-        """Raises ``InvalidRequestError`` that names the settings which hold the bounds."""
+        """Raises ``InvalidRequestError`` if ``timeout_ms`` is out of range. Names the settings."""
         if not self.session_timeout_ms_min <= timeout_ms <= self.session_timeout_ms_max:
             raise InvalidRequestError(
-                f"a session timeout of {timeout_ms} ms: the brokers allow "
+                f"session timeout of {timeout_ms} ms is out of range. The brokers allow "
                 f"{self.session_timeout_ms_min} (group.min.session.timeout.ms) to "
                 f"{self.session_timeout_ms_max} ms (group.max.session.timeout.ms)"
             )

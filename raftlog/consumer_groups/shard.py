@@ -1,12 +1,13 @@
-"""All groups of one partition of ``__consumer_offsets``, as their coordinator has them in memory.
+"""All groups of one partition of ``__consumer_offsets``: the coordinator's state in memory.
 
-Every operation changes the state at once, and returns the records that say so. Whoever performs it
-appends them as one batch, and tells nobody of it before they are committed; nor of anything that
-was read meanwhile. If they cannot be committed, the shard is thrown away, and the next coordinator
-makes its own from the log.
+Every operation changes the state immediately and returns the records of the change. The caller
+appends these records as one batch. Until they are committed, it must not send the result, nor the
+result of a later read. If they cannot be committed, the caller discards the shard, and the next
+coordinator builds a new one from the log.
 
-Pure: time is an argument. ``now`` is in monotonic seconds (sessions, deadlines), ``now_ms`` the
-wall clock's milliseconds (commit times). What expires has a time of its own, ``expiry_ms``.
+The module is pure: time is an argument. ``now`` is in monotonic seconds (sessions, deadlines),
+``now_ms`` in wall-clock milliseconds (commit times). ``expiry_ms`` is a separate time that decides
+which offsets expire.
 """
 
 from __future__ import annotations
@@ -46,48 +47,48 @@ from raftlog.types import TopicPartition, check_group_id
 T = TypeVar("T")
 
 CHECK_MS_MAX: Final = 600_000  # Kafka's offsets.retention.check.interval.ms
-TICK_RECORDS_MAX: Final = 10_000  # about where a tick ends, for the next one to go on
+TICK_RECORDS_MAX: Final = 10_000  # approximate number of records after which a tick ends
 
 
 class GroupShard:
-    """Begin with ``replay`` of the whole log, then ``start``; from then on, no more ``replay``.
+    """Groups of one coordinator. Call ``replay`` for each record of the log, then ``start`` once.
 
-    ``skipped_records`` counts those of newer releases.
+    ``skipped_records``: number of replayed records of newer releases, which are ignored.
     """
 
     def __init__(self, settings: GroupSettings, assignors: Mapping[str, Assignor]) -> None:
-        """``assignors``: those that members may ask for, by name.
+        """``assignors``: the assignors that members can select, by name.
 
-        Raises ``ValueError`` if ``settings.default_assignor`` is not among them.
+        Raises ``ValueError`` if ``settings.default_assignor`` is not one of them.
         """
         if settings.default_assignor not in assignors:
-            raise ValueError(f"no assignor has the name {settings.default_assignor!r}")
+            raise ValueError(f"default assignor {settings.default_assignor!r} does not exist")
         self.skipped_records = 0
         self._world = World(settings, assignors)
         self._groups: dict[str, Group] = {}
         self._timers = Timers()
         self._watchers: dict[str, set[str]] = {}  # topic -> groups that subscribe to it
-        self._watched: dict[str, frozenset[str]] = {}  # group -> the topics that it watches
-        self._topics_version_min = 0  # what the log's last coordinator had seen
+        self._watched: dict[str, frozenset[str]] = {}  # group -> topics that it subscribes to
+        self._topics_version_min = 0  # highest cluster-state version in the log
         self._is_started = False
 
     @property
     def assignor_failures(self) -> int:
-        """How often an assignor failed, and ``uniform`` stood in for it."""
+        """Number of times that an assignor failed and was replaced by ``uniform``."""
         return self._world.assignor_failures
 
     @property
     def is_started(self) -> bool:
-        """False until ``start``, and as long as the topics given are older than the log knows."""
+        """True after ``start`` with topics that are at least as new as the log."""
         return self._is_started
 
     # -- the log -----------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Take over one record of the log; ``start`` comes after the last.
+        """Apply one record of the log. Call ``start`` after the last record.
 
-        Raises ``InvalidRequestError`` for bytes that no release has written, and has then changed
-        nothing. Kinds and versions of newer releases are counted and left alone.
+        Ignores and counts kinds and versions of newer releases. Raises ``InvalidRequestError`` if
+        the bytes are not a valid record; the state is then unchanged.
         """
         assert not self._is_started
         decoded = decode_key(key)
@@ -108,12 +109,12 @@ class GroupShard:
     def start(
         self, topics: Mapping[str, TopicInfo], *, version: int, now: float, now_ms: int
     ) -> StateChange[None]:
-        """Leadership begins. All sessions begin anew, and so do the times to give partitions up.
+        """Become the coordinator. Restart all sessions and revocation deadlines.
 
-        ``version``: of the cluster's state that ``topics`` is of. Offsets are lost with their
-        topic; so a coordinator that has not heard yet of a topic must not judge. If the log was
-        written with a newer version, the shard refuses everything with ``CoordinatorLoadingError``
-        until ``set_topics`` brings that.
+        ``version``: cluster-state version of ``topics``. The coordinator deletes the offsets of
+        deleted topics, so it must know every topic that the last coordinator knew. If the log
+        contains a newer version, all requests fail with ``CoordinatorLoadingError`` until
+        ``set_topics`` provides that version.
         """
         assert not self._is_started
         self._world.topics = Topics(dict(topics), version)
@@ -132,10 +133,10 @@ class GroupShard:
     def set_topics(
         self, topics: Mapping[str, TopicInfo], *, version: int, now: float, now_ms: int
     ) -> StateChange[None]:
-        """Topics came, went or grew: rebalance the groups that subscribe to them.
+        """Apply created, deleted and extended topics, and rebalance the groups that use them.
 
-        Offsets of topics that are no more go, also if there is another one of the same name. An
-        older version than the last one changes nothing. Raises nothing.
+        Deletes the offsets of deleted topics, also if a new topic has the same name. Ignores a
+        ``version`` that is older than the last one. Raises no errors.
         """
         if not self._is_started:
             return self.start(topics, version=version, now=now, now_ms=now_ms)
@@ -146,7 +147,7 @@ class GroupShard:
         names = old.by_name.keys() | new.by_name.keys()
         changed = {name for name in names if old.by_name.get(name) != new.by_name.get(name)}
         touched = {group for name in changed for group in self._watchers.get(name, ())}
-        if not old.names.keys() <= new.names.keys():  # rare: then every group is looked at
+        if not old.names.keys() <= new.names.keys():  # rare: a topic was deleted
             for group in self._groups.values():
                 group.forget_gone_topics()
             touched.update(self._groups)
@@ -160,13 +161,12 @@ class GroupShard:
     def heartbeat(
         self, heartbeat: Heartbeat, *, now: float, now_ms: int
     ) -> StateChange[HeartbeatResult]:
-        """A member joins, stays, releases, is away or leaves.
+        """Process a heartbeat: join, stay, release, temporary absence or leave.
 
-        Raises ``InvalidGroupError`` (the group's name, the instance's), ``InvalidRequestError``
-        (timeouts, too many topics, an instance id that changes), ``UnknownAssignorError``,
-        ``ThrottledError`` (too many members, or groups), ``UnknownMemberError``,
-        ``FencedMemberError``, ``InstanceFencedError``, ``CoordinatorLoadingError``. After one of
-        them nothing has changed.
+        Raises ``InvalidGroupError`` (group or instance ID), ``InvalidRequestError`` (timeouts, too
+        many topics, changed instance ID), ``UnknownAssignorError``, ``ThrottledError`` (too many
+        members or groups), ``UnknownMemberError``, ``FencedMemberError``, ``InstanceFencedError``
+        or ``CoordinatorLoadingError``. If it raises, the state is unchanged.
         """
         group = self._groups.get(heartbeat.group)
         if group is not None:
@@ -179,7 +179,7 @@ class GroupShard:
                 and member.says_the_same(heartbeat)
                 and self._is_started
             ):
-                # Nearly all heartbeats are such: nothing changes but the session.
+                # Fast path of nearly all heartbeats: only the session changes.
                 member.sequence = heartbeat.sequence
                 member.known_epoch = member.epoch
                 member.renew(now)
@@ -194,9 +194,9 @@ class GroupShard:
     def join_all(
         self, joins: Sequence[Heartbeat], *, now: float, now_ms: int
     ) -> StateChange[list[HeartbeatResult | RaftlogError]]:
-        """``heartbeat`` for several that join, in order; with one rebalance for those of a group.
+        """Process several joins in order, with one rebalance per group.
 
-        The result has what each is answered, or refused with. Raises ``CoordinatorLoadingError``.
+        Returns the response or the error of each join. Raises ``CoordinatorLoadingError``.
         """
         self._check_started()
         held: dict[str, Group] = {}
@@ -220,12 +220,12 @@ class GroupShard:
         for index, join in enumerate(joins):
             try:
                 outcomes.append(refused.get(index) or self.beat(join.group, join.member_id))
-            except RaftlogError as error:  # another one of these has taken its place
+            except RaftlogError as error:  # superseded by a later join of this batch
                 outcomes.append(error)
         return self._finish(outcomes, held.values(), now=now)
 
     def beat(self, group: str, member_id: str) -> HeartbeatResult:
-        """What a heartbeat of the member that waits is to be answered with now.
+        """Return the current response for a waiting heartbeat of the member.
 
         Raises ``UnknownMemberError``, ``InstanceFencedError`` or ``CoordinatorLoadingError``.
         """
@@ -247,15 +247,16 @@ class GroupShard:
         now: float,
         now_ms: int,
     ) -> StateChange[list[RaftlogError | None]]:
-        """Commit offsets, each on its own: the result says which were refused, and why.
+        """Commit offsets. The result has one item per offset: None, or the reason for rejection.
 
-        By a member at its epoch; or by nobody (``""``, ``NO_MEMBER_EPOCH``), which takes a group
-        without members, and makes one if there is none. ``topic_ids`` may say which topic is meant.
+        ``member_id``, ``member_epoch``: a member at its current epoch; or ``""`` and
+        ``NO_MEMBER_EPOCH`` if the group has no members. Such a commit creates the group if it does
+        not exist. ``topic_ids``: expected topic ID by topic name, optional per topic.
 
         Raises ``UnknownMemberError``, ``InstanceFencedError``, ``StaleMemberEpochError``,
         ``FencedMemberError``, ``GroupNotEmptyError``, ``InvalidGroupError``,
-        ``InvalidRequestError``, ``ThrottledError``, ``CoordinatorLoadingError``: then nothing is
-        committed. Refused one by one: ``UnknownTopicError``, ``UnknownPartitionError``,
+        ``InvalidRequestError``, ``ThrottledError`` or ``CoordinatorLoadingError``; then no offset
+        is committed. Errors of single offsets: ``UnknownTopicError``, ``UnknownPartitionError``,
         ``PartitionNotOwnedError``, ``InvalidRequestError``, ``ThrottledError``.
         """
         self._check_started()
@@ -266,7 +267,7 @@ class GroupShard:
         results = commits.commit(found, member_id, offsets, topic_ids, now_ms=now_ms)
         if found.id not in self._groups:
             if all(results):
-                return StateChange(results)  # nothing to make a group for
+                return StateChange(results)  # no valid offset: the group is not created
             found.empty_since_ms = now_ms
             found.write_group()
             self._groups[found.id] = found
@@ -275,9 +276,9 @@ class GroupShard:
     def fetch(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> list[Committed]:
-        """What is committed for each of the partitions; for None, whatever there is.
+        """Return the committed offsets of ``partitions``, or all of the group if it is None.
 
-        A partition without an offset, or a group that does not exist, has offset -1. Raises
+        The offset is -1 if none is committed or the group does not exist. Raises
         ``InvalidGroupError`` or ``CoordinatorLoadingError``.
         """
         self._check_started()
@@ -296,17 +297,17 @@ class GroupShard:
     def delete_offsets(
         self, group: str, partitions: Sequence[TopicPartition], *, now: float
     ) -> StateChange[list[RaftlogError | None]]:
-        """Forget these offsets. One that there is not is no error.
+        """Delete committed offsets. A missing offset is not an error.
 
-        ``GroupNotEmptyError`` for those of topics to which a member subscribes. Raises
-        ``UnknownGroupError`` or ``CoordinatorLoadingError``.
+        The result has one item per partition: None, or ``GroupNotEmptyError`` if a member
+        subscribes to the topic. Raises ``UnknownGroupError`` or ``CoordinatorLoadingError``.
         """
         found = self._existing(group)
         results: list[RaftlogError | None] = []
         for topic, partition in partitions:
             if topic in found.subscriptions:
                 error = GroupNotEmptyError(
-                    f"members of group {group!r} subscribe to topic {topic!r}: stop them first"
+                    f"members of group {group!r} subscribe to topic {topic!r}. Stop them first"
                 )
                 results.append(error)
             else:
@@ -317,7 +318,7 @@ class GroupShard:
     # -- groups ------------------------------------------------------------------------------------
 
     def list(self) -> list[GroupListing]:
-        """All groups, by name. Raises ``CoordinatorLoadingError``."""
+        """Return all groups, sorted by name. Raises ``CoordinatorLoadingError``."""
         self._check_started()
         return [
             GroupListing(name, group.state, len(group.members))
@@ -325,32 +326,32 @@ class GroupShard:
         ]
 
     def describe(self, group: str) -> GroupView:
-        """Raises ``UnknownGroupError`` or ``CoordinatorLoadingError``."""
+        """Return one group. Raises ``UnknownGroupError`` or ``CoordinatorLoadingError``."""
         return self._existing(group).view()
 
     def delete_group(self, group: str) -> StateChange[None]:
-        """Forget the group and its offsets.
+        """Delete the group and its offsets.
 
         Raises ``GroupNotEmptyError``, ``UnknownGroupError`` or ``CoordinatorLoadingError``.
         """
         found = self._existing(group)
         if found.members:
             raise GroupNotEmptyError(
-                f"group {group!r} has {len(found.members)} members: stop its consumers first"
+                f"group {group!r} has {len(found.members)} members. Stop its consumers first"
             )
         return StateChange(None, tuple(self._drop(found)))
 
     # -- time --------------------------------------------------------------------------------------
 
     def deadline(self) -> float | None:
-        """When ``tick`` is to be called, in monotonic seconds; None: no need. May be too early."""
+        """Return when to call ``tick``, in monotonic seconds, or None. It may be too early."""
         return self._timers.next_at
 
     def tick(self, *, now: float, now_ms: int, expiry_ms: int | None) -> StateChange[None]:
-        """End what is over: sessions, times to give partitions up, what was kept long enough.
+        """Expire sessions, revocation deadlines, former members, offsets and empty groups.
 
-        ``expiry_ms``: the time by which offsets expire; None: it is not known, and none expires.
-        It does a bounded amount of work: if ``deadline`` is past still, call it again.
+        ``expiry_ms``: wall-clock milliseconds by which offsets expire; None: unknown, no offset
+        expires. The amount of work is bounded: if ``deadline`` is still in the past, call it again.
         """
         at = self._timers.next_at
         if at is None or not self._is_started:
@@ -389,34 +390,39 @@ class GroupShard:
         now: float,
         now_ms: int,
     ) -> bool:
-        """Whether the member had to go."""
+        """Remove the member if its session or a revocation deadline expired. Return whether."""
         member = group.members.get(member_id)
         if member is None or member.timer != at:
             return False
         if has_stood_still and member.session_ends <= now:
-            # Nobody could be heard meanwhile: give what waits in our sockets a chance.
+            # The coordinator was stalled. Process queued heartbeats before sessions expire.
             member.session_ends = now + self._world.settings.grace_ms / 1_000
         if member.session_ends <= now:
-            reason = f"nothing was heard of it for {member.session_timeout_ms} ms, its session"
+            reason = (
+                f"no heartbeat within its session timeout of {member.session_timeout_ms} ms. Check "
+                "the consumer and its network"
+            )
         elif any(until <= now for until in member.revoking.values()):
             reason = (
-                f"it did not give up partitions within {member.rebalance_timeout_ms} ms: poll more "
-                "often, or give it a higher max_poll_interval_ms"
+                f"it did not release partitions within {member.rebalance_timeout_ms} ms. Poll more "
+                "often, or increase max_poll_interval_ms"
             )
         else:
             member.timer = member.due
             self._timers.add(member.timer, group.id, member_id)
             return False
-        self._world.notes.append(f"member {member_id} of group {group.id!r} is out: {reason}")
+        self._world.notes.append(
+            f"member removed: group={group.id!r} member={member_id} reason: {reason}"
+        )
         group.expel(member, reason, now=now, now_ms=now_ms)
         return True
 
-    # -- parts of the above ------------------------------------------------------------------------
+    # -- helpers -----------------------------------------------------------------------------------
 
     def _check_started(self) -> None:
         if not self._is_started:
             raise CoordinatorLoadingError(
-                "this coordinator is still reading the groups' state: try again in a moment"
+                "this coordinator is still loading its groups. Try again later"
             )
 
     def _existing(self, group: str) -> Group:
@@ -424,7 +430,7 @@ class GroupShard:
         found = self._groups.get(group)
         if found is None:
             check_group_id(group)
-            raise UnknownGroupError(f"there is no consumer group {group!r}")
+            raise UnknownGroupError(f"consumer group {group!r} does not exist")
         return found
 
     def _new_group(self, name: str) -> Group:
@@ -438,13 +444,13 @@ class GroupShard:
         return Group(name, self._world)
 
     def _drop(self, group: Group) -> Sequence[GroupRecord]:
-        """The group is no more."""
+        """Remove the group. Return its tombstones."""
         del self._groups[group.id]
         self._watch(group, frozenset())
         return group.tombstones()
 
     def _tidy(self, group: Group, *, now: float, expiry_ms: int | None) -> Sequence[GroupRecord]:
-        """What a group need not keep any longer; maybe itself."""
+        """Remove expired former members and offsets, and the group itself if it is unused."""
         group.forget_former(now=now)
         if group.empty_since_ms is None or expiry_ms is None:
             return ()
@@ -458,11 +464,11 @@ class GroupShard:
 
     @property
     def _check_ms(self) -> int:
-        """How often a group without members is looked at."""
+        """Check interval of a group without members, in ms."""
         return max(1, min(CHECK_MS_MAX, self._world.settings.offsets_retention_ms))
 
     def _finish(self, result: T, groups: Iterable[Group], *, now: float) -> StateChange[T]:
-        """Collect what has changed, and set timers for it."""
+        """Collect the changes of ``groups``, and set their timers."""
         records: list[GroupRecord] = []
         wake: set[tuple[str, str]] = set()
         for group in groups:

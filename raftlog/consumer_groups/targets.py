@@ -1,4 +1,4 @@
-"""Who of a group is to have what: the assignor is chosen, asked and checked, and stood in for."""
+"""Target assignments: select an assignor, run it, validate its result, or fall back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raftlog.types import TopicPartition
 
 @dataclass(slots=True)
 class World:
-    """What all groups of a shard share. ``notes``: for the operator's log, until they are taken."""
+    """State shared by all groups of a shard. ``notes``: pending lines for the broker log."""
 
     settings: GroupSettings
     assignors: Mapping[str, Assignor]
@@ -27,9 +27,10 @@ class World:
 def choose_targets(
     group_id: str, members: Mapping[str, Member], owner: Mapping[Part, str], world: World
 ) -> tuple[dict[str, Parts], str]:
-    """What each member is to have, and the name of the assignor that says so.
+    """Return the target assignment of each member, and the name of the assignor that computed it.
 
-    An assignor that raises, or says nonsense, is counted and noted, and ``uniform`` stands in.
+    If an assignor raises or returns an invalid result, ``uniform`` computes the targets. The
+    failure is counted and logged.
     """
     if not members:
         return {}, ""
@@ -42,11 +43,11 @@ def choose_targets(
     else:
         try:
             assigned = checked(assignor.assign(spec), spec)
-        except Exception as error:  # noqa: BLE001 - somebody else's code may raise anything
+        except Exception as error:  # noqa: BLE001 - a plug-in can raise any exception
             world.assignor_failures += 1
             world.notes.append(
-                f"assignor {name!r} failed for group {group_id!r}, which is balanced by "
-                f"{UNIFORM.name!r} in its place: {error!r}"
+                f"assignor failed: group={group_id!r} assignor={name!r} "
+                f"fallback={UNIFORM.name!r} error={error!r}. Correct the plug-in"
             )
             assigned, name = checked(UNIFORM.assign(spec), spec), UNIFORM.name
     ids = {topic: world.topics.by_name[topic].id for topic in spec.partitions}
@@ -58,7 +59,7 @@ def choose_targets(
 
 
 def _spec(members: Mapping[str, Member], owner: Mapping[Part, str], topics: Topics) -> Spec:
-    """What is to be assigned. What nobody is to have any more stays best with who has it."""
+    """Return the input of the assignor. A partition without a target counts for its owner."""
     owned: dict[str, set[TopicPartition]] = {name: set() for name in members}
     targeted: set[Part] = set()
     for name, member in members.items():
@@ -83,5 +84,5 @@ def _spec(members: Mapping[str, Member], owner: Mapping[Part, str], topics: Topi
         for topic in sorted(wanted)
         if topic in topics.by_name
     }
-    # A plug-in may not change what its answer is checked against.
+    # Read-only: a plug-in must not change the data that its result is validated against.
     return Spec(MappingProxyType(specs), MappingProxyType(partitions))

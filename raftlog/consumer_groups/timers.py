@@ -1,7 +1,7 @@
-"""When to look at which member or group next: a heap that a heartbeat does not touch.
+"""Timer heap for members and groups. A heartbeat does not modify it.
 
-An entry is a time at which something *may* be due. Whoever is looked at too early gets an entry for
-the time at which it is due by then; so a session that is renewed a thousand times has one entry.
+An entry is a time at which a check *may* be due. If the check is too early, the shard adds an entry
+for the new due time. A session that is renewed a thousand times therefore has one entry.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import count
 
 
 class Timers:
-    """Names are (group, member), or (group, "") for the group itself."""
+    """Heap of due times. Names are (group, member), or (group, "") for the group itself."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, str, str]] = []
@@ -25,7 +25,7 @@ class Timers:
         heapq.heappush(self._heap, (at, next(self._order), group, member))
 
     def pop_due(self, now: float) -> tuple[float, str, str] | None:
-        """(time, group, member) of the first entry that is not later than ``now``."""
+        """Remove and return (time, group, member) of the first entry with time <= ``now``."""
         if not self._heap or self._heap[0][0] > now:
             return None
         at, _, group, member = heapq.heappop(self._heap)

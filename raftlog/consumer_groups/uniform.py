@@ -1,4 +1,4 @@
-"""How the uniform assignor computes: even numbers of partitions, and few moves. Pure functions."""
+"""Algorithms of the uniform assignor: balanced partition counts with few moves. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def spread_evenly(
     owned: Mapping[str, Collection[TopicPartition]],
     partitions: Sequence[TopicPartition],
 ) -> dict[str, list[TopicPartition]]:
-    """For members that subscribe to the same topics: every number is n or n + 1.
+    """Assign to members with equal subscriptions: every member gets n or n + 1 partitions.
 
-    The few that may have n + 1 are those that have most, so that nothing moves needlessly. What is
-    left over goes, in the order of ``partitions``, to members in their order.
+    The members that own the most partitions get n + 1, which minimizes the moves. Free partitions
+    are assigned in the order of ``partitions`` to the members in their order.
     """
     if not members:
         return {}
@@ -28,7 +28,7 @@ def spread_evenly(
         free.difference_update(mine)
         kept[name] = mine
     each, more = divmod(len(partitions), len(members))
-    by_most = sorted(members, key=lambda name: -len(kept[name]))  # stable: then in their order
+    by_most = sorted(members, key=lambda name: -len(kept[name]))  # stable: ties in member order
     quota = {name: each + (index < more) for index, name in enumerate(by_most)}
     for name, mine in kept.items():
         free.update(mine[quota[name] :])
@@ -45,19 +45,20 @@ def spread_within_subscriptions(
     subscriptions: Mapping[str, Collection[str]],
     partitions: Mapping[str, int],
 ) -> dict[str, list[TopicPartition]]:
-    """For members that subscribe to different topics: as even as subscriptions allow.
+    """Assign to members with different subscriptions, as balanced as the subscriptions allow.
 
-    What nobody has goes to the subscriber with least; then partitions move along paths of members,
-    each of which passes one on, from one to another that has at least two fewer, until there is no
-    such path. That gives the least maximum, and the least sum of squares (Harvey, Ladner, Lovász,
-    Tamir: Semi-matchings for bipartite graphs and load balancing, 2006).
+    Each unowned partition goes to the subscriber with the fewest partitions. Then partitions move
+    along paths of members, from a member to one with at least two fewer, and each member on the
+    path passes one on. This repeats until no such path exists. The result has the smallest maximum
+    and the smallest sum of squares (Harvey, Ladner, Lovász, Tamir: Semi-matchings for bipartite
+    graphs and load balancing, 2006).
     """
     spread = _Spread(members, subscriptions)
     for name in members:
         for topic, number in sorted(owned[name]):
             if number < partitions.get(topic, 0) and topic in subscriptions[name]:
                 spread.keep(name, topic, number)
-    # Topics with few subscribers first: they have least choice.
+    # Topics with few subscribers first, because they have the fewest candidates.
     for topic in sorted(partitions, key=lambda name: (len(spread.subscribers.get(name, ())), name)):
         for number in range(partitions[topic]):
             spread.place(topic, number)
@@ -71,7 +72,7 @@ def spread_within_subscriptions(
 
 
 class _Spread:
-    """An assignment in the making."""
+    """Assignment under construction: partitions and partition counts of each member."""
 
     def __init__(
         self, members: Sequence[str], subscriptions: Mapping[str, Collection[str]]
@@ -94,10 +95,10 @@ class _Spread:
             self._add(min(candidates, key=self.size.__getitem__), topic, number)
 
     def level(self) -> None:
-        """Move until no path leads from a member to one with at least two fewer.
+        """Move partitions until no path leads from a member to one with at least two fewer.
 
-        A member from which there is none stays so whatever moves later: all that can be reached
-        from it has nearly as much as it has, so no later path touches any of it.
+        A member without such a path never gets one later. All members that it can reach have at
+        least its count minus one, so no later path includes any of them.
         """
         waiting = set(self.size)
         while waiting:
@@ -107,7 +108,7 @@ class _Spread:
                 waiting.discard(fullest)
                 continue
             for giver, topic, taker in path:
-                # The last in the list came last: what a member had before stays where it is.
+                # The last list item was added last, so partitions owned before do not move first.
                 number = self.has[giver][topic].pop()
                 self._placed.discard((topic, number))
                 self.size[giver] -= 1
@@ -119,7 +120,7 @@ class _Spread:
         self.size[name] += 1
 
     def _path_down(self, start: str) -> list[tuple[str, str, str]] | None:
-        """The shortest one, from its end: (giver, topic, taker) of each partition to be moved."""
+        """Return the shortest path as (giver, topic, taker) per move, last move first, or None."""
         came: dict[str, tuple[str, str]] = {}
         seen_topics: set[str] = set()
         queue = deque([start])

@@ -1,6 +1,6 @@
-"""What goes into a shard of groups and what comes out of it: plain values, no behaviour of groups.
+"""Inputs and outputs of a group shard: plain values without group logic.
 
-The messages of ``raftlog.protocol.groups`` mean the same; a server turns the ones into the others.
+They correspond to the messages of ``raftlog.protocol.groups``; the server converts between them.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from raftlog.types import LeaderEpoch, Offset, TimestampMs
 T = TypeVar("T")
 
 JOIN_EPOCH: Final = 0  # a member that joins, or joins again
-LEAVE_EPOCH: Final = -1  # a member that leaves for good
-AWAY_EPOCH: Final = -2  # a static member that leaves, and means to be back within its session
-NO_MEMBER_EPOCH: Final = -1  # in a commit: not by a member of the group
+LEAVE_EPOCH: Final = -1  # a member that leaves permanently
+AWAY_EPOCH: Final = -2  # a static member that intends to rejoin within its session
+NO_MEMBER_EPOCH: Final = -1  # in a commit by a client that is not a member
 
-Part: TypeAlias = tuple[str, int]  # topic id, partition: another topic of that name is another Part
+Part: TypeAlias = tuple[str, int]  # topic ID, partition; a recreated topic has other Parts
 Parts: TypeAlias = frozenset[Part]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic that exists. ``id`` tells it from another one of the same name."""
+    """An existing topic. ``id`` distinguishes it from other topics of the same name."""
 
     id: str
     partition_count: int
@@ -43,10 +43,11 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a member has to say. ``host`` is where the server hears it from; times are in ms.
+    """Heartbeat of a member. Times are in ms.
 
-    ``member_epoch`` is one that the group has given to it, or ``JOIN_EPOCH``, ``LEAVE_EPOCH``,
-    ``AWAY_EPOCH``. ``owned``: what it reads, or has not yet committed for.
+    ``host``: address from which the server received it. ``member_epoch``: the last epoch from the
+    coordinator, or ``JOIN_EPOCH``, ``LEAVE_EPOCH``, ``AWAY_EPOCH``. ``owned``: partitions that the
+    member reads or has not yet committed.
     """
 
     group: str
@@ -65,13 +66,13 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeartbeatResult(msgspec.Struct, frozen=True):
-    """What a heartbeat is answered with: the member's epoch, and all that it is to have."""
+    """Response to a heartbeat: the member's epoch and its complete assignment."""
 
     member_epoch: int
     assignment: tuple[Share, ...] = ()
 
     def is_news_to(self, heartbeat: Heartbeat) -> bool:
-        """Whether the member has something to do: then it is to be answered at once."""
+        """Return whether the response changes the member's state and must be sent immediately."""
         if self.member_epoch != heartbeat.member_epoch:
             return True
         if self.assignment == heartbeat.owned:
@@ -80,7 +81,7 @@ class HeartbeatResult(msgspec.Struct, frozen=True):
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """``offset``: of the next record to be read."""
+    """Offset to commit. ``offset``: offset of the next record to read."""
 
     topic: str
     partition: int
@@ -90,7 +91,7 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """``offset`` is -1 where none is committed."""
+    """Committed offset of a partition. ``offset`` is -1 if none is committed."""
 
     topic: str
     partition: int
@@ -102,7 +103,7 @@ class Committed(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """One record of ``__consumer_offsets``. A ``value`` of None deletes what the key names."""
+    """One record of ``__consumer_offsets``. A ``value`` of None is a tombstone."""
 
     key: bytes
     value: bytes | None
@@ -110,11 +111,11 @@ class GroupRecord:
 
 @dataclass(frozen=True, slots=True)
 class StateChange(Generic[T]):
-    """What an operation has done. Its ``result`` may be told once the ``records`` are committed.
+    """Effects of an operation. The ``result`` must not be sent before ``records`` are committed.
 
-    ``wake``: (group, member) of those whose epoch or assignment changed, or who are members no
-    more: what they wait for is to be answered, with ``GroupShard.beat``. ``notes`` are sentences
-    for the operator's log.
+    ``wake``: (group, member) pairs whose epoch or assignment changed, or that were removed. The
+    caller responds to their waiting heartbeats with ``GroupShard.beat``. ``notes``: lines for the
+    broker log.
     """
 
     result: T
@@ -125,7 +126,7 @@ class StateChange(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """``state``: "empty", "reconciling" or "stable"."""
+    """Group in a listing. ``state``: "empty", "reconciling" or "stable"."""
 
     group: str
     state: str
@@ -134,8 +135,10 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """``assigned``: what it has and keeps; ``revoking``: has, and is to give up; ``target``: is to
-    have in the end.
+    """Member in a description of a group.
+
+    ``assigned``: partitions that it owns and keeps. ``revoking``: partitions that it owns and must
+    release. ``target``: its target assignment.
     """
 
     member_id: str
@@ -153,7 +156,7 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """One group, members by id."""
+    """Description of one group. Members are sorted by ID."""
 
     group: str
     state: str
@@ -164,7 +167,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The topics that there are, at ``version`` of the cluster's state."""
+    """Existing topics at ``version`` of the cluster state."""
 
     by_name: Mapping[str, TopicInfo] = field(default_factory=dict)
     version: int = 0
@@ -175,12 +178,12 @@ class Topics:
         object.__setattr__(self, "names", names)
 
     def has(self, part: Part) -> bool:
-        """Whether the partition exists."""
+        """Return whether the partition exists."""
         name = self.names.get(part[0])
         return name is not None and part[1] < self.by_name[name].partition_count
 
     def shares(self, parts: Iterable[Part]) -> tuple[Share, ...]:
-        """By topic name, each topic's partitions in order. Leaves out what does not exist."""
+        """Group ``parts`` by topic, sorted by name and partition. Omits unknown topics."""
         by_topic = groupby(sorted(parts), key=itemgetter(0))
         found = [
             Share(self.names[topic_id], topic_id, tuple(partition for _, partition in pairs))
@@ -191,7 +194,7 @@ class Topics:
 
 
 def parts_of(shares: Iterable[Share]) -> Parts:
-    """The partitions that the shares name."""
+    """Return the partitions in ``shares``."""
     return frozenset(
         (share.topic_id, partition) for share in shares for partition in share.partitions
     )

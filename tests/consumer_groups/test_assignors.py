@@ -157,12 +157,12 @@ X0 = TopicPartition("x", 0)
 @pytest.mark.parametrize(
     ("assigned", "says"),
     [
-        ({"z": []}, "'z', which is no member"),
+        ({"z": []}, "'z', which is not a member"),
         ({"a": [X0], "b": [X0]}, "x:0 to 'a' and 'b'"),
-        ({"a": [TopicPartition("x", 2)]}, "x:2 to 'a', which cannot have it"),
+        ({"a": [TopicPartition("x", 2)]}, "x:2 is assigned to 'a': the member does not"),
         ({"a": [TopicPartition("x", -1)]}, "x:-1"),
         ({"a": [TopicPartition("w", 0)]}, "w:0"),
-        ({"c": [X0]}, "x:0 to 'c', which cannot have it"),
+        ({"c": [X0]}, "x:0 is assigned to 'c': the member does not"),
     ],
 )
 def test_nonsense_is_found_out(

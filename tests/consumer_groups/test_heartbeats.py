@@ -232,7 +232,9 @@ def test_an_old_sequence_proves_no_life() -> None:
     scene.after(9)
     scene.beat("m1", sequence=1)
     scene.after(2)
-    with pytest.raises(UnknownMemberError, match="nothing was heard of it for 10000 ms"):
+    with pytest.raises(
+        UnknownMemberError, match="no heartbeat within its session timeout of 10000 ms"
+    ):
         scene.beat("m1")
 
 

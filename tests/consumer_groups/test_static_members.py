@@ -43,7 +43,7 @@ def test_until_its_session_ends() -> None:
 
 def test_only_a_static_member_may_be_away() -> None:
     scene = static()
-    with pytest.raises(InvalidRequestError, match="only a static member may be away"):
+    with pytest.raises(InvalidRequestError, match="only a static member can be temporarily absent"):
         scene.go_away("m2")
     assert scene.of("m2") == {2, 3}
 
@@ -51,7 +51,7 @@ def test_only_a_static_member_may_be_away() -> None:
 def test_one_that_is_away_has_to_join_again() -> None:
     scene = static()
     scene.go_away("m1")
-    with pytest.raises(FencedMemberError, match="it went away: it has to join again"):
+    with pytest.raises(FencedMemberError, match=r"it is temporarily absent\. It must join again"):
         scene.beat("m1", epoch=2)
     assert scene.join("m1").assignment == (share("t", 0, 1),)
     assert not scene.members[0].is_away

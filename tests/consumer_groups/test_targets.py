@@ -142,7 +142,7 @@ def test_one_that_fails_does_not_break_the_group(result: Any) -> None:
     assert scene.shard.describe(GROUP).assignor == "uniform"
     assert scene.shard.assignor_failures == 1
     (note,) = scene.notes
-    assert note.startswith("assignor 'own' failed for group 'g', which is balanced by 'uniform'")
+    assert note.startswith("assignor failed: group='g' assignor='own' fallback='uniform' error=")
     scene.beat("m1")
     assert scene.notes == ()
 
@@ -164,7 +164,7 @@ def test_there_is_another_default_if_the_operator_says_so() -> None:
 
 
 def test_a_default_that_there_is_not_is_a_mistake() -> None:
-    with pytest.raises(ValueError, match="no assignor has the name 'fair'"):
+    with pytest.raises(ValueError, match="default assignor 'fair' does not exist"):
         Scene(default_assignor="fair")
 
 

@@ -74,7 +74,7 @@ def test_an_operators_own(attribute: str) -> None:
         (f"{HERE}:Broken", "KeyError: 'a bug'"),
         (f"{HERE}:nothing", "not a raftlog.consumer_groups.Assignor"),
         (f"{HERE}:Namesake", "two assignors have the name 'uniform'"),
-        (f"{HERE}:Nameless", "no name of an assignor"),
+        (f"{HERE}:Nameless", "invalid assignor name"),
         (":a", "not module:attribute"),
         ("a:", "not module:attribute"),
     ],
