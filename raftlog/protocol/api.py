@@ -1,6 +1,6 @@
-"""The API table: every request there is, its number, its versions and its two message types.
+"""API table: the number, versions and message types of every request.
 
-A version is raised when the meaning of a field changes; a new field with a default raises nothing.
+A change of a field's meaning increments the version. A new field with a default does not.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from raftlog.protocol.schema import Message, NoResponse
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One row of the table.
+    """One row of the API table.
 
-    ``idempotent``: repeating it after an unknown outcome does no harm, on any connection.
-    ``peer_only``: for a peer that has proved itself on this connection, and refused to all others.
-    ``one_way``: never answered, not even if it fails; its response is ``NoResponse``.
-    ``header_bytes_max``: of a request. A broker decodes on its event loop, and what a byte of it
-    costs depends on what it is: a list of 10,000 partitions takes about 10 ms.
+    ``idempotent``: the client can repeat the request on any connection after an unknown outcome.
+    ``peer_only``: allowed only on connections of authenticated brokers.
+    ``one_way``: the broker sends no response, not even after a failure; the response type is
+    ``NoResponse``. ``header_bytes_max``: bytes, limit of a request's header. A broker decodes
+    headers on its event loop; a list of 10,000 partitions takes about 10 ms.
     """
 
     number: int
@@ -110,7 +110,7 @@ DELETE_RECORDS: Final = Api(
 )
 
 # -- between brokers -------------------------------------------------------------------------------
-# A handshake belongs to its connection, as a fetch session does: another one starts them anew.
+# A handshake and a fetch session belong to one connection. A new connection starts new ones.
 PEER_HELLO: Final = Api(12, "peer_hello", peer.PeerHelloRequest, peer.PeerHelloResponse)
 PEER_PROVE: Final = Api(13, "peer_prove", peer.PeerProveRequest, peer.PeerProveResponse)
 RAFT: Final = Api(
@@ -225,7 +225,7 @@ DELETE_OFFSETS: Final = Api(
     header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
 
-# -- producers with a name -------------------------------------------------------------------------
+# -- named producers -------------------------------------------------------------------------------
 DESCRIBE_PRODUCERS: Final = Api(
     30,
     "describe_producers",
@@ -241,7 +241,7 @@ SURVEY: Final = Api(
 )
 REVIVE: Final = Api(32, "revive", recovery.ReviveRequest, recovery.ReviveResponse, peer_only=True)
 
-# -- who may change the cluster --------------------------------------------------------------------
+# -- authentication of operators -------------------------------------------------------------------
 OPERATOR_HELLO: Final = Api(
     33,
     "operator_hello",
@@ -310,16 +310,20 @@ APIS: Final[dict[int, Api]] = {
 
 
 def lookup(number: int, version: int) -> Api:
-    """The row for ``number``, if ``version`` of it is spoken here."""
+    """Return the row of API ``number``.
+
+    Raises ``UnsupportedApiError`` if the API is unknown, ``UnsupportedVersionError`` if
+    ``version`` is not supported.
+    """
     api = APIS.get(number)
     if api is None:
         raise UnsupportedApiError(
-            f"API {number} is not known to this broker (it knows 0 to {max(APIS)}); "
-            "upgrade the broker, or use an older client"
+            f"this broker does not support API {number} (it supports 0 to {max(APIS)}). "
+            "Upgrade the broker, or use an older client"
         )
     if not api.version_min <= version <= api.version_max:
         raise UnsupportedVersionError(
-            f"version {version} of {api.name} is not spoken here "
-            f"(only {api.version_min} to {api.version_max}); upgrade the older side"
+            f"version {version} of {api.name} is not supported "
+            f"(only {api.version_min} to {api.version_max}). Upgrade the older side"
         )
     return api

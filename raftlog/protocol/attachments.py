@@ -1,4 +1,4 @@
-"""Cutting an attachment into the parts that its message's ``length`` fields name. Nothing else."""
+"""Division of an attachment into the parts given by the ``length`` fields of its message."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from raftlog.types import Buffer
 
 
 def slices(attachment: Buffer, lengths: Sequence[int]) -> list[memoryview]:
-    """One view per length, back to back: together they are the attachment, exactly."""
+    """Return one view per length, in order. ``lengths`` are in bytes.
+
+    Raises ``InvalidRequestError`` if a length is negative, or if the lengths do not add up to the
+    size of the attachment.
+    """
     view = memoryview(attachment)
     parts = []
     position = 0
     for length in lengths:
         if length < 0:
-            raise InvalidRequestError(f"a part of {length} bytes in an attachment")
+            raise InvalidRequestError(f"attachment part has a length of {length} bytes")
         parts.append(view[position : position + length])
         position += length
     if position != len(view):
         raise InvalidRequestError(
-            f"the attachment has {len(view)} bytes, but the message's lengths add up to {position}"
+            f"attachment has {len(view)} bytes, but the lengths in the message add up to {position}"
         )
     return parts

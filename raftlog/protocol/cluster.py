@@ -1,4 +1,4 @@
-"""``describe_cluster``, ``transfer_leader`` and ``recover_cluster``: what an operator asks for."""
+"""``describe_cluster``, ``transfer_leader`` and ``recover_cluster``: requests of operators."""
 
 from __future__ import annotations
 
@@ -30,23 +30,24 @@ _Topics = Annotated[list[TopicName], Meta(max_length=limits.TOPICS_PER_REQUEST_M
 
 
 class DescribeClusterRequest(Message):
-    """``topics`` of None describes the partitions of all topics, an empty list those of none."""
+    """Request cluster state. ``topics``: None for all topics, an empty list for no topic."""
 
     topics: _Topics | None = None
     include_partitions: bool = True
 
 
 class BrokerStatus(Message):
-    """``live``: as the broker asked sees it. ``fenced``: as the cluster group has it.
+    """One broker, as the responding broker knows it.
 
-    ``clock_error_ms``: of the broker asked; by how much its wall clock is ahead of the trusted time
-    (negative: behind) if that is a step, else 0.
+    ``live``: the responding broker's own observation. ``fenced``: state in the cluster group.
+    ``clock_error_ms``: for the responding broker only; ms by which its wall clock is ahead of the
+    trusted time (negative: behind) after a clock step, else 0.
     """
 
     id: NodeId
     host: Host
     port: Port
-    directory_id: Annotated[str, Meta(max_length=limits.ID_CHARS_MAX)]  # empty: not known yet
+    directory_id: Annotated[str, Meta(max_length=limits.ID_CHARS_MAX)]  # empty: unknown
     broker_epoch: BrokerEpoch
     fenced: bool
     live: bool
@@ -55,11 +56,11 @@ class BrokerStatus(Message):
 
 
 class ReplicaStatus(Message):
-    """What the partition's leader knows of one replica.
+    """One replica, as the partition's leader knows it.
 
-    Offsets and ``lag_ms`` (since it was last caught up) are -1 where they are not known. ``chain``
-    is the chain value at ``log_end_offset``: replicas with the same value there hold the same log.
-    ``damage`` says what is wrong with the stored bytes; empty when nothing is.
+    Offsets and ``lag_ms`` (ms since it was last caught up) are -1 if unknown. ``chain``: hash-chain
+    value at ``log_end_offset``; replicas with equal values there store the same log. ``damage``:
+    description of corrupt data, empty if there is none.
     """
 
     broker: NodeId
@@ -67,18 +68,19 @@ class ReplicaStatus(Message):
     durable_end_offset: WireOffset = -1
     lag_ms: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)] = -1
     in_isr: bool = False
-    chain: Annotated[int, Meta(ge=0)] | None = None  # 64 bits: msgpack has no room for more
+    chain: Annotated[int, Meta(ge=0)] | None = None  # 64 bits, the maximum in msgpack
     damage: Note = ""
 
 
 class PartitionStatus(Message):
-    """One partition, as the broker asked knows it.
+    """One partition, as the responding broker knows it.
 
-    ``replica_status``, ``high_watermark`` and ``log_start_offset`` are known to its leader: other
-    brokers leave them empty, or -1. ``failure`` says why the broker cannot tell more.
+    ``replica_status``, ``high_watermark`` and ``log_start_offset``: empty or -1 unless the
+    responding broker is the leader. ``failure``: why details are missing.
 
-    ``unclean_epoch``: the leader epoch that an operator's last election began which may have lost
-    acknowledged records, and ``unclean_offset`` the leader's first offset in it; -1: none, unknown.
+    ``unclean_epoch``: leader epoch of the operator's last unclean election, which may have lost
+    acknowledged records; -1 if there was none. ``unclean_offset``: the leader's first offset in
+    that epoch; -1 if unknown.
     """
 
     topic: TopicName
@@ -102,7 +104,7 @@ class PartitionStatus(Message):
 
 
 class DescribeClusterResponse(Message):
-    """``controller``: the Raft leader of the cluster group; None while there is none."""
+    """Cluster state. ``controller``: Raft leader of the cluster group, or None."""
 
     cluster_id: ClusterId
     controller: NodeId | None
@@ -113,7 +115,11 @@ class DescribeClusterResponse(Message):
 
 
 class TransferLeaderRequest(Message):
-    """``to`` of None: to another in-sync replica, the first of the preferred order that is live."""
+    """Transfer the leadership of a partition.
+
+    ``to``: the new leader; None for the first live in-sync replica in the preferred order, other
+    than the leader.
+    """
 
     topic: TopicName
     partition: PartitionIndex
@@ -121,17 +127,17 @@ class TransferLeaderRequest(Message):
 
 
 class TransferLeaderResponse(Message):
-    """Who leads now, and in which epoch. That it could not be done is a failure of the request."""
+    """The new leader and its epoch. If the transfer fails, the request fails."""
 
     leader: NodeId
     leader_epoch: WireEpoch
 
 
 class RecoverClusterRequest(Message):
-    """The operator's way out when a majority of voters is lost for good.
+    """Recover the cluster after a permanent loss of a majority of voters.
 
-    ``accept_loss``: also go on where acknowledged records may be lost by it. ``topics`` of None
-    recovers all. ``dry_run``: only say what would be done.
+    ``accept_loss``: also recover partitions whose acknowledged records may be lost. ``topics``:
+    None for all topics. ``dry_run``: report the actions without doing them.
     """
 
     accept_loss: bool = False
@@ -140,9 +146,10 @@ class RecoverClusterRequest(Message):
 
 
 class RecoveredPartition(Message):
-    """``note``: what was done, and what may be lost; for people.
+    """Recovery result of one partition.
 
-    ``may_lose``: acknowledged records are lost by it, or may be; ``lost``: so many at least.
+    ``note``: human-readable actions and possible losses. ``may_lose``: acknowledged records are or
+    may be lost. ``lost``: minimum number of lost records.
     """
 
     topic: TopicName
@@ -156,10 +163,10 @@ class RecoveredPartition(Message):
 
 
 class RecoverClusterResponse(Message):
-    """Partitions that needed nothing are left out. ``cluster_note`` is of the cluster group.
+    """Recovery results. Omits partitions that need no recovery.
 
-    ``needs_loss``: the cluster's own state may have been changed by brokers that are gone; nothing
-    is done without ``accept_loss``.
+    ``cluster_note``: result for the cluster group. ``needs_loss``: the lost brokers may have
+    changed the cluster state; the broker does nothing without ``accept_loss``.
     """
 
     partitions: Annotated[

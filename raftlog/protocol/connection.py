@@ -1,19 +1,19 @@
-"""The two sides of a connection as state machines: bytes in, events and bytes out.
+"""Both sides of a connection as state machines: bytes in, events and bytes out.
 
-Rule: all that decides what a connection may do next is in this file. Each side has a
-``FrameReader`` and adds what the frames mean: which request a response answers, which requests
-await an answer, what a peer that sends something wrong is told. No sockets, no clock, no handlers.
+All decisions about the state of a connection are in this module. Each side has a ``FrameReader``
+and adds the meaning of frames: the match of responses to requests, the requests in flight, and the
+response to invalid input. No sockets, no clock, no handlers.
 
     a broker's connection                        a client's connection
     ---------------------                        ---------------------
-    get_buffer(), received(n), resume() give     send(api, message) gives buffers to write
-        Request   handle it, then reply()        get_buffer(), received(n) give
+    get_buffer(), received(n), resume() return   send(api, message) returns buffers to write
+        Request   handle it, then reply()        get_buffer(), received(n) return
         Refusal   write its buffers                  Response   resolve the request
         Broken    write its farewell, close          Broken     close, fail all outstanding
 
-Nothing that a peer sends raises here: it comes out as an event. ``Broken`` is the last one ever:
-the state is then ERROR for good, and what still arrives is ignored. Events own their memory, so
-they may outlive the buffers that they came through.
+Input from a peer never raises: it becomes an event. ``Broken`` is the last event. The state is then
+permanently ERROR, and further input is ignored. Events own their memory, so they stay valid after
+the receive buffers are reused.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ from raftlog.types import Buffer
 
 
 class State(Enum):
-    """A connection lives in OPEN and PAUSED, and ends in CLOSED or ERROR, which are final."""
+    """State of a connection. OPEN and PAUSED are active; CLOSED and ERROR are final."""
 
     OPEN = auto()
-    PAUSED = auto()  # broker only: as many requests are in flight as may be; read no more
+    PAUSED = auto()  # broker only: too many requests in flight, the socket must not be read
     CLOSED = auto()  # the stream ended
-    ERROR = auto()  # the peer sent what cannot be
+    ERROR = auto()  # the peer sent invalid data
 
 
 class _Change(Enum):
@@ -69,7 +69,7 @@ class _Change(Enum):
     BROKE = auto()
 
 
-# What is not in the table cannot happen: looking it up is our mistake, and raises KeyError.
+# A transition that is not in the table is an internal error and raises KeyError.
 _TRANSITIONS: Final[dict[State, dict[_Change, State]]] = {
     State.OPEN: {
         _Change.FULL: State.PAUSED,
@@ -91,14 +91,14 @@ _TRANSITIONS: Final[dict[State, dict[_Change, State]]] = {
 
 
 class Request(NamedTuple):
-    """A request that its API allows. ``reply()`` to it, ``fail()`` it or ``finish()`` it, once."""
+    """A valid request. Call exactly one of ``reply()``, ``fail()`` and ``finish()``, once."""
 
     api: Api
     version: int
     correlation_id: int
     message: Message
     attachment: memoryview
-    header_bytes: int = 0  # that the message came in
+    header_bytes: int = 0  # bytes; size of the encoded message
 
     @property
     def expects_response(self) -> bool:
@@ -106,7 +106,7 @@ class Request(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A request that could not be understood, and the answer to it. The connection goes on."""
+    """An invalid request, and the response to write. The connection stays open."""
 
     correlation_id: int
     error: RaftlogError
@@ -114,7 +114,7 @@ class Refusal(NamedTuple):
 
 
 class Response(NamedTuple):
-    """The answer to one request: its API's response message, or the error that the broker gave."""
+    """Response to one request: the response message of its API, or the broker's error."""
 
     correlation_id: int
     api: Api
@@ -123,7 +123,7 @@ class Response(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """The connection cannot go on. Write ``farewell`` (empty on a client) and close."""
+    """The connection is unusable. Write ``farewell`` (empty on a client), then close it."""
 
     error: RaftlogError
     farewell: bytes
@@ -137,9 +137,9 @@ _ONE_WAY: Final = frozenset(api.request for api in apis.APIS.values() if api.one
 
 
 def expects_response(message: Message) -> bool:
-    """False for what is never answered, not even if it fails.
+    """Return False for requests without a response, not even after a failure.
 
-    That is a produce request with ``acks=0``, and every request of an API that is one way.
+    These are produce requests with ``acks=0`` and all requests of one-way APIs.
     """
     if isinstance(message, ProduceRequest):
         return message.acks != 0
@@ -152,7 +152,7 @@ _EMPTY: Final = memoryview(b"")
 
 
 class _Connection:
-    """What the two sides share: a reader, and a state that only the table above moves."""
+    """Base of both sides: a frame reader, and a state that changes by the transition table only."""
 
     def __init__(self, reader: FrameReader) -> None:
         self._reader = reader
@@ -164,25 +164,25 @@ class _Connection:
 
     @property
     def ended(self) -> bool:
-        """CLOSED or ERROR: nothing more comes in or goes out."""
+        """True in CLOSED and ERROR: no further input or output."""
         return self._state is State.ERROR or self._state is State.CLOSED
 
     @property
     def in_frame(self) -> bool:
-        """Part of a frame has come: a peer that is silent now has stalled in the middle of it."""
+        """True if a frame is incomplete. A peer that then stops sending has stalled."""
         return self._reader.in_frame
 
     @property
     def bytes_held(self) -> int:
-        """Memory that bytes not yet handed out take, for the bound over all connections."""
+        """Bytes of memory held for unprocessed input; counts for the limit of all connections."""
         return self._reader.bytes_held
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
-        """Where to write what arrives next; see ``asyncio.BufferedProtocol``."""
+        """Return the buffer for the next input; see ``asyncio.BufferedProtocol``."""
         return self._reader.get_buffer(sizehint)
 
     def end_of_stream(self) -> FrameError | None:
-        """The peer has closed: an error if that was in the middle of a frame."""
+        """Process the end of the stream. Return an error if it ended inside a frame."""
         error = None if self.ended else self._reader.end_of_stream()
         self._move(_Change.ENDED)
         return error
@@ -192,18 +192,21 @@ class _Connection:
 
 
 def _own(frame: Frame) -> memoryview:
-    """The frame's attachment in memory that stays as it is."""
+    """Return the frame's attachment in memory that is not reused."""
     if frame.owns_memory:
         return frame.attachment
     return memoryview(bytes(frame.attachment)) if frame.attachment else _EMPTY
 
 
 def check_header(api: Api, header_bytes: int) -> None:
-    """Raise ``InvalidRequestError`` for a header that is not worth decoding: see ``Api``."""
+    """Check the size of a header, in bytes, before it is decoded.
+
+    Raises ``InvalidRequestError`` if it is larger than ``api.header_bytes_max``.
+    """
     if header_bytes > api.header_bytes_max:
         raise InvalidRequestError(
-            f"a header of {header_bytes} bytes is over the {api.header_bytes_max} that {api.name} "
-            "may have; ask for fewer topics or partitions at once"
+            f"header of {header_bytes} bytes exceeds the limit of {api.header_bytes_max} bytes for "
+            f"{api.name}. Request fewer topics or partitions at once"
         )
 
 
@@ -211,10 +214,11 @@ def check_header(api: Api, header_bytes: int) -> None:
 
 
 class ServerConnectionState(_Connection):
-    """Requests in, answers out, in any order, and at most so many in flight at a time.
+    """Broker side of a connection. It receives requests and sends responses in any order.
 
-    When ``paused``, stop reading. After every answer while ``paused``, call ``resume()`` and handle
-    the events that it gives; read again when ``paused`` is over.
+    The number of requests in flight is limited. While ``paused``, the caller must not read. After
+    each response while ``paused``, it calls ``resume()`` and handles the returned events. It reads
+    again when ``paused`` is False.
     """
 
     def __init__(
@@ -225,7 +229,12 @@ class ServerConnectionState(_Connection):
         requests_in_flight_max: int = limits.REQUESTS_IN_FLIGHT_MAX,
         may_trust: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``may_trust``: see ``FrameReader``."""
+        """Create the state of a new connection.
+
+        ``bytes_max``: longest frame in bytes. ``scratch``: shared receive buffer, or None.
+        ``requests_in_flight_max``: limit at which the connection pauses. ``may_trust``: see
+        ``FrameReader``.
+        """
         super().__init__(
             FrameReader(
                 bytes_max,
@@ -239,7 +248,7 @@ class ServerConnectionState(_Connection):
 
     @property
     def in_flight(self) -> int:
-        """Requests handed out and not yet answered."""
+        """Number of requests without a response so far."""
         return len(self._in_flight)
 
     @property
@@ -247,7 +256,7 @@ class ServerConnectionState(_Connection):
         return self._state is State.PAUSED
 
     def received(self, count: int) -> list[ServerEvent]:
-        """What ``count`` new bytes in the buffer amount to."""
+        """Process ``count`` new bytes in the buffer and return the events."""
         events: list[ServerEvent] = []
         reader = self._reader
         while not self.ended:
@@ -266,13 +275,13 @@ class ServerConnectionState(_Connection):
             count = 0
             full = len(self._in_flight) >= self._in_flight_max
             self._move(_Change.FULL if full else _Change.ROOM)
-            # Frames that were refused took no room: there may be some for those held back.
+            # Refused frames are not in flight, so held-back frames may fit now.
             if reader.error is None and (full or not reader.waiting):
                 break
         return events
 
     def resume(self) -> list[ServerEvent]:
-        """What was held back, once half of what may be in flight has been answered."""
+        """Return the held-back events after half of the permitted requests are answered."""
         if len(self._in_flight) > self._in_flight_max // 2:
             return []
         return self.received(0)
@@ -280,9 +289,9 @@ class ServerConnectionState(_Connection):
     def reply(
         self, request: Request, message: Message, attachment: Sequence[Buffer] = ()
     ) -> list[Buffer]:
-        """The buffers of the answer; none when the connection has ended.
+        """Return the buffers of the response; none if the connection has ended.
 
-        An answer over the limits of a frame becomes a failure that says so.
+        A response that exceeds the frame limits is replaced by a failure.
         """
         assert isinstance(message, request.api.response), f"{message!r} answers no {request.api}"
         try:
@@ -297,30 +306,30 @@ class ServerConnectionState(_Connection):
         return self._answer(request, buffers)
 
     def fail(self, request: Request, error: RaftlogError) -> list[Buffer]:
-        """The buffers of an answer that says what went wrong; none if the connection has ended."""
+        """Return the buffers of a failure response; none if the connection has ended."""
         buffers = encode_failure(
             version=request.version, correlation_id=request.correlation_id, error=error
         )
         return self._answer(request, buffers)
 
     def finish(self, request: Request) -> None:
-        """A request that expects no response has been dealt with."""
+        """Mark a request without a response as processed."""
         assert not request.expects_response
         self._in_flight.remove(request.correlation_id)
 
     def _answer(self, request: Request, buffers: list[Buffer]) -> list[Buffer]:
-        assert request.expects_response, "acks=0 and one way are never answered: finish() it"
-        assert request.correlation_id in self._in_flight, "answered twice, or elsewhere"
+        assert request.expects_response, "acks=0 and one-way requests: call finish()"
+        assert request.correlation_id in self._in_flight, "response sent twice"
         self._in_flight.discard(request.correlation_id)
         return [] if self.ended else buffers
 
     def _event(self, frame: Frame) -> ServerEvent:
         correlation_id = frame.correlation_id
         if correlation_id == FAREWELL_CORRELATION_ID:
-            return self._break(FrameError(f"correlation id {correlation_id:#x} is reserved"), b"")
+            return self._break(FrameError(f"correlation ID {correlation_id:#x} is reserved"), b"")
         if correlation_id in self._in_flight:
             return self._break(
-                FrameError(f"two requests in flight have the correlation id {correlation_id}"), b""
+                FrameError(f"two requests in flight have the correlation ID {correlation_id}"), b""
             )
         try:
             api = apis.lookup(frame.api_or_status, frame.version)
@@ -349,7 +358,7 @@ class _Sent(NamedTuple):
 
 
 class ClientConnectionState(_Connection):
-    """Requests out, answers in: gives correlation ids and matches responses to them."""
+    """Client side of a connection: assigns correlation IDs and matches responses to requests."""
 
     def __init__(
         self, bytes_max: int = limits.FRAME_BYTES_MAX, *, scratch: memoryview | None = None
@@ -358,15 +367,15 @@ class ClientConnectionState(_Connection):
         super().__init__(FrameReader(bytes_max, trusted_bytes=trusted_bytes, scratch=scratch))
         self._outstanding: dict[int, _Sent] = {}
         self._next_correlation_id = 0
-        self._versions: dict[int, int] | None = None  # API number → version; None: not yet agreed
+        self._versions: dict[int, int] | None = None  # API number → version; None: no handshake yet
 
     def agree(self, ranges: Sequence[ApiVersionRange]) -> None:
-        """Take what the broker speaks: from now on the highest version that both do is sent."""
+        """Store the broker's API versions. Later requests use the highest common version."""
         self._versions = {}
         for spoken in ranges:
             api = apis.APIS.get(spoken.api)
             if api is None:
-                continue  # newer than this client, which therefore never asks for it
+                continue  # unknown to this client
             version = min(api.version_max, spoken.version_max)
             if version >= max(api.version_min, spoken.version_min):
                 self._versions[api.number] = version
@@ -374,15 +383,15 @@ class ClientConnectionState(_Connection):
     def send(
         self, api: Api, message: Message, attachment: Sequence[Buffer] = ()
     ) -> tuple[int, list[Buffer]]:
-        """The new request's correlation id, and the buffers to write, in order.
+        """Return the correlation ID of a new request, and the buffers to write, in order.
 
-        Raises, with nothing changed: ``BrokerUnavailableError`` when the connection has ended,
-        ``UnsupportedVersionError`` when the broker speaks no version of it that this side does,
-        ``InvalidRequestError`` when it does not fit a frame.
+        Raises ``BrokerUnavailableError`` if the connection has ended, ``UnsupportedVersionError``
+        if there is no common version, and ``InvalidRequestError`` if the request exceeds the frame
+        limits. The state is then unchanged.
         """
         assert isinstance(message, api.request), f"{message!r} is no {api.name} request"
         if self.ended:
-            raise BrokerUnavailableError("the connection has ended: open a new one")
+            raise BrokerUnavailableError("the connection is closed. Open a new one")
         version = self._version(api)
         correlation_id = self._next_correlation_id
         while correlation_id in self._outstanding or correlation_id == FAREWELL_CORRELATION_ID:
@@ -400,7 +409,7 @@ class ClientConnectionState(_Connection):
         return correlation_id, buffers
 
     def received(self, count: int) -> list[ClientEvent]:
-        """What ``count`` new bytes in the buffer amount to."""
+        """Process ``count`` new bytes in the buffer and return the events."""
         if self.ended:
             return []
         events: list[ClientEvent] = []
@@ -421,14 +430,14 @@ class ClientConnectionState(_Connection):
         if api is apis.API_VERSIONS:
             return (
                 api.version_min
-            )  # asked before anything is agreed, so every broker speaks it for ever
+            )  # sent before versions are known, so every broker must support it
         if self._versions is None:
             return api.version_max
         version = self._versions.get(api.number)
         if version is None:
             raise UnsupportedVersionError(
-                f"this broker speaks no version of {api.name} that this client does "
-                f"({api.version_min} to {api.version_max}); upgrade the older side"
+                f"this broker supports no version of {api.name} that this client supports "
+                f"({api.version_min} to {api.version_max}). Upgrade the older side"
             )
         return version
 
@@ -439,28 +448,26 @@ class ClientConnectionState(_Connection):
         try:
             if status == STATUS_FAILURE:
                 error = schema.decode(frame.header, Failure).to_error()
-                if sent is None:  # a farewell, or the like: it concerns the connection as a whole
+                if sent is None:  # a farewell: the failure concerns the connection
                     return self._break(error)
                 del self._outstanding[correlation_id]
                 return Response(correlation_id, sent.api, error, _EMPTY)
             if status != STATUS_OK:
-                return self._break(FrameError(f"an answer of the unknown status {status}"))
+                return self._break(FrameError(f"response has the unknown status {status}"))
             if sent is None:
-                return self._break(
-                    FrameError(f"an answer to request {correlation_id}, which awaits none")
-                )
+                return self._break(FrameError(f"unexpected response to request {correlation_id}"))
             if frame.version != sent.version:
                 return self._break(
                     FrameError(
-                        f"an answer in version {frame.version} to {sent.api.name} "
-                        f"version {sent.version}"
+                        f"response has version {frame.version}, but the {sent.api.name} request "
+                        f"has version {sent.version}"
                     )
                 )
             message = schema.decode(frame.header, sent.api.response)
         except InvalidRequestError as error:
-            # What the broker did is in those bytes: the outcome is unknown, so the request stays
-            # outstanding and shares the fate of its connection.
-            return self._break(FrameError(f"an answer from the broker cannot be read: {error}"))
+            # The outcome is unknown, so the request stays outstanding and fails with its
+            # connection.
+            return self._break(FrameError(f"cannot decode the response of the broker: {error}"))
         del self._outstanding[correlation_id]
         return Response(correlation_id, sent.api, message, _own(frame))
 

@@ -1,12 +1,12 @@
 """``fetch`` and ``list_offsets``.
 
-A fetch answers at once when ``bytes_min`` bytes are there, else when they are or ``wait_ms_max``
-has passed. Batches are never split: an answer holds whole batches from the one that contains
-``offset`` on, at least one where there is one, whatever the byte limits say. Their bytes follow the
-header in the order of ``partitions``, each ``length`` bytes long.
+The broker responds to a fetch when ``bytes_min`` bytes are available, or after ``wait_ms_max`` ms.
+Batches are never split. A response contains complete batches, starting with the one that contains
+``offset``. It contains at least one batch if one exists, also if that exceeds the byte limits. The
+bytes follow the header in the order of ``partitions``, each ``length`` bytes long.
 
-``leader_epoch`` in a request is the one that the client knows, -1 for none. A broker that knows a
-newer one answers ``FencedLeaderEpochError``, one that knows an older ``UnknownLeaderEpochError``.
+``leader_epoch`` in a request is the client's known epoch, or -1. A broker with a newer epoch
+responds with ``FencedLeaderEpochError``, one with an older epoch with ``UnknownLeaderEpochError``.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from raftlog.protocol.schema import (
 
 
 class FetchPartition(Message):
-    """``doubtful``: what the client got from ``offset`` on was damaged when it came.
+    """Position to fetch from. ``bytes_max``: default 1 MiB.
 
-    The broker then verifies what it has there before it reads it, for it may be its disk.
-    ``topic_id``: of the topic that the offset is of; another one may have its name by now. "" is
-    any.
+    ``doubtful``: the client received corrupt bytes at ``offset``. The broker then verifies its
+    stored batches before it reads them. ``topic_id``: ID of the topic that ``offset`` belongs to,
+    because a recreated topic can have the same name; "" matches any topic.
     """
 
     topic: TopicName
@@ -47,7 +47,7 @@ class FetchPartition(Message):
 
 
 class FetchRequest(Message):
-    """``replica_ok``: any in-sync replica may answer, with what it knows to be committed."""
+    """Fetch records. ``replica_ok``: any in-sync replica can respond, with committed records."""
 
     partitions: Annotated[
         list[FetchPartition], Meta(min_length=1, max_length=limits.PARTITIONS_PER_REQUEST_MAX)
@@ -59,7 +59,7 @@ class FetchRequest(Message):
 
 
 class FetchedPartition(Message):
-    """``high_watermark``: the end of what is committed, and so of what a consumer may see."""
+    """Fetched batches of a partition. ``high_watermark``: end offset of the committed records."""
 
     topic: TopicName
     partition: PartitionIndex
@@ -70,13 +70,16 @@ class FetchedPartition(Message):
 
 
 class FetchResponse(Message):
-    """Partitions with nothing new and no failure may be left out."""
+    """Response to a fetch. It can omit partitions without new records and failures."""
 
     partitions: list[FetchedPartition]
 
 
 class OffsetQuery(Message):
-    """``at``: ``earliest``, ``latest``, or a time in ms: the first record at or after it."""
+    """Look up one offset.
+
+    ``at``: ``earliest``, ``latest``, or a timestamp in ms (the first record at or after it).
+    """
 
     topic: TopicName
     partition: PartitionIndex
@@ -91,7 +94,7 @@ class ListOffsetsRequest(Message):
 
 
 class OffsetAnswer(Message):
-    """``offset`` is -1 when no record is at or after the time asked for."""
+    """Result of a lookup. ``offset`` is -1 if no record is at or after the timestamp."""
 
     topic: TopicName
     partition: PartitionIndex

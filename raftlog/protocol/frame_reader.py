@@ -1,6 +1,6 @@
-"""``FrameReader``: bytes as they arrive in, whole frames out. No sockets, no knowledge of APIs.
+"""``FrameReader``: bytes in, complete frames out. It uses no sockets and does not know the APIs.
 
-Its owner is an ``asyncio.BufferedProtocol``, or anything of that shape::
+Its owner is an ``asyncio.BufferedProtocol``, or an object with the same methods::
 
     view = reader.get_buffer()      # the kernel writes here
     frames = reader.received(n)     # n bytes of it were written
@@ -27,22 +27,19 @@ _unpack_from: Final = FRAME.unpack_from
 
 
 class FrameReader:
-    """Splits one direction of one connection into frames. Holds no memory between frames.
+    """Frame reader of one direction of a connection. It holds no memory between frames.
 
-    Frames are parsed where they arrived: in ``scratch``, which all readers of one thread may
-    share, because what a read leaves over of an incomplete frame is copied aside before
-    ``received`` returns. A frame over ``limits.FRAME_SMALL_BYTES_MAX`` that came in part gets a
-    buffer of its own, and ``get_buffer`` then shows the rest of that: the kernel writes straight
-    into the frame. That buffer grows with what has arrived of the frame, whatever its
-    length says.
+    It parses frames in ``scratch``, which all readers of a thread can share: ``received`` copies
+    the bytes of an incomplete frame before it returns. An incomplete frame that is larger than
+    ``limits.FRAME_SMALL_BYTES_MAX`` gets a separate buffer. ``get_buffer`` then returns the free
+    part of that buffer, so that the kernel writes directly into the frame. The buffer grows with
+    the number of received bytes, not with the length in the frame.
 
-    Args:
-        bytes_max: The longest frame that is taken.
-        first_bytes_max: The same for the first frame of all. Default: ``bytes_max``.
-        trusted_bytes: Memory to take on the word of a frame's length, from a peer that is trusted.
-        may_trust: Whether a peer that has sent large frames before is trusted with as much again,
-            up to ``limits.FRAME_TRUSTED_BYTES_MAX``: growing a buffer costs more than filling it.
-        scratch: Where bytes arrive; made here if it is None.
+    ``bytes_max``: longest frame, in bytes. ``first_bytes_max``: the same for the first frame;
+    default ``bytes_max``. ``trusted_bytes``: bytes to allocate for a frame before its data arrives,
+    for trusted peers; default 0. ``may_trust``: returns whether to allocate as much as the largest
+    earlier frame of the peer, up to ``limits.FRAME_TRUSTED_BYTES_MAX``, because growing a buffer
+    is more expensive than filling it. ``scratch``: receive buffer; None creates one.
     """
 
     __slots__ = (
@@ -77,45 +74,45 @@ class FrameReader:
         assert len(scratch) > FIXED_BYTES and not scratch.readonly
         assert bytes_max <= limits.FRAME_BYTES_MAX
         self._bytes_max = bytes_max if first_bytes_max is None else min(first_bytes_max, bytes_max)
-        self._bytes_max_later = bytes_max  # once a whole frame has come
+        self._bytes_max_later = bytes_max  # limit after the first complete frame
         self._trusted_bytes = trusted_bytes
         self._may_trust = may_trust
-        self._earned_bytes = 0  # the largest frame that has come whole, within the limit
+        self._earned_bytes = 0  # largest large frame received so far, within the limit
         self._scratch = scratch
-        # Invariant: what is held of an incomplete frame is shorter than the scratch.
+        # Invariant: the held part of an incomplete frame is shorter than the scratch buffer.
         self._small_max = min(limits.FRAME_SMALL_BYTES_MAX, len(scratch))
         self._held = b""
         self._held_position = 0  # not 0 only while waiting
         self._waiting = False
         self._large: bytearray | None = None
-        self._large_total = 0  # bytes that the frame in _large will have
+        self._large_total = 0  # bytes; final size of the frame in _large
         self._filled = 0  # bytes of _large that have arrived
-        self.error: FrameError | None = None  # once set, the reader gives nothing more
-        self.first_bytes = b""  # of what the error is about
+        self.error: FrameError | None = None  # after it is set, the reader returns no frames
+        self.first_bytes = b""  # start of the invalid input
 
     @property
     def waiting(self) -> bool:
-        """``frames_max`` held frames back. ``received(0)`` gives them; until then, do not read."""
+        """True if ``frames_max`` held back frames. Call ``received(0)`` before the next read."""
         return self._waiting
 
     @property
     def bytes_held(self) -> int:
-        """Memory taken for this connection alone, without the scratch."""
+        """Bytes of memory of this connection, without the shared scratch buffer."""
         return len(self._held) if self._large is None else len(self._large)
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that have arrived and are not part of a frame handed out."""
+        """Number of received bytes that are not part of a returned frame."""
         return len(self._held) - self._held_position if self._large is None else self._filled
 
     @property
     def in_frame(self) -> bool:
-        """A frame has begun and not ended: a peer that falls silent now has stalled."""
+        """True if a frame is incomplete. A peer that then stops sending has stalled."""
         return self.pending_bytes > 0 and not self._waiting
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """Where to write what arrives next; never empty."""
-        assert not self._waiting, "received(0) first: what waits fills the scratch"
+        """Return the buffer for the next input. It is never empty."""
+        assert not self._waiting, "call received(0) first: held frames occupy the scratch buffer"
         large = self._large
         if large is not None:
             if self._filled == len(large):
@@ -128,10 +125,10 @@ class FrameReader:
         return self._scratch[len(held) :]
 
     def received(self, count: int, *, frames_max: int | None = None) -> list[Frame]:
-        """The frames that ``count`` new bytes complete, at most ``frames_max`` of them.
+        """Process ``count`` new bytes and return the complete frames, at most ``frames_max``.
 
-        Raises ``FrameError`` when the bytes are no frames, then and ever after. Frames that came
-        before the bad bytes are returned first, with ``error`` already set.
+        Raises ``FrameError`` if the bytes are not a valid frame, and on every later call. Valid
+        frames before the invalid bytes are returned first, with ``error`` set.
         """
         if self.error is not None:
             raise self.error
@@ -145,7 +142,7 @@ class FrameReader:
         return []
 
     def end_of_stream(self) -> FrameError | None:
-        """The peer has closed: an error if that was in the middle of a frame."""
+        """Return an error if the stream ended inside a frame, else None."""
         if not self.in_frame:
             return None
         return FrameError(f"the connection ended after {self.pending_bytes} bytes of a frame")
@@ -193,7 +190,7 @@ class FrameReader:
     def _set_aside(
         self, view: memoryview, position: int, end: int, frames: list[Frame]
     ) -> list[Frame]:
-        """Keep what is left of ``view``, which other readers may share."""
+        """Copy the rest of ``view``, which other readers may share."""
         if position == end:
             self._hold(b"")
             return frames
@@ -230,10 +227,10 @@ class FrameReader:
             return frames
         raise self.error
 
-    # -- a large frame, in a buffer of its own
+    # -- large frames in a separate buffer
 
     def _trusted(self) -> int:
-        """Memory to take on a length alone."""
+        """Return the bytes to allocate before the data of a frame arrives."""
         if self._trusted_bytes or not self._earned_bytes:
             return self._trusted_bytes
         return self._earned_bytes if self._may_trust() else 0
@@ -245,8 +242,8 @@ class FrameReader:
         self._hold(b"")
 
     def _grow(self, large: bytearray) -> bytearray:
-        """Twice the room: what is free is never more than what has arrived."""
-        # A new buffer, because the owner may still have the last view of the old one.
+        """Double the buffer. Its free part is never larger than the received part."""
+        # A new buffer, because the owner may still hold a view of the old one.
         larger = bytearray(min(self._large_total, 2 * len(large)))
         memoryview(larger)[: len(large)] = large
         self._large = larger
@@ -254,7 +251,7 @@ class FrameReader:
 
     def _received_large(self, large: bytearray, count: int) -> list[Frame]:
         self._filled += count
-        assert self._filled <= len(large), "more received than get_buffer() had room for"
+        assert self._filled <= len(large), "received more bytes than get_buffer() returned"
         if self._filled < self._large_total:
             return []
         self._large, self._filled = None, 0

@@ -1,12 +1,12 @@
-"""Consumer groups: find the coordinator, heartbeat, commit and fetch offsets, look and tidy up.
+"""Consumer groups: coordinator lookup, heartbeats, offset commits and fetches, administration.
 
 A group's coordinator is the leader of its partition of ``__consumer_offsets``. A member joins,
-stays and leaves by heartbeats (KIP-848 in spirit), each of which says all that the member has, so
-that a lost answer does no harm: the next heartbeat's is as good. ``sequence`` grows with every
-heartbeat of a member, and the coordinator takes none that is older than one it has seen.
+stays and leaves with heartbeats, similar to KIP-848. Each heartbeat contains the member's complete
+state, so a lost response is repaired by the next one. ``sequence`` increases with every heartbeat
+of a member. The coordinator ignores heartbeats with an older sequence.
 
-A heartbeat may wait: the coordinator answers when the member's assignment differs from ``owned``,
-when a newer heartbeat of the member comes, or after ``wait_ms``.
+A heartbeat can wait: the coordinator responds when the member's assignment differs from ``owned``,
+when it receives a newer heartbeat of the member, or after ``wait_ms``.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from raftlog.protocol.schema import (
     WireTimestamp,
 )
 
-# Longer than allowed, so that the coordinator's own sentence says what is.
+# Longer than allowed, so that the coordinator rejects long names with its own error message.
 GroupName = Annotated[str, Meta(max_length=16 * limits.GROUP_ID_CHARS_MAX)]
 InstanceName = Annotated[str, Meta(max_length=16 * limits.INSTANCE_ID_CHARS_MAX)]
-MemberId = Annotated[str, Meta(max_length=limits.ID_CHARS_MAX)]  # "" for nobody's
+MemberId = Annotated[str, Meta(max_length=limits.ID_CHARS_MAX)]  # "": not a member
 MemberEpoch = Annotated[int, Meta(ge=-2, le=(1 << 31) - 1)]
 AssignorName = Annotated[str, Meta(max_length=limits.ASSIGNOR_CHARS_MAX)]
 OffsetMetadata = Annotated[str, Meta(max_length=limits.OFFSET_METADATA_CHARS_MAX)]
 TimeoutMs = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 
 JOIN_EPOCH = 0  # a member that joins, or joins again
-LEAVE_EPOCH = -1  # a member that leaves for good
-AWAY_EPOCH = -2  # a static member that leaves, and means to be back within its session timeout
-NO_MEMBER_EPOCH = -1  # in a commit: not by a member of the group
+LEAVE_EPOCH = -1  # a member that leaves permanently
+AWAY_EPOCH = -2  # a static member that intends to rejoin within its session timeout
+NO_MEMBER_EPOCH = -1  # in a commit by a client that is not a member
 
 _Groups = Meta(min_length=1, max_length=limits.GROUPS_PER_REQUEST_MAX)
 _Partitions = Meta(max_length=limits.PARTITIONS_PER_REQUEST_MAX)
@@ -66,7 +66,7 @@ class FindCoordinatorsResponse(Message):
 
 
 class TopicShare(Message):
-    """Partitions of one topic. ``topic_id`` tells it from another one of the same name."""
+    """Partitions of one topic. ``topic_id`` distinguishes it from other topics of the same name."""
 
     topic: TopicName
     topic_id: Annotated[str, Meta(max_length=limits.ID_CHARS_MAX)]
@@ -77,10 +77,12 @@ _Shares = Meta(max_length=limits.TOPICS_PER_MEMBER_MAX)
 
 
 class GroupHeartbeatRequest(Message):
-    """``owned``: what the member reads at the moment (or is still committing for).
+    """Heartbeat of a member.
 
-    ``rebalance_timeout_ms``: how long it may take to give a partition up. ``assignor``: None leaves
-    it to the other members, or to the default.
+    ``owned``: partitions that the member reads or is still committing. ``session_timeout_ms``:
+    default 45,000 ms. ``rebalance_timeout_ms``: maximum time to release a partition; default
+    300,000 ms. ``assignor``: the member's vote; None for no vote. ``wait_ms``: maximum time until
+    the response; default 0 ms.
     """
 
     group: GroupName
@@ -99,10 +101,11 @@ class GroupHeartbeatRequest(Message):
 
 
 class GroupHeartbeatResponse(Message):
-    """``assignment``: all that the member is to have; what it owns beyond that, it gives up first.
+    """Response to a heartbeat.
 
-    ``metadata_version`` grows when topics come, go or grow: a member that subscribes to a pattern
-    then looks at the topics' names again.
+    ``assignment``: complete assignment of the member. The member first releases all other
+    partitions that it owns. ``metadata_version``: increases when topics are created, deleted or
+    extended; members that subscribe to a pattern then reload the topic names.
     """
 
     member_epoch: MemberEpoch
@@ -111,7 +114,7 @@ class GroupHeartbeatResponse(Message):
 
 
 class OffsetToCommit(Message):
-    """``offset``: of the next record to be read."""
+    """Offset to commit. ``offset``: offset of the next record to read."""
 
     topic: TopicName
     partition: PartitionIndex
@@ -121,10 +124,11 @@ class OffsetToCommit(Message):
 
 
 class OffsetCommitRequest(Message):
-    """``member_id`` of "" with ``NO_MEMBER_EPOCH``: by nobody of the group, which has no members.
+    """Commit offsets of a group.
 
-    A commit of a topic that was deleted and made anew meanwhile (``topic_ids`` names the one that
-    is meant) is refused.
+    ``member_id`` "" with ``NO_MEMBER_EPOCH``: commit by a client that is not a member; the group
+    must not have members. ``topic_ids``: expected topic IDs by topic name. The coordinator rejects
+    offsets of a topic with another ID, which was deleted and created again.
     """
 
     group: GroupName
@@ -150,14 +154,14 @@ class PartitionName(Message):
 
 
 class OffsetFetchRequest(Message):
-    """``partitions`` of None: all for which the group has committed an offset."""
+    """Fetch committed offsets. ``partitions``: None for all with a committed offset."""
 
     group: GroupName
     partitions: Annotated[list[PartitionName], _Partitions] | None = None
 
 
 class FetchedOffset(Message):
-    """``offset`` is -1 where none is committed."""
+    """Committed offset of a partition. ``offset`` is -1 if none is committed."""
 
     topic: TopicName
     partition: PartitionIndex
@@ -173,11 +177,11 @@ class OffsetFetchResponse(Message):
 
 
 class ListGroupsRequest(Message):
-    """Of the groups that the broker asked coordinates."""
+    """List the groups that the receiving broker coordinates."""
 
 
 class GroupListing(Message):
-    """``state``: "empty", "assigning", "reconciling" or "stable"."""
+    """Group in a listing. ``state``: "empty", "assigning", "reconciling" or "stable"."""
 
     group: str
     state: str
@@ -185,9 +189,11 @@ class GroupListing(Message):
 
 
 class ListGroupsResponse(Message):
-    """``loading``: how many partitions of ``__consumer_offsets`` the broker is still reading.
+    """Groups that the responding broker coordinates.
 
-    ``partitions``: those that it speaks for. One that has just been elected may not know yet.
+    ``loading``: number of partitions of ``__consumer_offsets`` that the broker is still loading.
+    ``partitions``: the partitions that the listing covers. None on a newly elected broker that
+    does not know them yet.
     """
 
     groups: list[GroupListing]
@@ -200,9 +206,10 @@ class DescribeGroupsRequest(Message):
 
 
 class MemberDescription(Message):
-    """``assigned``: what it has; ``target``: what it is to have in the end.
+    """Member in a description of a group.
 
-    ``is_away``: a static member that has left, and means to be back within its session timeout.
+    ``assigned``: current assignment. ``target``: target assignment. ``is_away``: a static member
+    that left temporarily and intends to rejoin within its session timeout.
     """
 
     member_id: str
@@ -245,7 +252,7 @@ class DeleteGroupsResponse(Message):
 
 
 class DeleteOffsetsRequest(Message):
-    """Forget what the group has committed for these partitions; none of its members reads them."""
+    """Delete committed offsets of topics to which no member of the group subscribes."""
 
     group: GroupName
     partitions: Annotated[list[PartitionName], Meta(min_length=1), _Partitions]

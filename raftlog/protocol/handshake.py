@@ -1,4 +1,4 @@
-"""``api_versions``: which APIs a broker speaks, in which versions, and who it is."""
+"""``api_versions``: the APIs and versions that a broker supports, and its identity."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Meta
 from raftlog import limits
 from raftlog.protocol.schema import Message, NodeId
 
-_UnsignedShort = Annotated[int, Meta(ge=0, le=(1 << 16) - 1)]  # as the frame has room for
+_UnsignedShort = Annotated[int, Meta(ge=0, le=(1 << 16) - 1)]  # u16 in the frame
 
 
 class ApiVersionsRequest(Message):

@@ -1,4 +1,4 @@
-"""``metadata``: brokers, topics, partitions and who leads them."""
+"""``metadata``: brokers, topics, partitions and their leaders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from raftlog.protocol.schema import (
 
 
 class MetadataRequest(Message):
-    """``topics`` of None asks for all; an empty list for the brokers alone."""
+    """Request metadata. ``topics``: None for all topics, an empty list for brokers only."""
 
     topics: Annotated[list[TopicName], Meta(max_length=limits.TOPICS_PER_REQUEST_MAX)] | None = None
 
@@ -33,7 +33,7 @@ class BrokerInfo(Message):
 
 class PartitionInfo(Message):
     partition: PartitionIndex
-    leader: NodeId | None  # None: no live leader at the moment
+    leader: NodeId | None  # None: no live leader
     leader_epoch: WireEpoch
     replicas: list[NodeId]
     isr: list[NodeId]
@@ -41,20 +41,20 @@ class PartitionInfo(Message):
 
 
 class TopicInfo(Message):
-    """``failure`` is set, and the rest empty, for a topic asked for by name that does not exist."""
+    """Metadata of a topic. If a requested topic does not exist, only ``failure`` is set."""
 
     name: str
     failure: Failure | None = None
     id: str = ""
-    max_message_bytes: ByteCount = 0  # lets a client cut its batches to fit
+    max_message_bytes: ByteCount = 0  # bytes; clients limit their batches to it
     timestamp_type: str = "CreateTime"
     partitions: list[PartitionInfo] = []
-    is_internal: bool = False  # made, written and dropped by brokers only
-    keys_required: bool = False  # compacted: a client fails a record without a key, not its batch
+    is_internal: bool = False  # created, written and deleted by brokers only
+    keys_required: bool = False  # compacted topic: clients reject records without a key
 
 
 class MetadataResponse(Message):
-    """``controller``: the Raft leader of the cluster group; None while there is none."""
+    """Cluster metadata. ``controller``: Raft leader of the cluster group, or None."""
 
     cluster_id: str
     brokers: list[BrokerInfo]

@@ -1,7 +1,7 @@
-"""How an operator proves to a broker that it knows the cluster's secret, without saying it.
+"""Authentication of operators: proof of the cluster secret, without sending the secret.
 
-Challenge and response with HMAC-SHA-256, both ways, as between brokers (``peer_auth``). What can
-lose data or change the cluster is for such connections, until users have rights of their own:
+Mutual challenge-response with HMAC-SHA-256, as between brokers (``peer_auth``). Requests that can
+lose data or change the cluster require it, because raftlog has no user permissions yet:
 
     operator                                 broker
     --------                                 ------
@@ -9,8 +9,9 @@ lose data or change the cluster is for such connections, until users have rights
     check()  <- broker, nonce, proof -----
              -- proof ------------------>    check(prove)
 
-The roles differ from those of brokers, so no proof of the one kind is one of the other. No I/O and
-no chance: nonces are arguments. Each object serves one handshake.
+The role names differ from those of brokers, so an operator's proof is never valid as a broker's
+proof, or vice versa. The module does no I/O and draws no random numbers: nonces are arguments. Each
+object is used for one handshake.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ _Proof = Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
 
 
 class OperatorHelloRequest(Message):
-    """``nonce``: random, and never used again."""
+    """Start of the handshake. ``nonce``: random bytes, used once."""
 
     nonce: _Nonce
 
 
 class OperatorHelloResponse(Message):
-    """``proof``: that the broker knows the secret."""
+    """Response to the hello. ``proof``: shows that the broker knows the secret."""
 
     broker: NodeId
     cluster_id: ClusterId
@@ -48,33 +49,36 @@ class OperatorHelloResponse(Message):
 
 
 class OperatorProveRequest(Message):
-    """``proof``: that the operator knows the secret."""
+    """Second request. ``proof``: shows that the operator knows the secret."""
 
     proof: _Proof
 
 
 class OperatorProveResponse(Message):
-    """From now on this connection is an operator's."""
+    """Success: the connection is now authenticated as an operator's."""
 
 
 class Asking:
-    """The operator's side."""
+    """The operator's side of a handshake."""
 
     def __init__(self, secret: bytes, nonce: bytes) -> None:
         self._secret = secret
         self._hello = OperatorHelloRequest(nonce=nonce)
 
     def hello(self) -> OperatorHelloRequest:
-        """The first message."""
+        """Return the first message."""
         return self._hello
 
     def check(self, response: OperatorHelloResponse) -> OperatorProveRequest:
-        """The operator's proof, once the broker's holds. Raises ``AccessDeniedError``."""
+        """Verify the broker's proof and return the operator's.
+
+        Raises ``AccessDeniedError`` if the broker has another secret.
+        """
         wanted = _proof(self._secret, _ROLE_BROKER, self._hello, response)
         if not hmac.compare_digest(wanted, response.proof):
             raise AccessDeniedError(
-                f"broker {response.broker} has another cluster secret than this operator: give the "
-                "one that the cluster's brokers have"
+                f"broker {response.broker} has a different cluster secret. Use the secret of the "
+                "cluster's brokers"
             )
         return OperatorProveRequest(
             proof=_proof(self._secret, _ROLE_OPERATOR, self._hello, response)
@@ -82,7 +86,7 @@ class Asking:
 
 
 class Granting:
-    """The broker's side. ``cluster_id``: empty while it is in no cluster."""
+    """The broker's side of a handshake. ``cluster_id``: empty if it has not joined a cluster."""
 
     def __init__(self, secret: bytes, broker: int, cluster_id: str, nonce: bytes) -> None:
         self._secret = secret
@@ -92,7 +96,7 @@ class Granting:
         self._said: tuple[OperatorHelloRequest, OperatorHelloResponse] | None = None
 
     def answer(self, hello: OperatorHelloRequest) -> OperatorHelloResponse:
-        """The answer to ``hello``."""
+        """Return the response to ``hello``, with the broker's proof."""
         claim = OperatorHelloResponse(
             broker=self._broker,
             cluster_id=self._cluster_id,
@@ -107,21 +111,24 @@ class Granting:
         return response
 
     def check(self, prove: OperatorProveRequest) -> None:
-        """Return if the proof holds. Raises ``AccessDeniedError``, also for a second try."""
+        """Verify the operator's proof.
+
+        Raises ``AccessDeniedError`` if the proof is invalid, on a second call, or without a hello.
+        """
         said, self._said = self._said, None
         if said is None:
-            raise AccessDeniedError("operator_prove has to follow an operator_hello, once")
+            raise AccessDeniedError("operator_prove without operator_hello. Send operator_hello")
         if not hmac.compare_digest(_proof(self._secret, _ROLE_OPERATOR, *said), prove.proof):
             raise AccessDeniedError(
-                "the operator does not know this cluster's secret: give the one that the cluster's "
-                "brokers have"
+                "the operator has a different cluster secret. Use the secret of the cluster's "
+                "brokers"
             )
 
 
 def _proof(
     secret: bytes, role: bytes, hello: OperatorHelloRequest, response: OperatorHelloResponse
 ) -> bytes:
-    """Of all that both sides have said."""
+    """Return the HMAC of the role and all fields that both sides have sent."""
     mac = hmac.new(secret, digestmod=hashlib.sha256)
     broker, cluster_id = str(response.broker).encode(), response.cluster_id.encode()
     for field in (role, hello.nonce, broker, cluster_id, response.nonce):

@@ -1,8 +1,8 @@
-"""Between two brokers: who each is and that it knows the secret, Raft's envelopes, signs of life.
+"""Requests between brokers: authentication, Raft envelopes, pings.
 
-A broker that dials another says ``peer_hello`` and then ``peer_prove``, before anything that is for
-peers only (``Api.peer_only``). What the proofs are made of is ``peer_auth``'s. One connection
-carries the requests of the side that dialled: a pair of brokers has two, one in each direction.
+The broker that opens a connection sends ``peer_hello`` and then ``peer_prove``. Only then can it
+send requests with ``Api.peer_only``. ``peer_auth`` computes the proofs. A connection carries the
+requests of the broker that opened it, so two brokers have two connections, one per direction.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _ProtocolVersion = Annotated[int, Meta(ge=0, le=(1 << 16) - 1)]
 
 
 class PeerIdentity(Message):
-    """Who a broker says that it is. Every field is covered by the proofs.
+    """Identity that a broker claims. The proofs cover every field.
 
-    ``directory_id`` is of its data directory and ``boot`` counts how often that was opened;
-    ``run`` is random at each start, and tells two starts with the same boot apart, which a copy of
-    the directory makes; ``host`` and ``port`` are where it listens; ``cluster_id`` is empty while
-    it has yet to learn it; ``protocol_version`` is the highest of the peer protocol that it speaks;
-    ``journal_sequence`` is of the last block of its consensus journal that this boot found;
-    ``voters`` are the ids of the voters in its configuration, in order, such as ``1,2,3``.
+    ``directory_id``: ID of its data directory. ``boot``: incarnation (boot number), incremented
+    each time the directory is opened. ``run``: random at each start; distinguishes two starts with
+    the same boot number, which occur if the directory was copied. ``host``, ``port``: listen
+    address. ``protocol_version``: highest supported version of the peer protocol. ``cluster_id``:
+    empty if unknown. ``journal_sequence``: number of the last consensus journal block found at
+    start. ``voters``: sorted IDs of the configured voters, such as ``1,2,3``.
     """
 
     broker_id: NodeId
@@ -60,14 +60,14 @@ class PeerIdentity(Message):
 
 
 class PeerHelloRequest(Message):
-    """``nonce``: random, and never used again."""
+    """Start of the handshake. ``nonce``: random bytes, used once."""
 
     identity: PeerIdentity
     nonce: _Nonce
 
 
 class PeerHelloResponse(Message):
-    """``nonce``: the answering side's. ``proof``: that the answering side knows the secret."""
+    """Response to the hello. ``proof``: shows that the answering side knows the secret."""
 
     identity: PeerIdentity
     nonce: _Nonce
@@ -75,40 +75,40 @@ class PeerHelloResponse(Message):
 
 
 class PeerProveRequest(Message):
-    """``proof``: that the dialling side knows the secret."""
+    """Second request. ``proof``: shows that the dialling side knows the secret."""
 
     proof: _Proof
 
 
 class PeerProveResponse(Message):
-    """From now on this connection is a peer's."""
+    """Success: the connection is now authenticated as a peer's."""
 
 
 class RaftRequest(Message):
-    """One way. The attachment is one envelope of ``raftlog.consensus``, opaque here."""
+    """One-way request. The attachment is one envelope of ``raftlog.consensus``, opaque here."""
 
 
 class PeerPingRequest(Message):
-    """``sent``: of no meaning to the side asked. ``broker_epoch``: of the side that asks."""
+    """Ping. ``sent``: ignored by the receiver. ``broker_epoch``: broker epoch of the sender."""
 
     sent: Counter
     broker_epoch: BrokerEpoch
 
 
 class PeerPingResponse(Message):
-    """Given at once, by a broker that is alive. ``wall_ms``: its machine's clock; -1: unknown."""
+    """Immediate response to a ping. ``wall_ms``: wall clock of the broker in ms; -1: unknown."""
 
     wall_ms: Annotated[int, Meta(ge=-1, le=limits.TIMESTAMP_MS_MAX)] = -1
 
 
 def check_envelope(attachment: memoryview) -> memoryview:
-    """The envelope of a ``RaftRequest``: 1 to ``ENVELOPE_BYTES_MAX`` bytes.
+    """Return the envelope of a ``RaftRequest`` after a check of its size.
 
-    Raises ``InvalidRequestError`` for any other size.
+    Raises ``InvalidRequestError`` unless it has 1 to ``ENVELOPE_BYTES_MAX`` bytes.
     """
     if not 1 <= len(attachment) <= ENVELOPE_BYTES_MAX:
         raise InvalidRequestError(
-            f"a Raft envelope of {len(attachment)} bytes: it has 1 to {ENVELOPE_BYTES_MAX} "
+            f"Raft envelope of {len(attachment)} bytes is outside 1 to {ENVELOPE_BYTES_MAX} "
             "(ENVELOPE_BYTES_MAX)"
         )
     return attachment

@@ -1,24 +1,24 @@
-"""How two brokers prove to each other that they know the cluster's secret, without saying it.
+"""Authentication between brokers: mutual proof of the cluster secret, without sending the secret.
 
-Challenge and response with HMAC-SHA-256 (RFC 2104), both ways, in the manner of ISO/IEC 9798-4:
+Mutual challenge-response with HMAC-SHA-256 (RFC 2104), similar to ISO/IEC 9798-4:
 
     dialling side                                answering side
     -------------                                --------------
     hello()   -- identity, nonce ------------->  answer(hello)
     check()   <- identity, nonce, proof -------
-              -- proof ----------------------->  check(prove)  gives the peer
+              -- proof ----------------------->  check(prove)  returns the peer
 
-A proof is the HMAC of a role and of both identities and both nonces, each field preceded by its
-length. So a proof that was recorded is of no use against a fresh nonce (replay); the proof of one
-role is none of the other (reflection); and a broker refuses to talk to one with its own id, so it
-cannot be made to answer its own challenge. Nothing that a peer claims is judged, except that it is
-not ourselves, before its proof is.
+A proof is the HMAC of a role, both identities and both nonces. Each field is preceded by its
+length. A recorded proof is invalid for a new nonce (replay). The proof of one role is invalid for
+the other role (reflection). A broker rejects peers with its own ID, so it cannot be made to answer
+its own challenge. Before the proof is verified, a broker checks only that the peer is not itself.
 
-What this does not do: it says who opened the connection, and does not protect the bytes that follow
-from somebody who can change them on the way; that takes TLS. Whoever gets one answer may try
-secrets against it at leisure: a secret should be 32 random bytes, not a word.
+Limits: the handshake authenticates the broker that opened the connection. It does not protect the
+following bytes from modification in transit; this requires TLS. An attacker with one response can
+test secrets offline, so a secret should be 32 random bytes and not a word.
 
-No I/O and no chance: nonces are arguments. Each object serves one handshake.
+The module does no I/O and draws no random numbers: nonces are arguments. Each object is used for
+one handshake.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from raftlog.protocol.peer import (
     PeerProveRequest,
 )
 
-PEER_PROTOCOL_VERSION: Final = 1  # the highest that this release speaks
-PEER_PROTOCOL_VERSION_MIN: Final = 1  # the lowest
+PEER_PROTOCOL_VERSION: Final = 1  # highest supported version
+PEER_PROTOCOL_VERSION_MIN: Final = 1  # lowest supported version
 
 _ROLE_DIALLING: Final = b"raftlog peer, dialling"
 _ROLE_ANSWERING: Final = b"raftlog peer, answering"
 
 
 class Dialling:
-    """The side that opened the connection. ``expected``: the broker id that it means to reach."""
+    """The side that opened the connection. ``expected``: broker ID of the intended peer."""
 
     def __init__(
         self, secret: bytes, me: PeerIdentity, nonce: bytes, *, expected: int | None = None
@@ -64,21 +64,21 @@ class Dialling:
         self._checked = False
 
     def hello(self) -> PeerHelloRequest:
-        """The first message."""
+        """Return the first message."""
         return self._hello
 
     def check(self, response: PeerHelloResponse) -> PeerProveRequest:
-        """Our proof, once theirs holds: only then may ``response.identity`` be believed.
+        """Verify the peer's proof and return ours. ``response.identity`` is then authentic.
 
-        What it says of its cluster is left to ``check_cluster``, once our proof is sent: so both
-        sides know that the other one is a broker, and why they do not work together.
+        Call ``check_cluster`` for the cluster of the peer after sending the returned proof. Both
+        sides are then authenticated, and both can report a difference.
 
-        Raises ``AccessDeniedError`` (another secret, or a second answer),
-        ``BrokerIdInUseError`` (it has our broker id), ``UnsupportedVersionError``, or
-        ``BrokerUnavailableError`` (a sound peer, and not the expected one).
+        Raises ``AccessDeniedError`` (another secret, or a second response), ``BrokerIdInUseError``
+        (the peer has our broker ID), ``UnsupportedVersionError``, or ``BrokerUnavailableError``
+        (an authentic peer, but not the expected one).
         """
         if self._checked:
-            raise AccessDeniedError("a second answer to one peer_hello")
+            raise AccessDeniedError("second response to one peer_hello")
         self._checked = True
         me, peer = self._hello.identity, response.identity
         wanted = self._proof(_ROLE_ANSWERING, response)
@@ -88,8 +88,8 @@ class Dialling:
         _check_version(peer)
         if self._expected is not None and peer.broker_id != self._expected:
             raise BrokerUnavailableError(
-                f"broker {self._expected} was expected at {peer.host}:{peer.port}, and broker "
-                f"{peer.broker_id} answers there; check the addresses of both"
+                f"expected broker {self._expected} at {peer.host}:{peer.port}, but broker "
+                f"{peer.broker_id} responded. Check the addresses of both brokers"
             )
         return PeerProveRequest(proof=self._proof(_ROLE_DIALLING, response))
 
@@ -98,24 +98,24 @@ class Dialling:
 
 
 class Answering:
-    """The side that was dialled. ``me``: what it says of itself."""
+    """The side that accepted the connection. ``me``: its own identity."""
 
     def __init__(self, secret: bytes, me: PeerIdentity, nonce: bytes) -> None:
         assert len(nonce) == NONCE_BYTES
         self._secret = secret
         self.me = me
         self._nonce = nonce
-        self._hello: PeerHelloRequest | None = None  # answered, and not proved yet
+        self._hello: PeerHelloRequest | None = None  # answered, proof pending
         self._answered = False
 
     def answer(self, hello: PeerHelloRequest) -> PeerHelloResponse:
-        """The answer to ``hello``, whose identity is not to be believed yet.
+        """Return the response to ``hello``, whose identity is not authenticated yet.
 
-        Raises ``AccessDeniedError`` (this is the second ``hello``, or our own) or
-        ``BrokerIdInUseError`` (it has our broker id).
+        Raises ``AccessDeniedError`` (second ``hello``, or our own data directory) or
+        ``BrokerIdInUseError`` (the peer has our broker ID).
         """
         if self._answered:
-            raise AccessDeniedError("a second peer_hello on one connection")
+            raise AccessDeniedError("second peer_hello on one connection")
         self._answered = True
         _check_other(self.me, hello.identity)
         self._hello = hello
@@ -123,16 +123,16 @@ class Answering:
         return PeerHelloResponse(identity=self.me, nonce=self._nonce, proof=proof)
 
     def check(self, prove: PeerProveRequest) -> PeerIdentity:
-        """Who the peer is, now that it is proved. The connection is that peer's from here on.
+        """Verify the peer's proof and return its identity, which is then authentic.
 
-        What it says of its cluster is left to ``check_cluster``.
+        Call ``check_cluster`` for the cluster of the peer.
 
-        Raises ``AccessDeniedError`` (another secret, no ``hello`` before it, or a second try) or
+        Raises ``AccessDeniedError`` (another secret, no ``hello`` before, or a second call) or
         ``UnsupportedVersionError``.
         """
         hello, self._hello = self._hello, None
         if hello is None:
-            raise AccessDeniedError("peer_prove has to follow a peer_hello, once")
+            raise AccessDeniedError("peer_prove without peer_hello. Send peer_hello first")
         wanted = self._proof(_ROLE_DIALLING, hello)
         if not hmac.compare_digest(wanted, prove.proof):
             raise _no_proof(hello.identity)
@@ -146,40 +146,43 @@ class Answering:
 def check_boot(
     peer: PeerIdentity, *, seen_directory_id: str, seen_boot: int, seen_run: str = ""
 ) -> None:
-    """Raises ``StaleBrokerError`` if the peer's data directory has been seen in a later boot.
+    """Check that the peer's data directory is not an old copy.
 
-    So does the same boot in another run: a directory is started once with each number, so one of
-    the two runs is a copy's.
+    ``seen_*``: the newest known data directory, boot number and run of this broker ID. A data
+    directory with another ID passes: the voters of each group decide which directory counts.
 
-    ``seen_*`` is what was last seen of this broker id. Another directory is another matter: the
-    voters of each group say which one counts.
+    Raises ``StaleBrokerError`` if the directory was seen with a later boot number, or with the same
+    boot number and another run. Each boot number is used once, so one of the two is a copy.
     """
     is_other_run = bool(peer.run and seen_run) and peer.run != seen_run
     is_stale = peer.boot < seen_boot or (peer.boot == seen_boot and is_other_run)
     if peer.directory_id == seen_directory_id and is_stale:
         raise StaleBrokerError(
-            f"broker {peer.broker_id} comes with boot {peer.boot} of data directory "
-            f"{peer.directory_id}, of which boot {seen_boot} was seen before: it is a copy that "
-            "was put back. Start the broker with an empty directory instead; it will catch up"
+            f"broker {peer.broker_id} uses an old copy of data directory {peer.directory_id}: "
+            f"boot {peer.boot}, but boot {seen_boot} was seen before. Start the broker with an "
+            "empty directory. It then copies all data from the other brokers"
         )
 
 
 def check_journal(
     peer: PeerIdentity, *, heard_directory_id: str, heard_boot: int, heard_sequence: int
 ) -> None:
-    """Raises ``StaleBrokerError`` if the peer's journal ends before what it has told of.
+    """Check that the peer's consensus journal contains all blocks that the peer has reported.
 
-    ``heard_*`` is what was heard of this broker id: the last block of its journal that it has told
-    of, and its newest boot. That boot found less than it told of later, by right; only a boot after
-    it has to find all. Only durable blocks are told of, so no crash makes a journal so short.
+    ``heard_*``: the last journal block that this broker ID has reported, and its newest boot. That
+    boot started with fewer blocks than it reported later. Only a later boot must find all of them.
+    Brokers report durable blocks only, so a crash cannot remove them.
+
+    Raises ``StaleBrokerError`` if blocks are missing.
     """
     is_short = peer.boot > heard_boot and peer.journal_sequence < heard_sequence
     if peer.directory_id == heard_directory_id and is_short:
         raise StaleBrokerError(
-            f"the consensus journal of broker {peer.broker_id} has lost what it had acknowledged: "
-            f"boot {peer.boot} of data directory {peer.directory_id} found it to end with block "
-            f"{peer.journal_sequence}, and the broker has told of block {heard_sequence} before. "
-            "Start the broker with an empty data directory instead; it will catch up"
+            f"the consensus journal of broker {peer.broker_id} has lost acknowledged blocks: at "
+            f"boot {peer.boot} of data directory {peer.directory_id} it ends with block "
+            f"{peer.journal_sequence}, but the broker had reported block {heard_sequence}. "
+            "Start the broker with an empty data directory. It then copies all data from the "
+            "other brokers"
         )
 
 
@@ -189,7 +192,7 @@ def check_journal(
 def _proof(
     secret: bytes, role: bytes, hello: PeerHelloRequest, answering: PeerIdentity, nonce: bytes
 ) -> bytes:
-    """Of all that both sides have said; ``answering`` and ``nonce`` are the answering side's."""
+    """Return the HMAC of all fields. ``answering`` and ``nonce`` are of the answering side."""
     mac = hmac.new(secret, digestmod=hashlib.sha256)
     for field in (role, *_fields(hello.identity), hello.nonce, *_fields(answering), nonce):
         mac.update(len(field).to_bytes(4, "little"))
@@ -215,49 +218,50 @@ def _fields(identity: PeerIdentity) -> Iterator[bytes]:
 
 def _no_proof(peer: PeerIdentity) -> AccessDeniedError:
     return AccessDeniedError(
-        f"who says to be broker {peer.broker_id} at {peer.host}:{peer.port} does not know this "
-        "cluster's secret; give every broker of the cluster the same one"
+        f"the peer that claims to be broker {peer.broker_id} at {peer.host}:{peer.port} has a "
+        "different cluster secret. Configure the same secret on every broker of the cluster"
     )
 
 
 def _check_other(me: PeerIdentity, peer: PeerIdentity) -> None:
-    """The peer is not this broker, nor its namesake."""
+    """Check that the peer is not this broker and has another broker ID."""
     if peer.directory_id == me.directory_id:
         raise AccessDeniedError(
-            f"broker {me.broker_id} has reached its own data directory ({me.directory_id}): "
-            "itself, or a copy of it; check the addresses of its peers"
+            f"broker {me.broker_id} is connected to its own data directory ({me.directory_id}): "
+            "the peer is the broker itself, or uses a copy. Check the addresses of its peers"
         )
     if peer.broker_id == me.broker_id:
         raise BrokerIdInUseError(
-            f"two brokers have the id {me.broker_id}: data directory {me.directory_id} at "
-            f"{me.host}:{me.port} and {peer.directory_id} at {peer.host}:{peer.port}; give one of "
-            "them another id"
+            f"two brokers have the ID {me.broker_id}: data directory {me.directory_id} at "
+            f"{me.host}:{me.port} and {peer.directory_id} at {peer.host}:{peer.port}. Configure "
+            "another ID for one of them"
         )
 
 
 def check_cluster(me: PeerIdentity, peer: PeerIdentity) -> None:
-    """A proved peer may be talked to: it is not of another cluster, by its id or by its voters.
+    """Check that an authenticated peer has the same cluster ID and the same voters.
 
-    Raises ``WrongClusterError``, which names the difference.
+    Raises ``WrongClusterError``, with both values, if they differ.
     """
     if me.cluster_id and peer.cluster_id and me.cluster_id != peer.cluster_id:
         raise WrongClusterError(
             f"broker {peer.broker_id} at {peer.host}:{peer.port} belongs to cluster "
-            f"{peer.cluster_id}, and broker {me.broker_id} to {me.cluster_id}; check the "
+            f"{peer.cluster_id}, but broker {me.broker_id} to {me.cluster_id}. Check the "
             "addresses of its peers"
         )
     if me.voters != peer.voters:
         raise WrongClusterError(
             f"broker {peer.broker_id} at {peer.host}:{peer.port} has the voters "
-            f"{peer.voters}, and broker {me.broker_id} has {me.voters}: give every broker of the "
-            "cluster the same list (voters)"
+            f"{peer.voters}, but broker {me.broker_id} has {me.voters}. Configure the same list "
+            "(voters) on every broker of the cluster"
         )
 
 
 def _check_version(peer: PeerIdentity) -> None:
-    """Both sides speak some version."""
+    """Check that there is a common protocol version."""
     if peer.protocol_version < PEER_PROTOCOL_VERSION_MIN:
         raise UnsupportedVersionError(
-            f"broker {peer.broker_id} speaks the peer protocol up to version "
-            f"{peer.protocol_version}; this one from {PEER_PROTOCOL_VERSION_MIN} on. Upgrade it"
+            f"broker {peer.broker_id} supports the peer protocol up to version "
+            f"{peer.protocol_version}, but this broker requires at least "
+            f"{PEER_PROTOCOL_VERSION_MIN}. Upgrade broker {peer.broker_id}"
         )

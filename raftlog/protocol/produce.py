@@ -1,8 +1,8 @@
 """``produce``, ``init_producer_id`` and ``describe_producers``.
 
-A produce request carries at most one batch per partition; the batches' bytes follow the header in
-the order of ``partitions``, each ``length`` bytes long. With ``acks=0`` there is no response at
-all.
+A produce request contains at most one batch per partition. The bytes of the batches follow the
+header in the order of ``partitions``, each ``length`` bytes long. With ``acks=0``, the broker sends
+no response.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ProducerId = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class ProducePartition(Message):
-    """``leader_epoch``: the one that the client knows, to be fenced by; -1 for none."""
+    """Batch of one partition. ``leader_epoch``: the client's known epoch, for fencing, or -1."""
 
     topic: TopicName
     partition: PartitionIndex
@@ -36,7 +36,7 @@ class ProducePartition(Message):
 
 
 class ProduceRequest(Message):
-    """``acks``: -1 all (committed), 1 the leader's disk, 0 none (no response)."""
+    """Append batches. ``acks``: -1 all (committed), 1 the leader's disk, 0 none (no response)."""
 
     acks: Literal[-1, 0, 1]
     partitions: Annotated[
@@ -45,9 +45,10 @@ class ProduceRequest(Message):
 
 
 class ProducedPartition(Message):
-    """``base_offset``: of the batch's first record. A duplicate is answered with its first offset.
+    """Result for one partition.
 
-    ``append_timestamp_ms`` is -1 unless the topic stamps records with the leader's time.
+    ``base_offset``: offset of the batch's first record; for a duplicate, its original offset.
+    ``append_timestamp_ms``: -1 unless the topic uses the leader's time as the timestamp.
     """
 
     topic: TopicName
@@ -63,7 +64,7 @@ class ProduceResponse(Message):
 
 
 class InitProducerIdRequest(Message):
-    """Ask for a fresh producer id (epoch 0)."""
+    """Request a new producer ID (epoch 0)."""
 
 
 class InitProducerIdResponse(Message):
@@ -72,7 +73,7 @@ class InitProducerIdResponse(Message):
 
 
 class ProducersQuery(Message):
-    """What a partition's log has of these producers. ``leader_epoch`` as in ``produce``."""
+    """Query for the producer state in a partition's log. ``leader_epoch``: as in ``produce``."""
 
     topic: TopicName
     partition: PartitionIndex
@@ -83,7 +84,7 @@ class ProducersQuery(Message):
 
 
 class DescribeProducersRequest(Message):
-    """Of all its partitions together: at most ``PRODUCERS_PER_REQUEST_MAX`` producer ids."""
+    """Query producer states: at most ``PRODUCERS_PER_REQUEST_MAX`` IDs in all partitions."""
 
     partitions: Annotated[
         list[ProducersQuery], Meta(min_length=1, max_length=limits.PARTITIONS_PER_REQUEST_MAX)
@@ -91,10 +92,10 @@ class DescribeProducersRequest(Message):
 
 
 class DescribedProducer(Message):
-    """What a producer last wrote to a partition; -1 in all four if nothing is known of it.
+    """Last batch of a producer in a partition. All four values are -1 if it is unknown.
 
-    ``last_sequence``: of the last record of the batch; ``last_offset``: where that one is stored.
-    ``first_offset``: no stored record of this producer and epoch is below it.
+    ``last_sequence``: sequence of the batch's last record. ``last_offset``: offset of that record.
+    ``first_offset``: lower bound of the offsets of this producer and epoch.
     """
 
     producer_id: ProducerId
@@ -105,7 +106,7 @@ class DescribedProducer(Message):
 
 
 class DescribedProducers(Message):
-    """One partition's answer: its producers in the order asked for. All it says is committed."""
+    """Producer states of one partition, in the requested order. They cover committed records."""
 
     topic: TopicName
     partition: PartitionIndex

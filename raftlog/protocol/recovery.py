@@ -1,6 +1,6 @@
-"""``survey`` and ``revive``: how brokers find out together what is left, and go on with it.
+"""``survey`` and ``revive``: requests to find the remaining data and to recover from it.
 
-Between brokers only, when an operator has asked one of them for ``recover_cluster``.
+Brokers send them to each other when an operator requests ``recover_cluster``.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ _State = Annotated[bytes, Meta(max_length=PARTITION_STATE_BYTES_MAX)]
 
 
 class SurveyRequest(Message):
-    """``groups``: names of Raft groups, of partitions or the cluster's own."""
+    """Request reports. ``groups``: names of the Raft groups of partitions and of the cluster."""
 
     groups: Annotated[list[_GroupId], Meta(max_length=limits.PARTITIONS_PER_REQUEST_MAX)]
 
 
 class Seat(Message):
-    """A vote: which data directory of a broker has it."""
+    """Voter of a group: the broker and its data directory."""
 
     broker: NodeId
     directory_id: DirectoryId
 
 
 class GroupReport(Message):
-    """What a broker has of one group; see ``raftlog.replication.recovery``.
+    """Data that a broker stores of one group; see ``raftlog.replication.recovery``.
 
-    ``generation`` of None: its journal has nothing of it. ``state``: of a partition, encoded; None
-    if it knows none. ``end`` of -1: it has no copy.
+    ``generation``: Raft group generation; None if its journal does not contain the group.
+    ``state``: encoded partition state, or None. ``end``: end offset of its copy, or -1.
     """
 
     group: _GroupId
@@ -62,16 +62,16 @@ class GroupReport(Message):
 
 
 class SurveyResponse(Message):
-    """One report for each group that was asked for, in any order."""
+    """One report per requested group, in any order."""
 
     reports: Annotated[list[GroupReport], Meta(max_length=limits.PARTITIONS_PER_REQUEST_MAX)]
 
 
 class ReviveRequest(Message):
-    """The broker asked goes on with a partition that it stores.
+    """Recover a partition that the receiving broker stores.
 
-    From ``base``, an encoded state, it begins a generation above ``generation`` in which it alone
-    votes; without, it proposes ``command`` to the group.
+    With ``base``, an encoded state, the broker starts a Raft group generation above ``generation``
+    with itself as the only voter. Without it, the broker proposes ``command`` to the group.
     """
 
     group: _GroupId
@@ -81,4 +81,4 @@ class ReviveRequest(Message):
 
 
 class ReviveResponse(Message):
-    """It was begun, or agreed on."""
+    """Success: the generation was started, or the command was committed."""

@@ -1,8 +1,8 @@
-"""What two brokers remember of their ``replica_fetch`` requests: only what moved is said again.
+"""Fetch sessions of ``replica_fetch``: requests contain changed partitions only.
 
-The session is the connection: when that ends, both sides throw theirs away, and the first request
-of the next one is full (KIP-227, without its session ids: requests on one connection have an order,
-so there is no epoch to compare). No I/O, and no opinion on when to ask or what to answer.
+A session belongs to one connection. When the connection ends, both sides discard the session, and
+the first request of the next connection is full. This follows KIP-227 without session IDs and
+epochs, because requests on one connection are ordered. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ PartitionKey: TypeAlias = tuple[str, int]  # topic id, partition
 
 
 class FollowerSession:
-    """The follower's side, for one leader over one connection. Costs what moved, not what is.
+    """The follower's side, for one leader over one connection.
 
-    Invariant: once ``is_told``, the leader's session has the positions that were set here.
+    The cost of a request depends on the number of changed partitions only. Invariant: if
+    ``is_told``, the leader's session has the same positions after it has received all requests.
     """
 
     def __init__(self) -> None:
         self._positions: dict[PartitionKey, ReplicaPosition] = {}
-        self._told: set[PartitionKey] = set()  # what the leader's session has
-        self._changed: dict[PartitionKey, None] = {}  # a set that keeps its order
+        self._told: set[PartitionKey] = set()  # partitions in the leader's session
+        self._changed: dict[PartitionKey, None] = {}  # ordered set
         self._forgotten: dict[PartitionKey, None] = {}
         self._is_first = True
 
     @property
     def is_told(self) -> bool:
-        """The next request would have nothing to say."""
+        """True if there are no changes to send."""
         return not (self._is_first or self._changed or self._forgotten)
 
     @property
     def positions(self) -> Mapping[PartitionKey, ReplicaPosition]:
-        """Every partition that is asked for."""
+        """Positions of all partitions in the session."""
         return MappingProxyType(self._positions)
 
     def set(self, position: ReplicaPosition) -> None:
-        """Ask for this partition, from there on."""
+        """Fetch this partition from the given position."""
         key = (position.topic_id, position.partition)
         if self._positions.get(key) == position:
             return
@@ -52,7 +53,7 @@ class FollowerSession:
         self._forgotten.pop(key, None)
 
     def forget(self, topic_id: str, partition: int) -> None:
-        """Ask for this partition no more. Also how a failed one is left alone for a while."""
+        """Stop fetching this partition. The caller also uses it to pause a failed partition."""
         key = (topic_id, partition)
         self._positions.pop(key, None)
         self._changed.pop(key, None)
@@ -67,9 +68,10 @@ class FollowerSession:
         bytes_max: int = limits.FETCH_BYTES_MAX,
         round_: int = 0,
     ) -> ReplicaFetchRequest:
-        """The next request; it has to be sent, in this order, on this session's connection.
+        """Return the next request. The caller must send it in this order on the same connection.
 
-        More than ``PARTITIONS_PER_REQUEST_MAX`` changes take more than one: see ``is_told``.
+        ``wait_ms_max``: ms. ``bytes_min``, ``bytes_max``: bytes. More than
+        ``PARTITIONS_PER_REQUEST_MAX`` changes require several requests: see ``is_told``.
         """
         changed = list(islice(self._changed, limits.PARTITIONS_PER_REQUEST_MAX))
         forgotten = list(islice(self._forgotten, limits.PARTITIONS_PER_REQUEST_MAX))
@@ -101,25 +103,26 @@ class LeaderSession:
 
     @property
     def positions(self) -> Mapping[PartitionKey, ReplicaPosition]:
-        """Every partition that the follower asks for, as it last said."""
+        """Last reported positions of all partitions that the follower fetches."""
         return MappingProxyType(self._positions)
 
     def take(self, request: ReplicaFetchRequest) -> None:
-        """Let ``positions`` be what they are after ``request``.
+        """Apply ``request`` to ``positions``.
 
-        Raises ``InvalidRequestError``, with nothing changed: the session's first request is not
-        full, or it has more than ``PARTITIONS_PER_BROKER_MAX`` partitions.
+        Raises ``InvalidRequestError`` if the first request of the session is not full, or if the
+        session would have more than ``PARTITIONS_PER_BROKER_MAX`` partitions. The session is then
+        unchanged.
         """
         if not (request.full or self._has_begun):
             raise InvalidRequestError(
-                "the first replica_fetch of a connection has to name all partitions (full)"
+                "the first replica_fetch of a connection must contain all partitions (full)"
             )
         changes = {(one.topic_id, one.partition): one for one in request.partitions}
         forgotten = {(one.topic_id, one.partition) for one in request.forgotten}
         kept = set() if request.full else self._positions.keys() - forgotten
         if len(kept | changes.keys()) > limits.PARTITIONS_PER_BROKER_MAX:
             raise InvalidRequestError(
-                f"a fetch session of more than {limits.PARTITIONS_PER_BROKER_MAX} partitions "
+                f"fetch session has more than {limits.PARTITIONS_PER_BROKER_MAX} partitions "
                 "(PARTITIONS_PER_BROKER_MAX)"
             )
         if request.full:

@@ -1,11 +1,11 @@
-"""Between brokers: ``replica_fetch``, ``replica_progress``, ``partition_states``,
+"""Replication between brokers: ``replica_fetch``, ``replica_progress``, ``partition_states``,
 ``describe_copies``.
 
-A follower asks the leader for what lies behind its log, and says with the same words how far it has
-come. ``replica_session`` has what is told only once over one connection. Batches' bytes follow the
-answer's header in the order of ``partitions``, each ``length`` bytes long.
+A follower fetches the batches after the end of its log. The same request reports its progress.
+``replica_session`` omits unchanged positions on a connection. The bytes of the batches follow the
+header of the response in the order of ``partitions``, each ``length`` bytes long.
 
-Who asks is not in the message: it is the peer that proved itself on the connection.
+The messages do not contain the sender: it is the authenticated peer of the connection.
 """
 
 from __future__ import annotations
@@ -28,26 +28,25 @@ from raftlog.protocol.schema import (
     WireOffset,
 )
 
-PARTITION_STATE_BYTES_MAX: Final = 64 * limits.KIB  # one, encoded
+PARTITION_STATE_BYTES_MAX: Final = 64 * limits.KIB  # one encoded state
 
 _Partitions = Meta(max_length=limits.PARTITIONS_PER_REQUEST_MAX)
 
 
 class TopicIdPartition(Message):
-    """A partition by its topic's id: a topic made anew under the same name is another one."""
+    """A partition, by topic ID: a recreated topic with the same name has another ID."""
 
     topic_id: TopicId
     partition: PartitionIndex
 
 
 class ReplicaPosition(Message):
-    """How far a follower has come.
+    """Progress of a follower.
 
-    ``leader_epoch`` is the one that it follows. ``fetch_offset`` is the end of its log, and
-    ``last_epoch`` that of its last batch (-1 for none): both stay what they are after an empty
-    answer. ``durable_offset`` is below which its disk holds all: only this counts for commit.
-    ``high_watermark``: everything below it is committed, as far as the follower knows.
-    ``log_start`` is where its log starts, durably.
+    ``leader_epoch``: epoch that it follows. ``fetch_offset``: end offset of its log.
+    ``last_epoch``: epoch of its last batch, or -1. ``durable_offset``: durable end offset; only
+    this counts for commits. ``high_watermark``: the follower's known high watermark. ``log_start``:
+    its durable log start offset. ``bytes_max``: default 1 MiB.
     """
 
     topic_id: TopicId
@@ -62,11 +61,12 @@ class ReplicaPosition(Message):
 
 
 class ReplicaFetchRequest(Message):
-    """``full``: these are all partitions, and the connection's session begins anew.
+    """Fetch batches and report progress.
 
-    Otherwise they are those that moved or are new; ``forgotten`` are no longer asked for, and the
-    leader knows the rest. The first request of a connection is full. ``round``: the highest of the
-    answers so far; the leader learns by it that the follower still follows after that answer.
+    ``full``: ``partitions`` is complete, and the session restarts. Otherwise ``partitions``
+    contains changed and new ones, and ``forgotten`` the removed ones. The first request of a
+    connection is full. ``round``: highest round of the responses so far. It shows the leader that
+    the follower still followed it after that response.
     """
 
     partitions: Annotated[list[ReplicaPosition], _Partitions]
@@ -79,9 +79,11 @@ class ReplicaFetchRequest(Message):
 
 
 class Divergence(Message):
-    """``end_offset``: where ``epoch``, the largest not above the one asked for, ends at the leader.
+    """Divergence of a follower's log from the leader's.
 
-    The follower cuts its log to the end of that epoch in either log, and asks again (KIP-279).
+    ``epoch``: the leader's largest epoch that is not above the requested one. ``end_offset``: end
+    of this epoch in the leader's log. The follower truncates its log to the smaller end offset of
+    this epoch in both logs, and fetches again (KIP-279).
     """
 
     epoch: WireEpoch
@@ -89,15 +91,16 @@ class Divergence(Message):
 
 
 class ReplicaFetched(Message):
-    """What the leader has for one partition: a failure, or one of three other things.
+    """Response for one partition: a failure, a divergence, a restart, or batches.
 
-    ``diverged``: the follower's log is no prefix of the leader's. ``restart_at``: the follower ends
-    below the leader's log start, here; it begins there with an empty log. Else ``length`` bytes of
-    batches from ``fetch_offset`` on. ``leader_epoch`` is that of the position which is answered: a
-    follower that is in another one by now lets the answer be (Vanlightly's Kip320.tla, rule 2).
+    ``diverged``: the follower's log is not a prefix of the leader's. ``restart_at``: the leader's
+    log start offset; the follower's log ends below it and must restart there, empty. Otherwise
+    ``length`` bytes of batches from ``fetch_offset`` follow. ``leader_epoch``: epoch of the
+    requested position; a follower in another epoch ignores the response (Vanlightly's Kip320.tla,
+    rule 2).
 
-    ``tombstones_removed_below`` and ``clean_end`` are the leader's, at the moment when the batches
-    were read: see ``replication.following.must_restart``.
+    ``tombstones_removed_below``, ``clean_end``: values of the leader when it read the batches: see
+    ``replication.following.must_restart``.
     """
 
     topic_id: TopicId
@@ -114,14 +117,14 @@ class ReplicaFetched(Message):
 
 
 class ReplicaFetchResponse(Message):
-    """Partitions of which there is nothing new to say may be left out."""
+    """Response to a replica fetch. It can omit partitions without new information."""
 
     partitions: Annotated[list[ReplicaFetched], Meta(max_length=limits.PARTITIONS_PER_BROKER_MAX)]
     round: Counter = 0
 
 
 class DurablePosition(Message):
-    """The follower's disk holds all from ``log_start`` to ``durable_offset``."""
+    """Durable range of a follower's log: from ``log_start`` to ``durable_offset``."""
 
     topic_id: TopicId
     partition: PartitionIndex
@@ -131,15 +134,15 @@ class DurablePosition(Message):
 
 
 class ReplicaProgressRequest(Message):
-    """One way: fsyncs that ended after the follower's fetch was sent, which now waits."""
+    """One-way request: reports fsyncs that completed while the follower's fetch waits."""
 
     partitions: Annotated[list[DurablePosition], _Partitions]
 
 
 class EncodedPartitionState(Message):
-    """A committed ``PartitionState``, encoded as ``raftlog.replication`` has it.
+    """A committed ``PartitionState`` in the encoding of ``raftlog.replication``.
 
-    ``version`` is the state's: a receiver that knows one as new or newer leaves it.
+    ``version``: version of the state. A receiver with the same or a newer version ignores it.
     """
 
     topic_id: TopicId
@@ -149,23 +152,24 @@ class EncodedPartitionState(Message):
 
 
 class PartitionStatesRequest(Message):
-    """One way: for a broker that has to know of partitions and does not vote on them."""
+    """One-way request: sends states to a broker that needs them but is not a voter."""
 
     states: Annotated[list[EncodedPartitionState], _Partitions]
 
 
 class DescribeCopiesRequest(Message):
-    """For a broker that is to choose a leader: what do the receiver's copies hold?"""
+    """Request the ends of the receiver's copies, before a leader election."""
 
     partitions: Annotated[list[TopicIdPartition], _Partitions]
 
 
 class CopyDescription(Message):
-    """``end_offset``: the end of the valid records that the copy holds as durably as the topic's
-    ``flush.policy`` asks for, and ``last_epoch`` the leader epoch of the last of them (-1: none).
+    """Description of one copy.
 
-    ``standing``: 0 for a copy that holds all it has acknowledged, 1 for one that may lack some of
-    it, 2 for one that is damaged. ``version``: of the partition's state, as far as it is known.
+    ``end_offset``: end of the valid records that satisfy the topic's ``flush.policy``.
+    ``last_epoch``: leader epoch of the last of these records, or -1. ``standing``: 0 if the copy
+    contains all records that it acknowledged, 1 if it may lack some, 2 if it is corrupt.
+    ``version``: known version of the partition state.
     """
 
     topic_id: TopicId
@@ -177,7 +181,7 @@ class CopyDescription(Message):
 
 
 class DescribeCopiesResponse(Message):
-    """Partitions of which the broker has no copy are left out. ``boot``: the run it is in."""
+    """Copies of the broker. Omits partitions without a copy. ``boot``: the broker's boot number."""
 
     directory_id: DirectoryId
     boot: Counter

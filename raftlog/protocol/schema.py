@@ -1,8 +1,8 @@
-"""What every message is made of: the base class, bounded field types, and typed encode/decode.
+"""Message schema: the base class, bounded field types, and typed encoding and decoding.
 
-A message is a msgpack map of named fields, so that it explains itself in a capture and a newer peer
-may add fields (with defaults) without breaking an older one, which ignores what it does not know.
-Bounds stand in the field types: a message that decodes is inside all of them.
+A message is a msgpack map of named fields, so it is readable in a packet capture. A newer peer can
+add fields with defaults, because older peers ignore unknown fields. The field types contain the
+bounds: a decoded message satisfies all of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ConfigValue = Annotated[str, Meta(max_length=limits.CONFIG_VALUE_CHARS_MAX)]
 ErrorCode = Annotated[int, Meta(ge=-1, le=32_767)]
 NodeId = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 NodeIds = Annotated[list[NodeId], Meta(max_length=limits.BROKERS_PER_CLUSTER_MAX)]
-ClusterId = Annotated[str, Meta(max_length=limits.ID_CHARS_MAX)]  # empty: not known yet
+ClusterId = Annotated[str, Meta(max_length=limits.ID_CHARS_MAX)]  # empty: unknown
 DirectoryId = Annotated[str, Meta(min_length=1, max_length=limits.ID_CHARS_MAX)]
 TopicId = Annotated[str, Meta(min_length=1, max_length=limits.ID_CHARS_MAX)]
 Host = Annotated[str, Meta(max_length=limits.HOST_CHARS_MAX)]
@@ -42,26 +42,26 @@ Note = Annotated[str, Meta(max_length=limits.ERROR_MESSAGE_CHARS_MAX)]
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Base of every request, response and part of one.
+    """Base of every request, every response and their parts.
 
-    The garbage collector does not track messages: frozen and decoded from bytes, they are in no
-    cycles, and a request may be made of 10,000 of them.
+    The garbage collector does not track messages. They are frozen and contain no reference cycles,
+    and one request can contain 10,000 of them.
     """
 
 
 class NoResponse(Message):
-    """In the place of a response in the row of an API that has none: it is never on the wire."""
+    """Placeholder response type of one-way APIs. It is never sent."""
 
 
 class Failure(Message):
-    """An error as it travels: its code, and a sentence for people that says what to do next."""
+    """An error on the wire: its code, and a human-readable message with the next action."""
 
     code: ErrorCode
     message: str = ""
 
     @classmethod
     def of(cls, error: RaftlogError) -> Failure:
-        # A path that is no text has surrogates in it, which no encoder takes.
+        # A path that is not valid UTF-8 contains surrogates, which the encoder rejects.
         message = str(error)[: limits.ERROR_MESSAGE_CHARS_MAX].encode("utf-8", "replace")
         return cls(code=error.code, message=message.decode("utf-8"))
 
@@ -77,7 +77,7 @@ _making: Final = allocate_lock()
 
 
 def encode(message: Message) -> bytes:
-    """Raises ``InvalidRequestError`` for a text or number that the wire cannot carry."""
+    """Encode a message. Raises ``InvalidRequestError`` if a text or number is not encodable."""
     try:
         return _encoder.encode(message)
     except (UnicodeEncodeError, OverflowError) as error:
@@ -85,7 +85,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: Buffer, message_type: type[MessageT]) -> MessageT:
-    """Decode and validate; raises ``InvalidRequestError`` naming the field that is wrong."""
+    """Decode and validate a message. Raises ``InvalidRequestError`` with the invalid field."""
     decoder = _decoders.get(message_type) or _decoder(message_type)
     try:
         message: MessageT = decoder.decode(data)
@@ -95,10 +95,10 @@ def decode(data: Buffer, message_type: type[MessageT]) -> MessageT:
 
 
 def _decoder(message_type: type[Message]) -> msgspec.msgpack.Decoder[Any]:
-    """Make the decoder, one at a time in a process.
+    """Create the decoder of a type, under a lock that serializes creation in the process.
 
-    What msgspec learns of a type it keeps with the type, as it goes: another thread that decodes
-    with what is there by then ends the process (SIGSEGV).
+    msgspec stores information about a type in the type itself while it creates a decoder. If
+    another thread decodes with the incomplete information, the process crashes (SIGSEGV).
     """
     with _making:
         decoder = _decoders.get(message_type)

@@ -1,7 +1,7 @@
 """Topic administration: create, delete, describe, alter, add partitions, delete records.
 
-Requests name several topics (or partitions); each is answered by itself, so one bad name does not
-hurt its neighbours.
+A request contains several topics or partitions. Each has its own result, so an invalid name does
+not fail the other topics.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ConfigKeys = Meta(max_length=limits.CONFIG_KEYS_PER_TOPIC_MAX)
 
 
 class TopicToCreate(Message):
-    """``replication_factor`` of 0 asks for the cluster's default."""
+    """Topic to create. ``replication_factor``: 0 for the cluster's default."""
 
     name: TopicName
     partitions: int = 1
@@ -46,7 +46,7 @@ class DeleteTopicsRequest(Message):
 
 
 class TopicToAlter(Message):
-    """``config``: keys to set; a value of None puts the key back to its default."""
+    """Topic to alter. ``config``: keys to set; a value of None resets the key to its default."""
 
     name: TopicName
     config: Annotated[dict[ConfigKey, ConfigValue | None], _ConfigKeys]
@@ -57,7 +57,7 @@ class AlterTopicsRequest(Message):
 
 
 class TopicToExtend(Message):
-    """``partitions``: the new total."""
+    """Topic to extend. ``partitions``: new total number of partitions."""
 
     name: TopicName
     partitions: PartitionCount
@@ -74,15 +74,16 @@ class TopicResult(Message):
 
 
 class TopicsResponse(Message):
-    """The answer to create, delete, alter and add partitions: one result per topic, in order."""
+    """Response to create, delete, alter and add partitions: one result per topic, in order."""
 
     results: list[TopicResult]
 
 
 class DescribeTopicsRequest(Message):
-    """``topics`` of None describes all that come after ``after`` in the order of their names.
+    """Describe topics.
 
-    ``paged``: the answer may leave topics out at the end, when it gets long, and be asked for more.
+    ``topics``: None for all topics whose names sort after ``after``. ``paged``: the broker can omit
+    topics at the end of a long response, and the client then requests the next page.
     """
 
     topics: Annotated[list[TopicName], Meta(max_length=limits.TOPICS_PER_REQUEST_MAX)] | None = None
@@ -91,18 +92,18 @@ class DescribeTopicsRequest(Message):
 
 
 class PartitionDescription(Message):
-    """What only a replica knows of the partition is -1, 0 or empty where the broker is none."""
+    """Partition details. On a broker without a replica, the fields after ``info`` are unset."""
 
     info: PartitionInfo
     log_start_offset: WireOffset = -1
     high_watermark: WireOffset = -1
     log_end_offset: WireOffset = -1
     size_bytes: int = 0
-    damage: str = ""  # what is wrong with the stored bytes; empty when nothing is
+    damage: str = ""  # description of corrupt data; empty if there is none
 
 
 class TopicDescription(Message):
-    """``config`` holds every key; ``config_overrides`` names those that were set on the topic."""
+    """Topic details. ``config``: all keys. ``config_overrides``: keys that were set explicitly."""
 
     name: str
     failure: Failure | None = None
@@ -110,11 +111,11 @@ class TopicDescription(Message):
     config: dict[str, str] = {}
     config_overrides: list[str] = []
     partitions: list[PartitionDescription] = []
-    is_internal: bool = False  # made, written and dropped by brokers only
+    is_internal: bool = False  # created, written and deleted by brokers only
 
 
 class DescribeTopicsResponse(Message):
-    """``is_page``: these are the first ones of the topics asked for, and there are more."""
+    """Topic descriptions. ``is_page``: True if more topics follow on the next page."""
 
     topics: list[TopicDescription]
     is_page: bool = False

@@ -178,7 +178,7 @@ class Stranger(Peer):
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", FrameError, "HTTP server"),
         (b"\x15\x03\x01\x00\x02\x02\x16" * 4, FrameError, "TLS"),
-        (b"SSH-2.0-OpenSSH_9.2\r\n........", FrameError, "no raftlog frame"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n........", FrameError, "not a raftlog frame"),
     ],
 )
 def test_a_stranger_is_recognised(answer: bytes, error: type[RaftlogError], says: str) -> None:
@@ -198,7 +198,7 @@ def test_garbage_later_on_leaves_outcomes_unknown() -> None:
     async def test(cluster: FakeCluster) -> None:
         connection = await connected(cluster)
         cluster.next(apis.METADATA, lambda peer, _request: peer.write([b"x" * 40]))
-        with pytest.raises(ConnectionLostError, match="no raftlog frame"):
+        with pytest.raises(ConnectionLostError, match="not a raftlog frame"):
             await connection.request(apis.METADATA, METADATA, timeout_ms=1_000)
 
     run(test)

@@ -37,14 +37,14 @@ def test_a_broker_is_refused_and_comes_back_whole_once_its_directory_is_empty(
                 file.truncate(end)
             broker.start()
             wait_until(
-                lambda: "has lost what it had acknowledged" in broker.log_path.read_text("utf-8"),
+                lambda: "has lost acknowledged blocks" in broker.log_path.read_text("utf-8"),
                 timeout_s=PATIENCE_S,
                 what=f"broker 2 is told what is wrong ({broker.log_path})",
             )
             (sentence, *_) = [
                 line
                 for line in broker.log_path.read_text("utf-8").splitlines()
-                if "has lost what it had acknowledged" in line and "ERROR" in line
+                if "has lost acknowledged blocks" in line and "ERROR" in line
             ]
             assert "the consensus journal of broker 2" in sentence
             assert "Start the broker with an empty data directory" in sentence

@@ -221,7 +221,9 @@ def test_the_first_frame_has_a_limit_of_its_own() -> None:
     small, large = frame_bytes(b"head"), frame_bytes(b"head", bytes(SMALL))
     reader = FrameReader(first_bytes_max=SMALL)
     assert len(deliver(small + large + large, reader)) == 3
-    with pytest.raises(FrameError, match=f"{len(large) - LENGTH_BYTES}.*over the limit of {SMALL}"):
+    with pytest.raises(
+        FrameError, match=f"{len(large) - LENGTH_BYTES}.*exceeds the limit of {SMALL}"
+    ):
         deliver(large, FrameReader(first_bytes_max=SMALL))
 
 
@@ -323,15 +325,15 @@ def test_a_header_over_its_limit_is_refused_in_a_frame_within_its_own() -> None:
 def test_an_oversize_frame_is_refused_before_memory_is_taken() -> None:
     reader = FrameReader(1000, scratch=new_scratch())
     assert len(deliver(declared(1000 + LENGTH_BYTES) + bytes(984), reader)) == 1
-    with pytest.raises(FrameError, match="1001 bytes is over the limit of 1000"):
+    with pytest.raises(FrameError, match="1001 bytes exceeds the limit of 1000"):
         deliver(declared(1001 + LENGTH_BYTES), reader)
 
 
 def test_an_error_is_for_good() -> None:
     reader = FrameReader(scratch=new_scratch())
-    with pytest.raises(FrameError, match="no raftlog frame"):
+    with pytest.raises(FrameError, match="not a raftlog frame"):
         deliver(bytes(6), reader)
-    with pytest.raises(FrameError, match="no raftlog frame"):
+    with pytest.raises(FrameError, match="not a raftlog frame"):
         deliver(frame_bytes(b"head"), reader)
 
 

@@ -196,7 +196,7 @@ def test_a_broker_whose_journal_has_lost_its_end_is_refused_until_its_disk_is_em
     cluster.start(other)
     refused = cluster.node(other)
     cluster.until(lambda: len([s for s in refused.links.status() if s.refusal]) == 2)
-    assert "has lost what it had acknowledged" in refused.membership.refusal
+    assert "has lost acknowledged blocks" in refused.membership.refusal
     assert "Start the broker with an empty data directory" in refused.membership.refusal
     for _ in range(3):  # each boot adds blocks, and nothing comes of that
         machine.is_kept_down = True

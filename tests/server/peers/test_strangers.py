@@ -158,7 +158,7 @@ def test_an_old_copy_of_a_data_directory_is_refused(run: Run) -> None:
         await world.pass_seconds(10)
         assert one.events == copy.events == []
         assert one.refusals == []  # it is not this broker that has to be wiped
-        assert "put back" in one.links.status()[0].problem
+        assert "old copy" in one.links.status()[0].problem
 
     run(test)
 
@@ -177,7 +177,7 @@ def test_a_broker_whose_journal_has_lost_its_end_is_refused(run: Run) -> None:
         assert one.events == cut.events == []
         assert len(cut.refusals) == 1
         assert one.refusals == []  # it is not this broker that has to be wiped
-        assert "has lost what it had acknowledged" in one.links.status()[0].problem
+        assert "has lost acknowledged blocks" in one.links.status()[0].problem
         await world.stop(cut)
         wiped = world.broker(2, directory="new disk", journal_sequence=1)
         wiped.links.set_addresses(at(1))
