@@ -1,9 +1,9 @@
-"""Who leads, who is in sync, what is committed: decisions about one partition and the cluster.
+"""Replication decisions: leader election, ISR and commits of a partition, and the cluster state.
 
-Pure: no clock, no files, no sockets. A Raft group agrees on a ``PartitionState`` by ``commands``;
-``leadership`` is what a leader knows in one epoch, ``following`` how a follower finds where its log
-parts from the leader's, ``election`` who is to lead. ``cluster_state`` and ``placement`` are about
-brokers and topics. What is decided here is performed elsewhere.
+The package is pure: no clock, files or sockets. The Raft group of a partition applies ``commands``
+to a ``PartitionState``. ``leadership`` tracks followers during one leader epoch. ``following``
+finds the point where a follower's log diverges. ``election`` selects leaders. ``cluster_state`` and
+``placement`` manage brokers and topics. The server executes the decisions.
 """
 
 from raftlog.replication.commands import (

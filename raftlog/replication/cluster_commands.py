@@ -1,7 +1,7 @@
-"""What the ``cluster`` group agrees on: its commands, as bytes and back. What they do is elsewhere.
+"""Commands of the ``cluster`` group and their encoding. ``cluster_state`` applies them.
 
-A command is a msgpack array, its name first. Bounds stand in the field types: a command that
-decodes is inside all of them.
+A command is a msgpack array that starts with its name. The field types contain the bounds: a
+decoded command satisfies all of them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from raftlog.errors import InvalidRequestError
 INT63_MAX: Final = (1 << 63) - 1
 
 BrokerNumber = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
-# Ids become parts of file names and of group names.
+# IDs become parts of file names and of group names.
 Id = Annotated[str, Meta(pattern=rf"\A[0-9A-Za-z_-]{{1,{limits.ID_CHARS_MAX}}}\Z")]
-# Wider than a name may be, so that a bad one gets the error that says what is wrong with it.
+# Longer than allowed, so that a long name is rejected with a specific error message.
 TopicName = Annotated[str, Meta(max_length=4 * limits.TOPIC_NAME_CHARS_MAX)]
 Host = Annotated[str, Meta(min_length=1, max_length=limits.HOST_CHARS_MAX)]
 Rack = Annotated[str, Meta(max_length=limits.RACK_CHARS_MAX)]
@@ -41,7 +41,7 @@ class ClusterCommand(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     """Base of every command."""
 
     def encode(self) -> bytes:
-        """Raises ``InvalidRequestError`` for a text or number that bytes cannot carry."""
+        """Encode a command. Raises ``InvalidRequestError`` if a text or number is not encodable."""
         try:
             return _encoder.encode(self)
         except (UnicodeEncodeError, OverflowError) as error:
@@ -49,10 +49,10 @@ class ClusterCommand(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
 
 
 class RegisterBroker(ClusterCommand, frozen=True, tag="register_broker"):
-    """A broker has started. Gives its broker epoch; it is fenced until ``UnfenceBroker``.
+    """Register a started broker. Returns its broker epoch. It is fenced until ``UnfenceBroker``.
 
-    ``boot`` counts the starts of the data directory. The same registration again gives the same
-    epoch and changes nothing.
+    ``boot``: number of starts of the data directory. A repeated registration returns the same epoch
+    and changes nothing.
     """
 
     id: BrokerNumber
@@ -64,24 +64,25 @@ class RegisterBroker(ClusterCommand, frozen=True, tag="register_broker"):
 
 
 class FenceBroker(ClusterCommand, frozen=True, tag="fence_broker"):
-    """The broker is gone, or is about to go: it leads nothing and joins no ISR (KIP-841)."""
+    """Fence a failed or stopping broker: it leads no partition and joins no ISR (KIP-841)."""
 
     id: BrokerNumber
     broker_epoch: Version
 
 
 class UnfenceBroker(ClusterCommand, frozen=True, tag="unfence_broker"):
-    """The broker serves."""
+    """Unfence a broker that is ready to serve requests."""
 
     id: BrokerNumber
     broker_epoch: Version
 
 
 class CreateTopic(ClusterCommand, frozen=True, tag="create_topic"):
-    """Gives the ``TopicRecord``. ``replication_factor`` 0 or None: 3, or all brokers if fewer.
+    """Create a topic. Returns its ``TopicRecord``.
 
-    With the id of a topic that exists under this name it gives that one: who does not know whether
-    the first attempt was applied may repeat it.
+    ``replication_factor``: 0 or None for 3, or for the number of brokers if there are fewer. If the
+    topic exists with the same ID, the command returns it, so a caller can retry after an unknown
+    outcome.
     """
 
     name: TopicName
@@ -92,30 +93,31 @@ class CreateTopic(ClusterCommand, frozen=True, tag="create_topic"):
 
 
 class DeleteTopic(ClusterCommand, frozen=True, tag="delete_topic"):
-    """Gives the ``TopicRecord`` that was. With an id, only that topic and no later namesake."""
+    """Delete a topic. Returns its last ``TopicRecord``. ``topic_id``: required ID, or None."""
 
     name: TopicName
     topic_id: Id | None = None
 
 
 class AlterTopic(ClusterCommand, frozen=True, tag="alter_topic"):
-    """Set config keys; None puts one back to its default. Gives the ``TopicRecord``."""
+    """Set config keys; None resets a key to its default. Returns the ``TopicRecord``."""
 
     name: TopicName
     changes: Changes
 
 
 class AddPartitions(ClusterCommand, frozen=True, tag="add_partitions"):
-    """Raise the number of partitions to ``total``. Gives the ``TopicRecord``."""
+    """Increase the number of partitions to ``total``. Returns the ``TopicRecord``."""
 
     name: TopicName
     total: Count
 
 
 class SetReplicas(ClusterCommand, frozen=True, tag="set_replicas"):
-    """What a partition's own group has agreed on. Gives the ``TopicRecord``.
+    """Store the voters that a partition's own group has committed. Returns the ``TopicRecord``.
 
-    ``version`` is that of the partition's state: an older one than was noted before is refused.
+    ``version``: version of the partition state. A version that is not newer than the stored one is
+    rejected.
     """
 
     topic_id: Id
@@ -141,9 +143,9 @@ _decoder: Final = msgspec.msgpack.Decoder(AnyClusterCommand)
 
 
 def decode_command(data: bytes) -> AnyClusterCommand:
-    """Raises ``InvalidRequestError`` for bytes that are no command, naming the field."""
+    """Decode a command. Raises ``InvalidRequestError`` with the field if the bytes are invalid."""
     try:
         command: AnyClusterCommand = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequestError(f"no cluster command: {error}") from error
+        raise InvalidRequestError(f"invalid cluster command: {error}") from error
     return command

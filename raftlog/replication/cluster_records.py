@@ -1,7 +1,4 @@
-"""The records that the cluster's state is made of, and that state as bytes and back.
-
-Nothing here decides anything: commands are applied in ``cluster_state``.
-"""
+"""Records of the cluster state, and the encoding of the state. ``cluster_state`` changes them."""
 
 from __future__ import annotations
 
@@ -21,10 +18,10 @@ SNAPSHOT_FORMAT: Final = 2
 
 
 class BrokerRecord(msgspec.Struct, frozen=True, array_like=True):
-    """One broker. ``broker_epoch`` grows at every registration (KIP-903).
+    """One broker.
 
-    ``boot`` counts the starts of the data directory. A ``fenced`` broker leads nothing and joins no
-    ISR (KIP-841).
+    ``broker_epoch``: increases with every registration (KIP-903). ``boot``: number of starts of the
+    data directory. ``fenced``: the broker leads no partition and joins no ISR (KIP-841).
     """
 
     id: BrokerId
@@ -39,15 +36,15 @@ class BrokerRecord(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class PlacementRange:
-    """Partitions of a topic that were made together: from ``first_partition`` to the next era's."""
+    """Partitions created by one command: from ``first_partition`` to that of the next range."""
 
     first_partition: int
     min_isr: int
-    directories: Mapping[BrokerId, DirectoryId]  # of their voters, at that time
+    directories: Mapping[BrokerId, DirectoryId]  # of the voters, at creation
 
 
 def joined(eras: tuple[PlacementRange, ...], era: PlacementRange) -> tuple[PlacementRange, ...]:
-    """``eras`` and one more, which becomes part of the last one if it says nothing else."""
+    """Return ``eras`` with ``era`` appended, or merged into the last one if they agree."""
     last = eras[-1] if eras else None
     if (
         last is None
@@ -60,10 +57,10 @@ def joined(eras: tuple[PlacementRange, ...], era: PlacementRange) -> tuple[Place
 
 @dataclass(frozen=True, slots=True)
 class InitialState:
-    """What a partition's group starts from: the same for ever, on every broker.
+    """Initial state of a partition's group. It is immutable and equal on every broker.
 
-    Who comes late, with nothing in its journal, has to begin where the others began, and not with
-    the replicas, directories or settings of today. ``directories`` has those of all voters.
+    A broker that joins later with an empty journal must start from this state and not from the
+    current replicas, directories or settings. ``directories``: of all voters.
     """
 
     replicas: tuple[BrokerId, ...]
@@ -74,7 +71,7 @@ class InitialState:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """One topic. ``id`` tells it from an earlier topic of the same name."""
+    """One topic. ``id`` distinguishes it from earlier topics of the same name."""
 
     name: str
     id: str
@@ -85,7 +82,7 @@ class TopicRecord:
     eras: tuple[PlacementRange, ...] = field(repr=False)
 
     def birth(self, partition: int) -> InitialState:
-        """What generation 0 of the partition's group has as voters and as state."""
+        """Return the initial voters and state of Raft group generation 0 of the partition."""
         assignment = self.partitions[partition]
         era = next(era for era in reversed(self.eras) if era.first_partition <= partition)
         replicas, witnesses = assignment.first or (assignment.replicas, assignment.witnesses)
@@ -95,7 +92,7 @@ class TopicRecord:
 
 @dataclass(slots=True)
 class ClusterRecords:
-    """The whole state. The defaults are what it is before the first command."""
+    """The complete cluster state. The defaults are the state before the first command."""
 
     cluster_id: str = ""
     version: int = 0
@@ -125,7 +122,7 @@ class _TopicRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
-    """Each directory id, 32 characters, stands in it once; topics only point at it."""
+    """Encoded state. It contains each directory ID (32 characters) once; topics refer to it."""
 
     format: int
     cluster_id: str
@@ -140,7 +137,7 @@ _decoder: Final = msgspec.msgpack.Decoder(_Snapshot)
 
 
 def encode_records(records: ClusterRecords) -> bytes:
-    """Equal states give equal bytes, whatever way led to them."""
+    """Encode the state. Equal states have equal bytes, independent of the commands before."""
     topics = [topic for _, topic in sorted(records.topics.items())]
     directories = sorted(
         {name for topic in topics for era in topic.eras for name in era.directories.values()}
@@ -158,15 +155,15 @@ def encode_records(records: ClusterRecords) -> bytes:
 
 
 def founding_state(cluster_id: str) -> bytes:
-    """What the ``cluster`` group of a new cluster begins with: the cluster's id, and no more."""
+    """Return the encoded initial state of a new cluster, which contains only the cluster ID."""
     return encode_records(ClusterRecords(cluster_id=cluster_id, version=1))
 
 
 def decode_records(data: bytes) -> ClusterRecords:
-    """The state in ``data``; of no bytes, the state before the first command.
+    """Decode a snapshot. Empty ``data`` is the state before the first command.
 
-    Raises ``InvalidRequestError`` for bytes that are no snapshot, or one of another format, and
-    ``InvalidConfigError`` for one with a topic setting that this release does not know.
+    Raises ``InvalidRequestError`` if the bytes are invalid or have another format, and
+    ``InvalidConfigError`` if a topic setting is unknown to this release.
     """
     if not data:
         return ClusterRecords()
@@ -174,12 +171,12 @@ def decode_records(data: bytes) -> ClusterRecords:
         snapshot = _decoder.decode(data)
         if snapshot.format != SNAPSHOT_FORMAT:
             raise InvalidRequestError(
-                f"a cluster snapshot of format {snapshot.format}: this release reads format "
-                f"{SNAPSHOT_FORMAT}"
+                f"cluster snapshot has format {snapshot.format}, but this release reads format "
+                f"{SNAPSHOT_FORMAT}. Use the release that wrote it"
             )
         topics = {row.name: _from_row(row, snapshot.directories) for row in snapshot.topics}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, LookupError) as error:
-        raise InvalidRequestError(f"no cluster snapshot: {error!r}") from error
+        raise InvalidRequestError(f"invalid cluster snapshot: {error!r}") from error
     return ClusterRecords(
         cluster_id=snapshot.cluster_id,
         version=snapshot.version,
@@ -208,7 +205,7 @@ def _to_row(topic: TopicRecord, place_of: Mapping[DirectoryId, int]) -> _TopicRo
 
 
 def _from_row(row: _TopicRow, directories: list[DirectoryId]) -> TopicRecord:
-    """Raises ``LookupError`` for a row that contradicts itself."""
+    """Convert a row to a topic. Raises ``LookupError`` if the row is inconsistent."""
     eras = tuple(
         PlacementRange(
             first_partition=era.first_partition,

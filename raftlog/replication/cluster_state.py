@@ -1,8 +1,8 @@
-"""What all brokers agree on about the cluster: its brokers, topics, assignments and settings.
+"""Replicated state of the cluster: brokers, topics, assignments and settings.
 
 The state machine of the ``cluster`` group. Every broker applies the same commands in the same order
-and comes to the same state, so nothing here looks at a clock, at chance, or at the order of a set.
-Who leads a partition, and its ISR, is the business of that partition's own group.
+and reaches the same state, so the code uses no clock, random numbers or set order. The group of
+each partition decides its leader and ISR.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The command was accepted. What ``value`` is, the command says."""
+    """The command was accepted. ``value``: result, as documented for the command."""
 
     value: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The command changed nothing. ``code`` is that of an error of ``raftlog.errors``."""
+    """The command was rejected without a change. ``code``: of an error in ``raftlog.errors``."""
 
     code: int
     message: str
@@ -82,32 +82,32 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class ClusterChange:
-    """What may differ from before: names of topics (gone ones too) and ids of brokers."""
+    """Possible differences: names of topics (including deleted ones) and IDs of brokers."""
 
     topics: frozenset[str] = frozenset()
     brokers: frozenset[BrokerId] = frozenset()
 
 
 class ClusterMachine:
-    """The state and the commands that change it.
+    """State machine of the cluster group.
 
-    Invariant: ``version`` grows by one with each change, and with nothing else. Records are
-    replaced, never changed in place.
+    Invariant: ``version`` increases by 1 with each change, and only then. Records are replaced,
+    never modified in place.
     """
 
     def __init__(self, on_change: Callable[[ClusterChange], None] | None = None) -> None:
-        """``on_change`` is called after each change, and after a restore with all that differs."""
+        """``on_change``: called after each change, and after a restore with all differences."""
         self.on_change = on_change
         self._records = ClusterRecords()
         self._names: dict[str, str] = {}  # by topic id
         self._loads = Loads()
         self._partition_count = 0
 
-    # -- questions ---------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------
 
     @property
     def cluster_id(self) -> str:
-        """Empty until the cluster has a name."""
+        """Cluster ID; empty before the cluster is created."""
         return self._records.cluster_id
 
     @property
@@ -116,12 +116,12 @@ class ClusterMachine:
 
     @property
     def brokers(self) -> Mapping[BrokerId, BrokerRecord]:
-        """Every broker that ever registered."""
+        """All brokers that have ever registered, by ID."""
         return self._records.brokers
 
     @property
     def topics(self) -> Mapping[str, TopicRecord]:
-        """By name."""
+        """All topics, by name."""
         return self._records.topics
 
     def topic(self, name: str) -> TopicRecord | None:
@@ -132,18 +132,18 @@ class ClusterMachine:
         return None if name is None else self.topics[name]
 
     def live(self) -> list[BrokerRecord]:
-        """The brokers that are not fenced, by id."""
+        """Return the brokers that are not fenced, sorted by ID."""
         return [record for _, record in sorted(self.brokers.items()) if not record.fenced]
 
     def directory_of(self, broker: BrokerId) -> DirectoryId | None:
-        """The data directory that the broker registered last; None for an unknown broker."""
+        """Return the last registered data directory of the broker; None for an unknown broker."""
         record = self.brokers.get(broker)
         return None if record is None else record.directory_id
 
     # -- the state machine -------------------------------------------------------------------------
 
     def apply(self, command: bytes) -> Done | Refused:
-        """Change the state, or say why not. Never raises, whatever the bytes."""
+        """Apply an encoded command. Returns ``Refused`` with the reason for invalid commands."""
         version = self.version
         try:
             decoded = decode_command(command)
@@ -156,20 +156,20 @@ class ClusterMachine:
         return Done(value)
 
     def snapshot(self) -> bytes:
-        """The whole state; equal states give equal bytes."""
+        """Return the encoded state. Equal states have equal bytes."""
         return encode_records(self._records)
 
     def restore(self, snapshot: bytes) -> None:
-        """Take over the state of a snapshot; no bytes are the state before the first command.
+        """Replace the state by a snapshot. Empty bytes are the state before the first command.
 
-        Raises what ``decode_records`` raises, and ``WrongClusterError`` for the state of another
-        cluster; has changed nothing then.
+        Raises the errors of ``decode_records``, and ``WrongClusterError`` if the snapshot is of
+        another cluster. The state is then unchanged.
         """
         before, after = self._records, decode_records(snapshot)
         if before.cluster_id not in {"", after.cluster_id}:
             raise WrongClusterError(
-                f"a state of cluster {after.cluster_id or '(none)'}, and this broker belongs to "
-                f"{before.cluster_id}"
+                f"snapshot of cluster {after.cluster_id or '(none)'}, but this broker belongs to "
+                f"cluster {before.cluster_id}"
             )
         self._records = after
         self._names = {topic.id: name for name, topic in after.topics.items()}
@@ -216,11 +216,11 @@ class ClusterMachine:
     def _fence(self, command: FenceBroker | UnfenceBroker) -> tuple[None, ClusterChange]:
         held = self.brokers.get(command.id)
         if held is None:
-            raise RefusedError(f"no broker {command.id} was ever registered")
+            raise RefusedError(f"broker {command.id} has never registered")
         if held.broker_epoch != command.broker_epoch:
             raise RefusedError(
                 f"broker {command.id} has broker epoch {held.broker_epoch}, not "
-                f"{command.broker_epoch}: it has registered again since"
+                f"{command.broker_epoch}: it has registered again"
             )
         fenced = isinstance(command, FenceBroker)
         if held.fenced == fenced:
@@ -274,7 +274,7 @@ class ClusterMachine:
 
     def _alter(self, command: AlterTopic) -> tuple[TopicRecord, ClusterChange]:
         topic = self._existing(command.name)
-        # A reset of an unknown key is as wrong as setting it.
+        # A reset of an unknown key is rejected, like a change of it.
         defaults = TopicConfig().to_text()
         TopicConfig.from_text(
             {k: defaults.get(k, "") if v is None else v for k, v in command.changes.items()}
@@ -372,7 +372,7 @@ class ClusterMachine:
     def _with_partitions(
         self, topic: TopicRecord, count: int, live: list[BrokerRecord]
     ) -> TopicRecord:
-        """The topic with ``count`` more partitions, placed on live brokers."""
+        """Return the topic with ``count`` additional partitions, placed on live brokers."""
         total = self._partition_count + count
         if total > limits.PARTITIONS_PER_CLUSTER_MAX:
             raise InvalidPartitionsError(
@@ -396,7 +396,7 @@ class ClusterMachine:
         return replace(topic, partitions=(*topic.partitions, *placed), eras=joined(topic.eras, era))
 
     def _put_topic(self, before: TopicRecord | None, after: TopicRecord | None) -> ClusterChange:
-        """Replace a topic, or add or drop one. Loads follow where partitions come or go."""
+        """Add, replace or delete a topic, and update the loads."""
         old = () if before is None else before.partitions
         new = () if after is None else after.partitions
         self._loads.add(old[len(new) :], times=-1)
@@ -414,26 +414,29 @@ class ClusterMachine:
 
 
 def _check_registration(held: BrokerRecord, wanted: BrokerRecord) -> None:
-    """A start that differs from the one that is known: raise if it may not take its place."""
+    """Check whether a changed registration can replace the stored one.
+
+    Raises ``BrokerIdInUseError`` or ``StaleBrokerError``.
+    """
     address = f"{held.host}:{held.port}"
     if wanted.directory_id != held.directory_id:
         if not held.fenced:
             raise BrokerIdInUseError(
-                f"broker id {held.id} is held by the broker at {address}, which is alive and has "
-                f"another data directory ({held.directory_id}): give this broker another id; if "
-                "it is to take that one's place, stop that one first"
+                f"broker ID {held.id} is in use by the live broker at {address}, which has "
+                f"another data directory ({held.directory_id}). Configure another ID for this "
+                "broker, or stop the other one first to replace it"
             )
         return
     if wanted.boot < held.boot:
         raise StaleBrokerError(
-            f"broker {held.id} comes with start {wanted.boot} of its data directory, and start "
-            f"{held.boot} was seen: the directory is an old copy of itself. Start with an empty "
-            "one; the others have what belongs there"
+            f"broker {held.id} uses an old copy of its data directory: boot {wanted.boot}, but "
+            f"boot {held.boot} was seen before. Start it with an empty directory. It then copies "
+            "all data from the other brokers"
         )
     if wanted.boot == held.boot and not held.fenced:
         raise BrokerIdInUseError(
-            f"broker id {held.id} is held by the broker at {address}, which is alive and has a "
-            "copy of this data directory: give this broker another id and an empty directory"
+            f"broker ID {held.id} is in use by the live broker at {address}, which has a copy of "
+            "this data directory. Configure another ID and an empty directory for this broker"
         )
 
 

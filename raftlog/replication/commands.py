@@ -1,9 +1,9 @@
-"""What may be proposed to a partition's Raft group: four commands and their bytes.
+"""Commands of a partition's Raft group: four kinds, and their encoding.
 
-Each names the version of the state that it was made for. The group applies it to that version or
-not at all, so a late one changes nothing (S08).
+Each command contains the version of the state for which it was created. The group rejects it in any
+other version, so a late command changes nothing (S08).
 
-    | kind u8 | msgpack array of the fields, in the order in which they stand below |
+    | kind u8 | msgpack array of the fields, in the order of the classes below |
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from msgspec import Meta
 from raftlog.types import LeaderEpoch
 
 BrokerId: TypeAlias = int
-DirectoryId: TypeAlias = str  # the identity of a data directory; a wiped broker has a new one
+DirectoryId: TypeAlias = str  # identity of a data directory; a wiped broker gets a new one
 
 DIRECTORY_ID_CHARS_MAX: Final = 255
-VOTERS_MAX: Final = 1_000  # of one partition, replicas or witnesses
+VOTERS_MAX: Final = 1_000  # replicas or witnesses of one partition
 
-# What the bytes may hold; ``partition_state`` encodes with the same.
+# Field types with bounds; ``partition_state`` uses the same.
 WireCounter = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 WireEpoch = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: none
 WireBroker = Annotated[int, Meta(ge=0, lt=1 << 31)]
@@ -37,10 +37,10 @@ encode_fields: Final = msgspec.msgpack.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Elect:
-    """Make a member of the ISR or the ELR the leader, in a new epoch, even if it leads already.
+    """Elect a member of the ISR or the ELR in a new epoch, also if it is already the leader.
 
-    ``boot`` is the run of the leader's process: one that starts again has to be elected again,
-    because what it wrote in the old epoch may be gone (S17, KAFKA-10527).
+    ``boot``: incarnation of the leader's process. A leader that restarts must be elected again,
+    because records that it wrote in the old epoch may be lost (S17, KAFKA-10527).
     """
 
     version: int
@@ -54,14 +54,14 @@ class Elect:
 
 @dataclass(frozen=True, slots=True)
 class ChangeIsr:
-    """The leader's own: what the ISR is from now on, and how many members a commit takes.
+    """Change the ISR and the number of members that a commit requires. Proposed by the leader.
 
-    ``lost``: replicas whose copy is damaged or gone though their disk is the same (P6). They leave
-    without becoming eligible, and the epoch grows. A broker proposes this of itself, whether it is
-    in the ISR or not, and changes nothing else. Until it has heard of an epoch that is newer than
-    any in which it had fetched, in which it is neither in the ISR nor in the ELR, what it once
-    acknowledged may still bring it in: it must not lead, fetch, or forget that its copy is lost.
-    Then it begins again with an empty log.
+    ``lost``: replicas with a corrupt or missing copy on an unchanged disk (P6). They leave without
+    becoming eligible, and the epoch increases. A broker also proposes this for itself, in the ISR
+    or not, and then changes nothing else. Its earlier acknowledgements can still add it to the ISR
+    until it receives a state with an epoch above every epoch in which it fetched, and without it in
+    the ISR and the ELR. Until then it must not lead, fetch, or discard the mark of its lost copy.
+    It then restarts from an empty log.
     """
 
     version: int
@@ -77,7 +77,7 @@ class ChangeIsr:
 
 @dataclass(frozen=True, slots=True)
 class ChangeReplicas:
-    """Who stores the partition and who only votes. The preferred leader comes first."""
+    """Set the replicas, preferred leader first, and the witnesses, which vote only."""
 
     version: int
     replicas: tuple[BrokerId, ...]
@@ -89,7 +89,7 @@ class ChangeReplicas:
 
 @dataclass(frozen=True, slots=True)
 class ElectUnclean:
-    """An operator's: lead with any replica's log, whatever was committed and is not in it."""
+    """Elect any replica, although its log may lack committed records. Proposed for an operator."""
 
     version: int
     leader: BrokerId
@@ -114,7 +114,7 @@ _KINDS: Final[dict[int, tuple[type[Any], msgspec.msgpack.Decoder[Any]]]] = {
 
 
 def in_order(members: Mapping[BrokerId, DirectoryId]) -> dict[BrokerId, DirectoryId]:
-    """By id, so that what is equal has the same bytes everywhere."""
+    """Return ``members`` sorted by ID, so that equal members have equal bytes on every broker."""
     return {broker: members[broker] for broker in sorted(members)}
 
 
@@ -123,12 +123,12 @@ def _encode(kind: int, *fields: object) -> bytes:
 
 
 def decode_command(data: bytes) -> Command:
-    """Raises ``ValueError`` for bytes that are no command. Whether it is a good one: ``apply``."""
+    """Decode a command. ``apply`` validates it. Raises ``ValueError`` if the bytes are invalid."""
     if not data or data[0] not in _KINDS:
-        raise ValueError("no command of a known kind")
+        raise ValueError("unknown kind of command")
     kind, decoder = _KINDS[data[0]]
     try:
         command: Command = kind(*decoder.decode(data[1:]))
     except ValueError as error:
-        raise ValueError(f"no {kind.__name__} command: {error}") from None
+        raise ValueError(f"invalid {kind.__name__} command: {error}") from None
     return command

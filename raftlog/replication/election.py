@@ -1,7 +1,8 @@
-"""Who is to lead a partition, and who is to store it: proposals of its arbiter.
+"""Leader elections and replica replacements: proposals of the partition controller.
 
-Every function is deterministic: the same state and the same view of the brokers give the same
-proposal. A wrong view can cost an election, never a record: ``apply`` has the last word.
+Every function is deterministic: equal states and equal views of the brokers produce equal
+proposals. A wrong view can cause an unnecessary election but no data loss, because ``apply``
+validates every proposal.
 """
 
 from __future__ import annotations
@@ -26,33 +27,33 @@ BootOf = Callable[[BrokerId], int | None]
 
 
 class Standing(IntEnum):
-    """What a copy says of what it has acknowledged."""
+    """Completeness of a copy: whether it still has all records that it acknowledged."""
 
-    SOUND = 0  # all of it is there
-    UNSURE = 1  # some may be missing: a torn end, or an unclean stop with flush.policy=os
-    DAMAGED = 2  # some is missing
+    SOUND = 0  # complete
+    UNSURE = 1  # possibly incomplete: a torn write, or an unclean stop with flush.policy=os
+    DAMAGED = 2  # incomplete
 
 
 class CopyReport(NamedTuple):
-    """What one replica's copy holds, as its broker has said in the run ``boot``.
+    """Report of one replica about its copy, sent by its broker in incarnation ``boot``.
 
-    ``end_offset``: the end of its valid records, as far as they may be acknowledged;
-    ``last_epoch``: the leader epoch of the last of them, -1 for none.
+    ``end_offset``: end offset of the valid records that can be acknowledged. ``last_epoch``: leader
+    epoch of the last of these records, or -1.
     """
 
     standing: Standing
     last_epoch: LeaderEpoch
     end_offset: Offset
-    version: int  # of the partition's state, as far as the broker knows it
+    version: int  # partition state version that the broker knows
     directory_id: DirectoryId
     boot: int
 
     @property
     def length(self) -> tuple[LeaderEpoch, Offset]:
-        """Of two logs, the one with the greater length holds all committed records of the other.
+        """Sort key: the log with the greater length has all committed records of the other.
 
-        As in Raft: a leader of a later epoch began with everything that was committed before it,
-        and two logs with the same last epoch are prefixes of one log.
+        As in Raft: a leader of a later epoch started with all records committed before, and two
+        logs with the same last epoch are prefixes of one log.
         """
         return self.last_epoch, self.end_offset
 
@@ -68,11 +69,12 @@ def choose_leader(
     directory_of: DirectoryOf,
     boot_of: BootOf | None = None,
 ) -> Elect | None:
-    """The election that a partition needs that never had a leader; None: nobody can lead it.
+    """Return the election of a partition without a leader, or None if none is needed or possible.
 
-    The arbiter itself comes first, then the preferred order. A member of the ELR leads only when no
-    member of the ISR can. With ``boot_of``, a leader whose process is not the one that was elected
-    is not there: it may have lost what it had not synced (S17).
+    ``arbiter``: partition controller, which is preferred; then the preferred order decides. A
+    member of the ELR becomes the leader only if no member of the ISR can. With ``boot_of``, a
+    leader that restarted since its election does not count, because it may have lost unsynced
+    records (S17).
     """
     if has_leader(state, is_live=is_live, directory_of=directory_of, boot_of=boot_of):
         return None
@@ -91,11 +93,12 @@ def choose_member(
     boot_of: BootOf | None = None,
     reports: Reports | None = None,
 ) -> Elect | None:
-    """The election of a member of the ISR or, if none of them can lead, of the ELR.
+    """Return the election of a member of the ISR or, if none can lead, of the ELR; or None.
 
-    Of the members whose copies are sound by ``reports``, the one with the longest log leads; of
-    several, ``first``, then the first in the preferred order. Without ``reports`` all are alike.
-    ``without`` does not lead, and a member does not that is not live, or on another disk.
+    With ``reports``, the member with the longest log among the complete copies is elected. Ties are
+    decided by ``first``, then by the preferred order, which also apply without ``reports``.
+    ``without``: broker that must not be elected. Members that are not live, or that have another
+    data directory, are never elected.
     """
     others = (broker for broker in state.replicas if broker != first)
     order = [*((first,) if first is not None else ()), *others]
@@ -113,7 +116,7 @@ def choose_member(
 
 
 def _is_sound(report: CopyReport | None, boot: int | None) -> bool:
-    """Whether a broker has said so in the run in which it is now."""
+    """Return whether the broker reported a complete copy in its current incarnation."""
     return (
         report is not None
         and report.standing is Standing.SOUND
@@ -129,14 +132,14 @@ def choose_unsure(
     gone_seconds: Callable[[BrokerId], float],
     wait_seconds: float,
 ) -> ElectUnclean | None:
-    """The election of a copy that may lack acknowledged records; None while there may be a better.
+    """Return the election of a copy that may lack acknowledged records, or None.
 
-    For a partition without a leader. Every member of the ISR and of the ELR has to have reported
-    that its own copy is unsure or damaged, or to have been gone for ``wait_seconds``, or to have
-    lost its disk. Then the longest log of all that reported leads: also of those that were members
-    before, whose logs may be longer than what is left of the members'. As long as one of them has
-    kept what it acknowledged, nothing that was committed is lost. A damaged copy is known to lack
-    something, and leads only if an operator says so; the same goes for one that is shorter than it.
+    For a partition without a leader. Precondition for every member of the ISR and of the ELR: it
+    reported that its copy is unsure or corrupt, or it has been unavailable for ``wait_seconds``, or
+    it has lost its disk. The longest log of all reports is then elected. This includes former
+    members, whose logs can be longer than the remaining logs of the members. No committed record is
+    lost if one of these brokers has kept all records that it acknowledged. A corrupt copy is known
+    to be incomplete. If it is the longest, the function returns None and an operator must decide.
     """
     members = {**state.elr, **state.isr}
     for broker, directory in members.items():
@@ -168,9 +171,10 @@ def has_leader(
     directory_of: DirectoryOf,
     boot_of: BootOf | None = None,
 ) -> bool:
-    """Whether the leader is live, on the disk and (with ``boot_of``) in the run that was elected.
+    """Return whether the leader is live, with the elected data directory and incarnation.
 
-    A disk or run that is not known (None) is no reason to think otherwise.
+    The incarnation is checked only with ``boot_of``. An unknown directory or incarnation (None)
+    counts as unchanged.
     """
     leader = state.leader
     if leader is None or not is_live(leader):
@@ -190,7 +194,7 @@ def transfer(
     directory_of: DirectoryOf,
     boot_of: BootOf | None = None,
 ) -> Elect | str:
-    """Give leadership to ``to``, which is in the ISR; or a sentence that says why not."""
+    """Return the election that transfers leadership to ``to``, or an error message."""
     if to == state.leader:
         return f"broker {to} leads already"
     if to in state.witnesses:
@@ -211,7 +215,7 @@ def choose_preferred(
     directory_of: DirectoryOf,
     boot_of: BootOf | None = None,
 ) -> Elect | None:
-    """Move leadership back to the preferred replica; None: it leads, or it cannot."""
+    """Return the election of the preferred replica; None if it is the leader or cannot lead."""
     elect = transfer(
         state, state.replicas[0], is_live=is_live, directory_of=directory_of, boot_of=boot_of
     )
@@ -225,7 +229,7 @@ def _there(
     is_live: IsLive,
     directory_of: DirectoryOf,
 ) -> Iterator[BrokerId]:
-    """Those of ``members`` that can lead: replicas, live, and on the disk that is a member."""
+    """Yield the ``members`` that can lead: live replicas with the data directory of the member."""
     for broker in order:
         directory_id = members.get(broker)
         is_member = directory_id is not None and directory_of(broker) == directory_id
@@ -249,21 +253,22 @@ def choose_replacement(
     is_live: IsLive,
     may_store: Callable[[BrokerId], bool] = lambda _broker: True,
 ) -> ChangeReplicas | None:
-    """Let a live witness store the partition in place of a replica that is gone; None: no need.
+    """Return the change that replaces an unavailable replica by a live witness, or None.
 
-    ``dead_seconds``: for how long a broker has been gone, 0 for one that is there.
-    ``delay_seconds``: ``replica.replacement.delay.ms``; a replica that is gone for longer is
-    replaced. ``may_store``: false for a witness that should get no data (no room, on its way out).
+    ``dead_seconds``: returns for how long a broker has been unavailable; 0 if it is available.
+    ``delay_seconds``: ``replica.replacement.delay.ms`` in seconds; a replica that is unavailable
+    for longer is replaced. ``may_store``: False for a witness that must get no data (low disk
+    space, or about to leave).
 
-    - A dead replica outside the ISR and the ELR swaps its role with the witness's. It comes back as
-      a witness.
-    - A dead one in the ELR holds what may be committed nowhere else but at the leader, so it stays;
-      the witness becomes a replica beside it. Once that one is in the ISR the ELR is empty.
-    - A dead one in the ISR is the leader's to remove first.
-    - A replica too many (the dead one came back) becomes a witness again when all others are in
-      sync.
+    - A failed replica outside the ISR and the ELR swaps roles with the witness. It rejoins as a
+      witness.
+    - A failed replica in the ELR can be the only holder of committed records except the leader, so
+      it remains. The witness becomes an additional replica. After it joins the ISR, the ELR is
+      empty.
+    - A failed replica in the ISR must first be removed by the leader.
+    - A surplus replica (the failed one restarted) becomes a witness when all others are in sync.
 
-    Not to be called while an operator's reassignment of the partition is open.
+    Must not be called during an operator's reassignment of the partition.
     """
     if state.leader is None or not is_live(state.leader):
         return None
@@ -304,7 +309,7 @@ def _drop_surplus(
 
 
 def _swapped(state: PartitionState, dead: BrokerId, recruit: BrokerId) -> ChangeReplicas:
-    """Each in the other's place, so that preferred leaders stay as spread as they were."""
+    """Swap the positions of both brokers, so that preferred leaders stay balanced."""
     roles = {dead: recruit, recruit: dead}
     return ChangeReplicas(
         state.version,
@@ -319,5 +324,5 @@ def _demoted(state: PartitionState, broker: BrokerId) -> ChangeReplicas:
 
 
 def _accepted(state: PartitionState, command: ChangeReplicas) -> ChangeReplicas | None:
-    """Only what would be accepted is worth proposing."""
+    """Return the command if the group would accept it, else None."""
     return None if isinstance(apply(state, command), Rejected) else command

@@ -1,21 +1,22 @@
-"""Where a follower's log parts from its leader's: both sides' decisions.
+"""Divergence of a follower's log from the leader's log: the decisions of both sides.
 
-A follower says where its log ends and in which epoch its last batch was written. By the log
-matching property that pair names one log, so the leader can tell whether it is a prefix of its
-own. If it is not, the leader names the largest epoch that both may know and where that ends in its
-own log; the follower cuts to the common part and asks again. Each round drops at least one batch,
-so it ends. Nothing is ever cut to a high watermark (S01). Source: KIP-101, KIP-279, KIP-595.
+A follower sends the end offset of its log and the epoch of its last batch. By the log matching
+property, this pair identifies one log, so the leader can check whether it is a prefix of its log.
+If it is not, the leader returns the largest epoch that both can have, with the end of that epoch in
+the leader's log. The follower truncates its log to the common part and fetches again. Each round
+removes at least one batch, so it terminates. A log is never truncated to a high watermark (S01).
+Source: KIP-101, KIP-279, KIP-595.
 
-Both sides compare leader epochs before they come here: a request of an older one is fenced, an
-answer of an older one is dropped (S04, S05). A follower obeys only the answer to the question that
-it asked last, and only while its log is as it was when it asked: an old answer would cut what it
+Both sides compare leader epochs first: requests of an older epoch are fenced, and responses of an
+older epoch are ignored (S04, S05). A follower applies only the response to its last request, and
+only if its log has not changed since the request. An old response would truncate records that it
 has acknowledged since.
 
-Replicas compact their logs each on its own, so two logs with the same history may have it in
-batches that begin and end at different offsets. The epochs are not touched by that (no batch spans
-two), and so neither are the answers above. A follower that ends inside a batch of its leader's goes
-on with what is left of that batch (``record.compaction.tail_of``): it holds the rest of its offsets
-in a way of its own. What it may not do is miss a tombstone: see ``must_restart``.
+Replicas compact their logs independently, so batches of the same history can have different
+boundaries. Epochs are not affected, because no batch spans two epochs; the rules above therefore
+still hold. A follower whose log ends inside a batch of the leader continues with the rest of that
+batch (``record.compaction.tail_of``); it already stores the earlier offsets, in other batches. It
+must not miss a tombstone: see ``must_restart``.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from raftlog.types import LeaderEpoch, Offset
 
 
 class EpochLookup(Protocol):
-    """Which epoch wrote what, as ``raftlog.storage.epoch_cache`` knows it."""
+    """Epochs of the records of a log, as in ``raftlog.storage.epoch_cache``."""
 
     def epoch_at(self, offset: Offset) -> LeaderEpoch:
-        """The epoch of the record at ``offset``, -1 when that is not known."""
+        """Return the epoch of the record at ``offset``, or -1 if it is unknown."""
 
     def end_of(self, epoch: LeaderEpoch, *, log_end_offset: Offset) -> tuple[LeaderEpoch, Offset]:
-        """The largest known epoch that is ≤ ``epoch`` and where it ends; (-1, -1) for none."""
+        """Return the largest known epoch ≤ ``epoch`` and its end offset; (-1, -1) if none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """``epoch``, the largest not above the one asked for, ends at ``end_offset`` at the leader."""
+    """The leader's largest epoch not above the requested one, and its end in the leader's log."""
 
     epoch: LeaderEpoch
     end_offset: Offset
@@ -46,16 +47,16 @@ class Diverged:
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """The follower has nothing that the leader's log goes on from: begin anew at ``log_start``."""
+    """No common part: the follower must restart from an empty log at ``log_start``."""
 
     log_start: Offset
 
 
 def last_epoch(epochs: EpochLookup, *, log_end: Offset) -> LeaderEpoch:
-    """What a follower sends as ``last_epoch``: that of the batch before its log's end.
+    """Return the epoch of the last batch of a follower's log, which it sends as ``last_epoch``.
 
-    An epoch in which nothing was written does not count, and an empty answer changes nothing
-    (S15, S16). -1 for a log that holds nothing and knows of nothing before its start.
+    Epochs without records do not count, and an empty response changes nothing (S15, S16). -1 if
+    the log is empty and the epoch before its start is unknown.
     """
     return epochs.epoch_at(log_end - 1)
 
@@ -68,11 +69,11 @@ def divergence(
     last_epoch: LeaderEpoch,
     fetch_offset: Offset,
 ) -> Diverged | OutOfRange | None:
-    """The leader's side. None: the follower's log up to ``fetch_offset`` is a prefix of this one.
+    """Compare a follower's log with the leader's. None: it is a prefix up to ``fetch_offset``.
 
-    ``epochs``, ``log_end`` and ``log_start`` are the leader's; ``last_epoch`` is that of the batch
-    before ``fetch_offset`` in the follower's log, -1 if it has none. A log that is empty cannot
-    diverge: it may begin anywhere in the leader's.
+    Called by the leader. ``epochs``, ``log_end``, ``log_start``: of the leader's log.
+    ``last_epoch``: epoch of the batch before ``fetch_offset`` in the follower's log, or -1. An
+    empty log cannot diverge: it can start at any offset of the leader's log.
     """
     if fetch_offset < log_start:
         return OutOfRange(log_start)
@@ -80,8 +81,8 @@ def divergence(
         return None if fetch_offset <= log_end else OutOfRange(log_start)
     epoch, end_offset = epochs.end_of(last_epoch, log_end_offset=log_end)
     if epoch < 0 or end_offset < log_start:
-        # All that both could have in common lies before this log's start. "Truncate to 0" would be
-        # said by a leader that has lost its epochs (S18): it can say only where its log begins.
+        # A common part can only be below this log's start. A leader that has lost its epochs must
+        # not return "truncate to 0" (S18), so it returns its log start.
         return OutOfRange(log_start)
     if epoch != last_epoch or end_offset < fetch_offset:
         return Diverged(epoch, end_offset)
@@ -91,11 +92,12 @@ def divergence(
 def truncation_point(
     epochs: EpochLookup, *, log_end: Offset, log_start: Offset, diverged: Diverged
 ) -> Offset:
-    """The follower's side: the offset to cut its own log to, below ``log_end``.
+    """Return the offset to which the follower must truncate its log, at most ``log_end``.
 
-    At or below ``log_start`` nothing of the log is left: it has to begin anew at that offset, and
-    forget its epochs, or it would ask the same again for ever. The caller has seen to it that
-    ``diverged`` answers for the log as it is now.
+    Called by the follower. If the offset is at or below ``log_start``, no record remains. The
+    follower must then restart from an empty log at that offset and delete its epochs; otherwise it
+    would repeat the same request indefinitely. ``diverged`` must be the response to a request for
+    the current log.
     """
     epoch, end_offset = epochs.end_of(diverged.epoch, log_end_offset=log_end)
     if epoch < 0:
@@ -105,20 +107,20 @@ def truncation_point(
 
 
 def may_lose_committed(*, last_epoch: LeaderEpoch, unclean_epoch: LeaderEpoch) -> bool:
-    """Whether a follower whose last batch is of ``last_epoch`` may cut what is committed.
+    """Return whether a follower with ``last_epoch`` is allowed to truncate committed records.
 
-    Only where an operator has accepted the loss: by an unclean election, in ``unclean_epoch``,
-    after everything that this follower holds was written. Committed records that were written
-    since then are in every log that may lead.
+    This is allowed only if an operator has accepted the loss with an unclean election in
+    ``unclean_epoch``, after all records of this follower were written. Every eligible leader has
+    the committed records that were written later.
     """
     return last_epoch < unclean_epoch
 
 
 def lacks_committed(differs: Diverged | OutOfRange | None, *, high_watermark: Offset) -> bool:
-    """The leader's side: whether its own log lacks records that its follower knows are committed.
+    """Return whether the leader's log lacks records that the follower knows to be committed.
 
-    ``differs``: its answer to that follower; ``high_watermark``: the follower's. A log that may
-    lead holds all that is committed, so a leader of which this is true has lost a part of its log.
+    ``differs``: the leader's response to the follower. ``high_watermark``: of the follower. An
+    eligible leader has all committed records, so such a leader has lost a part of its log.
     """
     match differs:
         case Diverged(end_offset=end_offset):
@@ -129,17 +131,17 @@ def lacks_committed(differs: Diverged | OutOfRange | None, *, high_watermark: Of
 
 
 def must_restart(*, log_end: Offset, copied_below: Offset, removed_below: Offset) -> bool:
-    """The follower's side, before it appends what the leader sent: begin with an empty log first?
+    """Return whether a follower must restart from an empty log before it appends fetched batches.
 
     ``removed_below``: the offset below which tombstones may be missing from the leader's log
     (``CompactionState.tombstones_removed_below``). ``log_end``: of the follower. ``copied_below``:
-    what ``copied_without`` returned, if the follower's log began as an empty copy in this leader
+    result of ``copied_without`` if the follower's log started as an empty copy in this leader
     epoch; else 0.
 
-    A record below ``log_end`` may have been deleted by a tombstone that lies at or above it, and
-    that the leader has removed. The follower would never receive that tombstone, and would keep
-    the record for ever. So it empties its log, notes durably that tombstones may be missing from it
-    below ``copied_without``, and copies everything. No clock is involved. Why that is enough:
+    A tombstone at or above ``log_end`` that the leader has removed may have deleted a record below
+    ``log_end``. The follower would never receive that tombstone and would keep the record
+    permanently. It therefore empties its log, notes durably that tombstones may be missing below
+    ``copied_without``, and copies all records. No clock is involved. This is sufficient because of:
 
     - *Each replica.* Of every key, a log holds the newest record below its end. Or that is a
       tombstone below the log's own offset, and then the log holds no record of the key. A pass of
@@ -156,18 +158,19 @@ def must_restart(*, log_end: Offset, copied_below: Offset, removed_below: Offset
       that the former had removed, and a third one may have removed the tombstones.
     - *A truncation* lowers a log's offset to the new end, because another history follows there.
 
-    Nothing is lost by a restart. A replica compacts only below the high watermark that it knows,
-    and every member of the ISR and of the ELR holds everything below any high watermark that a
-    broker knows, durably. So members of both end at or above the offset. The follower joins the ISR
-    again only with everything up to the high watermark (``Leadership``).
+    A restart loses no committed record. A replica compacts only below its known high watermark.
+    Every member of the ISR and of the ELR durably stores all records below every high watermark
+    that a broker knows, so their logs end at or above the offset. The follower rejoins the ISR only
+    with all records up to the high watermark (``Leadership``).
     """
     return removed_below > max(log_end, copied_below)
 
 
 def copied_without(*, removed_below: Offset, clean_end: Offset) -> Offset:
-    """The offset below which a copy that begins now, with an empty log, may lack tombstones.
+    """Return the offset below which a copy that starts now from an empty log may lack tombstones.
 
-    Both are the leader's. Below ``clean_end``, it has removed what tombstones delete. The copy will
-    not contain that, so it may continue when those tombstones are removed while it is in progress.
+    ``removed_below``, ``clean_end``: of the leader. Below ``clean_end``, the leader has removed the
+    records that tombstones delete. The copy does not get these records, so it can continue if the
+    leader removes those tombstones during the copy.
     """
     return max(removed_below, clean_end)

@@ -1,8 +1,8 @@
-"""What a partition's leader knows in one leader epoch: followers, the high watermark, the ISR.
+"""Leader state of a partition in one leader epoch: follower progress, high watermark and ISR.
 
-A new epoch means a new ``Leadership``, even for the same broker, so nothing that a follower said
-in an older one can count (S04). The leader acts on the committed state only (S24); what it has
-proposed and does not know the outcome of may only hold the high watermark back, never move it.
+Each epoch has a new ``Leadership``, even for the same broker, so reports of followers from an older
+epoch never count (S04). The leader uses the committed state only (S24). A proposal with an unknown
+outcome can hold back the high watermark but never advance it.
 
 Source: KIP-497 and section 6.5 of Vanlightly's "Kafka replication protocol" for the maximal ISR and
 the rules of joining, KIP-966 for the freeze below ``min_isr``.
@@ -20,7 +20,7 @@ from raftlog.replication.commands import BrokerId, ChangeIsr, DirectoryId, in_or
 from raftlog.replication.partition_state import PartitionState
 from raftlog.types import LeaderEpoch, Offset
 
-UNKNOWN: Final[Offset] = -1  # how far a follower is that has not fetched in this epoch
+UNKNOWN: Final[Offset] = -1  # progress of a follower that has not fetched in this epoch
 
 IsLive = Callable[[BrokerId], bool]
 DirectoryOf = Callable[[BrokerId], DirectoryId | None]
@@ -28,34 +28,34 @@ BootOf = Callable[[BrokerId], int | None]
 
 
 class FollowerProgress(NamedTuple):
-    """One follower, for ``describe``. Offsets are -1 before its first fetch in this epoch."""
+    """Progress of one follower. Offsets are -1 before its first fetch in this epoch."""
 
     end: Offset
     durable_end: Offset
-    lag_s: float  # for how long it has lacked something; 0 while it has everything
+    lag_s: float  # seconds since it was last caught up; 0 if it is caught up
     in_isr: bool
 
 
 @dataclass(slots=True)
 class _Follower:
-    """What one replica has said in this epoch, about one directory, in one run of its process."""
+    """Reports of one replica in this epoch, for one data directory and one incarnation."""
 
-    caught_up_at: float  # when it last had all that the leader had at that moment
-    mark_at: float  # a moment, and where the leader's log ended then: once the follower has that
-    mark_end: Offset  # much it was caught up at that moment
+    caught_up_at: float  # monotonic seconds; when it last had all records of the leader
+    mark_at: float  # monotonic seconds; time at which the leader's log ended at ``mark_end``
+    mark_end: Offset  # when the follower reaches it, it was caught up at ``mark_at``
     directory_id: DirectoryId | None = None
     boot: int = 0
-    has_lost: bool = False  # it holds less than it had acknowledged in an earlier run
+    has_lost: bool = False  # it has less than it acknowledged in an earlier incarnation
     end: Offset = UNKNOWN
     durable_end: Offset = UNKNOWN
-    told_end: Offset = UNKNOWN  # by its last fetch
-    told_at: float = -math.inf  # when that was
-    log_start: Offset = UNKNOWN  # durably
-    left_at: Offset = UNKNOWN  # where the leader's log ended when it last left the ISR
+    told_end: Offset = UNKNOWN  # end offset in its last fetch
+    told_at: float = -math.inf  # monotonic seconds; time of its last fetch
+    log_start: Offset = UNKNOWN  # durable log start offset
+    left_at: Offset = UNKNOWN  # leader's log end when the follower last left the ISR
 
 
 class Leadership:
-    """One broker's, in one epoch. Events in, decisions out; ``now`` is monotonic seconds."""
+    """Leader state of one broker in one epoch. ``now`` is in monotonic seconds."""
 
     __slots__ = (
         "_followers",
@@ -90,11 +90,11 @@ class Leadership:
         lag_max_s: float,
         log_start: Offset = 0,
     ) -> None:
-        """``epoch_start``: where the leader's log ended when it took this epoch.
+        """``epoch_start``: leader's log end when this epoch started.
 
-        ``high_watermark``: the last one it knew, as a follower or from its checkpoint.
-        ``lag_max_s``: a member that has lacked something for longer leaves the ISR.
-        ``log_start``: where its log starts, durably.
+        ``high_watermark``: last known value, as a follower or from the checkpoint.
+        ``lag_max_s``: seconds; a member that is not caught up for longer leaves the ISR.
+        ``log_start``: durable log start offset.
         """
         assert state.leader == broker_id and broker_id in state.isr
         assert 0 <= epoch_start <= log_end and durable_end <= log_end
@@ -106,14 +106,14 @@ class Leadership:
         self.durable_end = durable_end
         self.high_watermark = min(high_watermark, log_end)  # monotonic
         self.log_start = self._start_at_first = log_start
-        self.committed_start: Offset = UNKNOWN  # every member's log starts there or above
-        self.refused = 0  # fetches that claimed what cannot be: worth a warning and a metric
+        self.committed_start: Offset = UNKNOWN  # lower bound of the log starts of all members
+        self.refused = 0  # number of fetches with impossible offsets
         self._lag_max_s = lag_max_s
-        self._pending: ChangeIsr | None = None  # proposed for this very version of the state
-        self._is_doubtful = False  # the outcome of one try of it is not known
+        self._pending: ChangeIsr | None = None  # proposal for the current state version
+        self._is_doubtful = False  # one attempt of the proposal has an unknown outcome
         self._may_try_again = False
         self._followers: dict[BrokerId, _Follower] = {}
-        self._own = _Follower(now, now, UNKNOWN)  # of the others in the ISR: see ``trails_s``
+        self._own = _Follower(now, now, UNKNOWN)  # lag behind the others in the ISR: ``trails_s``
         self._track_replicas(now)
         self._advance()
 
@@ -121,23 +121,23 @@ class Leadership:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all that earlier leaders may have shown to clients is known to be committed."""
+        """True if all records that earlier leaders can have returned are known to be committed."""
         return self.high_watermark >= self.epoch_start
 
     @property
     def has_quorum(self) -> bool:
-        """Whether anything can be committed: false freezes the high watermark.
+        """True if records can be committed; False freezes the high watermark.
 
-        A higher ``min_isr`` counts as soon as it is proposed, a lower one once it is committed.
+        A higher ``min_isr`` applies from its proposal, a lower one from its commit.
         """
         proposed = self.state.min_isr if self._pending is None else self._pending.min_isr
         return len(self.state.isr) >= max(self.state.min_isr, proposed)
 
     def maximal_isr(self) -> set[tuple[BrokerId, DirectoryId]]:
-        """The committed ISR and every proposed addition that is not decided yet (KIP-497).
+        """Return the committed ISR and all proposed additions that are not decided (KIP-497).
 
-        A follower may be in the ISR for all the leader knows, and be elected from it: what it lacks
-        must not be committed. For the same reason a proposed removal does not count yet.
+        A proposed follower may already be in the ISR and be elected, so records that it lacks must
+        not be committed. For the same reason, a proposed removal does not count before its commit.
         """
         members = set(self.state.isr.items())
         if self._pending is not None:
@@ -148,9 +148,9 @@ class Leadership:
         """Move the high watermark to the least durable end over the maximal ISR, and the committed
         start to the least durable start.
 
-        What is true of one is true of the other: every member of the ISR and of the ELR has,
-        durably, what any leader has committed. So no leader's log starts below a start that was
-        told.
+        Both have the same invariant: every member of the ISR and of the ELR durably has the high
+        watermark and the log start that any leader has committed. Therefore no later leader's log
+        starts below a reported start.
         """
         if not self.has_quorum:
             return False
@@ -169,7 +169,7 @@ class Leadership:
         return UNKNOWN if follower is None else follower.durable_end
 
     def _copy(self, broker_id: BrokerId, directory_id: DirectoryId) -> _Follower | None:
-        """Another directory of the same broker is another copy: it does not count (S10, S20)."""
+        """Return the progress of a copy; None for another directory of the broker (S10, S20)."""
         follower = self._followers.get(broker_id)
         if follower is None or follower.directory_id != directory_id:
             return None
@@ -184,14 +184,14 @@ class Leadership:
     # -- events ------------------------------------------------------------------------------------
 
     def on_state(self, state: PartitionState, now: float) -> None:
-        """A newer committed state of this epoch; one that is known already changes nothing."""
+        """Apply a newer committed state of this epoch. Ignores known versions."""
         if state.version <= self.state.version:
             return
         assert state.leader_epoch == self.leader_epoch and state.leader == self.broker_id
         joined = state.isr.keys() - self.state.isr.keys()
         left = self.state.isr.keys() - state.isr.keys()
         self.state = state
-        self._settle()  # made for an older version: applied by now, or never
+        self._settle()  # the proposal was for an older version: it was applied, or never will be
         self._track_replicas(now)
         for broker_id in joined & self._followers.keys():
             self._followers[broker_id].caught_up_at = now
@@ -200,14 +200,14 @@ class Leadership:
         self._advance()
 
     def on_local(self, *, log_end: Offset, durable_end: Offset) -> bool:
-        """The leader's own log has grown, or more of it is durable. True: the watermark moved."""
+        """Apply the leader's own log end and durable end. Return whether the watermark advanced."""
         assert log_end >= self.log_end and durable_end <= log_end, "a leader's log shrank"
         self.log_end = log_end
         self.durable_end = max(self.durable_end, durable_end)
         return self._advance()
 
     def on_local_start(self, log_start: Offset) -> None:
-        """The leader's own log starts there, durably."""
+        """Apply the leader's own durable log start."""
         self.log_start = max(self.log_start, log_start)
         self._advance()
 
@@ -222,18 +222,19 @@ class Leadership:
         now: float,
         log_start: Offset = 0,
     ) -> bool:
-        """``follower``'s log ends at ``fetch_offset`` and is durable up to ``durable_offset``; it
-        starts at ``log_start``, durably.
+        """Apply a fetch of a follower. Return whether the high watermark advanced.
 
-        The caller has refused fetches of another leader epoch, and asked ``divergence``: what is
-        said here is about a prefix of this leader's log. So a late or repeated fetch does no harm:
-        within an epoch and a run of the follower (``boot``) that which is durable stays. A new run
-        begins with what its disk holds, whatever the run before it has said. True: the high
-        watermark moved.
+        ``fetch_offset``: end of its log. ``durable_offset``: its durable end offset. ``log_start``:
+        its durable log start. The caller must have rejected other leader epochs and checked
+        ``divergence``, so the offsets refer to a prefix of this leader's log. Late and repeated
+        fetches are harmless, because durable records stay durable within an epoch and an
+        incarnation (``boot``). A new incarnation starts with the content of its disk; reports of
+        the previous one do not count.
 
-        One from a broker that is no replica changes nothing, nor does one of an older run, nor one
-        that claims more than there is, which is counted in ``refused``. One that has begun its log
-        anew counts as before: what it had ended below the high watermark, and moves nothing.
+        Ignores fetches of brokers that are not replicas and of older incarnations. Also ignores
+        fetches with offsets above the leader's log end, and counts them in ``refused``. If a
+        follower has restarted from an empty log, its earlier progress still counts; that progress
+        was below the high watermark, so it does not advance it.
         """
         if not 0 <= durable_offset <= fetch_offset <= self.log_end:
             self.refused += 1
@@ -259,8 +260,9 @@ class Leadership:
         return self._advance()
 
     def has_lost(self, follower: BrokerId) -> bool:
-        """Whether a member of the ISR holds less than it had acknowledged: less than an earlier run
-        of it, or less than is committed.
+        """Return whether a member of the ISR has lost acknowledged records.
+
+        This is the case if it has less than in an earlier incarnation, or less than is committed.
         """
         progress, directory_id = self._followers.get(follower), self.state.isr.get(follower)
         if progress is None or directory_id is None or progress.directory_id != directory_id:
@@ -275,7 +277,7 @@ class Leadership:
             self._followers[new] = _Follower(now, now, self.log_end)
 
     def _note_caught_up(self, follower: _Follower, now: float) -> None:
-        """KIP-16's last caught-up time, by what is durable: a disk that hangs is lag too (S36)."""
+        """Update the last caught-up time (KIP-16) by durable offsets: a hung disk is lag (S36)."""
         if follower.durable_end >= self.log_end:
             follower.caught_up_at = now
         elif follower.durable_end >= follower.mark_end:
@@ -285,11 +287,11 @@ class Leadership:
         follower.mark_at, follower.mark_end = now, self.log_end
 
     def trails_s(self, now: float) -> float:
-        """For how long this leader's disk has lacked what every other member of the ISR has synced.
+        """Return for how many seconds this leader's disk lags all other members of the ISR.
 
-        0 while one of them has less than this leader, and while there is no other. As of followers,
-        it is the time since the leader had as much as they had then: a disk that is a little slower
-        does not trail for ever.
+        0 if another member has synced less than this leader, or if there is no other member. As for
+        followers, it is the time since the leader was last caught up with them, so a slightly
+        slower disk does not accumulate lag.
         """
         others = [
             self._durable_end_of(*member)
@@ -319,18 +321,17 @@ class Leadership:
         may_propose: Callable[[], bool],
         boot_of: BootOf = lambda _broker: None,
     ) -> ChangeIsr | None:
-        """What to propose now, which is in flight from then on; None: nothing, or one is already.
+        """Return the ISR change to propose, or None. The change is in flight from then on.
 
-        One whose outcome is unknown is proposed again, as it was: whichever try is applied first,
-        the group rejects the others, and the newer version settles them all.
+        A change with an unknown outcome is proposed again without modification. The group applies
+        one attempt and rejects the others, and the newer state version settles all of them.
 
-        ``is_live`` and ``directory_of`` are what the cluster agrees on about brokers (a broker that
-        is fenced or shutting down is not live); ``min_isr`` is what the topic's settings ask for.
-        A member that has lost what it had acknowledged leaves at once, and the epoch grows.
-        ``may_propose``: asked only when there is something to propose. A leader to which nothing
-        comes, but whose words go out, must not say that nobody follows: it would be believed, and
-        be the only one that may lead from then on. ``boot_of``: the run that a broker is in, None
-        if that is not known: one that begins a run says anew what it has before it joins.
+        ``is_live``, ``directory_of``: committed cluster state (a fenced or stopping broker is not
+        live). ``min_isr``: value of the topic's settings. A member that has lost acknowledged
+        records leaves immediately, and the epoch increases. ``may_propose``: called only if there
+        is a change. A leader that can send but not receive must not remove all followers from the
+        ISR, because it would then be the only eligible leader. ``boot_of``: current incarnation of
+        a broker, or None if unknown; after a restart, a follower must fetch before it can join.
         """
         if self._pending is not None:
             if not self._may_try_again or not may_propose():
@@ -358,7 +359,7 @@ class Leadership:
             is_its_word = boot_of(broker) in {None, follower.boot}
             if directory is not None and is_its_word and self._may_join(follower, directory):
                 isr[broker] = directory
-        # They must not become eligible: what they held is not there any more.
+        # These members must not become eligible, because they have lost records.
         lost = tuple(broker for broker in sorted(state.isr) if self.has_lost(broker))
         isr = {broker: directory for broker, directory in isr.items() if broker not in lost}
         min_isr = max(min_isr, 1)
@@ -368,10 +369,10 @@ class Leadership:
         return self._pending
 
     def _is_incomplete(self, broker_id: BrokerId, directory_id: DirectoryId) -> bool:
-        """Whether a member of the ISR lacks what is committed: it has lost a part of its log.
+        """Return whether a member of the ISR lacks committed records, so has lost part of its log.
 
-        By the most that it has said in this epoch: what came late counts for nothing. It leaves as
-        one whose copy is lost, so that nothing which it acknowledged before makes it eligible.
+        The highest durable offset reported in this epoch counts, so late fetches have no effect.
+        The member leaves as a lost copy, so that earlier acknowledgements do not make it eligible.
         """
         durable_end = self._durable_end_of(broker_id, directory_id)
         return UNKNOWN < durable_end < self.high_watermark
@@ -384,7 +385,7 @@ class Leadership:
         is_live: IsLive,
         directory_of: DirectoryOf,
     ) -> bool:
-        """Dead, on another disk, or without something for longer than ``lag_max_s``."""
+        """Return whether a member failed, has another disk, or lags longer than ``lag_max_s``."""
         follower = self._followers.get(broker_id)
         return (
             follower is None
@@ -395,14 +396,14 @@ class Leadership:
         )
 
     def _may_join(self, follower: _Follower, directory_id: DirectoryId) -> bool:
-        """Whether it holds all that can have been committed, on the disk that is registered.
+        """Return whether a follower has all possibly committed records on its registered disk.
 
-        The start of the epoch counts because the watermark that a new leader begins with may be
-        older than one that its predecessor has committed up to (S06). For the same reason it has to
-        start no lower than the leader's log did then: a predecessor may have told that start.
+        It must reach the epoch start, because the initial watermark of a new leader can be lower
+        than that of its predecessor (S06). For the same reason, its log must not start below the
+        leader's initial log start, which a predecessor may have reported.
 
-        One that has left joins again when it has what the leader had then. Of two members that hold
-        the watermark back, each would else let the other in again as soon as it had left.
+        A former member must reach the leader's log end at the time when it left. Otherwise, two
+        members that hold the watermark back would take turns in leaving and rejoining.
         """
         return (
             follower.directory_id == directory_id
@@ -412,12 +413,12 @@ class Leadership:
         )
 
     def proposal_done(self, change: ChangeIsr, accepted: bool | None) -> None:
-        """The outcome of ``change``; one that is settled already changes nothing.
+        """Apply the outcome of ``change``. Ignores changes that are already settled.
 
-        False: certainly without effect, now and later (rejected the only time that it was applied,
-        or never proposed). True and None, unknown: it stays in flight until ``on_state`` shows a
-        newer version, which settles it either way. So does one that was unknown once: its second
-        try may have been rejected because the first was not.
+        ``accepted``: False if the change never has an effect (rejected on its only attempt, or
+        never proposed). After True or None (unknown), it stays in flight until ``on_state`` applies
+        a newer version. The same applies to a change with an unknown attempt: its second attempt
+        can be rejected because the first was accepted.
         """
         if change != self._pending:
             return
@@ -435,26 +436,26 @@ class Leadership:
     # -- compaction --------------------------------------------------------------------------------
 
     def slowest_copy(self, now: float) -> Offset:
-        """Where the shortest log ends of the followers that have fetched within ``lag_max_s``.
+        """Return the lowest log end of the followers that have fetched within ``lag_max_s``.
 
-        Without any, it is beyond every log. Safety does not depend on it: a follower that lacks
-        tombstones restarts its copy (``following.must_restart``). But one that copies more slowly
-        than the leader compacts would restart again and again.
+        Without such followers, it is above every offset. It affects progress only, not safety: a
+        follower that lacks tombstones restarts its copy (``following.must_restart``). A follower
+        that copies more slowly than the leader compacts would otherwise restart repeatedly.
         """
         ends = [f.told_end for f in self._followers.values() if now - f.told_at <= self._lag_max_s]
         return min(ends, default=INT64_MAX)
 
-    # -- for people --------------------------------------------------------------------------------
+    # -- status ------------------------------------------------------------------------------------
 
     def followers(self, now: float) -> Mapping[BrokerId, FollowerProgress]:
-        """How far each other replica is."""
+        """Return the progress of all other replicas."""
         found: dict[BrokerId, FollowerProgress] = {}
         for broker, follower in sorted(self._followers.items()):
             in_isr = broker in self.state.isr and follower.directory_id in {
                 None,
                 self.state.isr[broker],
             }
-            # Out of the ISR it may have begun its log anew.
+            # Outside the ISR, the follower may have restarted from an empty log.
             end = follower.end if in_isr else follower.told_end
             found[broker] = FollowerProgress(
                 end, min(follower.durable_end, end), self._lag_s(follower, now), in_isr
@@ -462,6 +463,6 @@ class Leadership:
         return found
 
     def _lag_s(self, follower: _Follower, now: float) -> float:
-        """Seconds; a follower that has everything needs not say so again and again."""
+        """Return the lag in seconds. A caught-up follower does not have to fetch repeatedly."""
         self._note_caught_up(follower, now)
         return max(0.0, now - follower.caught_up_at)

@@ -1,27 +1,28 @@
-"""What a partition's Raft group agrees on, and the one function that changes it.
+"""State of a partition's Raft group, and ``apply``, the only function that changes it.
 
-``apply`` is compare-and-set: a command that was made for another version is rejected, so that of
-two that compete one wins and the other finds out. It reads nothing but its arguments.
+``apply`` is a compare-and-set: it rejects a command that was created for another version. Of two
+concurrent commands, one is accepted and the other is rejected. It depends on its arguments only.
 
-The rule that everything rests on: *each member of the ISR and of the ELR holds, durably, all that
-was ever committed*. A leader commits only what the whole maximal ISR holds (``leadership``), and
-only while the ISR has ``min_isr`` members. So those that leave an ISR which is then too small to
-commit anything still hold everything: they are kept as *eligible leader replicas* (the ELR,
-KIP-966) until the ISR has ``min_isr`` members again and the high watermark may move without them.
+The main invariant: *each member of the ISR and of the ELR durably stores all committed records*. A
+leader commits only records that the complete maximal ISR has (``leadership``), and only while the
+ISR has ``min_isr`` members. Members that leave an ISR which is then too small to commit therefore
+still have all committed records. They are kept as *eligible leader replicas* (the ELR, KIP-966)
+until the ISR has ``min_isr`` members again and the high watermark can advance without them.
 
-``min_isr`` is part of the state because that rule needs every replica to mean the same number.
-Only ``ChangeIsr`` changes it, and both directions are safe:
+``min_isr`` is part of the state, because the invariant requires that all replicas use the same
+value. Only ``ChangeIsr`` changes it, and both directions are safe:
 
-- Lowering it may let a small ISR commit again. The same command that lowers it clears the ELR, and
-  the leader commits by the lower number only once it has seen that command committed.
-- Raising it makes nobody eligible who was not: only members that leave in the same command or later
-  enter the ELR. Until the leader knows that the command is committed it counts those that leave as
-  members (a proposed removal counts once committed), so they hold all it has committed meanwhile;
-  and it holds itself to the higher number from the moment it proposes it.
+- Lowering it can allow a small ISR to commit again. The same command clears the ELR, and the leader
+  applies the lower value only after the command is committed.
+- Raising it makes no additional broker eligible: only members that leave in the same command or
+  later enter the ELR. Until the leader knows that the command is committed, it counts the leaving
+  members (a proposed removal counts after its commit), so they have all records committed until
+  then. The leader applies the higher value from the moment of the proposal.
 
-The same argument covers a leader that was deposed and does not know: what it counts as the ISR is
-some earlier version of it plus what it proposed. It holds the new leader, which was elected from
-there and has stopped fetching from the old one: the old high watermark cannot pass what it had.
+The same argument applies to a deposed leader that does not know of its successor. Its ISR is an
+earlier version plus its own proposals. It contains the new leader, which was elected from it and
+has stopped fetching from the old leader. The old high watermark therefore cannot exceed the log end
+of the new leader.
 """
 
 from __future__ import annotations
@@ -57,26 +58,29 @@ Members: TypeAlias = Mapping[BrokerId, DirectoryId]
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Invariants: ``isr`` is not empty and holds the leader; ``isr``, ``elr`` and ``former`` name
-    replicas, each at most once; ``elr`` is empty unless ``isr`` has fewer than ``min_isr`` members.
+    """Committed state of a partition.
+
+    Invariants: ``isr`` is not empty and contains the leader. ``isr``, ``elr`` and ``former``
+    contain replicas only and are disjoint. ``elr`` is empty unless ``isr`` has fewer than
+    ``min_isr`` members.
     """
 
-    replicas: tuple[BrokerId, ...]  # store the records; the preferred leader first
-    witnesses: tuple[BrokerId, ...]  # vote, and store nothing
+    replicas: tuple[BrokerId, ...]  # store the records; the preferred leader is first
+    witnesses: tuple[BrokerId, ...]  # vote only, store no records
     min_isr: int  # at least 1
     leader: BrokerId | None
-    leader_epoch: LeaderEpoch  # grows by one at an election, and when a copy is dropped or lost
+    leader_epoch: LeaderEpoch  # incremented by an election and when a copy is removed or lost
     isr: Members
-    elr: Members  # left an ISR that was then below min_isr; hold all that is committed
-    former: Members  # left before that; for an unclean election, never for a clean one
-    version: int  # grows by one at every accepted command
-    leader_boot: int = 0  # the run of the leader's process that was elected
-    # The last epoch of the last leader that was elected uncleanly; -1: there was none. It may lack
-    # what was committed before, so a follower may lose that (``following.may_lose_committed``).
+    elr: Members  # left an ISR that was then below min_isr; have all committed records
+    former: Members  # left earlier; candidates for unclean elections only
+    version: int  # incremented by every accepted command
+    leader_boot: int = 0  # incarnation of the elected leader
+    # Last epoch of the last leader from an unclean election; -1: none. This leader may lack
+    # committed records, so followers may truncate them (``following.may_lose_committed``).
     unclean_epoch: LeaderEpoch = -1
 
     def encode(self) -> bytes:
-        """The same bytes on every broker; ``decode_state`` reads them."""
+        """Encode the state, with equal bytes on every broker. ``decode_state`` reads them."""
         fields = (
             self.replicas,
             self.witnesses,
@@ -112,13 +116,13 @@ _STATE: Final = msgspec.msgpack.Decoder(
 
 
 def decode_state(data: bytes) -> PartitionState:
-    """Raises ``ValueError`` for bytes that are no state."""
+    """Decode a state. Raises ``ValueError`` if the bytes are invalid."""
     if data[:1] != bytes([_FORMAT]):
-        raise ValueError("no partition state of a known format")
+        raise ValueError("unknown format of partition state")
     try:
         return PartitionState(*_STATE.decode(data[1:]))
     except ValueError as error:
-        raise ValueError(f"no partition state: {error}") from None
+        raise ValueError(f"invalid partition state: {error}") from None
 
 
 def initial_state(
@@ -127,9 +131,9 @@ def initial_state(
     directories: Mapping[BrokerId, DirectoryId],
     min_isr: int,
 ) -> PartitionState:
-    """A new partition's: every replica is in sync, having nothing, and the first one leads.
+    """Return the state of a new, empty partition: all replicas in sync, the first one leads.
 
-    ``directories`` names at least the replicas'; ``min_isr`` is at least 1.
+    ``directories``: data directory of at least each replica. ``min_isr``: at least 1.
     """
     chosen = tuple(replicas)
     assert chosen and min_isr >= 1
@@ -149,7 +153,7 @@ def initial_state(
 def state_alone(
     broker_id: BrokerId, directory_id: DirectoryId, *, leader_epoch: LeaderEpoch
 ) -> PartitionState:
-    """Of a partition whose only replica leads it, and asks nobody."""
+    """Return the state of a partition in single-broker mode."""
     return PartitionState(
         replicas=(broker_id,),
         witnesses=(),
@@ -165,21 +169,21 @@ def state_alone(
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """``state``: the new one."""
+    """The command was applied. ``state``: the new state."""
 
     state: PartitionState
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """``state``: as it was, and stays."""
+    """The command was rejected. ``state``: the unchanged state."""
 
     reason: str
     state: PartitionState
 
 
 def apply(state: PartitionState, command: Command) -> Accepted | Rejected:
-    """What ``command`` makes of ``state``. Deterministic; raises nothing."""
+    """Apply ``command`` to ``state``. Deterministic. Raises no errors."""
     if command.version != state.version:
         return Rejected(f"made for version {command.version} of {state.version}", state)
     match command:
@@ -202,7 +206,7 @@ def _elect(state: PartitionState, command: Elect) -> PartitionState | str:
     if isr.get(leader) != directory_id:
         if elr.get(leader) != directory_id:
             return f"broker {leader} is not in the ISR or ELR with directory {directory_id!r}"
-        # An ELR that is not empty means an ISR too small to commit: all of it stays eligible.
+        # If the ELR is not empty, the ISR is too small to commit: all its members stay eligible.
         isr, elr = {leader: directory_id}, _without({**elr, **isr}, {leader})
     return replace(
         state,
@@ -247,8 +251,8 @@ def _change_isr(state: PartitionState, command: ChangeIsr) -> PartitionState | s
     left, former = _members_left(state, outside), _without(state.former, outside)
     elr = _elr_after(isr, command.min_isr, left)
     return replace(
-        # What a lost copy has acknowledged counts no more, wherever it is on its way: see
-        # ``_change_replicas``. Fetches and ISR changes of the epoch so far are void.
+        # Acknowledgements of a lost copy, also those in transit, must not count: see
+        # ``_change_replicas``. The new epoch invalidates fetches and ISR changes of the old one.
         _in_next_epoch(state) if lost else state,
         min_isr=command.min_isr,
         isr=isr,
@@ -258,7 +262,7 @@ def _change_isr(state: PartitionState, command: ChangeIsr) -> PartitionState | s
 
 
 def _in_next_epoch(state: PartitionState) -> PartitionState:
-    """The state with a new epoch of the same leader."""
+    """Return the state with a new epoch of the same leader."""
     epoch, is_unclean = state.leader_epoch + 1, state.unclean_epoch == state.leader_epoch
     return replace(
         state, leader_epoch=epoch, unclean_epoch=epoch if is_unclean else state.unclean_epoch
@@ -266,12 +270,12 @@ def _in_next_epoch(state: PartitionState) -> PartitionState:
 
 
 def _members_left(state: PartitionState, outside: Iterable[BrokerId]) -> dict[BrokerId, str]:
-    """Of those that hold all that is committed, the ones not in ``outside``."""
+    """Return the members of the ISR and the ELR that are not in ``outside``."""
     return _without({**state.elr, **state.isr}, outside)
 
 
 def _elr_after(isr: Members, min_isr: int, left: dict[BrokerId, str]) -> dict[BrokerId, str]:
-    """KIP-966: those that left stay eligible exactly while the ISR cannot commit without them."""
+    """Return the new ELR: members that left stay eligible while the ISR cannot commit (KIP-966)."""
     return left if len(isr) < min_isr else {}
 
 
@@ -290,8 +294,8 @@ def _change_replicas(state: PartitionState, command: ChangeReplicas) -> Partitio
             f"brokers {sorted(dropped)} are needed: the ISR would have fewer than min_isr members"
         )
     return replace(
-        # What a dropped replica said counts no more, even if it is added again before the leader
-        # has seen that it was dropped (S20): the epoch fences it.
+        # Reports of a removed replica must not count, even if it is added again before the leader
+        # knows of its removal (S20): the new epoch fences it.
         _in_next_epoch(state) if dropped else state,
         replicas=replicas,
         witnesses=witnesses,
@@ -302,7 +306,7 @@ def _change_replicas(state: PartitionState, command: ChangeReplicas) -> Partitio
 
 
 def _without(members: Members, gone: Iterable[BrokerId]) -> dict[BrokerId, DirectoryId]:
-    """In the order of the ids, so that equal states look the same everywhere."""
+    """Return ``members`` without ``gone``, by ID, so that equal states are encoded equally."""
     absent = set(gone)
     return {broker: members[broker] for broker in sorted(members) if broker not in absent}
 
@@ -320,7 +324,7 @@ class PartitionMachine:
         return state.encode()
 
     def apply(self, command: bytes) -> Accepted | Rejected:
-        """Never raises: bytes that are no command are rejected."""
+        """Apply an encoded command. Rejects invalid bytes and never raises."""
         try:
             decoded = decode_command(command)
         except ValueError as error:
@@ -334,7 +338,7 @@ class PartitionMachine:
         return self.state.encode()
 
     def restore(self, snapshot: bytes) -> None:
-        """Raises ``ValueError`` for bytes that are no state."""
+        """Replace the state. Raises ``ValueError`` if the bytes are invalid."""
         self._become(decode_state(snapshot))
 
     def _become(self, state: PartitionState) -> None:

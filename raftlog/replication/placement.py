@@ -1,7 +1,7 @@
-"""Which brokers hold a partition, which only vote on it, and who leads it first.
+"""Placement of partitions: replicas, witnesses and preferred leaders.
 
-Every broker computes this for itself when it applies a command, so it depends on nothing but its
-arguments: no chance, no order of a mapping or a set.
+Every broker computes the placement when it applies a command. The result therefore depends on the
+arguments only, not on random numbers or on the order of a mapping or a set.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import msgspec
 
 from raftlog.replication.commands import BrokerId
 
-# Order among equals: the smaller of these mixes goes first. See ``_turn``.
+# Constants of the hash that orders equally loaded brokers. See ``_turn``.
 _MIX_ID: Final = 0x9E37_79B1
 _MIX_ROUND: Final = 0x85EB_CA6B
 _MIX_ALL: Final = 0xC2B2_AE35
 _MASK: Final = 0xFFFF_FFFF
 
-# (given in this topic, held in all, turn, id), compared in this order; a rack's are per broker.
+# (parts in this topic, parts in all topics, turn, ID), in this order; for a rack, per broker.
 _Rank: TypeAlias = tuple[float, float, int, int]
 
 
 class Located(Protocol):
-    """What placement knows of a broker. Brokers without a rack ("") stand in one rack together."""
+    """A broker, as the placement uses it. Brokers without a rack ("") form one rack."""
 
     @property
     def id(self) -> BrokerId: ...
@@ -36,11 +36,11 @@ class Located(Protocol):
 
 
 class Assignment(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """The voters of one partition: ``replicas`` hold its records, ``witnesses`` only vote.
+    """Voters of one partition: ``replicas`` store its records, ``witnesses`` only vote.
 
-    The first replica is the preferred leader. ``version`` is that of the partition's own state
-    which these were taken from (0 when the partition was made). ``first`` is what the partition
-    was made with, if that was not the same: replicas, then witnesses.
+    The first replica is the preferred leader. ``version``: version of the partition state from
+    which the voters were copied (0 after creation). ``first``: initial replicas and witnesses, if
+    they were different.
     """
 
     replicas: tuple[BrokerId, ...]
@@ -55,7 +55,7 @@ class Assignment(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
 
 @dataclass(slots=True)
 class BrokerLoad:
-    """How many partitions a broker has a part in. ``leaders`` counts preferred leaders."""
+    """Partition counts of a broker. ``leaders``: as the preferred leader."""
 
     replicas: int = 0
     voters: int = 0
@@ -63,14 +63,14 @@ class BrokerLoad:
 
 
 class Loads(dict[BrokerId, BrokerLoad]):
-    """The load of every broker that has one, kept up to date assignment by assignment."""
+    """Load of every broker, updated with each assignment."""
 
     def __missing__(self, broker: BrokerId) -> BrokerLoad:
         load = self[broker] = BrokerLoad()
         return load
 
     def add(self, assignments: Iterable[Assignment], *, times: int = 1) -> None:
-        """Count ``assignments`` in; with ``times=-1`` out again."""
+        """Add ``assignments`` to the loads. ``times=-1`` removes them."""
         for assignment in assignments:
             self[assignment.replicas[0]].leaders += times
             for broker in assignment.replicas:
@@ -80,16 +80,18 @@ class Loads(dict[BrokerId, BrokerLoad]):
 
 
 def voters_count(replication_factor: int, brokers: int, reserves: int = 0) -> int:
-    """How many vote on a partition, of ``brokers`` (at least the replication factor) that are there
-    and ``reserves`` that are registered and gone.
+    """Return the number of voters of a partition.
 
-    2n-1 for replication factor n, so that n-1 losses leave a majority; where there are fewer
-    brokers, the largest odd number of them. An even number of voters stands no more losses than one
-    voter fewer would, and asks for one more answer each time. It is what is left only if each
-    broker is a replica and their number is even: a replica always votes.
+    ``brokers``: number of available brokers, at least the replication factor. ``reserves``: number
+    of registered brokers that are unavailable.
 
-    One that is gone is taken if the partition stands as many losses with it, from this moment on,
-    as without: it stands more once that one is back.
+    The result is 2n-1 for replication factor n, so that a majority remains after n-1 failures. With
+    fewer brokers, it is the largest odd number of them: an even number tolerates as many failures
+    as one voter fewer, and requires one more response per decision. It is even only if all brokers
+    are replicas and their number is even, because every replica votes.
+
+    An unavailable broker is included if the partition tolerates as many further failures with it as
+    without it. After that broker rejoins, the partition tolerates more.
     """
     assert 1 <= replication_factor <= brokers
     most = min(2 * replication_factor - 1, brokers + reserves)
@@ -107,16 +109,17 @@ def place(
     existing: Sequence[Assignment] = (),
     reserves: Sequence[BrokerId] = (),
 ) -> list[Assignment]:
-    """Assignments for ``partitions`` more partitions of a topic that has ``existing`` ones.
+    """Return assignments for ``partitions`` additional partitions of a topic.
 
-    ``brokers`` are those that may be given a part, at least ``replication_factor`` of them;
-    ``reserves`` are gone for now, and may be witnesses where there are too few (``voters_count``).
-    ``load`` is what all topics, this one too, have given them so far.
+    ``existing``: current assignments of the topic. ``brokers``: available brokers, at least
+    ``replication_factor``. ``reserves``: unavailable brokers, which can become witnesses if there
+    are too few brokers (``voters_count``). ``load``: current load by all topics, including this
+    one.
 
-    Replicas of a partition stand in as many racks as there are. With racks of one size the replicas
-    of a new topic, and its preferred leaders, differ by one at most between any two brokers; where
-    it is one, those with the smallest load have the more. A topic is balanced for itself first, so
-    that a broker that joins empty does not get the whole of the next topic.
+    The replicas of a partition are spread over as many racks as possible. With racks of equal size,
+    the numbers of replicas and of preferred leaders of a new topic differ by at most 1 between two
+    brokers; the brokers with the smallest load get the additional ones. Each topic is balanced
+    separately first, so that a new, empty broker does not get all partitions of the next topic.
     """
     assert 1 <= replication_factor <= len(brokers)
     given = Loads()
@@ -151,10 +154,10 @@ def place(
 
 
 def _turn(broker: BrokerId, round_: int) -> int:
-    """A place in the order among equals that differs from round to round.
+    """Return a sort key for equally loaded brokers that changes with each round.
 
-    Else the same brokers would meet in one partition after the other, and the loss of one would
-    send all that it led to the same neighbour.
+    Otherwise the same brokers would share many partitions, and after a failure the same broker
+    would become the leader of all partitions of the failed one.
     """
     mixed = (broker * _MIX_ID ^ round_ * _MIX_ROUND) & _MASK
     return (mixed ^ mixed >> 15) * _MIX_ALL & _MASK
@@ -169,10 +172,10 @@ class _Rack:
 
 
 class _Dealer:
-    """Deals brokers out like cards: in turn, to racks first, then inside a rack.
+    """Selects the brokers of partitions in turn: first the rack, then the broker in the rack.
 
-    Racks of one size are given the same number of parts, give or take one, and so are the brokers
-    of one rack. Both together keep all brokers within one of each other.
+    The counts of racks of equal size differ by at most 1, and so do the counts of the brokers of a
+    rack. Therefore the counts of all brokers differ by at most 1.
     """
 
     def __init__(
@@ -201,24 +204,24 @@ class _Dealer:
         self._rank[broker] = (given, held, _turn(broker, given + held), broker)
         if len(self._racks) == 1:
             return
-        # A larger rack takes more. Division of two integers rounds alike on every machine.
+        # A larger rack gets more. Integer division to float rounds equally on every machine.
         rack = self._rack_of[broker]
         size, first = len(rack.brokers), rack.brokers[0]
         turn = _turn(first, rack.given + rack.held)
         rack.rank = (rack.given / size, rack.held / size, turn, first)
 
     def note(self, brokers: Iterable[BrokerId]) -> None:
-        """These were given a part by someone else."""
+        """Count brokers that were assigned by another dealer."""
         for broker in brokers:
             self._given[broker] += 1
             self._rack_of[broker].given += 1
             self._rank_again(broker)
 
     def deal(self, count: int, *, beside: Sequence[BrokerId] = ()) -> list[BrokerId]:
-        """``count`` brokers for one partition, none of them ``beside``: those have a part in it.
+        """Return ``count`` brokers for one partition, without its current brokers in the argument.
 
-        Racks take turns only where nobody is beside. Else the least loaded broker goes first: of a
-        small rack there is often one left, and it would be taken each time.
+        Racks take turns only if the partition has no brokers yet. Otherwise the least loaded broker
+        is selected: a small rack often has one free broker, which would be selected each time.
         """
         taken, dealt = set(beside), []
         used = dict.fromkeys(self._racks, 0)
@@ -247,7 +250,7 @@ def _leaders(
     given: dict[BrokerId, int],
     held: Mapping[BrokerId, int],
 ) -> list[BrokerId]:
-    """One of each set, so that no broker leads more than it must; ``given`` is counted on."""
+    """Return a balanced choice of one leader per replica set. Updates ``given``."""
 
     def rank(broker: BrokerId) -> _Rank:
         now, before = given[broker], held[broker]
@@ -274,17 +277,18 @@ def _cheaper(
     leaders: Sequence[BrokerId],
     given: Mapping[BrokerId, int],
 ) -> list[tuple[int, BrokerId]]:
-    """Handovers, each a partition and its new leader, that even out two brokers; none if none do.
+    """Return leadership transfers (partition, new leader) that balance two brokers, or ``[]``.
 
     A cost-reducing path of Harvey, Ladner, Lovász and Tamir, "Semi-matchings for Bipartite Graphs
-    and Load Balancing", Journal of Algorithms 59 (2006): from a broker over partitions that each
-    next one could lead, to a broker that leads two fewer. Without such paths leaders are as even as
-    these replica sets let them be.
+    and Load Balancing", Journal of Algorithms 59 (2006): from a broker, over partitions that the
+    next broker could lead, to a broker that leads two fewer. Without such a path, the leaders are
+    as balanced as these replica sets allow.
     """
     led: dict[BrokerId, list[int]] = {}
     for partition, leader in enumerate(leaders):
         led.setdefault(leader, []).append(partition)
-    # What was reached in vain from a broker with more is in vain for one with fewer.
+    # A broker reached without success from a broker with more need not be visited from one with
+    # fewer.
     came: dict[BrokerId, tuple[BrokerId, int] | None] = {}
     for start in sorted(led, key=lambda id_: (-given[id_], id_)):
         if start in came:
@@ -318,7 +322,7 @@ def _path_to(
 def _preferred_order(
     replica_sets: Sequence[Sequence[BrokerId]], leaders: Sequence[BrokerId]
 ) -> list[tuple[BrokerId, ...]]:
-    """The leader first, then whoever is next to lead; those take turns for each leader."""
+    """Return the replicas with the leader first. The second ones are balanced for each leader."""
     seconds = {leader: Counter[BrokerId]() for leader in leaders}
     ordered = []
     for replicas, leader in zip(replica_sets, leaders, strict=True):

@@ -1,19 +1,20 @@
-"""The way out when a majority of a group's voters is gone: who goes on, from what, and the price.
+"""Recovery of a group that has lost a majority of its voters: new leader, base state and losses.
 
-Pure: reports of the brokers that answer in, a plan out. The rule is that without the operator's
-word (``accept_loss``) a partition goes on only where nothing acknowledged can be lost:
+The module is pure: it computes a plan from the reports of the remaining brokers. Without the
+operator's consent (``accept_loss``), a partition is recovered only if no acknowledged record can be
+lost:
 
-- with the newest state that any of them has: of the voters' journals the one that Raft would elect
-  (generation, then term and index of its end), committed or not;
-- led by a member of that state's ISR, or ELR, which hold all that was committed;
-- and only if no newer state can exist. The voters that are gone were a majority: they may have
-  agreed on another ISR without those that are left. They cannot have, where a survivor was in
-  touch with the group in this run and saw them end: all but so few that these are no majority. A
-  link that fell silent or timed out is no end: the others may be at work behind a cut. A survivor
-  that was restarted cannot know, but of a partition of which it stores the only replica: another
-  broker enters the ISR only if that survivor, as the leader, proposes it.
+- from the newest known state, committed or not. Of the voters' journals, this is the one that Raft
+  would elect (Raft group generation, then term and index of its end);
+- with a leader from the ISR or the ELR of that state, which have all committed records;
+- only if no newer state can exist. The lost voters were a majority, so they may have committed
+  another ISR without the survivors. This is excluded if a survivor was in contact with the group in
+  this incarnation and saw the processes of the lost voters end, except too few for a majority. An
+  unresponsive or timed-out connection does not count, because of possible network partitions. A
+  restarted survivor cannot know, unless it stores the only replica: another broker joins the ISR
+  only if this survivor, as the leader, proposes it.
 
-With the operator's word, the longest log leads: (epoch, end), as in Kafka's unclean recovery.
+With the operator's consent, the longest log by (epoch, end) leads, as in Kafka's unclean recovery.
 """
 
 from __future__ import annotations
@@ -26,16 +27,17 @@ from raftlog.replication.commands import BrokerId, DirectoryId, ElectUnclean
 from raftlog.replication.partition_state import Accepted, PartitionState, apply
 from raftlog.types import LeaderEpoch, Offset
 
-# Above any epoch and version that those that are gone may have come to unseen.
+# Added to epoch and version, to exceed all elections by the lost voters that are unknown here.
 UNSEEN_ELECTIONS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What a broker's journal has of one group, and what it knows of the group's voters.
+    """Journal state of one group on a broker, and the broker's knowledge about the voters.
 
-    ``voters`` are the generation's. ``saw_end``: the voters whose process this broker has seen to
-    end, in this run. ``is_known``: it has been in touch with the group's leader in this run.
+    ``voters``: of the Raft group generation. ``saw_end``: voters whose process end this broker has
+    observed in this incarnation. ``is_known``: it has been in contact with the group's leader in
+    this incarnation.
     """
 
     broker: BrokerId
@@ -53,13 +55,13 @@ class Standing:
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """Raft's: whose log may be that of a leader."""
+        """Sort key: as in Raft, the greatest log can become the leader's."""
         return self.generation, self.term, self.index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """A broker's copy of a partition: where it ends, and how far it knows it to be committed."""
+    """A broker's copy of a partition: its end offset, last epoch and known high watermark."""
 
     end: Offset
     last_epoch: LeaderEpoch
@@ -69,9 +71,10 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one broker has of one partition. ``state``: all of its journal, committed or not.
+    """Report of one broker about one partition.
 
-    ``standing`` is None for a broker that only was told of the state, or of nothing.
+    ``state``: state after all entries of its journal, committed or not. ``standing``: None for a
+    broker without a journal of the group; its ``state`` was sent by other brokers, or is None.
     """
 
     broker: BrokerId
@@ -84,12 +87,12 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class GroupLoss:
-    """What is left of a group's voters."""
+    """Remaining and lost voters of a group."""
 
-    newest: Standing  # of the voters that are left; of others, where none is
-    lost: tuple[BrokerId, ...]  # voters whose directory is not there
+    newest: Standing  # newest journal of the remaining voters; without voters, of all brokers
+    lost: tuple[BrokerId, ...]  # voters whose data directory is unavailable
     has_majority: bool
-    is_certain: bool  # nothing newer than ``newest`` can have been agreed on
+    is_certain: bool  # no state newer than ``newest`` can have been committed
 
     @property
     def lost_names(self) -> str:
@@ -97,7 +100,7 @@ class GroupLoss:
 
 
 def group_loss(standings: Sequence[Standing]) -> GroupLoss:
-    """``standings``: one of each broker that is there, at least one."""
+    """Compute the loss of a group. ``standings``: one per available broker, at least one."""
     voting = [standing for standing in standings if standing.has_vote]
     newest = max(voting or standings, key=lambda standing: standing.rank)
     there = {standing.broker: standing.directory_id for standing in standings}
@@ -118,23 +121,24 @@ def group_loss(standings: Sequence[Standing]) -> GroupLoss:
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """The partition has what it needs to have a leader."""
+    """No recovery is required: the partition can elect a leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Nothing can be done here; ``reason`` says what would help."""
+    """Recovery is impossible. ``reason``: the cause and the next action of the operator."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """Go on with ``leader``.
+    """Recover with ``leader``.
 
-    ``base``: the state from which that broker begins a generation alone, above ``generation``; None
-    where the group has its majority and ``command`` is to be proposed to it. ``lost``: records that
-    are known to be lost by it; ``may_lose``: acknowledged ones may be, these or more.
+    ``base``: state from which that broker starts a Raft group generation above ``generation``, as
+    its only voter. None if the group has a majority; then ``command`` is proposed to it. ``lost``:
+    number of records that are known to be lost. ``may_lose``: acknowledged records may be lost,
+    these or more.
     """
 
     leader: BrokerId
@@ -150,8 +154,10 @@ Plan: TypeAlias = Nothing | Blocked | GoOn
 
 
 def plan(reports: Sequence[Report], birth: PartitionState) -> Plan:
-    """What it takes that the partition has a leader. ``birth``: the state that its group began
-    with, for when nobody knows a newer one. ``reports``: of all brokers that are there.
+    """Compute the recovery plan of a partition.
+
+    ``reports``: of all available brokers. ``birth``: initial state of the group, used if no broker
+    knows a newer one.
     """
     loss = group_loss([r.standing for r in reports if r.standing is not None] or [_nowhere(birth)])
     state = _newest_state(reports, loss, birth)
@@ -169,15 +175,15 @@ def plan(reports: Sequence[Report], birth: PartitionState) -> Plan:
     generation = max([r.standing.generation for r in reports if r.standing is not None], default=0)
     if members and (loss.is_certain or state.replicas == (loss.newest.broker,)):
         leader = max(members, key=_order(state))
-        note = f"broker {leader.broker} was in sync: nothing that was acknowledged is lost"
+        note = f"broker {leader.broker} was in sync: no acknowledged record is lost"
         base = _above_unseen(state)
         return GoOn(leader.broker, generation, base, None, may_lose=False, note=note)
     copies = [there[b] for b in state.replicas if b in there and _is_sound(there[b])]
     if not copies:
         names = ", ".join(map(str, state.replicas))
         return Blocked(
-            f"none of the brokers that store it ({names}) is there with a sound copy or an empty "
-            "disk: start one of them, with an empty data directory if its disk is lost"
+            f"no replica (brokers {names}) is available with a valid copy or an empty disk. Start "
+            "one of these brokers, with an empty data directory if its disk is lost"
         )
     return _with_loss(state, loss, max(copies, key=_order(state)), reports, generation)
 
@@ -203,7 +209,7 @@ def _with_loss(
 
 
 def _above_unseen(state: PartitionState) -> PartitionState:
-    """The state, with a version and an epoch that those that are gone have not come to."""
+    """Return the state with a version and an epoch above those that the lost voters can have."""
     return replace(
         state,
         version=state.version + UNSEEN_ELECTIONS,
@@ -212,23 +218,23 @@ def _above_unseen(state: PartitionState) -> PartitionState:
 
 
 def _price(state: PartitionState, loss: GroupLoss, leader: Report, lost: int) -> str:
-    """What is, or may be, lost with this leader, as a sentence."""
+    """Return a description of the losses, and of the possible losses, with this leader."""
     has = "nothing" if leader.copy is None or not leader.copy.end else (
         f"the records below offset {leader.copy.end}"
     )  # fmt: skip
-    known = f"{lost} records are lost" if lost else "how many records are lost is not known"
+    known = f"{lost} records are lost" if lost else "the number of lost records is unknown"
     is_member = leader.directory_id in (state.isr.get(leader.broker), state.elr.get(leader.broker))
     if is_member:
         return (
-            f"broker {leader.broker} has {has}, and was in sync when it last heard of brokers "
-            f"{loss.lost_names}. It was restarted or isolated after that, so it cannot know "
-            "whether they went on without it: what they then acknowledged, if anything, is lost"
+            f"broker {leader.broker} has {has}, and was in sync when it last had contact with "
+            f"brokers {loss.lost_names}. It was restarted or isolated after that, so these brokers "
+            "may have acknowledged records without it. Such records are lost"
         )
     others = ", ".join(str(b) for b in sorted({*state.isr, *state.elr}))
-    at = "" if has != "nothing" else ", so it begins again at offset 0: reset what reads it"
+    at = "" if has != "nothing" else ", so the log restarts at offset 0: reset its consumers"
     return (
-        f"broker {leader.broker} has {has}{at}; who was in sync (brokers {others}) is not there "
-        f"with its disk: {known}"
+        f"broker {leader.broker} has {has}{at}; the in-sync replicas (brokers {others}) are not "
+        f"available with their disks: {known}"
     )
 
 
@@ -245,7 +251,7 @@ def _newest_state(
 
 
 def _order(state: PartitionState) -> Callable[[Report], tuple[LeaderEpoch, Offset, bool, int]]:
-    """The longest log is the greatest; of equal ones a member of the ISR, then the preferred."""
+    """Return the sort key of reports: log length, then ISR membership, then preferred order."""
 
     def key(report: Report) -> tuple[LeaderEpoch, Offset, bool, int]:
         copy = report.copy
@@ -261,7 +267,7 @@ def _is_sound(report: Report) -> bool:
 
 
 def _nowhere(birth: PartitionState) -> Standing:
-    """Of a group that nobody has: its first voters."""
+    """Return the standing of a group that no journal contains: its initial voters."""
     return Standing(
         broker=-1,
         directory_id="",

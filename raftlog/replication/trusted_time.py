@@ -1,23 +1,24 @@
-"""The time by which a broker deletes: what its wall clock says, as far as that can be trusted.
+"""Trusted time: the time that decides which data of a broker expires.
 
-Records, committed offsets and producers expire by age, and a wall clock that jumps makes everything
-old at once. So deletion goes by a time of its own. It runs with the monotonic clock, which never
-jumps, and follows wall clocks only as described here:
+Records, committed offsets and producers expire by age. If the wall clock jumps forward, all of them
+could expire at once. Deletion therefore uses a separate trusted time. It advances with the
+monotonic clock, which never jumps, and follows wall clocks only as follows:
 
-- *Small differences* (up to ``CLOCK_STEP_MS``) are followed slowly: the trusted time gains or loses
-  at most ``CLOCK_SLEW`` of the time that passes.
-- *Larger ones* are steps. In a cluster the voters' clocks decide: a time that a majority of them
-  agrees on for ``CLOCK_SETTLE_S`` becomes the trusted time. A broker alone follows no step; its
-  next start does, see below.
-- *At the start* the trusted time is unknown, and nothing expires, until a majority of the voters'
-  clocks agrees, or at once on a broker alone. If that time is ahead of the one that was last saved
-  by more than ``CLOCK_STEP_MS``, nothing expires for ``CLOCK_SETTLE_S``: a long stop and a wrong
-  clock look alike, but a clock that is wrong at a machine's start is often corrected soon.
+- *Small differences* (up to ``CLOCK_STEP_MS``): the trusted time follows slowly. It gains or loses
+  at most ``CLOCK_SLEW`` of the elapsed time.
+- *Larger differences* are clock steps. In a cluster, a time on which a majority of the voters
+  agrees for ``CLOCK_SETTLE_S`` becomes the trusted time. In single-broker mode, the trusted time
+  follows a step only at the next start, see below.
+- *At the start*, the trusted time is unknown and no data expires until the clocks of a majority of
+  the voters agree. In single-broker mode, the broker's clock is used immediately. If that time is
+  ahead of the last saved time by more than ``CLOCK_STEP_MS``, no data expires for
+  ``CLOCK_SETTLE_S``: the broker cannot distinguish a long stop from a wrong clock, and a wrong
+  clock is often corrected soon after a machine starts.
 
-So a record that is younger than its retention by more than ``CLOCK_STEP_MS`` is not deleted because
-of a wrong clock, unless a majority of the voters has the same wrong clock for ``CLOCK_SETTLE_S``,
-or a broker alone was started with it so long ago. Pure: both clocks are arguments; ``now`` is in
-monotonic seconds.
+A wrong clock therefore does not delete a record that is younger than its retention by more than
+``CLOCK_STEP_MS``, with two exceptions: a majority of the voters has the same wrong clock for
+``CLOCK_SETTLE_S``, or a broker in single-broker mode has run with it for that long since its start.
+The module is pure: both clocks are arguments; ``now`` is in monotonic seconds.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from raftlog.types import TimestampMs
 
 
 class _Line(NamedTuple):
-    """A time that runs with the monotonic clock: it was ``wall_ms`` at ``at`` seconds."""
+    """Time that advances with the monotonic clock: ``wall_ms`` at ``at`` monotonic seconds."""
 
     at: float
     wall_ms: float
@@ -46,7 +47,7 @@ class _Line(NamedTuple):
 
 
 class TrustedTime:
-    """One broker's. Feed it by ``update`` and ``on_peer``; ask for ``deletion_ms`` at any time."""
+    """Trusted time of one broker. Call ``update`` and ``on_peer``; read ``deletion_ms``."""
 
     def __init__(
         self,
@@ -57,10 +58,10 @@ class TrustedTime:
         now: float,
         wall_ms: TimestampMs,
     ) -> None:
-        """``voters``: brokers whose clocks count; fewer than two: this broker is alone.
+        """``voters``: brokers whose clocks count; fewer than two: single-broker mode.
 
-        ``saved_ms``: the last ``deletion_ms`` of the run before, or None. ``now``, ``wall_ms``:
-        this broker's clocks at the start.
+        ``saved_ms``: last ``deletion_ms`` of the previous incarnation, or None. ``now``,
+        ``wall_ms``: clocks of this broker at the start.
         """
         self._broker_id = broker_id
         self._voters = frozenset(voters)
@@ -82,10 +83,10 @@ class TrustedTime:
         return None if self._trusted is None else int(self._trusted.ms(now))
 
     def record_ms(self, now: float, wall_ms: TimestampMs) -> TimestampMs:
-        """The time for new records and commits. It errs towards the future: they are kept longer.
+        """Return the timestamp for new records and commits, in ms.
 
-        It is the wall clock's, unless that has stepped: then the trusted time if a majority of the
-        voters agrees with it, else the latest of all that are known.
+        It is the wall clock, unless that has stepped. Then it is the trusted time if a majority of
+        the voters agrees with it, else the latest known time, so that data is kept longer.
         """
         trusted_ms = wall_ms if self._trusted is None else int(self._trusted.ms(now))
         saved_ms = 0 if self._saved is None else int(self._saved.ms(now))
@@ -98,9 +99,9 @@ class TrustedTime:
         return max(wall_ms, trusted_ms, saved_ms)
 
     def error_ms(self, now: float, wall_ms: TimestampMs) -> int:
-        """By how much this broker's wall clock is ahead of the trusted time, if that is a step.
+        """Return the ms by which this broker's wall clock is ahead, if the difference is a step.
 
-        Negative where it is behind; 0 where they agree, or no time is trusted yet.
+        Negative if the clock is behind the trusted time; 0 without a step or a trusted time.
         """
         if self._trusted is None:
             return 0
@@ -117,7 +118,7 @@ class TrustedTime:
             self._peers[broker_id] = _Line(now, wall_ms + round_trip_s * 500)
 
     def update(self, *, now: float, wall_ms: TimestampMs) -> None:
-        """Compare the clocks. Call it every second or so, and before the first question."""
+        """Compare the clocks. Call it about once per second, and before the first read."""
         own = _Line(now, wall_ms)
         self._agreed = agreed = own if self.is_alone else self._majority(own)
         if self._trusted is None:
@@ -136,14 +137,14 @@ class TrustedTime:
         self._trusted = _Line(now, trusted_ms)
 
     def _begin(self, agreed: _Line) -> None:
-        """The first trusted time of this run."""
+        """Set the first trusted time of this incarnation, if it is plausible or has settled."""
         saved = self._saved
         is_plausible = saved is None or agreed.wall_ms - saved.ms(agreed.at) <= CLOCK_STEP_MS
         if is_plausible or self._has_settled(agreed):
             self._trusted, self._pending = agreed, None
 
     def _has_settled(self, agreed: _Line) -> bool:
-        """Whether this time has been agreed on for long enough."""
+        """Return whether the voters have agreed on this time for ``CLOCK_SETTLE_S``."""
         pending = self._pending
         if pending is None or abs(pending.ms(agreed.at) - agreed.wall_ms) > CLOCK_STEP_MS:
             self._pending = agreed
@@ -151,9 +152,9 @@ class TrustedTime:
         return agreed.at - pending.at >= CLOCK_SETTLE_S
 
     def _majority(self, own: _Line) -> _Line | None:
-        """The median of the voters' clocks, if a majority of the voters is close to it.
+        """Return the median of the voters' clocks, if a majority of the voters is close to it.
 
-        Of an even number it is the lower one: it deletes less.
+        For an even number of clocks it is the lower median, which deletes less data.
         """
         now = own.at
         known = [

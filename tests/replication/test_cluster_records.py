@@ -148,7 +148,7 @@ def test_a_setting_of_a_later_release_is_named() -> None:
     ],
 )
 def test_a_row_that_contradicts_itself_is_refused(row: list[object]) -> None:
-    with pytest.raises(InvalidRequestError, match="no cluster snapshot"):
+    with pytest.raises(InvalidRequestError, match="invalid cluster snapshot"):
         decode_records(msgspec.msgpack.encode([*fields()[:5], [row]]))
 
 

@@ -163,7 +163,7 @@ def test_a_survivor_that_may_have_left_the_isr_needs_the_operators_word() -> Non
     assert dict(step.base.isr) == {3: "d3"}
     assert step.base.leader_epoch == 4 + UNSEEN_ELECTIONS + 1 == step.base.unclean_epoch
     assert step.base.version == 5 + UNSEEN_ELECTIONS + 1
-    assert "when it last heard of brokers 1, 2" in step.note
+    assert "when it last had contact with brokers 1, 2" in step.note
 
 
 def test_the_newest_journal_says_who_is_in_sync() -> None:
@@ -188,7 +188,7 @@ def test_with_the_operators_word_the_longest_log_leads() -> None:
     step = plan([long, newer], BIRTH)
     assert isinstance(step, GoOn)
     assert (step.leader, step.may_lose, step.lost) == (2, True, 10)
-    assert "(brokers 3) is not there with its disk: 10 records are lost" in step.note
+    assert "(brokers 3) are not available with their disks: 10 records are lost" in step.note
 
 
 def test_a_group_with_its_majority_is_asked_to_elect_it() -> None:
@@ -211,7 +211,7 @@ def test_the_only_copy_begins_empty_above_what_anybody_was_told() -> None:
     assert dict(step.base.isr) == {1: "new"}
     assert step.base.leader_epoch > 9
     assert step.base.version > 12
-    assert "has nothing, so it begins again at offset 0" in step.note
+    assert "has nothing, so the log restarts at offset 0" in step.note
 
 
 def test_without_a_sound_copy_or_an_empty_disk_nothing_can_be_done() -> None:

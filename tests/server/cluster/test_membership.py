@@ -196,7 +196,7 @@ def test_a_wiped_broker_waits_until_its_old_registration_is_fenced() -> None:
         j.membership._me = Incarnation("wiped", 1)
         assert isinstance(j.wants(), RegisterBroker)
         assert isinstance(j.agree(), Refused)
-        assert "is held by the broker at" in j.membership.refusal
+        assert "is in use by the live broker at" in j.membership.refusal
         for _ in range(5):
             assert j.wants() is None, "nothing has changed: the same again would be refused"
         s.command(FenceBroker(id=1, broker_epoch=s.machine.brokers[1].broker_epoch))
