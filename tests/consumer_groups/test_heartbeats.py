@@ -339,7 +339,7 @@ def test_other_timeouts_are_written_and_move_nothing() -> None:
 def test_an_instance_id_is_for_life() -> None:
     scene = Scene()
     scene.join("m1", instance_id="i1")
-    with pytest.raises(InvalidRequestError, match="a member keeps it for life"):
+    with pytest.raises(InvalidRequestError, match="A member cannot change it"):
         scene.beat("m1", instance_id="i2")
 
 

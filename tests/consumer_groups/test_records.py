@@ -162,10 +162,10 @@ DAMAGED = [
 
 @pytest.mark.parametrize("data", DAMAGED, ids=["bool", "text", "deep", "long"])
 def test_damage_is_refused_and_says_of_what(data: bytes) -> None:
-    with pytest.raises(InvalidRequestError, match="a group's record"):
+    with pytest.raises(InvalidRequestError, match="group record"):
         decode_key(data)
     for key, *_ in GOLDEN:
-        with pytest.raises(InvalidRequestError, match=r"a group's record|no value of \w+Key\("):
+        with pytest.raises(InvalidRequestError, match=r"group record|invalid value of \w+Key\("):
             decode_value(key, data)
 
 

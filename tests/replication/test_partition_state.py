@@ -268,7 +268,7 @@ def test_the_machine_applies_bytes_and_tells_of_changes() -> None:
     machine.on_change = lambda: changes.append(machine.state.version)
     assert accepted(machine.apply(Elect(7, 2, disk(2)).encode())) is machine.state
     assert "version" in reason(machine.apply(Elect(7, 2, disk(2)).encode()))
-    assert "no command" in reason(machine.apply(b"nonsense"))
+    assert "unknown kind of command" in reason(machine.apply(b"nonsense"))
     assert changes == [8]
 
 

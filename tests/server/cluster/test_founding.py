@@ -183,5 +183,5 @@ def test_brokers_with_other_voters_refuse_each_other_and_found_nothing(
     said = [record.getMessage() for record in caplog.records]
     for other in (1, 3):  # each of the two, of the other one
         start = f"brokers cannot work together: peer={other}"
-        words = "broker 1 at broker-1:9100 has the voters 1,2,3, and broker 3 has 3"
+        words = "broker 1 at broker-1:9100 has the voters 1,2,3, but broker 3 has 3"
         assert any(line.startswith(start) and words in line for line in said)

@@ -72,7 +72,7 @@ def test_another_broker_than_expected_is_no_link(run: Run) -> None:
         one.links.set_addresses(at(2))
         await world.pass_seconds(5)
         assert one.events == []
-        assert "broker 3 answers there" in one.links.status()[0].problem
+        assert "broker 3 responded" in one.links.status()[0].problem
         assert one.refusals == []  # it may be put right without this broker
 
     run(test)
