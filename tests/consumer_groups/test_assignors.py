@@ -139,7 +139,7 @@ def test_assignors_of_ones_own_stand_beside_those_that_there_are() -> None:
 
 @pytest.mark.parametrize("name", ["", "x" * (limits.ASSIGNOR_CHARS_MAX + 1)])
 def test_the_name_of_an_assignor_has_a_sane_length(name: str) -> None:
-    with pytest.raises(ValueError, match="use 1 to 64 characters"):
+    with pytest.raises(ValueError, match="Use 1 to 64 characters"):
         named([Own(name)])
 
 
@@ -158,7 +158,7 @@ X0 = TopicPartition("x", 0)
     ("assigned", "says"),
     [
         ({"z": []}, "'z', which is not a member"),
-        ({"a": [X0], "b": [X0]}, "x:0 to 'a' and 'b'"),
+        ({"a": [X0], "b": [X0]}, "x:0 is assigned to both 'a' and 'b'"),
         ({"a": [TopicPartition("x", 2)]}, "x:2 is assigned to 'a': the member does not"),
         ({"a": [TopicPartition("x", -1)]}, "x:-1"),
         ({"a": [TopicPartition("w", 0)]}, "w:0"),

@@ -103,7 +103,7 @@ def test_joining_again_with_something_to_give_up_waits_for_that() -> None:
 @pytest.mark.parametrize("epoch", [1, 5, LEAVE_EPOCH, AWAY_EPOCH])
 def test_only_joining_makes_a_member(epoch: int) -> None:
     scene = Scene()
-    with pytest.raises(UnknownMemberError, match=r"m1 of group 'g' is not known.* join again"):
+    with pytest.raises(UnknownMemberError, match=r"m1 of group 'g' is unknown.* join again"):
         scene.beat("m1", epoch=epoch, topics=("t",))
     assert scene.shard.list() == []
 
@@ -128,8 +128,8 @@ def test_so_is_an_instances(name: str) -> None:
         ({"session_timeout_ms": 5_999}, InvalidRequestError, "group.min.session.timeout.ms"),
         ({"session_timeout_ms": 60_001}, InvalidRequestError, "60000 ms .group.max.session"),
         ({"rebalance_timeout_ms": 0}, InvalidRequestError, "max_poll_interval_ms"),
-        ({"topics": ("t",) * 1_001}, InvalidRequestError, "1001 topics: 1000 is the most"),
-        ({"assignor": "fair"}, UnknownAssignorError, "this coordinator has range, uniform"),
+        ({"topics": ("t",) * 1_001}, InvalidRequestError, "1001 topics: the maximum is 1000"),
+        ({"assignor": "fair"}, UnknownAssignorError, "This coordinator has range, uniform"),
     ],
 )
 def test_what_no_member_may_ask_for(
@@ -258,7 +258,9 @@ def test_that_is_forgotten_after_a_session() -> None:
 
 def test_an_epoch_above_the_members_is_fenced() -> None:
     scene = two()
-    with pytest.raises(FencedMemberError, match=r"at epoch 9, but its epoch is 2: .* join again"):
+    with pytest.raises(
+        FencedMemberError, match=r"sent epoch 9, but its epoch is 2\. .* join again"
+    ):
         scene.beat("m1", epoch=9)
     assert scene.of("m1") == {0, 1}
 
@@ -266,7 +268,7 @@ def test_an_epoch_above_the_members_is_fenced() -> None:
 def test_an_epoch_that_the_member_has_left_behind_is_fenced() -> None:
     scene = two()
     assert scene.epoch_of("m1") == 2
-    with pytest.raises(FencedMemberError, match="at epoch 1, but its epoch is 2"):
+    with pytest.raises(FencedMemberError, match="sent epoch 1, but its epoch is 2"):
         scene.beat("m1", epoch=1)
 
 
@@ -299,7 +301,7 @@ def test_at_an_older_epoch_nobody_claims_what_is_not_its() -> None:
     mine, epoch = scene.told["m1"], scene.epoch_of("m1")
     assert scene.of("m1") | scene.of("m2") == {0, 1, 2, 3}
     late = "m1" if epoch > mine.member_epoch else "m2"
-    with pytest.raises(FencedMemberError, match="claims 2 partitions that it does not have"):
+    with pytest.raises(FencedMemberError, match="reports 2 partitions that it does not own"):
         scene.beat(late, [share("t", 0, 1, 2, 3)])
     gone = Share("t", "id-of-one-that-was-deleted", (0,))
     assert scene.beat(late, [gone]).member_epoch > mine.member_epoch
@@ -339,7 +341,7 @@ def test_other_timeouts_are_written_and_move_nothing() -> None:
 def test_an_instance_id_is_for_life() -> None:
     scene = Scene()
     scene.join("m1", instance_id="i1")
-    with pytest.raises(InvalidRequestError, match="A member cannot change it"):
+    with pytest.raises(InvalidRequestError, match="A member cannot change"):
         scene.beat("m1", instance_id="i2")
 
 

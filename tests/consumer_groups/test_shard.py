@@ -72,7 +72,7 @@ OPERATIONS: dict[str, Any] = {
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS.keys())
 def test_until_the_log_is_read_nobody_is_served(operation: Any) -> None:
     shard = GroupShard(GroupSettings(), BUILT_IN)
-    with pytest.raises(CoordinatorLoadingError, match="try again in a moment"):
+    with pytest.raises(CoordinatorLoadingError, match="Try again later"):
         operation(shard)
     assert shard.deadline() is None
     assert shard.tick(now=0.0, now_ms=0, expiry_ms=0).records == ()
@@ -203,7 +203,7 @@ def test_one_that_does_not_give_up_in_time_is_no_member_any_more() -> None:
     assert scene.of("m2") == set()
     scene.after(1.1)
     assert scene.of("m2") == {0, 1, 2, 3}
-    with pytest.raises(UnknownMemberError, match="within 15000 ms: poll more often"):
+    with pytest.raises(UnknownMemberError, match=r"within 15000 ms\. Poll more often"):
         scene.beat("m1")
 
 
@@ -350,7 +350,7 @@ def test_a_group_is_described() -> None:
 
 @pytest.mark.parametrize("operation", ["describe", "delete_group", "delete_offsets"])
 def test_a_group_that_there_is_not(operation: str) -> None:
-    with pytest.raises(UnknownGroupError, match="there is no consumer group 'g'"):
+    with pytest.raises(UnknownGroupError, match="consumer group 'g' does not exist"):
         OPERATIONS[operation](Scene().shard)
 
 
@@ -365,7 +365,7 @@ def test_a_name_that_no_group_can_have_is_told_apart() -> None:
 def test_a_group_with_members_is_not_deleted() -> None:
     scene = Scene()
     scene.join("m1")
-    with pytest.raises(GroupNotEmptyError, match="has 1 members: stop its consumers first"):
+    with pytest.raises(GroupNotEmptyError, match=r"has 1 members\. Stop its consumers first"):
         scene.shard.delete_group(GROUP)
     scene.commit("m1", ("t", 0))
     scene.leave("m1")
