@@ -126,7 +126,7 @@ def test_an_answer_over_the_limits_becomes_a_failure() -> None:
     answer = TopicsResponse([TopicResult("x" * limits.FRAME_HEADER_BYTES_MAX)])
     (response,) = pair.to_client(pair.server.reply(request, answer))
     assert isinstance(response.message, InvalidRequestError)
-    assert "ask for fewer topics" in str(response.message)
+    assert "Request fewer topics" in str(response.message)
     assert pair.server.in_flight == 0
 
 
