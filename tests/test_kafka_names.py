@@ -37,5 +37,5 @@ def test_other_unknown_names_are_pythons_to_refuse() -> None:
 
 
 def test_a_dict_of_settings_is_answered_too() -> None:
-    with pytest.raises(TypeError, match="keyword arguments here, not a dict"):
+    with pytest.raises(TypeError, match="settings as keyword arguments"):
         Producer({"bootstrap.servers": "h:1"})  # type: ignore[arg-type]

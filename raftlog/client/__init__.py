@@ -1,16 +1,19 @@
-"""The client library: producers, consumers and administration, synchronous and asynchronous.
+"""Client library: producers, consumers and administration, synchronous and asynchronous.
 
-One asynchronous core, two skins. Users import from ``raftlog`` and ``raftlog.aio``; nothing here
-imports the server. From the wire upwards:
+Both variants share one asynchronous core. Applications import from ``raftlog`` and ``raftlog.aio``.
+No module in this package imports the server. From the wire upwards:
 
-    connection          one connection: requests out, answers in
-    connections, hedge  all of them, opened once; several asked, the first answer counts
-    cluster, metadata   whom to ask, who leads what, requests with retries
-    links, retry        roads to leaders, and brokers that say nothing; what may be tried again
-    accumulator         records waiting to be sent       fetcher       batches waiting to be read
-    sender, flight      what is in flight, and retries   subscription  where each partition is read
-    leaders, stand_ins  requests to leaders, and who stands in while there is none
-    overview            one picture of the cluster from all brokers' answers
-    producer, consumer, admin                            the synchronous skins, over ``loop_thread``
-    aio                                                  the asynchronous skins
+    connection                 one connection: sends requests, receives responses
+    connections                all connections of a client, at most one per broker
+    hedged_request             starts another attempt if one is slow, uses the first response
+    cluster, metadata          broker selection, partition leaders, requests with retries
+    broker_connections, retry  connections to leaders, overdue requests, retry rules
+    accumulator                records that wait to be sent
+    sender, in_flight          batches in flight, and their retries
+    fetcher, subscription      fetched batches; the position of each partition
+    partition_requests         requests to partition leaders
+    replica_selector           the replica to fetch from, also while there is no leader
+    describe_cluster           one cluster description from the responses of all brokers
+    producer, consumer, admin  the synchronous clients, which use ``loop_thread``
+    aio                        the asynchronous clients
 """

@@ -1,17 +1,17 @@
-"""Records that wait to be sent, by partition, and the memory that they may take. Sans-I/O.
+"""Records that wait to be sent, by partition, and the memory that they use. Sans-I/O.
 
-Time is an argument or comes from the clock given. Sending, retrying and sequence numbers are
-``sender``'s; making records of what a user passes is ``records``'.
+Time is an argument or comes from the given clock. ``sender`` sends, retries and assigns sequence
+numbers; ``records`` converts and checks arguments.
 
-A batch is closed when it is taken to be sent, or when it is full: so while the broker is busy,
-batches grow. Keyless records go to a topic's *sticky* partition, which changes with every batch,
+A batch is closed when the sender takes it, or when it is full. So batches grow while the broker is
+busy. Records without a key go to the *sticky* partition of a topic, which changes with every batch,
 and with every run of several records.
 
-Threads: users append in theirs, the sender takes in its own; ``lock`` guards everything here. It is
-held for a few operations at a time, never while encoding or doing I/O. The two calls on the path of
-every single record, ``append`` and ``extend``, answer None when there is no room instead of waiting
-for it. Ctrl-C may end any of them after any call that it makes: so what they change stays whole, or
-is mended by the next one (``PendingBatch.mend``).
+Threads: application threads append, the I/O thread takes. ``lock`` protects everything here. It is
+held for a few operations at a time, never while encoding or doing I/O. ``append`` and ``extend``,
+which are called for every record, return None without buffer space instead of waiting.
+KeyboardInterrupt can end them after any call that they make. So their changes are either complete,
+or repaired by the next call (``PendingBatch.mend``).
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from raftlog.record import BatchBody, Codec
 from raftlog.types import Headers
 
 NEVER: Final = math.inf
-# Waiting senders are woken when this part of the memory is free, not at every batch: a thread that
-# is woken for one batch's worth of room competes with the I/O thread that is to make more.
+# Blocked senders are woken when 1/4 of the memory is free, not after every batch: a thread that is
+# woken for one batch competes with the I/O thread, which releases more memory.
 _ROOM_PART: Final = 4
 
 
 class Accumulator:
-    """All pending records of one producer."""
+    """Pending records of one producer."""
 
     def __init__(
         self,
@@ -59,17 +59,17 @@ class Accumulator:
     ) -> None:
         self.lock = allocate_lock()
         self.topics: dict[str, TopicQueues] = {}
-        self._gone: dict[str, TopicQueues] = {}  # topics that may come back under their names
-        self.active: dict[PartitionQueue, None] = {}  # those with something to take, oldest first
-        # Of batches closed or open, until they are done.
+        self._gone: dict[str, TopicQueues] = {}  # deleted topics, which may be created again
+        self.active: dict[PartitionQueue, None] = {}  # queues with batches, oldest first
+        # Open and closed batches until they are delivered or failed.
         self.unresolved: dict[Delivery, PendingBatch] = {}
         self.bytes_free = settings.buffer_memory
-        self.pressed = False  # somebody waits for room or for a flush: nothing lingers
-        # When the sender will look by itself, and whether it has to be told to look sooner.
+        self.pressed = False  # a sender waits for buffer space or a flush: no linger time
+        # Time of the sender's next check, and True if it must be woken earlier.
         self.wake_at = NEVER
         self.wake_needed = False
         self._shut = False
-        self._room_needed = 0  # by the largest of those that wait
+        self._room_needed = 0  # bytes; largest request of all blocked senders
         self._room_waiters: deque[Callable[[], object]] = deque()
         self._settings = settings
         self._linger_s = settings.linger_ms / 1_000
@@ -81,7 +81,7 @@ class Accumulator:
     # -- topics
 
     def learn(self, view: TopicView) -> TopicQueues:
-        """Take what the cluster says of a topic: its partitions, and how large a batch may be."""
+        """Apply the metadata of a topic: partition count and maximum batch size."""
         with self.lock:
             topic = self.topics.get(view.name) or self._gone.pop(view.name, None)
             if topic is None:
@@ -106,7 +106,7 @@ class Accumulator:
         timestamp_ms: int | None,
         partition: int | None,
     ) -> DeliveryFuture | None:
-        """Add one record; None when there is no room for it. Raises ``RecordTooLargeError``."""
+        """Add one record. Returns None without buffer space. Raises ``RecordTooLargeError``."""
         if timestamp_ms is None:
             timestamp_ms = self._wall_ms()
         size = RECORD_BYTES
@@ -141,15 +141,15 @@ class Accumulator:
                 batch.add_key(index, key)
             if headers is not None or batch.headers is not None:
                 batch.add_headers(index, headers)
-            values.append(value)  # last: now the record is there
+            values.append(value)  # last: this completes the record
             return DeliveryFuture(batch.delivery, index)
 
     def extend(
         self, topic: TopicQueues, partition: int | None, run: Run
     ) -> tuple[Delivery, int] | None:
-        """Add records to one batch: its delivery, and the first one's index in it; or None.
+        """Add records to one batch. Returns its delivery and the first index, or None if full.
 
-        Each run without a partition gets the next partition. It joins the batch that is open there.
+        Each run without a partition goes to the next partition, and joins its open batch.
         """
         size = run.size_bytes
         with self.lock:
@@ -175,9 +175,9 @@ class Accumulator:
         *,
         base_sequence: int | None = None,
     ) -> Delivery | None:
-        """Add a batch that is encoded already, or None. It is closed: nothing joins it.
+        """Add an encoded batch, which is closed. Returns None without buffer space.
 
-        ``base_sequence``: of its first record, for a producer that counts itself.
+        ``base_sequence``: number of its first record, for a named producer.
         """
         with self.lock:
             if size > self.bytes_free:
@@ -197,13 +197,13 @@ class Accumulator:
     def _next_batch(
         self, topic: TopicQueues, queue: PartitionQueue, size: int, *, sticky: bool
     ) -> PendingBatch:
-        """The batch for records of ``size``, now that the one of ``queue`` is full or has gone."""
+        """Return a batch with space for ``size``, after the open one of ``queue`` is full."""
         if size > topic.batch_bytes_max:
             topic.check_size(size, compressed=self._settings.codec is not Codec.NONE)
         self._close_open(queue)
         if sticky:
             queue = topic.rotate()
-            if queue.open is not None:  # records with a key began one there
+            if queue.open is not None:  # it has records with a key
                 if queue.open.size_bytes + size <= topic.batch_bytes_max:
                     return queue.open
                 self._close_open(queue)
@@ -226,14 +226,14 @@ class Accumulator:
     def _close_open(self, queue: PartitionQueue) -> None:
         batch = queue.open
         if batch is not None:
-            self.wake_needed = True  # it is full: no reason to linger
+            self.wake_needed = True  # a full batch does not linger
             queue.open = None
             queue.closed.append(batch)
 
-    # -- room
+    # -- buffer space
 
     def _note_no_room(self, size: int) -> None:
-        """Note that somebody waits. Raises if there will never be room."""
+        """Note a blocked sender. Raises ``RecordTooLargeError`` if the record can never fit."""
         if size > self._settings.buffer_memory:
             raise RecordTooLargeError(
                 f"record of {size} bytes does not fit into "
@@ -245,7 +245,7 @@ class Accumulator:
         self.wake_needed = True
 
     def when_room(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` once, when there is room to speak of; at once if there is."""
+        """Call ``callback`` once: now, or when enough buffer space is free."""
         with self.lock:
             if not self._has_room():
                 self._room_waiters.append(callback)
@@ -253,7 +253,7 @@ class Accumulator:
         callback()
 
     def release(self, batch: PendingBatch) -> None:
-        """The batch is done: its memory is free, and who waits for memory may go on."""
+        """Release the memory of a completed batch and wake senders that wait for buffer space."""
         callbacks: list[Callable[[], object]] = []
         with self.lock:
             self.bytes_free += batch.size_bytes
@@ -267,13 +267,13 @@ class Accumulator:
             callback()
 
     def _has_room(self) -> bool:
-        # With nothing left to resolve all memory is free: nobody can wait for ever.
+        # Without unresolved batches all memory is free, so no sender waits indefinitely.
         return self.bytes_free >= max(self._room_needed, self._settings.buffer_memory // _ROOM_PART)
 
     # -- taking
 
     def hurry(self) -> list[Delivery]:
-        """What is pending now shall be sent without lingering; the deliveries that stand for it."""
+        """End the linger time of all pending batches. Returns all unresolved deliveries."""
         with self.lock:
             for queue in self.active:
                 if queue.open is not None:
@@ -282,14 +282,14 @@ class Accumulator:
             return list(self.unresolved)
 
     def undelivered(self) -> int:
-        """The number of records that are neither acknowledged nor failed."""
+        """Return the number of records that are neither acknowledged nor failed."""
         with self.lock:
             return sum(batch.record_count for batch in self.unresolved.values())
 
     def scan(self) -> list[tuple[PartitionQueue, PendingBatch, float]]:
-        """Each queue with something to take, its next batch, and when that is due.
+        """Return each queue with batches, its next batch, and when that is due.
 
-        Until ``wake_at`` is set again, every new batch asks for a wake-up.
+        Until ``wake_at`` is set again, every new batch requests a wake-up.
         """
         with self.lock:
             self.wake_at = NEVER
@@ -302,7 +302,7 @@ class Accumulator:
             return found
 
     def take(self, queue: PartitionQueue, now: float) -> PendingBatch | None:
-        """The next batch of ``queue`` that is due, now the caller's; None if there is none."""
+        """Remove and return the next batch of ``queue`` that is due, or None."""
         with self.lock:
             if queue.closed:
                 batch = queue.closed.popleft()
@@ -314,7 +314,7 @@ class Accumulator:
             return batch
 
     def take_expired(self, queue: PartitionQueue, now: float) -> list[PendingBatch]:
-        """The batches of ``queue`` whose delivery timeout has passed."""
+        """Remove and return the batches of ``queue`` whose delivery timeout has passed."""
         with self.lock:
             expired = []
             while queue.closed and queue.closed[0].expires_at <= now:
@@ -326,7 +326,7 @@ class Accumulator:
             return expired
 
     def drop(self, queue: PartitionQueue) -> list[PendingBatch]:
-        """Take everything of ``queue``, due or not."""
+        """Remove and return all batches of ``queue``."""
         with self.lock:
             self._close_open(queue)
             batches = list(queue.closed)
@@ -335,7 +335,7 @@ class Accumulator:
             return batches
 
     def put_back(self, queue: PartitionQueue, batches: Sequence[PendingBatch]) -> None:
-        """Give back batches that were taken, in their order, before all others of the queue."""
+        """Return batches to the front of the queue, in their order."""
         with self.lock:
             queue.closed.extendleft(reversed(batches))
             self.active[queue] = None
@@ -345,9 +345,9 @@ class Accumulator:
             self.active.pop(queue, None)
 
     def forget(self, topic: str) -> None:
-        """The topic is gone: the next send asks for it anew.
+        """Forget a deleted topic: the next send requests its metadata.
 
-        Batches of it may be on their way still. Should it come back, its queues are the same.
+        Its batches may still be in flight. If the topic is created again, it gets the same queues.
         """
         with self.lock:
             gone = self.topics.pop(topic, None)
@@ -355,12 +355,12 @@ class Accumulator:
                 self._gone[topic] = gone
 
     def shut(self) -> None:
-        """Nothing more can be appended: no topic is found, and no batch begins."""
+        """Refuse new records."""
         with self.lock:
             self._shut = True
             self.topics = {}
 
     def leave_behind(self) -> None:
-        """In a forked child: nothing is sent from here, so nothing is found here."""
-        self.lock = allocate_lock()  # a thread that is not here may have held it
+        """Forget all topics in a forked child, which must not send."""
+        self.lock = allocate_lock()  # a thread of the parent may have held it
         self.topics = {}

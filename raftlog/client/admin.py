@@ -1,4 +1,4 @@
-"""The synchronous admin client: each call is one of ``AsyncAdmin``'s, made on an I/O thread."""
+"""Synchronous admin client: each call runs the ``AsyncAdmin`` method on an I/O thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 def _waiting(
     method: Callable[Concatenate[AsyncAdmin, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Admin, P], T]:
-    """The same call, with the same arguments and documentation, for a thread that waits for it."""
+    """Wrap an ``AsyncAdmin`` method as a blocking one, with its arguments and documentation."""
 
     @wraps(method)
     def call(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -28,12 +28,12 @@ def _waiting(
 
 
 class Admin(AdminBase, PlainClient):
-    """Creates, changes and describes topics and consumer groups; looks offsets up.
+    """Client that creates, changes and describes topics and consumer groups, and looks up offsets.
 
-    Safe to share between threads. Calls that name several topics try all of them, and then raise
-    the first failure, which names its topic. A call that may have been carried out though its
-    answer was lost raises an ``OutcomeUnknownError``, unless doing it again does no harm. A context
-    manager.
+    A context manager. Threads can share it. A call that names several topics processes all of them,
+    and then raises the first error, which names its topic. If the response is lost, the request may
+    have been carried out: the call raises an ``OutcomeUnknownError`` unless the request is
+    idempotent.
     """
 
     def _setup(self) -> None:

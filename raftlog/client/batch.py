@@ -1,8 +1,8 @@
-"""One batch on its way, and the queues where batches wait: values and invariants, no policy.
+"""Pending batch of a producer, and the queues of batches: values and invariants, no policy.
 
     TopicQueues ── one PartitionQueue per partition ── batches, each with its Delivery
 
-The sizes here are upper bounds on what encoding will give, so that no batch turns out too large.
+All sizes are upper bounds of the encoded size, so that no batch exceeds its limit.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from raftlog.errors import KeyRequiredError, RaftlogError, RecordTooLargeError
 from raftlog.record import HEADER_BYTES, BatchBody, Codec, encode
 from raftlog.types import Headers, TimestampMs
 
-# A record beside its key and value: timestamp 8, two lengths 8, two indexes of nulls 8, header
-# count 4.
+# Overhead of a record in addition to key and value: timestamp 8, two lengths 8, two null indexes 8,
+# header count 4.
 RECORD_BYTES: Final = 28
-# The same of a record that has neither key nor headers and whose value is not null.
+# Overhead of a record without key and headers, and with a value.
 PLAIN_RECORD_BYTES: Final = 12
-# A header beside its name and value: two lengths 8, an index of nulls 4.
+# Overhead of a header in addition to name and value: two lengths 8, null index 4.
 _HEADER_ENTRY_BYTES: Final = 12
-# The batch's header, and the framing of the payload's columns.
+# Batch header, and framing of the payload columns.
 BATCH_BYTES: Final = HEADER_BYTES + 96
 
 assert limits.PRODUCER_BATCH_BYTES_MAX // PLAIN_RECORD_BYTES <= limits.RECORDS_PER_BATCH_MAX
@@ -35,9 +35,10 @@ assert limits.PRODUCER_BATCH_BYTES_MAX // _HEADER_ENTRY_BYTES <= limits.HEADERS_
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """Who an idempotent producer is to a partition: an id, and its epoch there.
+    """Identity of an idempotent producer in a partition: producer id and epoch.
 
-    The id comes from the broker, or from the producer's name (``raftlog.client.resumable``).
+    The broker assigns the id, or it is derived from the producer's name
+    (``raftlog.client.resumable``).
     """
 
     producer_id: int
@@ -45,7 +46,7 @@ class ProducerIdAndEpoch(NamedTuple):
 
 
 def header_bytes(headers: Headers) -> int:
-    """What a record's headers take, at most. A character takes up to 4 bytes in UTF-8."""
+    """Return the maximum encoded size of the headers. A character has up to 4 bytes in UTF-8."""
     size = 0
     for name, value in headers:
         size += _HEADER_ENTRY_BYTES + len(name if name.isascii() else name.encode())
@@ -56,17 +57,17 @@ def header_bytes(headers: Headers) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Consecutive records for one partition, on their way into a batch, and their size at most."""
+    """Consecutive records for one partition that are not in a batch yet, and their maximum size."""
 
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None] | None
     headers: Sequence[Headers | None] | None
     timestamps_ms: TimestampMs | Sequence[TimestampMs]
     size_bytes: int
-    has_nulls: bool = True  # among keys or values, as far as is known
+    has_nulls: bool = True  # keys or values may contain None
 
     def part(self, start: int, end: int, size_bytes: int) -> Run:
-        """The records from index ``start`` to ``end``, not included."""
+        """Return the records from index ``start`` to before ``end``."""
         if start == 0 and end == len(self.values):
             return replace(self, size_bytes=size_bytes)
         stamps = self.timestamps_ms
@@ -80,7 +81,7 @@ class Run:
         )
 
     def pick(self, indexes: Sequence[int]) -> Run:
-        """The records at ``indexes``; their size is not known."""
+        """Return the records at ``indexes``. Their size is not set."""
         stamps = self.timestamps_ms
         return Run(
             list(map(self.values.__getitem__, indexes)),
@@ -103,10 +104,10 @@ class Run:
 
 
 class PendingBatch:
-    """A batch from its first record to its delivery.
+    """Batch from its first record to its delivery.
 
-    First it has columns and grows; then a ``body``, encoded; then, with an idempotent producer, a
-    place in its partition's sequence, which it keeps through every retry.
+    It first has growing columns, then an encoded ``body``. With an idempotent producer it then gets
+    a sequence number, which it keeps in every retry.
     """
 
     __slots__ = (
@@ -131,23 +132,23 @@ class PendingBatch:
 
     def __init__(self, queue: PartitionQueue, *, due_at: float, expires_at: float) -> None:
         self.queue = queue
-        self.due_at = due_at  # seconds on the monotonic clock: lingers until then
-        self.expires_at = expires_at  # the end of its delivery timeout
+        self.due_at = due_at  # monotonic seconds; end of the linger time
+        self.expires_at = expires_at  # monotonic seconds; end of the delivery timeout
         self.values: list[bytes | None] = []
         self.timestamps_ms: list[TimestampMs] = []
-        self.keys: list[bytes | None] | None = None  # None while no record has one
-        self.headers: list[Headers | None] | None = None  # the same
-        self.size_bytes = 0  # of its records, at most; what it takes of buffer_memory
+        self.keys: list[bytes | None] | None = None  # None if no record has a key
+        self.headers: list[Headers | None] | None = None  # None if no record has headers
+        self.size_bytes = 0  # maximum size of its records; reserved in buffer_memory
         self.delivery = Delivery(queue.topic, queue.partition, self.timestamps_ms)
         self.body: BatchBody | None = None
-        self.base_sequence: int | None = None  # of a producer with a name, which counts itself
-        # The sender's:
-        self.order = -1  # among the batches of its partition; -1 before it was ever sent
-        # Under which ``header`` gives it a sequence:
+        self.base_sequence: int | None = None  # set by a named producer, which counts records
+        # Used by the sender:
+        self.order = -1  # number in its partition; -1 before the first attempt
+        # Identity of the sequence number in ``header``:
         self.identity: ProducerIdAndEpoch | None = None
-        self.header = b""  # sealed; empty before it was sent
-        self.outcome_unknown = False  # an attempt got no answer: it may be in the log
-        self.leader_epoch = NO_EPOCH  # in which the last attempt was made
+        self.header = b""  # sealed; empty before the first attempt
+        self.outcome_unknown = False  # an attempt had no response: may be stored
+        self.leader_epoch = NO_EPOCH  # of the last attempt
         self.error: RaftlogError | None = None  # of the last attempt
 
     @property
@@ -159,26 +160,26 @@ class PendingBatch:
         return len(self.values) if self.body is None else self.body.record_count
 
     def mend(self) -> None:
-        """Drop what an append left that Ctrl-C ended: a record is there when its value is."""
+        """Remove a record without a value, which an append left after KeyboardInterrupt."""
         count = len(self.values)
         for column in (self.timestamps_ms, self.keys, self.headers):
             if column is not None:
                 del column[count:]
 
     def add_key(self, index: int, key: bytes | None) -> None:
-        """The key of the record just added at ``index``."""
+        """Add the key of the record at ``index``, which is the last one."""
         if self.keys is None:
             self.keys = [None] * index
         self.keys.append(key)
 
     def add_headers(self, index: int, headers: Headers | None) -> None:
-        """The headers of the record just added at ``index``."""
+        """Add the headers of the record at ``index``, which is the last one."""
         if self.headers is None:
             self.headers = [None] * index
         self.headers.append(headers)
 
     def extend(self, run: Run) -> None:
-        """Add a run's records."""
+        """Add the records of a run."""
         self.mend()
         index, count = len(self.values), len(run.values)
         stamps = run.timestamps_ms
@@ -194,7 +195,7 @@ class PendingBatch:
         self.values.extend(run.values)
 
     def encode(self, codec: Codec, level: int | None) -> BatchBody:
-        """Its body. The records' own memory is free afterwards."""
+        """Return the encoded body. Releases the memory of the single records."""
         if self.body is None:
             self.mend()
             self.body = encode(
@@ -210,10 +211,11 @@ class PendingBatch:
 
 
 class PartitionQueue:
-    """The batches of one partition that wait, in order: ``closed`` ones, then the ``open`` one.
+    """Waiting batches of one partition, in order: ``closed`` batches, then the ``open`` batch.
 
-    There is one for a partition, as long as the producer lives: two would give out the same
-    sequence numbers. ``is_anew``: the topic is another one of that name since the last send.
+    Invariant: a producer keeps one queue per partition for its whole life, because two queues would
+    use the same sequence numbers. ``is_anew``: the topic was deleted and created again since the
+    last send.
     """
 
     __slots__ = ("closed", "is_anew", "open", "partition", "topic")
@@ -227,7 +229,7 @@ class PartitionQueue:
 
 
 class TopicQueues:
-    """The queues of one topic, and the partition that keyless records go to at the moment."""
+    """Queues of one topic, and the current partition for records without a key."""
 
     __slots__ = (
         "_led",
@@ -250,7 +252,7 @@ class TopicQueues:
         self.sticky = self.rotate()
 
     def update(self, view: TopicView, *, batch_bytes_max: int) -> None:
-        """Take news of the topic. One that was made anew may have fewer partitions."""
+        """Apply a metadata update. A topic that was created again may have fewer partitions."""
         if self.id != view.id:
             for queue in self.queues:
                 queue.is_anew = True
@@ -265,7 +267,7 @@ class TopicQueues:
             self.queues.append(PartitionQueue(view.name, partition))
         self.max_message_bytes = view.max_message_bytes
         self.keys_required = view.keys_required
-        # For the records alone, so that sums of theirs compare with it.
+        # Limit for the sum of the record sizes, without the overhead of the batch.
         self.batch_bytes_max = min(batch_bytes_max, view.max_message_bytes) - BATCH_BYTES
         self._led = [
             self.queues[partition]
@@ -274,28 +276,28 @@ class TopicQueues:
         ] or self.queues[: self.count]
 
     def rotate(self) -> PartitionQueue:
-        """Choose the next partition for keyless records: one with a leader if there is one."""
+        """Select the next partition for records without a key: one with a leader if possible."""
         self._turn = (self._turn + 1) % len(self._led)
         self.sticky = self._led[self._turn]
         return self.sticky
 
     def check_size(self, size: int, *, compressed: bool) -> None:
-        """Raise if a record of ``size`` could not be sent, not even alone in its batch."""
+        """Raise ``RecordTooLargeError`` if a record of ``size`` does not even fit its own batch."""
         if size - RECORD_BYTES > self.max_message_bytes and not compressed:
             raise self.too_large(size - RECORD_BYTES)
 
     def no_key(self) -> KeyRequiredError:
-        """The error for a record without a key, where each needs one."""
+        """Return the error for a record without a key in a compacted topic."""
         return KeyRequiredError(
-            f"a record for topic {self.name!r} has no key, and the topic is compacted: it keeps "
-            'the last record of each key. Send every record with a key (b"" is one), or set the '
-            "topic's cleanup.policy to delete"
+            f"a record for topic {self.name!r} has no key, but the topic is compacted and keeps "
+            'the last record of each key. Send every record with a key (b"" is valid), or set '
+            "cleanup.policy=delete for the topic"
         )
 
     def too_large(self, size: int) -> RecordTooLargeError:
-        """The error for a record that takes ``size`` bytes, alone in its batch."""
+        """Return the error for a record of ``size`` bytes in its own batch."""
         return RecordTooLargeError(
-            f"a record for topic {self.name!r} takes {size} bytes, over its max.message.bytes of "
-            f"{self.max_message_bytes}: send less at a time, compress, or raise it with "
+            f"a record for topic {self.name!r} has {size} bytes and exceeds max.message.bytes="
+            f"{self.max_message_bytes}. Send smaller records, compress them, or run "
             f"`raftlog topic alter {self.name} --config max.message.bytes=...`"
         )

@@ -23,12 +23,12 @@ from raftlog.errors import RaftlogError
 
 logger: Final = logging.getLogger(__name__)
 
-_LOOK_AGAIN_S: Final = 0.5  # at brokers that are overdue
+_LOOK_AGAIN_S: Final = 0.5  # check interval of overdue brokers
 
 
 @dataclass(slots=True, eq=False)
 class InFlightRequest:
-    """One request that is sent and not answered. ``overdue_at``: seconds, monotonic clock."""
+    """Request that is sent and has no response yet. ``overdue_at``: seconds, monotonic clock."""
 
     link: BrokerConnection
     overdue_at: float
@@ -36,30 +36,30 @@ class InFlightRequest:
 
 @dataclass(slots=True)
 class BrokerConnection:
-    """One broker, as one client sees it."""
+    """Connection state of one broker."""
 
     broker_id: int
     was_open: bool = False
     connecting_since: float | None = None
-    failures: int = 0  # to connect, in a row
-    not_before: float = 0.0  # backing off until then
-    error: RaftlogError | None = None  # of the last failure
-    in_flight: set[InFlightRequest] = field(default_factory=set)  # sent and not answered
+    failures: int = 0  # consecutive failed connection attempts
+    not_before: float = 0.0  # monotonic seconds; end of the connection back-off
+    error: RaftlogError | None = None  # last connection error
+    in_flight: set[InFlightRequest] = field(default_factory=set)  # sent, without a response
 
     @property
     def overdue_at(self) -> float:
-        """When the next answer should have come, or the connection have been made."""
+        """Time at which the next response, or the connection, is overdue."""
         if self.in_flight:
             return min(request.overdue_at for request in self.in_flight)
         return math.inf if self.connecting_since is None else self.connecting_since + SILENCE_S
 
     def is_overdue(self, now: float) -> bool:
-        """Whether an answer, or the connection, should have come by ``now``."""
+        """Return True if a response, or the connection, is overdue at ``now``."""
         return self.overdue_at <= now
 
 
 class BrokerConnections:
-    """Used on one event loop. ``now`` is in seconds on the monotonic clock."""
+    """Connections to partition leaders. Used on one event loop. ``now``: monotonic seconds."""
 
     def __init__(
         self,
@@ -69,14 +69,14 @@ class BrokerConnections:
         on_change: Callable[[], None],
         in_flight_max: int,
     ) -> None:
-        self.error: RaftlogError | None = None  # why metadata could not be had
+        self.error: RaftlogError | None = None  # last metadata refresh error
         self._cluster = cluster
         self._now = now
         self._on_change = on_change
         self._in_flight_max = in_flight_max
         self._links: dict[int, BrokerConnection] = {}
         self._refreshing = False
-        self._refreshes = 0  # in a row, without a success of what they were for
+        self._refreshes = 0  # consecutive refreshes without a successful request
         self._refresh_not_before = 0.0
         self._watch: asyncio.TimerHandle | None = None
         self._watch_at = 0.0
@@ -90,12 +90,12 @@ class BrokerConnections:
         return found
 
     def connection(self, link: BrokerConnection, now: float) -> Connection | None:
-        """The broker's connection if a request can go out on it now; else one is on its way."""
+        """Return the broker's connection if it can accept a request now; else start to connect."""
         connection = self._cluster.open_connection(link.broker_id)
         if connection is None:
             if link.was_open:
                 link.was_open = False
-                self.refresh()  # it was lost: its partitions may be led by another broker by now
+                self.refresh()  # connection lost: its partitions may have new leaders
             if link.connecting_since is None and link.not_before <= now:
                 link.connecting_since = now
                 self._watch_from(link.overdue_at)
@@ -110,11 +110,11 @@ class BrokerConnections:
         return connection
 
     def retry_at(self, link: BrokerConnection, now: float) -> float | None:
-        """When to ask again by oneself; None when ``on_change`` or an answer will say."""
+        """Return the time of the next attempt; None if ``on_change`` or a response signals it."""
         return link.not_before if link.not_before > now and link.connecting_since is None else None
 
     def is_usable(self, broker_id: int, now: float) -> bool:
-        """False for a broker that cannot be reached, or says nothing, as far as is known."""
+        """Return False for a broker that is known to be unreachable or unresponsive."""
         link = self._links.get(broker_id)
         if link is None:
             return True
@@ -129,11 +129,11 @@ class BrokerConnections:
         except RaftlogError as error:
             link.not_before = self._now() + self._cluster.backoff_seconds(link.failures)
             if not link.failures:
-                logger.warning("%s; trying again until it can", error)
+                logger.warning("broker connection failed, retrying: error=%s", error)
             link.failures += 1
             link.error = error
             self._cluster.doubt(link.broker_id)
-            self.refresh()  # its partitions may be led by another broker by now
+            self.refresh()  # its partitions may have new leaders
         else:
             link.failures = 0
             link.error = None
@@ -144,14 +144,14 @@ class BrokerConnections:
     # -- requests in flight
 
     def sent(self, link: BrokerConnection, *, wait_s: float = 0.0) -> InFlightRequest:
-        """A request went out. ``wait_s``: the broker was asked to take so long, if need be."""
+        """Register a sent request. ``wait_s``: seconds that the broker may hold its response."""
         request = InFlightRequest(link, self._now() + wait_s + SILENCE_S)
         link.in_flight.add(request)
         self._watch_from(request.overdue_at)
         return request
 
     def answered(self, request: InFlightRequest) -> None:
-        """It was answered, or its connection is lost."""
+        """Remove a request that has a response, or whose connection is lost."""
         request.link.in_flight.remove(request)
 
     def _watch_from(self, at: float) -> None:
@@ -180,7 +180,7 @@ class BrokerConnections:
     # -- metadata
 
     def refresh(self) -> float | None:
-        """Ask for fresh metadata, but not too often; if not yet, when it can be asked for."""
+        """Request metadata. If the back-off has not ended, returns the time of the next request."""
         now = self._now()
         if self._refreshing or self._closed:
             return None
@@ -193,11 +193,11 @@ class BrokerConnections:
         return None
 
     def doubt(self, link: BrokerConnection) -> None:
-        """What this broker says is old news, or it says nothing: rather ask others."""
+        """Prefer other brokers for metadata, after stale metadata or no response."""
         self._cluster.doubt(link.broker_id)
 
     def succeeded(self) -> None:
-        """What was known was right: the next refresh need not wait."""
+        """Reset the refresh back-off: the known metadata was right."""
         self._refreshes = 0
 
     async def _refresh(self) -> None:
@@ -213,7 +213,7 @@ class BrokerConnections:
     # -- tasks
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run ``work`` until it is done, or ``close``."""
+        """Run ``work`` until it is done, or until ``close``."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -1,7 +1,7 @@
-"""The end of a client that several threads may close at once: one does it, the others wait.
+"""Close of a client that several threads may close: one closes it, the others wait.
 
-So does the end of the interpreter, which would otherwise stop the I/O threads under a daemon thread
-that closes something, and lose what it was about to commit.
+The interpreter also waits at exit. Otherwise it would stop the I/O thread of a daemon thread that
+closes a client, and the last commit would be lost.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final
 
 from raftlog.client.loop_thread import LoopThread
 
-_under_way: Final[dict[Closing, float]] = {}  # and until when, in its clock's seconds
+_under_way: Final[dict[Closing, float]] = {}  # -> end of the wait at exit, monotonic seconds
 
 
 class Closing:
-    """Of one client, whose I/O thread is ``thread``."""
+    """Close state of one client, whose I/O thread is ``thread``."""
 
     def __init__(self, thread: LoopThread, monotonic: Callable[[], float]) -> None:
         self._thread = thread
@@ -28,8 +28,10 @@ class Closing:
 
     @contextmanager
     def begin(self, *, wait_s: float, takes_s: float) -> Iterator[bool]:
-        """Whether the caller is the one that has to close; if not, it is done, or somebody is still
-        at it after ``wait_s`` seconds. ``takes_s``: for how long the interpreter waits for it.
+        """Yield True if the caller must close the client, and False if another thread does or did.
+
+        ``wait_s``: seconds to wait for another thread that closes. ``takes_s``: seconds that the
+        interpreter waits at exit for this close.
         """
         if not self._lock.acquire(timeout=wait_s):
             yield False
@@ -45,14 +47,17 @@ class Closing:
             self._lock.release()
 
     def wait(self, until: float) -> None:
-        """Until it is done, or its clock says ``until``. Not at all in a forked child."""
+        """Wait until the close ends, or until ``until``. Does not wait in a forked child."""
         left_s = max(until - self._monotonic(), 0.0)
         if not self._thread.is_inherited and self._lock.acquire(timeout=left_s):
             self._lock.release()
 
 
 def _wait_for_all() -> None:
-    """At exit: before ``loop_thread`` stops its threads, as this is registered later."""
+    """Wait at exit for closes in progress.
+
+    atexit calls it before ``loop_thread`` stops its threads, because it is registered later.
+    """
     for closing, until in list(_under_way.items()):
         closing.wait(until)
 

@@ -1,11 +1,12 @@
-"""A client's hold on its cluster: which broker to ask, fresh metadata, requests with retries.
+"""Cluster state of one client: broker selection, metadata refresh, requests with retries.
 
-Lives on one event loop. What is known stands in ``view``, connections in ``connections``; what
-failed, and whether to try again, is decided by ``retry``. No records here.
+Runs on one event loop. ``view`` contains the metadata, ``connections`` the connections; ``retry``
+decides which errors are retried. This module handles no records.
 
-Any broker answers what is not about one partition, so the one to ask is chosen: rather one that is
-connected, not one in *doubt* (it has just failed, or answered with old news), not the one that was
-asked last; and when it says nothing for a second, the next one is asked beside it.
+Every broker can respond to a request that is not about one partition. The client prefers a broker
+that is connected, that is not *doubtful* (it has just failed, or returned stale metadata), and that
+was used least recently. If that broker is unresponsive for a second, the client also sends the
+request to the next one.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ logger: Final = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RETRY_BACKOFF: Final = Backoff(first_ms=50, longest_ms=1_000)
-DOUBT_S: Final = 5.0  # so long a broker that failed is asked only when there is no other
-_OPINIONS_MAX: Final = 3  # brokers asked for metadata, one after the other, while they disagree
+DOUBT_S: Final = 5.0  # time for which a failed broker is used only if there is no other
+_OPINIONS_MAX: Final = 3  # brokers queried for metadata in turn while they disagree
 
 
 class _Candidate(NamedTuple):
-    """A broker to ask. ``broker_id`` is None for an address of which nothing is known yet."""
+    """Broker to send a request to. ``broker_id`` is None for an address that is not known yet."""
 
     broker_id: int | None
     address: Address
 
 
 class Cluster:
-    """Shared by the parts of one client, used from many tasks; ``close`` ends it."""
+    """Cluster state that the components of one client share. ``close`` ends it."""
 
     def __init__(
         self,
@@ -63,27 +64,30 @@ class Cluster:
     ) -> None:
         self.settings = settings
         self.view = ClusterView()
-        self.all_topics = False  # ask for metadata of every topic, not only of those in use
-        self.on_view: list[Callable[[ClusterView], None]] = []  # called after every news
+        self.all_topics = False  # request metadata of every topic, not only of topics in use
+        self.on_view: list[Callable[[ClusterView], None]] = []  # called after every metadata update
         self._connections = Connections(settings, connector)
         self._chance = chance
-        self._doubtful: dict[int, float] = {}  # broker id -> in doubt until then
-        self._asked: dict[int, int] = {}  # broker id -> when it was asked last, as a count
+        self._doubtful: dict[int, float] = {}  # broker id -> end of the doubt, loop time
+        self._asked: dict[int, int] = {}  # broker id -> number of its last request
         self._asks = 0
-        self._wanted: set[str] = set()  # topics that this client asks metadata for
+        self._wanted: set[str] = set()  # topics whose metadata this client requests
         self._refresh: asyncio.Task[None] | None = None
         self._refresh_covers: frozenset[str] = frozenset()
 
     # -- connections
 
     async def connection(self, broker_id: int) -> Connection:
-        """The connection to a broker, opened if need be."""
+        """Return the connection to a broker. Opens it if needed.
+
+        Raises ``BrokerUnavailableError`` if the broker cannot be reached, or is not in the cluster.
+        """
         found = self.open_connection(broker_id)
         if found is not None:
             return found
         address = self.view.brokers.get(broker_id)
         if address is None:
-            raise BrokerUnavailableError(f"broker {broker_id} is not in the cluster at the moment")
+            raise BrokerUnavailableError(f"broker {broker_id} is not in the cluster metadata")
         try:
             connection = await self._connections.to(address)
         except BrokerUnavailableError as error:
@@ -92,23 +96,23 @@ class Cluster:
             ) from error
         if connection.broker_id != broker_id:
             raise BrokerUnavailableError(
-                f"broker {broker_id} is no longer at {address}: broker {connection.broker_id} is"
+                f"broker {connection.broker_id} is at {address}, not broker {broker_id}"
             )
         return connection
 
     async def connection_to(self, address: Address) -> Connection:
-        """A connection to whoever is at ``address``, opened if need be."""
+        """Return a connection to the broker at ``address``. Opens it if needed."""
         for connection in self._connections.all_open():
             if connection.address == address:
                 return connection
         return await self._connections.to(address)
 
     def open_connection(self, broker_id: int) -> Connection | None:
-        """The connection to a broker, if there is one."""
+        """Return the open connection to a broker, or None."""
         return self._connections.of(broker_id)
 
     async def any_connection(self) -> Connection:
-        """A connection to any broker: a good one that is open, else the first that opens."""
+        """Return a connection to any broker: an open one that is good, else the first to open."""
         candidates = self._candidates()
         for candidate in candidates[:1]:
             if candidate.broker_id is not None:
@@ -117,16 +121,16 @@ class Cluster:
                     return found
         return await self._connections.first_of([address for _, address in candidates])
 
-    # -- whom to ask
+    # -- broker selection
 
     def doubt(self, broker_id: int) -> None:
-        """This broker has failed, or its news were old: rather ask another, for a while."""
+        """Prefer other brokers for ``DOUBT_S`` seconds after a failure or stale metadata."""
         self._doubtful[broker_id] = asyncio.get_running_loop().time() + DOUBT_S
 
     def _candidates(
         self, *, rotate: bool = False, without: Container[int | None] = ()
     ) -> list[_Candidate]:
-        """Everyone that may be asked, the best first. ``rotate``: connected or not is no matter."""
+        """Return all brokers, the best first. ``rotate``: ignore which ones are connected."""
         brokers = dict(self.view.brokers)
         for connection in self._connections.all_open():
             brokers[connection.broker_id] = connection.address
@@ -144,7 +148,7 @@ class Cluster:
         def rank(candidate: _Candidate) -> tuple[bool, bool, int]:
             broker_id = candidate.broker_id
             if broker_id is None:
-                return False, True, self._asks  # it may be another name of one that is known
+                return False, True, self._asks  # may be another address of a known broker
             connection = self.open_connection(broker_id)
             in_doubt = self._doubtful.get(broker_id, now) > now
             is_silent = connection is not None and connection.is_silent
@@ -156,7 +160,7 @@ class Cluster:
     async def _ask_any(
         self, api: Api, message: Message, *, rotate: bool = False, without: Container[int] = ()
     ) -> tuple[int, Message]:
-        """What the first broker to answer says, and which one that is. For idempotent requests."""
+        """Return the first response of any broker, and its broker id. For idempotent requests."""
         self._connections.check_open()
         attempts = [
             Attempt(
@@ -173,7 +177,7 @@ class Cluster:
                 if isinstance(error, RetriableError) and not isinstance(
                     error, BrokerUnavailableError
                 ):
-                    raise error from failed  # a broker has answered, and this is what it said
+                    raise error from failed  # the error of a broker that responded
             raise unreachable(failed.reasons) from failed
 
     def _is_far(self, candidate: _Candidate) -> bool:
@@ -196,7 +200,10 @@ class Cluster:
     # -- metadata
 
     async def topic(self, name: str, *, timeout_ms: int | None = None) -> TopicView:
-        """The topic, asked for if it is not known yet; ``UnknownTopicError`` if there is none."""
+        """Return the topic. Requests its metadata if needed.
+
+        Raises ``UnknownTopicError`` if it does not exist.
+        """
         found = self.view.topics.get(name)
         if found is not None:
             return found
@@ -208,9 +215,9 @@ class Cluster:
         return await self.persist(attempt, repeatable=True, timeout_ms=timeout_ms)
 
     async def refresh(self, topics: Iterable[str] = (), *, rotate: bool = False) -> ClusterView:
-        """Ask for metadata now, of all topics in use and ``topics``. Concurrent calls share one.
+        """Request metadata of all topics in use and of ``topics`` now. Concurrent calls share one.
 
-        ``rotate``: of a broker that was not asked lately, though it may have to be connected to.
+        ``rotate``: use a broker that was not queried recently, even if it is not connected.
         """
         wanted = set(topics)
         self._wanted |= wanted
@@ -220,7 +227,7 @@ class Cluster:
         return self.view
 
     def refresh_soon(self) -> None:
-        """Ask for metadata, without waiting for it."""
+        """Request metadata without waiting for the response."""
         if not self._connections.closed:
             self._start_refresh()
 
@@ -232,9 +239,10 @@ class Cluster:
         return self._refresh
 
     async def keep_fresh(self) -> None:
-        """Refresh again and again, until cancelled, so that news are seen that no error brings.
+        """Refresh metadata periodically until cancelled, to find changes that cause no error.
 
-        Each time another broker is asked: one that is cut off would go on with its old news.
+        Each refresh uses another broker, because an isolated broker returns stale metadata
+        indefinitely.
         """
         while True:
             await asyncio.sleep(self.settings.metadata_max_age_ms / 1_000)
@@ -242,16 +250,16 @@ class Cluster:
                 try:
                     await self.refresh(rotate=True)
                 except RaftlogError as error:
-                    logger.debug("metadata could not be refreshed: %s", error)
+                    logger.debug("metadata refresh failed: error=%s", error)
 
     def forget_topics(self, keep: Iterable[str]) -> None:
-        """From now on, ask metadata for ``keep`` only."""
+        """Request metadata of the topics in ``keep`` only from now on."""
         self._wanted &= set(keep)
 
     def _refreshed(self, task: asyncio.Task[None]) -> None:
         self._refresh = None
         if not task.cancelled():
-            task.exception()  # whoever waits has it; nobody need
+            task.exception()  # retrieved here in case no caller waits for it
 
     async def _ask_metadata(self, *, rotate: bool) -> None:
         asked = sorted(self._refresh_covers)
@@ -263,7 +271,7 @@ class Cluster:
                 async with asyncio.timeout(SILENCE_S):
                     is_sure = await self._ask_metadata_once(asked, sources)
             except (TimeoutError, RetriableError, OutcomeUnknownError):
-                break  # there is nobody else to ask
+                break  # no other broker responds
             if len(sources) == count:
                 break
         self._wanted -= self.view.failures.keys()
@@ -271,10 +279,11 @@ class Cluster:
     async def _ask_metadata_once(
         self, asked: list[str], sources: set[int], *, rotate: bool = False
     ) -> bool:
-        """Take the answer of a broker that is not in ``sources`` yet; whether that is enough.
+        """Apply the metadata of a broker that is not in ``sources``. Returns True if it suffices.
 
-        It is not when the answer is older than what is known, when it takes a topic away, or when a
-        broker that is in doubt leads by it: others may know of an election that it does not.
+        Another broker must confirm a response that is older than the known metadata, that removes a
+        topic, or that names a doubtful broker as leader. Other brokers may know of an election that
+        this broker does not know of.
         """
         is_short = len(asked) <= limits.TOPICS_PER_REQUEST_MAX and not self.all_topics
         topics = asked if is_short else None
@@ -287,7 +296,7 @@ class Cluster:
         self._connections.cluster_id = self.view.cluster_id
         is_behind = self.view.is_ahead_of(response)
         if is_behind:
-            logger.debug("broker %d has answered with old news", source)
+            logger.debug("stale metadata ignored: broker=%d", source)
             self.doubt(source)
         else:
             self._doubtful.pop(source, None)
@@ -311,7 +320,7 @@ class Cluster:
         broker_id: int | None = None,
         timeout_ms: int | None = None,
     ) -> Message:
-        """The answer to a request, to any broker or to one; retried as ``retry`` allows."""
+        """Send a request to one broker or to any broker, with the retries that ``retry`` allows."""
 
         async def attempt() -> Message:
             if broker_id is None and api.idempotent:
@@ -332,7 +341,7 @@ class Cluster:
         *,
         timeout_ms: int | None = None,
     ) -> Message:
-        """One request on one connection, once; default timeout: a request's."""
+        """Send one request on one connection, once. Default timeout: ``request_timeout_ms``."""
         self._asks += 1
         self._asked[connection.broker_id] = self._asks
         if timeout_ms is None:
@@ -346,7 +355,7 @@ class Cluster:
     async def ask_all(
         self, api: Api, message: Message, *, brokers: Mapping[int, Address], patience_s: float
     ) -> dict[int, Message | RaftlogError]:
-        """What each of ``brokers`` answers within ``patience_s``, or why it does not."""
+        """Return the response of each broker within ``patience_s`` seconds, or its error."""
 
         async def ask(broker_id: int, address: Address) -> Message | RaftlogError:
             try:
@@ -371,10 +380,11 @@ class Cluster:
         repeatable: bool,
         timeout_ms: int | None = None,
     ) -> T:
-        """``attempt()``, again while its error allows it, for ``timeout_ms`` (a request's).
+        """Call ``attempt()`` until it succeeds or its error cannot be retried.
 
-        Until a broker has been reached for the first time, ``bootstrap_timeout_ms`` is all there
-        is: a wrong address is a mistake to report, a broker that goes away is an event to wait out.
+        ``timeout_ms``: default: ``request_timeout_ms``. Before the first connection to any broker,
+        ``bootstrap_timeout_ms`` is also a limit: a wrong address must be reported soon, but a
+        broker that restarts must be waited for.
         """
         loop = asyncio.get_running_loop()
         settings = self.settings
@@ -395,7 +405,7 @@ class Cluster:
                     raise
                 if loop.time() + delay - start > patience_ms / 1_000:
                     raise
-                logger.debug("trying again in %.3f s after: %s", delay, error)
+                logger.debug("retrying request: delay_s=%.3f error=%s", delay, error)
             tries += 1
             await asyncio.sleep(delay)
 
@@ -405,7 +415,7 @@ class Cluster:
     # -- the end
 
     async def close(self) -> None:
-        """Close every connection. Idempotent."""
+        """Close all connections. Idempotent."""
         self._connections.closed = True
         self.on_view.clear()
         if self._refresh is not None:

@@ -1,8 +1,8 @@
-"""One connection to one broker: requests out, answers in, by correlation id, many at a time.
+"""One connection to one broker: many requests at a time, matched by correlation id.
 
-asyncio's side of ``raftlog.protocol.connection``: it moves bytes and resolves futures, and decides
-nothing. Works over any ``asyncio.Transport``; who opens one is a ``Connector``, so that an embedded
-log and the tests can hand out connections that have no socket.
+The asyncio part of ``raftlog.protocol.connection``: it moves bytes and resolves futures, and makes
+no decisions. It works over any ``asyncio.Transport``. A ``Connector`` opens the transport, so that
+an embedded log and tests can use connections without a socket.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from raftlog.types import Buffer
 MessageT = TypeVar("MessageT", bound=Message)
 
 NO_BROKER: Final = -1  # before the handshake
-# asyncio's own transports join what they are given to write, up to Python 3.11; uvloop's never do.
+# asyncio's transports copy all buffers of a write into one, up to Python 3.11; uvloop's do not.
 _JOINING: Final = "asyncio.selector_events"
 _CLOSE_TIMEOUT_S: Final = 1.0
 _JOIN_BYTES_MAX: Final = 64 * limits.KIB
-SILENCE_S: Final = 1.0  # a broker that has not said a word for so long may be stopped, or cut off
+SILENCE_S: Final = 1.0  # a broker without any response for this time may be stopped or isolated
 
 
 class Connector(Protocol):
-    """Opens a transport to ``host:port``, gives the ``Connection`` on it; raises ``OSError``."""
+    """Opens a ``Connection`` to ``host:port``. Raises ``OSError`` if it cannot."""
 
     def __call__(self, host: str, port: int, /) -> Awaitable[Connection]: ...
 
 
 class Answer(NamedTuple):
-    """A broker's answer to one request. The attachment owns its memory."""
+    """Response of a broker to one request. The attachment owns its memory."""
 
     message: Message
     attachment: memoryview
@@ -58,13 +58,13 @@ class _Waiting(NamedTuple):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A protocol for ``loop.create_connection`` and the like. Used on its event loop only."""
+    """asyncio protocol of a broker connection. Used on its event loop only."""
 
     def __init__(self, address: Address, *, scratch: memoryview | None = None) -> None:
         self.address = address
         self.broker_id = NO_BROKER
         self.closed = False
-        self.writable = True  # False while the transport holds as much as it wants to
+        self.writable = True  # False while the write buffer of the transport is full
         self.on_writable: Callable[[], None] | None = None
         self._state = ClientConnectionState(scratch=scratch)
         self._transport: asyncio.Transport | None = None
@@ -72,12 +72,12 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting: dict[int, _Waiting] = {}
         self._lost: asyncio.Future[None] | None = None
         self._joining = False
-        self._heard_at = 0.0  # or when the first of those that wait was sent; the loop's time
+        self._heard_at = 0.0  # loop time of the last bytes, or of the first waiting request
 
     # -- requests
 
     async def handshake(self, client_id: str, *, timeout_ms: int) -> ApiVersionsResponse:
-        """The first request on every connection: what the broker speaks, and who it is."""
+        """Send the first request: returns the broker's API versions and its identity."""
         request = ApiVersionsRequest(client_id=client_id, client_software=f"raftlog/{__version__}")
         answer = await self.start(apis.API_VERSIONS, request, timeout_ms=timeout_ms)
         message = answer.message
@@ -94,11 +94,11 @@ class Connection(asyncio.BufferedProtocol):
         *,
         timeout_ms: int,
     ) -> asyncio.Future[Answer]:
-        """Send a request; the future of its answer. Raises when nothing was sent.
+        """Send a request, and return the future of its response. Raises if nothing was sent.
 
-        The future fails with the broker's error, ``ConnectionLostError``, or
-        ``RequestTimedOutError``. A connection that does not answer in time is closed: what is
-        behind on it would not come either.
+        The future fails with the broker's error, ``ConnectionLostError`` or
+        ``RequestTimedOutError``. A timeout closes the connection, because responses arrive in order
+        and later ones would be late, too.
         """
         loop, transport = self._loop, self._transport
         if loop is None or transport is None or self.closed:
@@ -111,7 +111,7 @@ class Connection(asyncio.BufferedProtocol):
             timer = loop.call_later(timeout_ms / 1_000, self._timed_out, correlation_id, timeout_ms)
             self._waiting[correlation_id] = _Waiting(api, future, timer)
         else:
-            future.set_result(Answer(message, memoryview(b"")))  # nothing will come: it is sent
+            future.set_result(Answer(message, memoryview(b"")))  # the request has no response
         self._write(transport, buffers)
         return future
 
@@ -123,12 +123,12 @@ class Connection(asyncio.BufferedProtocol):
         *,
         timeout_ms: int,
     ) -> Answer:
-        """``start``, and wait for the answer."""
+        """Send a request, and wait for its response."""
         return await self.start(api, message, attachment, timeout_ms=timeout_ms)
 
     @property
     def is_silent(self) -> bool:
-        """Whether an answer is due and nothing has come for a while."""
+        """True if a response is due and no bytes arrived for ``SILENCE_S``."""
         if not self._waiting or self._loop is None:
             return False
         return self._loop.time() - self._heard_at >= SILENCE_S
@@ -145,13 +145,13 @@ class Connection(asyncio.BufferedProtocol):
     # -- the end
 
     def abort(self, error: RaftlogError) -> None:
-        """Close at once; what awaits an answer fails with ``error``. Idempotent."""
+        """Close immediately. Requests without a response fail with ``error``. Idempotent."""
         self._end(error)
         if self._transport is not None:
             self._transport.abort()
 
     async def close(self) -> None:
-        """Close when what was written has left; what awaits an answer fails. Idempotent."""
+        """Close after pending writes. Requests without a response fail. Idempotent."""
         self._end(ClosedError("the client was closed"))
         if self._transport is None or self._lost is None:
             return
@@ -207,14 +207,14 @@ class Connection(asyncio.BufferedProtocol):
                 continue
             waiting.timer.cancel()
             if waiting.future.done():
-                continue  # nobody waits any more
+                continue  # the caller has cancelled the request
             if isinstance(event.message, RaftlogError):
                 waiting.future.set_exception(event.message)
             else:
                 waiting.future.set_result(Answer(event.message, event.attachment))
 
     def _broken(self, error: RaftlogError) -> None:
-        """The connection cannot go on. What the broker did with other requests is not known."""
+        """Close a connection that cannot continue. The outcome of other requests is unknown."""
         for request in self._waiting.values():
             if request.api is apis.API_VERSIONS and not request.future.done():
                 request.future.set_exception(type(error)(f"{self.address}: {error}"))
@@ -222,15 +222,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         self._state.end_of_stream()
-        return False  # close our side too
+        return False  # close this side, too
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._lost is not None and not self._lost.done():
             self._lost.set_result(None)
         self._end(
             ConnectionLostError(
-                f"the connection to {self.address} was lost before the answer came"
-                f"{f' ({exc})' if exc else ''}; the broker may have stopped"
+                f"the connection to {self.address} was lost before the response arrived"
+                f"{f' ({exc})' if exc else ''}. Check whether the broker is running"
             )
         )
 
@@ -244,7 +244,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class SocketConnector:
-    """The ``Connector`` for TCP. Its connections share a scratch buffer, as they share a loop."""
+    """``Connector`` for TCP. Its connections share a receive buffer, because they share a loop."""
 
     def __init__(self) -> None:
         self._scratch = memoryview(bytearray(limits.RECEIVE_BYTES))

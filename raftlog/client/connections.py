@@ -1,6 +1,6 @@
-"""A client's open connections: at most one for each broker, opened once however many wait for it.
+"""Open connections of a client: at most one per broker. Concurrent callers share an attempt.
 
-Lives on one event loop. Which broker is wanted, and what is asked of it, is ``cluster``'s.
+Runs on one event loop. ``cluster`` selects the brokers and sends the requests.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from raftlog.errors import (
 T = TypeVar("T")
 
 CONNECT_TIMEOUT_MS_MAX: Final = 10_000
-CONNECT_PATIENCE_S: Final = 0.3  # then the next address is tried beside a slow one
+CONNECT_PATIENCE_S: Final = 0.3  # then the next address is also tried
 
 
 class Connections:
-    """Used from many tasks of one loop; ``close`` ends it."""
+    """Connections that many tasks of one loop share. ``close`` ends them."""
 
     def __init__(self, settings: ConnectionSettings, connector: Connector | None) -> None:
-        self.reached = False  # whether any broker has ever answered
-        self.cluster_id = ""  # once it is known: brokers of another cluster are refused
+        self.reached = False  # True after the first handshake with any broker
+        self.cluster_id = ""  # if known, brokers of other clusters are rejected
         self.closed = False
         self._settings = settings
         self._connector = connector
@@ -42,7 +42,7 @@ class Connections:
         self._connecting: dict[Address, asyncio.Task[Connection]] = {}
 
     def of(self, broker_id: int) -> Connection | None:
-        """The connection to a broker, if there is one."""
+        """Return the open connection to a broker, or None."""
         found = self._by_broker.get(broker_id)
         return found if found is not None and not found.closed else None
 
@@ -50,7 +50,7 @@ class Connections:
         return [connection for connection in self._by_broker.values() if not connection.closed]
 
     async def to(self, address: Address) -> Connection:
-        """A connection to whoever is at ``address``. Concurrent calls share one."""
+        """Return a connection to the broker at ``address``. Concurrent calls share one."""
         self.check_open()
         task = self._connecting.get(address)
         if task is None:
@@ -62,12 +62,13 @@ class Connections:
     def _connected(self, address: Address, task: asyncio.Task[Connection]) -> None:
         self._connecting.pop(address, None)
         if not task.cancelled():
-            task.exception()  # whoever waits has it; nobody need
+            task.exception()  # retrieved here in case no caller waits for it
 
     async def first_of(self, addresses: Sequence[Address]) -> Connection:
-        """The first connection that can be had; those that are slow go on opening.
+        """Return the first connection that opens. Slow attempts continue in the background.
 
-        Raises ``BrokerUnavailableError`` with each address's reason, or what a stranger answered.
+        Raises ``BrokerUnavailableError`` with the reason for each address, or the error of a broker
+        of another cluster.
         """
         attempts = [
             Attempt(address, CONNECT_PATIENCE_S, partial(self.to, address)) for address in addresses
@@ -105,9 +106,9 @@ class Connections:
         return await self._keep(connection)
 
     async def _keep(self, connection: Connection) -> Connection:
-        """One connection to a broker, though several addresses may lead to it.
+        """Keep one connection per broker, even if several addresses lead to it.
 
-        The older one is kept: requests that it carries would be overtaken on another.
+        The older connection is kept: a new one could overtake the requests that it carries.
         """
         older = self.of(connection.broker_id)
         if older is None:
@@ -121,8 +122,8 @@ class Connections:
     def _check_cluster(self, address: Address, cluster_id: str) -> None:
         if cluster_id and self.cluster_id and cluster_id != self.cluster_id:
             raise WrongClusterError(
-                f"the broker at {address} belongs to cluster {cluster_id}, and this client is one "
-                f"of cluster {self.cluster_id}: make a new client for another cluster"
+                f"the broker at {address} belongs to cluster {cluster_id}, but this client is "
+                f"connected to cluster {self.cluster_id}. Create a new client for another cluster"
             )
 
     def check_open(self) -> None:
@@ -130,7 +131,7 @@ class Connections:
             raise ClosedError("the client was closed")
 
     async def close(self) -> None:
-        """Close every connection. Idempotent."""
+        """Close all connections. Idempotent."""
         self.closed = True
         tasks = list(self._connecting.values())
         for task in tasks:
@@ -142,7 +143,7 @@ class Connections:
 
 
 async def join(task: asyncio.Task[T]) -> T:
-    """Wait for a task that others wait for, too. Only closing the client cancels it."""
+    """Wait for a shared task. Only closing the client cancels it."""
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -152,7 +153,7 @@ async def join(task: asyncio.Task[T]) -> T:
 
 
 def _reason(error: OSError) -> str:
-    """What went wrong, without the address, which the caller names."""
+    """Return the cause without the address, which the caller adds."""
     if isinstance(error, ConnectionRefusedError):
-        return "connection refused: nothing listens there"
+        return "connection refused: no process listens on this port"
     return error.strerror or str(error) or type(error).__name__

@@ -1,7 +1,7 @@
-"""The synchronous consumer.
+"""Synchronous consumer.
 
-Records are fetched ahead by an I/O thread and decoded in the caller's: ``poll`` and iteration over
-what has come cross no thread.
+An I/O thread fetches records ahead. The caller's thread decodes them, so that ``poll`` and
+iteration over fetched records need no thread switch.
 """
 
 from __future__ import annotations
@@ -54,36 +54,39 @@ T = TypeVar("T")
 
 
 class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]]):
-    """Reads records. For one thread at a time; a context manager, and an iterator of records.
+    """Client that reads records. A context manager, and an iterator of records.
 
-    ``K``, ``V``: what the deserializers return; without them, bytes.
+    ``K``, ``V``: the return types of the deserializers; bytes without them.
 
-    ``close`` may be called from another thread: it ends a ``poll`` or an iteration that waits, with
-    ``ClosedError``. So may ``commit`` and ``commit_async`` of offsets that are named,
-    ``committed``, ``lag``, ``pause``, ``resume`` and what looks offsets up. The others raise
-    ``InvalidRequestError`` when two threads are in them at once.
+    One thread at a time can use it. Another thread can call ``close``, which ends a waiting
+    ``poll`` or iteration with ``ClosedError``. Other threads can also call ``commit`` and
+    ``commit_async`` with explicit offsets, ``committed``, ``lag``, ``pause``, ``resume`` and the
+    methods that look up offsets. All other methods raise ``InvalidRequestError`` if two threads
+    call them at the same time.
 
-    In a group, delivery is at least once: what was not processed, as far as the group was told,
-    comes again. A record counts as processed when the next one, or the next ``poll``, is asked for.
+    In a group, delivery is at least once: records from the committed offset onward are delivered
+    again after a restart or rebalance. A record is processed when the application requests the next
+    record or calls ``poll`` again.
     """
 
     def _setup(self) -> None:
         self._take_thread(self._host, "raftlog-consumer")
         self._core.attach(self._thread.schedule)
         self._in_use = RLock()
-        self._user: Thread | None = None  # that was given records last
-        self._iteration: Iterator[ConsumerRecord[K, V]] | None = None  # of ``__next__``
+        self._user: Thread | None = None  # the thread that polled last
+        self._iteration: Iterator[ConsumerRecord[K, V]] | None = None  # used by ``__next__``
         self._closing = Closing(self._thread, self._core.monotonic)
         self._closed = False
 
     # -- what to read
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions. One that was assigned before goes on from where it is.
+        """Read exactly these partitions. Partitions that were assigned before keep their position.
 
-        With a group, from where it has come to, and ``commit`` works, as long as the group has no
-        members; this consumer is none. Raises ``UnknownTopicError``, ``UnknownPartitionError``,
-        ``BrokerUnavailableError``.
+        With a group, new partitions start at its committed offsets, and ``commit`` works while the
+        group has no members. The consumer does not become a member. Raises ``UnknownTopicError`` or
+        ``UnknownPartitionError`` if a partition does not exist, and ``BrokerUnavailableError`` if
+        no broker can be reached.
         """
         checked = check_partitions(partitions)
         with self._alone():
@@ -99,19 +102,25 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         on_revoke: RebalanceListener | None = None,
         on_lost: RebalanceListener | None = None,
     ) -> None:
-        """Read these topics, or those whose whole name matches ``pattern``, also when they grow.
+        """Read topics, including partitions that are added later. Replaces the subscription.
 
-        Without a group, all their partitions; a topic that begins to match later is read from its
-        first record. With one, join it, and read what it assigns. Called again, it changes the
-        subscription.
+        ``topics``: names of topics.
+        ``pattern``: regular expression that matches the complete topic name; replaces ``topics``.
+        ``on_assign``: called before the first record of newly assigned partitions.
+        ``on_revoke``: called while the partitions still belong to this consumer. It can ``commit``.
+        ``on_lost``: called after the partitions were lost. Default: ``on_revoke``.
 
-        The callbacks take a list of partitions, and are called within ``poll`` or an iteration:
-        ``on_assign`` before the first record of these, ``on_revoke`` while they are still this
-        consumer's (it may ``commit``), ``on_lost`` when they are not any more (default:
-        ``on_revoke``). What one raises is raised by ``poll``, and the rebalance goes on.
+        Without a group, the consumer reads all partitions, and reads a topic that matches the
+        pattern later from its first record. With a group, it joins the group and reads the
+        partitions that the group assigns to it.
 
-        Raises ``UnknownTopicError``, ``BrokerUnavailableError``, and ``InvalidRequestError`` for
-        more than 1,000 topics in a group; ``poll`` does, as long as a pattern matches more later.
+        The callbacks need a group. They receive a list of partitions, and run within ``poll`` or
+        iteration. If a callback raises an exception, the rebalance continues and ``poll`` raises
+        the exception.
+
+        Raises ``UnknownTopicError`` if a topic does not exist, ``BrokerUnavailableError`` if no
+        broker can be reached, and ``InvalidRequestError`` for more than 1,000 topics in a group.
+        ``poll`` raises this error if a pattern matches more than 1,000 topics later.
         """
         names, compiled = check_interest(topics, pattern)
         with self._alone():
@@ -119,13 +128,13 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
             self._call(lambda: self._core.subscribe(names, compiled))
 
     def unsubscribe(self) -> None:
-        """Read nothing. In a group: call ``on_revoke``, commit if ``auto_commit``, leave."""
+        """Read no partitions. In a group: call ``on_revoke``, commit if ``auto_commit``, leave."""
         with self._alone():
             self._leave()
             self._core.assign_nothing()
 
     def _leave(self) -> None:
-        """Be no member of the group, if it is one."""
+        """Leave the group, if this consumer is a member."""
         if self._member is None or self._rebalancer is None or not self._used:
             return
         rebalancer, errors = self._rebalancer, list[Exception]()
@@ -134,27 +143,30 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         run_now(rebalancer.end(errors))
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions that are read. In a group, they change within ``poll`` and iteration."""
+        """Return the assigned partitions. In a group, they change within ``poll`` and iteration."""
         return set(self._subscription.parts)
 
     def partitions_for(self, topic: str) -> set[int]:
-        """The numbers of a topic's partitions. Raises ``UnknownTopicError``."""
+        """Return the partition numbers of a topic.
+
+        Raises ``UnknownTopicError`` if it does not exist.
+        """
         view = self._call(lambda: self._core.topic(topic))
         return set(range(view.partition_count))
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Give no records of these partitions, and fetch none, until ``resume``."""
+        """Stop fetching and returning records of these partitions until ``resume``."""
         self._check_open()
         self._subscription.set_paused(check_partitions(partitions), True)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Undo ``pause``."""
+        """Resume paused partitions."""
         self._check_open()
         self._subscription.set_paused(check_partitions(partitions), False)
         self._look()
 
     def paused(self) -> set[TopicPartition]:
-        """The partitions that are paused."""
+        """Return the paused partitions."""
         return self._subscription.paused()
 
     # -- records
@@ -164,54 +176,57 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         timeout_ms: int = POLL_TIMEOUT_MS_DEFAULT,
         max_records: int = POLL_RECORDS_DEFAULT,
     ) -> list[ConsumerRecord[K, V]]:
-        """The next records: of what has come, else of what comes within ``timeout_ms``; maybe none.
+        """Return the next records, or an empty list if none arrive within ``timeout_ms``.
 
-        At most ``max_records``; in offset order in each partition. A broker that goes away is
-        waited for: meanwhile there are no records.
+        ``timeout_ms``: maximum wait time if no record is fetched yet. Default: 1,000.
+        ``max_records``: maximum number of records, 1 to 10,000,000. Default: 500.
 
-        Raises ``OffsetOutOfRangeError``, ``UnknownTopicError`` and others that concern one
-        partition. Its position stays, and the next ``poll`` tries it again: seek, or pause it, to
-        continue with the others. ``CorruptBatchError`` and ``DeserializationError`` name the bad
-        record, and their ``skip()`` continues after it.
+        Records of one partition are in offset order. While a broker is unavailable, ``poll`` waits
+        for it and returns no records of its partitions.
+
+        Raises ``OffsetOutOfRangeError``, ``UnknownTopicError`` and other errors of one partition.
+        The position of the partition does not change, and the next ``poll`` tries again: seek or
+        pause the partition to continue with the others. ``CorruptBatchError`` and
+        ``DeserializationError`` identify the bad record; their ``skip()`` continues after it.
         """
         integer("max_records", max_records, 1, POLL_RECORDS_MAX)
         return self._wait_for(lambda: self._core.take(max_records), timeout_ms) or []
 
     def poll_arrow(self, timeout_ms: int = POLL_TIMEOUT_MS_DEFAULT) -> pa.RecordBatch | None:
-        """The next records as Arrow: batches of one partition, joined; None if none come.
+        """Return the next records of one partition as Arrow, or None if none arrive in time.
 
         Columns: topic, partition, offset, key, value, headers, timestamp (us, UTC), leader_epoch.
-        Deserializers do not apply. Needs pyarrow: ``pip install 'raftlog[arrow]'``. Raises as
-        ``poll`` does.
+        Deserializers do not apply. Requires pyarrow: ``pip install 'raftlog[arrow]'``. Raises the
+        errors of ``poll``.
         """
         return self._wait_for(self._core.take_arrow, timeout_ms)
 
     def __iter__(self) -> Iterator[ConsumerRecord[K, V]]:
-        """The records, one by one, without end: it waits for more. Raises as ``poll`` does."""
+        """Yield records one by one, without end. Raises the errors of ``poll``."""
         return self._iterate()
 
     def __next__(self) -> ConsumerRecord[K, V]:
-        """The next record; waits for it. Raises as ``poll`` does, and never ``StopIteration``."""
+        """Wait for the next record. Raises the errors of ``poll``, and never ``StopIteration``."""
         if self._iteration is None:
             self._iteration = self._iterate()
         try:
             return next(self._iteration)
         except BaseException:
-            self._iteration = None  # a generator that raised is at its end
+            self._iteration = None  # a generator that raised cannot continue
             raise
 
     def _iterate(self) -> Iterator[ConsumerRecord[K, V]]:
         deserialized = self._core.deserialized
         while True:
             run = self._wait_for(self._core.next_run, None)
-            assert run is not None, "it waits for ever"
+            assert run is not None, "no timeout"
             part = run.part
             if self._core.has_deserializers:
                 for record in run.records:
                     try:
                         done = deserialized(record)
                     except Exception:
-                        self._subscription.all_processed()  # the one before it was
+                        self._subscription.all_processed()  # up to the record before this one
                         raise
                     part.position = record.offset + 1
                     yield done
@@ -221,7 +236,7 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
                     yield record
 
     def _wait_for(self, take: Callable[[], T], timeout_ms: int | None) -> T:
-        """What ``take`` gives, once it is something; else what it gave last."""
+        """Return the first non-empty result of ``take``, or the last one after ``timeout_ms``."""
         timeout_s = None
         if timeout_ms is not None:
             timeout_s = integer("timeout_ms", timeout_ms, 0, limits.WAIT_MS_MAX) / 1_000
@@ -242,7 +257,7 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         if found:
             return found
         refuse_io_thread()
-        self._core.look()  # in case that Ctrl-C kept an earlier call from having it done
+        self._core.look()  # KeyboardInterrupt may have interrupted an earlier call before look()
         deadline = None if timeout_s is None else self._core.monotonic() + timeout_s
         while not found:
             left = None if deadline is None else deadline - self._core.monotonic()
@@ -256,7 +271,7 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         return found
 
     def _attend_and(self, take: Callable[[], T]) -> T:
-        """What ``take`` gives, after what has to be done first."""
+        """Return the result of ``take``, after pending rebalance callbacks and errors."""
         if self._subscription.interrupted:
             if self._rebalancer is None:
                 self._subscription.interrupted = False
@@ -266,7 +281,7 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Raise when another thread is in such a call."""
+        """Raise ``InvalidRequestError`` if another thread is in an exclusive call."""
         self._check_open()
         if not self._in_use.acquire(blocking=False):
             raise InvalidRequestError(
@@ -281,48 +296,54 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
     # -- where to read
 
     def position(self, partition: TopicPartition) -> Offset:
-        """The offset of the next record that ``poll`` or iteration will give of this partition."""
+        """Return the offset of the next record that this consumer returns of a partition."""
         (tp,) = check_partitions([partition])
         self._check_open()
         position = self._subscription.part(tp).position
         return self._call(lambda: self._core.position(tp)) if position is None else position
 
     def seek(self, partition: TopicPartition, offset: Offset) -> None:
-        """Go on from ``offset`` (0 or more). One out of range is told when it is fetched."""
+        """Continue from ``offset`` (0 or more).
+
+        If the partition does not have this offset, the next fetch applies ``auto_offset_reset``.
+        """
         (tp,) = check_partitions([partition])
         with self._alone():
             self._subscription.seek(tp, integer("offset", offset, 0, limits.OFFSET_MAX))
             self._look()
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go on from the first record of these partitions; default: of all that are assigned."""
+        """Continue from the first record of these partitions. Default: all assigned partitions."""
         self._reset(partitions, "earliest")
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go on from the end, as it is now, of these partitions; default: of all assigned."""
+        """Continue from the current end of these partitions. Default: all assigned partitions."""
         self._reset(partitions, "latest")
 
     def beginning_offsets(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, Offset]:
-        """The first offset that each partition still has."""
+        """Return the first stored offset of each partition."""
         checked = check_partitions(partitions)
         return self._call(lambda: self._core.offsets(checked, "earliest"))
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:
-        """The offset after the last record that a consumer may see, of each partition."""
+        """Return the end offset of each partition: the offset after its last committed record."""
         checked = check_partitions(partitions)
         return self._call(lambda: self._core.offsets(checked, "latest"))
 
     def lag(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        """How far each partition's end is ahead of ``position``, in offsets; default: of all."""
+        """Return the number of offsets between ``position`` and the end of each partition.
+
+        ``partitions``: default: all assigned partitions.
+        """
         checked = self._these(partitions)
         return self._call(lambda: self._core.lag(checked))
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """For each partition, its first record at or after a time in ms; None if it has none."""
+        """Return the first record at or after a time (ms since 1970) of each partition, or None."""
         checked = check_times(times)
         return self._call(lambda: self._core.offsets_for_times(checked))
 
@@ -339,17 +360,18 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         *,
         timeout_ms: int | None = None,
     ) -> None:
-        """Tell the group where to go on: durably, when this returns.
+        """Commit offsets to the group. They are durable when this method returns.
 
-        ``offsets``: of each partition the offset of the next record to be read; default: after
-        everything that was handed out, the record in hand included. ``timeout_ms``: default,
-        ``request_timeout_ms``.
+        ``offsets``: for each partition, the offset of the next record to read. Default: the offset
+            after the last record that was returned to the application, including a record that is
+            being processed.
+        ``timeout_ms``: maximum duration, 1 to 86,400,000. Default: ``request_timeout_ms``.
 
-        Raises ``FencedMemberError`` and ``UnknownMemberError`` when the group has given the
-        partitions to others meanwhile (the next ``poll`` joins again, and they read these records
-        again), ``PartitionNotOwnedError`` for a partition of another member,
-        ``InvalidRequestError`` for an offset beyond the end, ``OutcomeUnknownError`` when it may or
-        may not be committed.
+        Raises ``FencedMemberError`` or ``UnknownMemberError`` if the group has assigned the
+        partitions to other members. The next ``poll`` then joins the group again, and the other
+        members read these records again. Raises ``PartitionNotOwnedError`` for a partition of
+        another member, ``InvalidRequestError`` for an offset beyond the end, and
+        ``OutcomeUnknownError`` if the offsets may or may not be committed.
         """
         if timeout_ms is not None:
             integer("timeout_ms", timeout_ms, 1, DAY_MS)
@@ -361,10 +383,13 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         offsets: Mapping[TopicPartition, Offset | OffsetAndMetadata] | None = None,
         callback: CommitCallback | None = None,
     ) -> Future[dict[TopicPartition, OffsetAndMetadata]]:
-        """``commit`` without waiting; commits are carried out in the order of the calls.
+        """Commit without waiting. Commits are carried out in the order of the calls.
 
-        The future gives what was committed, or raises as ``commit``. ``callback(offsets, error)``
-        is called within a later ``poll``, iteration or ``close``; ``error`` is None for success.
+        ``offsets``: as in ``commit``.
+        ``callback``: ``callback(offsets, error)``, called within a later ``poll``, iteration or
+            ``close``. ``error`` is None if the commit succeeded.
+
+        The result of the future is the committed offsets; it fails with the errors of ``commit``.
         """
         check_callback(callback)
         member, reading = self._grouped("commit_async"), self._reading("commit_async", offsets)
@@ -411,10 +436,10 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
     def committed(
         self, partitions: TopicPartition | Iterable[TopicPartition], *, metadata: bool = False
     ) -> Any:
-        """The group's committed offset of a partition, None if there is none; a dict for several.
+        """Return the committed offset of a partition, or None; a dict for several partitions.
 
-        With ``metadata``, as ``OffsetAndMetadata``. Raises ``UnknownTopicError``,
-        ``UnknownPartitionError``.
+        With ``metadata``, the values are ``OffsetAndMetadata``. Raises ``UnknownTopicError`` or
+        ``UnknownPartitionError`` if a partition does not exist.
         """
         member, (checked, is_one) = self._grouped("committed"), check_some(partitions)
         found = self._call(lambda: member.committed(checked))
@@ -438,25 +463,29 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         self._thread.check_process()
 
     def close(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS_DEFAULT) -> None:
-        """Stop. Idempotent, and from any thread; when another one is at it, wait until it is done.
+        """Stop the consumer. Idempotent. Any thread can call it; a concurrent call waits.
 
-        In a group: call ``on_revoke``, commit everything that was handed out, if ``auto_commit``
-        says so, and leave. Called by another thread than the one that reads, it commits only what
-        was processed. When it returns, this is committed, and so is all that ``commit_async`` was
-        asked for, unless that took the coordinator longer than ``timeout_ms``, or it refused: then
-        the log says so (logger ``raftlog``), and the records come again. It waits up to as long for
-        the other thread to come out of a call, and for ``on_revoke`` as long as that takes.
+        In a group: call ``on_revoke``, commit the records that were returned to the application if
+        ``auto_commit`` is set, and leave. If another thread reads records, ``close`` commits
+        processed records only.
 
-        The end of the program waits for a ``close`` that is under way, in a daemon thread too. It
-        closes no consumer: of one that is not closed by then, what was committed before counts. In
-        a signal handler, set a flag or raise: it runs in the reading thread, and ``close`` there
-        takes the records in hand for processed.
+        ``timeout_ms``: maximum wait for the coordinator, and for a call of another thread to end.
+            Default: 5,000. It does not limit ``on_revoke``.
+
+        When ``close`` returns, these offsets and all offsets of ``commit_async`` are committed,
+        unless the coordinator refused them or did not respond within ``timeout_ms``. The logger
+        ``raftlog`` reports that case, and the records are delivered again.
+
+        The interpreter waits at exit for a ``close`` in progress, also in a daemon thread. It does
+        not close consumers automatically: for an open consumer, only earlier commits count. In a
+        signal handler, set a flag or raise an exception instead of calling ``close``: a handler
+        runs in the reading thread, where ``close`` counts the records being processed as processed.
         """
         integer("timeout_ms", timeout_ms, 0, DAY_MS)
         self._close(timeout_ms, only_processed=self._is_others())
 
     def _is_others(self) -> bool:
-        """Whether another thread than this one may be working on records."""
+        """Return True if another thread may be processing records."""
         return self._user not in (None, current_thread())
 
     def _close(self, timeout_ms: int, *, only_processed: bool) -> None:
@@ -472,7 +501,7 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         try:
             if self._used:
                 self._subscription.shut()
-                is_alone = self._in_use.acquire(timeout=timeout_ms / 1_000)  # a poll ends now
+                is_alone = self._in_use.acquire(timeout=timeout_ms / 1_000)  # shut() ends a poll
                 if rebalancer is not None:
                     reading = run_now(rebalancer.give_up(errors, only_processed=only_processed))
                     self._thread.call(lambda: self._core.leave(reading, timeout_ms, away=True))
@@ -493,7 +522,7 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """``close``; after an exception, with only what was processed committed."""
+        """Close the consumer. After an exception, commit processed records only."""
         only_processed = kind is not None or self._is_others()
         self._close(CLOSE_TIMEOUT_MS_DEFAULT, only_processed=only_processed)
 

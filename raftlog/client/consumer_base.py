@@ -1,4 +1,4 @@
-"""What both consumers have: the constructor, and the checks of what they are given."""
+"""Base of both consumers: the constructor, and the checks of arguments."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CLOSE_TIMEOUT_MS_DEFAULT = 5_000
 
 @answers_kafka_names
 class ConsumerBase(Generic[K, V]):
-    """The settings of a consumer; see ``Consumer`` and ``AsyncConsumer``."""
+    """Settings of a consumer. See ``Consumer`` and ``AsyncConsumer``."""
 
     def __init__(
         self,
@@ -70,45 +70,46 @@ class ConsumerBase(Generic[K, V]):
         metadata_max_age_ms: int = 30_000,
         host: ClientEnvironment | None = None,
     ) -> None:
-        """Nothing is connected before the first partition or topic is named.
+        """Create the consumer. It opens its first connection when a topic or partition is named.
 
-        ``bootstrap``: ``host:port[,host:port]`` of any of the cluster's brokers, or a list of such;
-            default: the environment's RAFTLOG_BOOTSTRAP, else the brokers of `raftlog up`, which
-            are 127.0.0.1:9100 to 9102.
-        ``group``: the consumer group: its members share partitions; 1 to 255 characters.
-        ``group_instance_id``: a static member's: after ``close`` or a crash its partitions stay
-            reserved for the next one of that id, for ``session_timeout_ms``.
-        ``auto_commit``: commit what was processed, every ``auto_commit_interval_ms`` (1 to
-            86,400,000), when partitions are given up, and on ``close``.
-        ``session_timeout_ms``: a member that is not heard of for so long has left: 100 to
-            1,800,000; ``heartbeat_interval_ms``: how often it is, when there is nothing to tell: 1
-            to 60,000, and never more than a third of the session timeout.
-        ``max_poll_interval_ms``: a member that does not ask for records for so long leaves; so
-            long it may take to give a partition up: 1 to 2,147,483,647.
-        ``assignor``: shares the partitions out, "uniform" or "range"; default: the coordinator's.
-        ``auto_offset_reset``: where to begin (in a group: where it has committed nothing), and to
-            go on when an offset is out of range: "earliest", "latest" (the end, as it is when the
-            partition is assigned), or "error".
-        ``fetch_min_bytes``, ``fetch_max_wait_ms``: a broker answers when it has so many bytes, or
-            has waited so long: 0 to 52,428,800 bytes, 0 to 60,000 ms. Where one byte is enough and
-            none comes, it waits up to ten times as long: that delays no record.
-        ``fetch_max_bytes``, ``max_partition_fetch_bytes``: the most that one fetch brings, in all
-            and of one partition: 1 to 52,428,800. A larger batch comes whole nevertheless.
-        ``check_crcs``: check each batch's CRC-32C.
-        ``read_from``: "leader": each partition from its leader, and while that cannot be reached
-            for a second and there is no other, from another replica; "replica": from any in-sync
-            replica, which knows of what is committed a little later. Both read committed records
-            only.
-        ``client_rack``: with "replica", rather one whose broker's ``rack`` this is.
+        ``bootstrap``: ``host:port[,host:port]`` of one or more brokers, or a list of addresses.
+            Default: the environment variable RAFTLOG_BOOTSTRAP; without it, the brokers of `raftlog
+            up`: 127.0.0.1:9100 to 9102.
+        ``group``: name of the consumer group, 1 to 255 characters. Its members divide the
+            partitions.
+        ``group_instance_id``: id of a static member, 1 to 255 characters. After ``close`` or a
+            crash, its partitions stay reserved for the next member with this id, for
+            ``session_timeout_ms``.
+        ``auto_commit``: commit processed records every ``auto_commit_interval_ms`` (1 to
+            86,400,000), when partitions are revoked, and on ``close``.
+        ``session_timeout_ms``: the group removes a member after this time without a heartbeat, 100
+            to 1,800,000. ``heartbeat_interval_ms``: 1 to 60,000, at most a third of the session
+            timeout.
+        ``max_poll_interval_ms``: a member that does not poll for this time leaves; also the time
+            limit to revoke a partition. 1 to 2,147,483,647.
+        ``assignor``: assignment strategy, "uniform" or "range". Default: the coordinator's.
+        ``auto_offset_reset``: start position without a committed offset, and after an offset is out
+            of range: "earliest", "latest" (the end when the partition is assigned), or "error".
+        ``fetch_min_bytes``, ``fetch_max_wait_ms``: a broker responds when it has this number of
+            bytes, or after this wait: 0 to 52,428,800 bytes, 0 to 60,000 ms. If one byte is enough
+            and no record arrives, it waits up to ten times as long; this delays no record.
+        ``fetch_max_bytes``, ``max_partition_fetch_bytes``: maximum bytes of one fetch, in total and
+            for each partition, 1 to 52,428,800. A larger batch is returned complete.
+        ``check_crcs``: verify the CRC-32C of each batch.
+        ``read_from``: "leader": fetch from the leader; if none is reachable for 1 s, from another
+            replica. "replica": fetch from any in-sync replica, which learns of committed records a
+            little later. Both return committed records only.
+        ``client_rack``: with "replica", prefer replicas whose broker has this ``rack``.
         ``key_deserializer``, ``value_deserializer``: ``bytes -> anything``; not called for None.
-        ``request_timeout_ms``: how long a broker may take to answer one request.
-        ``client_id``: names this client in the broker's log.
-        ``bootstrap_timeout_ms``: how long to look for the cluster the first time.
-        ``metadata_max_age_ms``: how often to ask for partitions added to topics subscribed to.
-        ``host``: where the client lives; for embedding and tests.
+        ``request_timeout_ms``: time limit for the response to one request, 1 to 86,400,000.
+        ``client_id``: name of this client in the broker log, up to 256 characters.
+        ``bootstrap_timeout_ms``: time limit for the first connection, 0 to 86,400,000.
+        ``metadata_max_age_ms``: interval of metadata refreshes, which find new partitions.
+        ``host``: environment of the client, for embedding and tests.
 
-        Raises ``InvalidRequestError`` or ``TypeError`` naming the argument that is wrong, and
-        ``InvalidGroupError`` for what is no name of a group, or of an instance.
+        Raises ``InvalidRequestError`` or ``TypeError`` if an argument is wrong, and
+        ``InvalidGroupError`` if a group name, instance id or assignor name is not valid. The error
+        names the argument.
         """
         self._wire(locals())
         self._setup()
@@ -132,10 +133,13 @@ class ConsumerBase(Generic[K, V]):
             )
 
     def _setup(self) -> None:
-        """What only one of the skins has."""
+        """Set up what only the synchronous or only the asynchronous consumer has."""
 
     def group_metadata(self) -> GroupMetadata:
-        """Who this consumer is in its group. Raises ``InvalidRequestError`` without one."""
+        """Return the identity of this consumer in its group: member id, epoch and instance id.
+
+        Raises ``InvalidRequestError`` without a group.
+        """
         membership = self._grouped("group_metadata").membership
         settings = membership.settings
         return GroupMetadata(
@@ -169,7 +173,7 @@ class ConsumerBase(Generic[K, V]):
             )
 
     def _these(self, partitions: Iterable[TopicPartition] | None) -> list[TopicPartition]:
-        """``partitions``, checked; None for all that are assigned."""
+        """Return the checked ``partitions``; None selects all assigned partitions."""
         if partitions is None:
             return list(self._subscription.parts)
         return check_partitions(partitions)
@@ -183,29 +187,32 @@ class ConsumerBase(Generic[K, V]):
 def check_interest(
     topics: Iterable[str] | None, pattern: str | re.Pattern[str] | None
 ) -> tuple[list[str], re.Pattern[str] | None]:
-    """What ``subscribe`` takes: topics, or a pattern of whole names."""
+    """Check the arguments of ``subscribe``: topics, or a pattern for complete topic names.
+
+    Raises ``InvalidRequestError`` or ``TypeError`` if they are wrong.
+    """
     if (topics is None) == (pattern is None):
         raise InvalidRequestError(
-            "subscribe(topics) or subscribe(pattern=...): one of them, not both"
+            "subscribe() requires either topics or pattern. Pass exactly one of them"
         )
     if pattern is None:
         assert topics is not None, "one is given"
         return check_topics(topics), None
     text: object = getattr(pattern, "pattern", pattern)
     if not isinstance(text, str):
-        raise TypeError(f"pattern={pattern!r}: a text (str), or what re.compile makes of one")
+        raise TypeError(f"pattern={pattern!r} is not a str or a compiled str pattern")
     try:
         return [], re.compile(pattern)
     except re.error as error:
         raise InvalidRequestError(
-            f"pattern={pattern!r} is no regular expression: {error}"
+            f"pattern={pattern!r} is not a regular expression: {error}"
         ) from error
 
 
 def check_some(
     partitions: TopicPartition | Iterable[TopicPartition],
 ) -> tuple[list[TopicPartition], bool]:
-    """One partition, or several; and whether it was one."""
+    """Return the checked partitions, and True if the argument is a single partition."""
     if isinstance(partitions, TopicPartition):
         return check_partitions([partitions]), True
     return check_partitions(partitions), False
@@ -213,13 +220,13 @@ def check_some(
 
 def check_callback(callback: object) -> None:
     if callback is not None and not callable(callback):
-        raise TypeError(f"callback={callback!r}: a function of the offsets and an error")
+        raise TypeError(f"callback={callback!r} is not a function (offsets, error)")
 
 
 def chosen(
     found: Mapping[TopicPartition, OffsetAndMetadata | None], *, is_one: bool, metadata: bool
 ) -> Any:
-    """What ``committed`` gives of what was found."""
+    """Return the result of ``committed`` in the form that the caller requested."""
     wanted: dict[TopicPartition, Any] = {
         tp: given if metadata or given is None else given.offset for tp, given in found.items()
     }
@@ -228,5 +235,5 @@ def chosen(
 
 def nothing_assigned() -> InvalidRequestError:
     return InvalidRequestError(
-        "nothing is assigned to this consumer: assign() or subscribe() first"
+        "this consumer has no assignment. Call assign() or subscribe() first"
     )

@@ -1,8 +1,8 @@
-"""A consumer without a skin: what the synchronous and the asynchronous one share.
+"""Consumer core that the synchronous and the asynchronous consumer share.
 
-Taking and decoding records happens in the application's thread, through calls that never wait;
-everything asynchronous runs on the one loop that the core is attached to. How to wait for records
-is the skins' business.
+The application's thread takes and decodes records through calls that never wait. Everything
+asynchronous runs on the one loop that the core is attached to. The two consumers implement the
+waits for records.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger(__name__)
 
 _ABANDON_TIMEOUT_MS: Final = 1_000
-_TURNS: Final = 1_000  # consumers begin with different replicas
+_TURNS: Final = 1_000  # random start values, so that consumers start with different replicas
 
 
-Checked: TypeAlias = tuple[BatchHeader, memoryview]  # a batch whose sums are right
+Checked: TypeAlias = tuple[BatchHeader, memoryview]  # a batch with valid checksums
 
 
 class Run(NamedTuple):
-    """Decoded records of one partition, to iterate over; ``part.position`` is to be kept true."""
+    """Decoded records of one partition. The reader must update ``part.position`` as it iterates."""
 
     part: PartitionFetchState
     records: Iterator[ConsumerRecord[Any, Any]]
 
 
 class ConsumerCore:
-    """The parts of one consumer, wired. ``attach`` it to its loop before anything else."""
+    """Components of one consumer. Call ``attach`` before anything else."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class ConsumerCore:
         self._active = False
 
     def attach(self, schedule: Callable[[Callable[[], None]], object]) -> None:
-        """``schedule`` has a function called on the core's loop."""
+        """Set ``schedule``, which runs a function on the core's loop."""
         self._schedule = schedule
         if self.member is not None:
             self.member.schedule = schedule
@@ -128,14 +128,14 @@ class ConsumerCore:
     # -- records, in the application's thread
 
     def activate(self) -> None:
-        """The application asks for records: from now on they are fetched ahead."""
+        """Start to fetch ahead. Called when the application first requests records."""
         if not self._active:
             assert self._schedule is not None, "attach() first"
             self._schedule(self._fetcher.activate)
             self._active = True
 
     def take(self, records_max: int) -> list[ConsumerRecord[Any, Any]]:
-        """Up to ``records_max`` records of what is fetched; none if there is none. Never waits."""
+        """Return up to ``records_max`` fetched records; an empty list without any. Never waits."""
         taken: list[ConsumerRecord[Any, Any]] = []
         while len(taken) < records_max:
             chunk = self._next_chunk(errors=not taken)
@@ -146,7 +146,7 @@ class ConsumerCore:
             except Exception:
                 if not taken:
                     raise
-                break  # it will be met again, first thing next time
+                break  # the next call raises the error first
             if taken:
                 taken.extend(part)
             else:
@@ -158,7 +158,7 @@ class ConsumerCore:
         try:
             return self.subscription.next_chunk(errors=errors)
         except RaftlogError:
-            self.look()  # it is fetched again, in case that it is asked for again
+            self.look()  # fetches the batch again for the next call
             raise
 
     def _take_from(self, chunk: Chunk, records_max: int) -> list[ConsumerRecord[Any, Any]]:
@@ -181,7 +181,7 @@ class ConsumerCore:
         return found
 
     def next_run(self) -> Run | None:
-        """What is left of the next batch; None if nothing is fetched. Never waits."""
+        """Return the unread part of the next batch; None if nothing is fetched. Never waits."""
         while (chunk := self._next_chunk()) is not None:
             if self._decode(chunk):
                 self._fetch_on()
@@ -191,13 +191,13 @@ class ConsumerCore:
         return None
 
     def take_arrow(self) -> pa.RecordBatch | None:
-        """Fetched batches of one partition, joined; None if there are none. Never waits."""
+        """Return fetched batches of one partition as Arrow; None without any. Never waits."""
         while (chunk := self._next_chunk()) is not None:
             batches = self.subscription.take_batches(chunk, limits.ARROW_POLL_BYTES_MAX)
             try:
                 found = self._to_arrow(chunk.part, batches)
             except CorruptBatchError:
-                batches = batches[:1]  # those before the bad one are good
+                batches = batches[:1]  # a batch before the corrupt one is valid
                 try:
                     found = self._to_arrow(chunk.part, batches)
                 except CorruptBatchError as error:
@@ -212,9 +212,10 @@ class ConsumerCore:
         return None
 
     def take_checked(self) -> list[Checked]:
-        """The batches of one fetch, undecoded, their sums right; none if none came. Never waits.
+        """Return the undecoded, verified batches of one fetch; an empty list without any.
 
-        Their headers say how far they go: the position moves past all of them.
+        Never waits. The position moves past all returned batches, whose headers contain their
+        offsets.
         """
         header_of = check if self.settings.check_crcs else check_length
         while (chunk := self._next_chunk()) is not None:
@@ -233,9 +234,9 @@ class ConsumerCore:
         return []
 
     def deserialized(self, record: ConsumerRecord) -> ConsumerRecord[Any, Any]:
-        """The record with its key and value as the deserializers return them.
+        """Return the record with deserialized key and value.
 
-        Raises ``DeserializationError``.
+        Raises ``DeserializationError`` if a deserializer raises an exception.
         """
         key, value, what = record.key, record.value, "key"
         try:
@@ -275,14 +276,14 @@ class ConsumerCore:
         done: list[ConsumerRecord[Any, Any]] = []
         try:
             for record in records:
-                done.append(self.deserialized(record))  # noqa: PERF401 - what is done stays done
+                done.append(self.deserialized(record))  # noqa: PERF401 - keeps earlier records
         except Exception:
             if not done:
                 raise
         return done
 
     def _decode(self, chunk: Chunk) -> bool:
-        """Have the chunk's first batch decoded; False when it has no record to read."""
+        """Decode the first batch of the chunk. Returns False if it contains no record to read."""
         if chunk.records:
             return True
         part = chunk.part
@@ -311,9 +312,9 @@ class ConsumerCore:
         )
 
     def _came_damaged(self, chunk: Chunk, error: CorruptBatchError) -> None:
-        """Fetch the chunk's first batch again; raise if this is not the first time.
+        """Fetch the first batch of the chunk again. Raises if it is corrupt the second time.
 
-        The position stays: asked for again, the batch is fetched again.
+        The position does not change, so the next ``poll`` fetches the batch once more.
         """
         part, following = chunk.part, chunk.batches[0].next_offset
         again = self.subscription.came_damaged(part)
@@ -325,20 +326,20 @@ class ConsumerCore:
                 f"or seek({part.tp!r}, {following})"
             ).at(*part.tp, part.position or 0, skip=self._skip(part.tp, following)) from error
         logger.warning(
-            "%s: the batch with offset %s came damaged (%s): fetching it again",
+            "corrupt batch received, fetching it again: partition=%s offset=%s error=%s",
             part.tp,
             part.position,
             error,
         )
 
     def _fetch_on(self) -> None:
-        """There is room again for what was not fetched for want of it."""
+        """Resume fetches that waited for buffer space."""
         if self.subscription.starved:
             self.subscription.starved = False
             self.look()
 
     def look(self) -> None:
-        """Have the fetcher look at what changed."""
+        """Wake the fetcher, which then checks what to fetch."""
         assert self._schedule is not None, "attach() first"
         self._schedule(self._fetcher.look)
 
@@ -363,9 +364,9 @@ class ConsumerCore:
         await self._begin()
 
     async def subscribe(self, topics: list[str], pattern: re.Pattern[str] | None = None) -> None:
-        """Read these topics, or those whose names match: as a member of the group, if there is one.
+        """Read these topics, or topics that match ``pattern``; as a group member with a group.
 
-        Partitions that are read already go on from where they are.
+        Partitions that are already read keep their position.
         """
         for topic in topics:
             await self.topic(topic)
@@ -376,9 +377,9 @@ class ConsumerCore:
     def begin_range(
         self, tp: TopicPartition, start: Offset, until: Offset, served_by: set[int]
     ) -> None:
-        """Read exactly ``tp``, from ``start`` to before ``until``, of another replica each time.
+        """Read ``tp`` from ``start`` to before ``until``, each time from another replica.
 
-        Of what is read, ``served_by`` gets the brokers.
+        ``served_by``: receives the ids of the brokers that served records.
         """
         self._keep_fresh()
         self._interest.nothing()
@@ -388,7 +389,7 @@ class ConsumerCore:
         self._fetcher.activate()
 
     def turn(self, tp: TopicPartition) -> None:
-        """Read ``tp`` of another replica from now on, if any will do."""
+        """Fetch ``tp`` from another replica from now on, if another one is usable."""
         self._fetcher.turn(tp)
 
     def assign_nothing(self) -> None:
@@ -398,8 +399,8 @@ class ConsumerCore:
     async def leave(
         self, reading: Reading, timeout_ms: int | None = None, *, away: bool = False
     ) -> None:
-        """Commit, and be no member of the group. ``away``: a static one means to be back."""
-        assert self.member is not None, "there is a group"
+        """Commit, and leave the group. ``away``: a static member keeps its partitions reserved."""
+        assert self.member is not None, "the consumer has a group"
         if timeout_ms is None:
             timeout_ms = self.cluster.settings.request_timeout_ms
         is_static = self.member.settings.instance_id is not None
@@ -407,13 +408,13 @@ class ConsumerCore:
         await self.member.leave(reading, epoch, timeout_ms=timeout_ms)
 
     async def abandon(self) -> None:
-        """Nobody holds the consumer any more: leave the group, commit nothing, stop."""
+        """Close a garbage-collected consumer: leave the group, commit nothing, stop."""
         if self.member is not None:
             await self.leave(self.member.reading({}), _ABANDON_TIMEOUT_MS, away=True)
         await self.close()
 
     async def _begin(self) -> None:
-        """``latest`` means now, not when the first poll gets there."""
+        """Start reading. Looks up "latest" now, so that it does not depend on the first poll."""
         topics = {tp.topic for tp in self.subscription.parts}
         self.cluster.forget_topics(topics.union(self._interest.topics))
         if self.settings.auto_offset_reset == "latest":
@@ -429,7 +430,7 @@ class ConsumerCore:
         self._fetcher.look()
 
     async def reset(self, partitions: list[TopicPartition], how: OffsetReset) -> None:
-        """Move to the beginning, or to the end as it is now."""
+        """Move to the first record, or to the current end."""
         for tp in partitions:
             self.subscription.reset(tp, how)
         await self.settle(partitions)
@@ -450,7 +451,7 @@ class ConsumerCore:
         return {tp: answers[tp].offset for tp in partitions}
 
     async def lag(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """How many offsets each partition's end is ahead of its position."""
+        """Return the number of offsets between the position and the end of each partition."""
         await self.settle(partitions)
         ends = await self.offsets(partitions, "latest")
         return {
@@ -482,20 +483,20 @@ class ConsumerCore:
 
 
 def _new_id(chance: Chance) -> str:
-    """As good as unique: 106 bits of chance."""
+    """Return a practically unique id: 106 random bits."""
     high, low = (int(chance() * (1 << 53)) for _ in range(2))
     return str(uuid.UUID(int=high << 53 | low))
 
 
 def check_times(times: object) -> dict[TopicPartition, At]:
-    """What ``offsets_for_times`` takes, checked."""
+    """Check the argument of ``offsets_for_times``."""
     if not isinstance(times, Mapping):
-        raise TypeError(f"{times!r}: a dict of TopicPartition to a time in ms since 1970")
+        raise TypeError(f"{times!r} is not a dict of TopicPartition to a time in ms since 1970")
     checked: dict[TopicPartition, At] = {}
     for tp, timestamp_ms in times.items():
         if isinstance(timestamp_ms, bool) or not isinstance(timestamp_ms, int):
-            raise TypeError(f"{timestamp_ms!r}: a time is an int, milliseconds since 1970")
+            raise TypeError(f"{timestamp_ms!r} is not an int (milliseconds since 1970)")
         if timestamp_ms < 0:
-            raise InvalidRequestError(f"the time {timestamp_ms} is before 1970")
+            raise InvalidRequestError(f"the time {timestamp_ms} is negative. Pass ms since 1970")
         checked[TopicPartition(*tp)] = timestamp_ms
     return checked

@@ -1,14 +1,14 @@
-"""What became of records that were sent: one ``Delivery`` per batch, shared by its futures.
+"""Outcome of sent records: one ``Delivery`` per batch, which the futures of its records share.
 
-A future per record with a lock of its own would cost more than sending the record. So a
-``DeliveryFuture`` is a batch's ``Delivery`` and an index into it, and waiting, callbacks and the
-result stand in the former. Nothing here knows how a batch travels.
+A future per record with its own lock would cost more than sending the record. So a
+``DeliveryFuture`` is a ``Delivery`` and an index; the ``Delivery`` implements waits, callbacks and
+results. This module does not depend on how batches are sent.
 
-Threads: a delivery is resolved once, by the I/O thread; everything else may be called from any
-thread. Callbacks need no lock: ``deque``'s append and popleft are atomic, the resolver sets
-``done`` before it empties the queue of callbacks, and ``add_callback`` checks ``done`` afterwards:
-so each callback runs, and runs once. The one lock is for ``concurrent.futures.wait``, which has to
-see several futures at one moment.
+Threads: the I/O thread resolves a delivery once; any thread can call everything else. Callbacks
+need no lock, because ``append`` and ``popleft`` of ``deque`` are atomic. The I/O thread sets
+``done`` before it empties the callback queue, and ``add_callback`` checks ``done`` after it
+appends. So each callback runs exactly once. The only lock is for ``concurrent.futures.wait``, which
+needs a consistent view of several futures.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from raftlog.types import NO_TIMESTAMP, OffsetRange, RecordMetadata, TimestampMs
 
 logger: Final = logging.getLogger(__name__)
 
-NO_OFFSET: Final = -1  # of a record that was sent with acks=0
+NO_OFFSET: Final = -1  # of a record sent with acks=0
 
 T = TypeVar("T")
 
-_resolving: Final = RLock()  # held for the moment in which a batch becomes done
+_resolving: Final = RLock()  # held while a batch becomes done
 
 
 class Delivery:
-    """The fate of one batch. Invariant: once ``done``, nothing in it changes but ``looked_at``."""
+    """Outcome of one batch. Invariant: once ``done``, only ``looked_at`` changes."""
 
     __slots__ = (
         "__weakref__",
@@ -55,17 +55,17 @@ class Delivery:
     ) -> None:
         self.topic = topic
         self.partition = partition
-        self.timestamps_ms = timestamps_ms  # of each record, or one for all
+        self.timestamps_ms = timestamps_ms  # one per record, or one for all
         self.base_offset = NO_OFFSET
-        self.append_timestamp_ms: TimestampMs = NO_TIMESTAMP  # set when the leader stamps records
+        self.append_timestamp_ms: TimestampMs = NO_TIMESTAMP  # set if the leader sets timestamps
         self.error: RaftlogError | None = None
         self.done = False
-        self.looked_at = False  # someone has asked a future of it: an error was not unseen
+        self.looked_at = False  # the application has seen the outcome
         self._callbacks: deque[Callable[[], object]] = deque()
 
     @classmethod
     def failed(cls, topic: str, partition: int, error: RaftlogError) -> Delivery:
-        """One that failed before it began."""
+        """Return a delivery that failed before its batch was queued."""
         delivery = cls(topic, partition, NO_TIMESTAMP)
         delivery.fail(error)
         return delivery
@@ -86,7 +86,7 @@ class Delivery:
         self._run_callbacks()
 
     def add_callback(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` once it is done: at once if it is, else from the I/O thread."""
+        """Call ``callback`` when done: now if it already is, else from the I/O thread."""
         self._callbacks.append(callback)
         if self.done:
             self._run_callbacks()
@@ -101,7 +101,9 @@ class Delivery:
             try:
                 callback()
             except Exception:
-                logger.exception("a done callback of %s:%d raised", self.topic, self.partition)
+                logger.exception(
+                    "done callback failed: partition=%s:%d", self.topic, self.partition
+                )
 
     def timestamp_ms(self, index: int) -> TimestampMs:
         if self.append_timestamp_ms != NO_TIMESTAMP:
@@ -111,9 +113,10 @@ class Delivery:
 
     def __del__(self) -> None:
         if self.error is not None and not self.looked_at and logger is not None:
-            # At the exit of the interpreter, the module's names may be None already.
+            # When the interpreter exits, module names may already be None.
             logger.error(
-                "records for topic %s were not delivered, and nobody asked their futures: %s: %s",
+                "records not delivered and no future checked: topic=%s error=%s: %s. Check the "
+                "futures that send() returns",
                 self.topic,
                 type(self.error).__name__,
                 self.error,
@@ -121,7 +124,7 @@ class Delivery:
 
 
 def pending_of(deliveries: list[Delivery]) -> Callable[[], Delivery | None]:
-    """A function that gives one of ``deliveries`` that is not done; None when all are."""
+    """Return a function that returns an unfinished delivery, or None if all are done."""
 
     def pending() -> Delivery | None:
         while deliveries and deliveries[-1].done:
@@ -132,37 +135,37 @@ def pending_of(deliveries: list[Delivery]) -> Callable[[], Delivery | None]:
 
 
 class _Future(Generic[T]):
-    """What the two kinds of future share: waiting for some deliveries, then a value or an error."""
+    """Common part of both futures: wait for deliveries, then return a value or raise an error."""
 
     __slots__ = ()
 
     def _pending(self) -> Delivery | None:
-        """The first delivery that is not done, in input order."""
+        """Return the first unfinished delivery in input order, or None."""
         raise NotImplementedError
 
     def _outcome(self) -> T:
-        """The value, or raise the error. Everything is done by now."""
+        """Return the value, or raise the error. All deliveries are done."""
         raise NotImplementedError
 
     def done(self) -> bool:
-        """Whether the broker has acknowledged or refused, so that ``result`` does not block."""
+        """Return True if the outcome is known, so that ``result`` does not block."""
         return self._pending() is None
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait up to ``timeout`` seconds (default: for ever) and return the outcome.
+        """Wait up to ``timeout`` seconds (default: no limit) and return the outcome.
 
-        Raises the record's delivery error (see ``raftlog.errors``), or ``TimeoutError`` when the
-        wait is over and nothing is decided yet: the record is still being sent.
+        Raises the delivery error of the record (see ``raftlog.errors``), or ``TimeoutError`` if
+        there is no outcome yet. In that case the producer continues to send the record.
         """
         if not wait_for(self._pending, timeout):
             raise TimeoutError(
-                f"no acknowledgement within {timeout} s; the record is still being sent: wait "
-                "longer, or see delivery_timeout_ms"
+                f"no acknowledgement within {timeout} s. The producer continues to send the "
+                "record for up to delivery_timeout_ms. Call result() again to wait longer"
             )
         return self._outcome()
 
     def exception(self, timeout: float | None = None) -> RaftlogError | None:
-        """Like ``result``, but return the delivery error, or None when there is none."""
+        """Wait like ``result``, and return the delivery error, or None without one."""
         try:
             self.result(timeout)
         except RaftlogError as error:
@@ -170,10 +173,10 @@ class _Future(Generic[T]):
         return None
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call ``callback(future)`` when it is done: at once if it is, else from the I/O thread.
+        """Call ``callback(future)`` when done: now if it already is, else from the I/O thread.
 
-        Keep it short, and do not block in it: while it runs, nothing is sent or received. What it
-        raises is logged.
+        Keep the callback short, and do not block in it: the client sends and receives nothing while
+        it runs. Its exceptions are logged.
         """
         pending = self._pending()
         if pending is not None:
@@ -183,10 +186,10 @@ class _Future(Generic[T]):
         try:
             callback(self)
         except Exception:
-            logger.exception("a done callback raised")
+            logger.exception("done callback failed")
 
     def _look(self) -> None:
-        """Note that somebody sees the outcome."""
+        """Note that the application has seen the outcome."""
         raise NotImplementedError
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -194,20 +197,20 @@ class _Future(Generic[T]):
         return self._outcome()
 
     def running(self) -> bool:
-        """Whether the record is still being sent."""
+        """Return True if the record is still being sent."""
         return not self.done()
 
     def cancel(self) -> bool:
-        """False: a record that was queued is sent."""
+        """Return False: a queued record cannot be cancelled."""
         return False
 
     def cancelled(self) -> bool:
-        """False."""
+        """Return False."""
         return False
 
-    # What ``concurrent.futures.wait`` and ``as_completed`` use of a future (CPython's Lib/
-    # concurrent/futures/_base.py): they take each one's ``_condition``, read its ``_state``, and
-    # append themselves to its ``_waiters``. While the lock is held no future becomes done.
+    # ``concurrent.futures.wait`` and ``as_completed`` use these attributes (CPython's Lib/
+    # concurrent/futures/_base.py): they acquire the ``_condition`` of each future, read its
+    # ``_state``, and append a waiter to its ``_waiters``. No future becomes done under the lock.
 
     @property
     def _condition(self) -> object:
@@ -223,7 +226,7 @@ class _Future(Generic[T]):
 
 
 class _Waiters:
-    """The waiters of one future, as ``concurrent.futures`` expects them: a list."""
+    """Waiters of one future, as the list that ``concurrent.futures`` expects."""
 
     __slots__ = ("_future",)
 
@@ -231,15 +234,15 @@ class _Waiters:
         self._future = future
 
     def append(self, waiter: Any) -> None:
-        if not self._future.done():  # of those that are done, the caller knows
+        if not self._future.done():  # the caller already knows finished futures
             self._future.add_done_callback(waiter.add_result)
 
     def remove(self, _waiter: Any) -> None:
-        """Nothing: a waiter that is notified late ignores it."""
+        """Do nothing: a waiter ignores late notifications."""
 
 
 async def until_done(pending: Callable[[], Delivery | None]) -> None:
-    """Wait, in any event loop, until ``pending()`` is None: until nothing is pending."""
+    """Wait, in any event loop, until ``pending()`` is None."""
     while (delivery := pending()) is not None:
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
@@ -258,7 +261,7 @@ def _release(waiter: asyncio.Future[None]) -> None:
 
 
 class DeliveryFuture(_Future[RecordMetadata]):
-    """The outcome of one ``send``: a ``RecordMetadata``, or why the record was not delivered.
+    """Outcome of one ``send``: a ``RecordMetadata``, or the delivery error.
 
     ``result()`` blocks; ``await future`` does not, and works in any event loop.
     """
@@ -298,11 +301,11 @@ class DeliveryFuture(_Future[RecordMetadata]):
 
 
 class RangesFuture(_Future[list[OffsetRange]]):
-    """The outcome of one ``send_many``: the offsets of its records, as ranges in input order.
+    """Outcome of one ``send_many``: the offsets of its records, as ranges in input order.
 
-    Records without a key: the ranges, one after the other, are the records in the order given. With
-    keys, or with a partitioner, each partition's ranges are that partition's records in the order
-    given. If any record could not be delivered, ``result`` raises the first such error.
+    Without keys, the ranges in sequence correspond to the records in input order. With keys or a
+    partitioner, the ranges of each partition correspond to the records of that partition in input
+    order. If any record cannot be delivered, ``result`` raises the first such error.
     """
 
     __slots__ = ("_parts", "_waited")

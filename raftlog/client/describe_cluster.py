@@ -1,9 +1,9 @@
-"""One picture of the cluster from the answers of all its brokers.
+"""Cluster description, merged from the responses of all brokers.
 
-Each broker knows who leads, as far as news have come to it; only a partition's leader knows how far
-its replicas are, and only a replica what its own bytes are like. So all are asked at once, those
-that do not answer soon are left out, and of what is told twice the newest leader epoch counts, and
-in it the leader's own word.
+Every broker has metadata about leaders, which may be stale. Only the leader of a partition knows
+the progress of its replicas, and only a replica knows the state of the bytes on its disk. So all
+brokers are queried at once, and slow ones are omitted. If several brokers report the same
+partition, the newest leader epoch counts, and within this epoch the leader's own report.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from raftlog.protocol.topics import (
     TopicDescription,
 )
 
-PATIENCE_S: Final = 2.0  # with a broker that says nothing
+PATIENCE_S: Final = 2.0  # time limit for the response of each broker
 
 _Answers: TypeAlias = Mapping[int, Message | RaftlogError]  # by broker
-_Told: TypeAlias = tuple[int, PartitionStatus]  # which broker said it
+_Told: TypeAlias = tuple[int, PartitionStatus]  # (reporting broker, report)
 _UNKNOWN: Final = -1
 
 
 async def describe_cluster(
     cluster: Cluster, topics: Sequence[str] | None, *, partitions: bool
 ) -> ClusterDescription:
-    """Brokers, and the partitions of ``topics`` (None: of all).
+    """Return the brokers, and the partitions of ``topics`` (None: all).
 
-    Raises ``BrokerUnavailableError`` when no broker answers, ``UnknownTopicError``.
+    Raises ``BrokerUnavailableError`` if no broker responds, and ``UnknownTopicError``.
     """
     request = DescribeClusterRequest(
         topics=None if topics is None else list(topics), include_partitions=partitions
@@ -64,7 +64,7 @@ async def describe_cluster(
         await cluster.refresh()
         known = dict(cluster.view.brokers)
         answers = await _ask(cluster, request, known)
-        # A broker that is cut off names itself alone in its metadata, and all in this answer.
+        # The metadata of an isolated broker names only itself; this response names all brokers.
         others = {
             status.id: Address(status.host, status.port)
             for answer in answers.values()
@@ -82,7 +82,7 @@ async def describe_cluster(
     found = _merged_partitions(answers, down) if partitions else ()
     missing = set(topics or ()) - {partition.topic for partition in found}
     if partitions and missing:
-        raise UnknownTopicError(f"there is no topic {min(missing)!r}")
+        raise UnknownTopicError(f"topic {min(missing)!r} does not exist")
     return ClusterDescription(
         cluster_id=cluster.view.cluster_id,
         brokers=brokers,
@@ -100,10 +100,10 @@ async def _ask(
 
 
 def _check_answered(answers: _Answers, kind: type[Message]) -> None:
-    """Raise a broker's error if none has answered."""
+    """Raise the error of a broker if no broker has responded."""
     errors = [answer for answer in answers.values() if isinstance(answer, RaftlogError)]
     if not any(isinstance(answer, kind) for answer in answers.values()):
-        raise errors[0] if errors else BrokerUnavailableError("no broker is known")
+        raise errors[0] if errors else BrokerUnavailableError("the metadata contains no broker")
 
 
 def _responses(answers: _Answers) -> list[tuple[int, DescribeClusterResponse]]:
@@ -115,7 +115,7 @@ def _responses(answers: _Answers) -> list[tuple[int, DescribeClusterResponse]]:
 
 
 def _controller(answers: _Answers) -> int | None:
-    """The broker that says so of itself; else what most say."""
+    """Return the broker that reports itself as controller; else the one most brokers report."""
     named = [answer.controller for _, answer in _responses(answers)]
     claims = [broker for broker, answer in _responses(answers) if answer.controller == broker]
     candidates = claims or [broker for broker in named if broker is not None]
@@ -127,7 +127,7 @@ def _merged_brokers(cluster: Cluster, answers: _Answers) -> tuple[BrokerDescript
     for source, answer in _responses(answers):
         for status in answer.brokers:
             best = told.get(status.id)
-            # Of one epoch, the broker's own word.
+            # Within one epoch, the broker's own report counts.
             if best is None or (status.broker_epoch, source == status.id) > (best.broker_epoch, 0):
                 told[status.id] = status
     return tuple(
@@ -144,12 +144,12 @@ def _broker(
 ) -> BrokerDescription:
     view = cluster.view
     is_live = answer is not None and not isinstance(answer, RetriableError | OutcomeUnknownError)
-    problem = "its address is not known" if answer is None else ""
+    problem = "its address is unknown" if answer is None else ""
     if isinstance(answer, RaftlogError):
         problem = str(answer)
     address = view.brokers.get(broker_id)
     if status is None:
-        assert address is not None, "it is in the metadata, or somebody told of it"
+        assert address is not None, "the metadata or a response contains every broker"
         return BrokerDescription(
             broker_id,
             address.host,
@@ -183,7 +183,7 @@ def _merged_partitions(answers: _Answers, down: set[int]) -> tuple[PartitionOver
 def _overview(told: Sequence[_Told], down: set[int]) -> PartitionOverview:
     source, best = max(told, key=_weight)
     is_available = source == best.leader
-    # Without its leader, the replica that knows most: what is committed only grows.
+    # Without the leader, the highest high watermark counts, because it only grows.
     offsets = best if is_available else max(told, key=lambda said: said[1].high_watermark)[1]
     failures = [status.failure for _, status in told if status.failure is not None]
     return PartitionOverview(
@@ -216,7 +216,7 @@ def _weight(told: _Told) -> tuple[int, bool]:
 def _replicas(
     best: PartitionStatus, told: Sequence[_Told], *, is_available: bool
 ) -> tuple[ReplicaDescription, ...]:
-    """Each replica: by its own word what it has, by its leader's how far behind that is."""
+    """Merge each replica's own report with the leader's report of its lag."""
     by_leader = {status.broker: status for status in best.replica_status if is_available}
     own = {
         source: status
@@ -248,10 +248,10 @@ def _replicas(
 
 
 async def describe_topics(cluster: Cluster, topics: Sequence[str] | None) -> list[TopicDescription]:
-    """The topics (None: all), each partition as its leader has it, where that answers.
+    """Return the topics (None: all); each partition as reported by its leader, if it responds.
 
-    One that does not exist has its ``failure``. Raises ``BrokerUnavailableError`` when no broker
-    answers.
+    A topic that does not exist has a ``failure``. Raises ``BrokerUnavailableError`` if no broker
+    responds.
     """
     found: list[TopicDescription] = []
     after, names = "", None if topics is None else list(topics)
@@ -269,7 +269,7 @@ async def describe_topics(cluster: Cluster, topics: Sequence[str] | None) -> lis
 async def _describe_page(
     cluster: Cluster, names: list[str] | None, after: str
 ) -> tuple[list[TopicDescription], str | None]:
-    """The first of these topics, and the name of the last of them; None with all of them."""
+    """Return the first of these topics, and the name of the last one; None after all of them."""
     request = DescribeTopicsRequest(topics=names, after=after, paged=True)
 
     async def attempt() -> _Answers:
@@ -288,7 +288,7 @@ async def _describe_page(
     }
     place = (lambda name: name) if names is None else names.index
     ends = [page.topics[-1].name for page in pages.values() if page.is_page]
-    end = min(ends, key=place, default=None)  # up to it, all have answered
+    end = min(ends, key=place, default=None)  # every response is complete up to it
     told: dict[str, list[tuple[int, TopicDescription]]] = {}
     for source, page in pages.items():
         for topic in page.topics:

@@ -1,4 +1,4 @@
-"""What ``Admin`` tells of topics and of the cluster: plain values, and how answers become them."""
+"""Descriptions of topics and of the cluster that ``Admin`` returns, and their construction."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from raftlog.types import LeaderEpoch, Offset
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition. Broker ids; ``leader`` is None while there is none. Offsets are -1 if unknown.
+    """One partition. Brokers are ids; ``leader`` is None without one. Unknown offsets are -1.
 
-    ``high_watermark``: the end of what consumers may see; ``log_end_offset``: of what is written.
-    Sizes and offsets are the leader's; while that cannot be reached, those of the replica that
-    knows most. ``damage``: what is wrong with the stored bytes; empty when nothing is.
+    ``high_watermark``: offset after the last committed record; ``log_end_offset``: offset after the
+    last written record. Sizes and offsets are the leader's; if it is unreachable, those of the
+    replica with the highest high watermark. ``damage``: corruption of the stored bytes; empty
+    without any.
     """
 
     partition: int
@@ -36,7 +37,7 @@ class PartitionDescription:
 class TopicDescription:
     """One topic. ``config`` has every key; ``config_overrides`` names those set on the topic.
 
-    ``is_internal``: only the brokers make, write and drop it.
+    ``is_internal``: True if only brokers create, write and delete it.
     """
 
     name: str
@@ -49,7 +50,7 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicListing:
-    """A topic that there is. ``id``: no other topic has it, nor a later one of the same name."""
+    """Existing topic. ``id`` is unique: a topic that is created again gets another id."""
 
     name: str
     id: str
@@ -58,12 +59,12 @@ class TopicListing:
 
 @dataclass(frozen=True, slots=True)
 class BrokerDescription:
-    """One broker, and where clients reach it.
+    """One broker, and its address for clients.
 
-    ``directory_id``: of its data directory; empty while it is not known. ``fenced``: the cluster
-    group counts it as gone. ``live``: it answered; ``problem`` says what happened when it did not.
-    ``clock_error_ms``: by how much its wall clock is ahead of the time by which it lets records
-    expire (negative: behind); 0 while they differ by a minute or less.
+    ``directory_id``: id of its data directory; empty if unknown. ``fenced``: the cluster group has
+    fenced it. ``live``: it responded; otherwise ``problem`` states the reason. ``clock_error_ms``:
+    difference between its wall clock and the time by which it expires records (negative: its clock
+    is behind); 0 if they differ by a minute or less.
     """
 
     id: int
@@ -80,11 +81,12 @@ class BrokerDescription:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDescription:
-    """One replica of a partition. What is not known is -1, or None.
+    """One replica of a partition. Unknown values are -1, or None.
 
-    ``lag_ms``: since it had all that the leader has; ``lag_records``: how many it lacks now.
-    ``chain``: the chain value at ``log_end_offset``: replicas with the same value at the same
-    offset hold the same log. ``damage``: what is wrong with the stored bytes; empty when nothing.
+    ``lag_ms``: time since it had all records of the leader; ``lag_records``: number of records that
+    it lacks now. ``chain``: hash-chain value at ``log_end_offset``. Replicas with the same value at
+    the same offset have the same log. ``damage``: corruption of the stored bytes; empty without
+    any.
     """
 
     broker: int
@@ -99,13 +101,13 @@ class ReplicaDescription:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOverview:
-    """One partition, as its leader has it, and each replica's own state beside it.
+    """One partition, as its leader reports it, with the own report of each replica.
 
-    ``elr``: brokers that left the in-sync replicas while too few were left, and hold all that is
-    committed (KIP-966). ``is_available``: its leader has answered. Offsets are -1 if unknown.
-    ``problem``: why a broker could not tell more; empty when nothing is wrong. ``down``: replicas
-    whose brokers do not answer. ``unclean_epoch``: the epoch of the last leader with which
-    acknowledged records may have been lost, and ``unclean_offset`` where it began; -1: none.
+    ``elr``: brokers that left the ISR while too few brokers were in it, and that have all committed
+    records (KIP-966). ``is_available``: its leader responded. Unknown offsets are -1. ``problem``:
+    why a broker could not report more; empty without a problem. ``down``: replicas whose brokers do
+    not respond. ``unclean_epoch``: epoch of the last leader whose election may have lost
+    acknowledged records, and ``unclean_offset``: its first offset; -1: none.
     """
 
     topic: str
@@ -129,21 +131,21 @@ class PartitionOverview:
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether a replica is not in sync, or does not answer."""
+        """True if a replica is not in sync, or does not respond."""
         return bool(self.down) or len(self.isr) < len(self.replicas)
 
     @property
     def is_at_min_isr(self) -> bool:
-        """Whether a partition with several replicas has no more in sync than writes need."""
+        """True if several replicas exist but no more than ``min_isr`` are in sync and respond."""
         in_sync = set(self.isr) - set(self.down)
         return len(self.replicas) > 1 and len(in_sync) <= self.min_isr
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The cluster, put together from what each of its brokers answered.
+    """The cluster, merged from the responses of all brokers.
 
-    ``controller``: the broker that decides for the cluster; None while there is none.
+    ``controller``: id of the broker that makes the decisions for the cluster; None without one.
     """
 
     cluster_id: str
@@ -154,7 +156,7 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class LeaderDescription:
-    """Who leads a partition, and in which leader epoch."""
+    """Leader of a partition, and its leader epoch."""
 
     leader: int
     leader_epoch: LeaderEpoch
@@ -162,9 +164,9 @@ class LeaderDescription:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredPartition:
-    """What was done about one partition; ``problem`` says why nothing could be.
+    """Recovery of one partition. ``note``: action; ``problem``: why it could not be recovered.
 
-    ``may_lose``: acknowledged records are lost by it, or may be; ``lost``: so many at least.
+    ``may_lose``: acknowledged records are lost, or may be; ``lost``: their number, at least.
     """
 
     topic: str
@@ -179,9 +181,10 @@ class RecoveredPartition:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryDescription:
-    """What was done to recover a cluster. Partitions that needed nothing are left out.
+    """Actions of a cluster recovery. Partitions that needed no action are omitted.
 
-    ``needs_loss``: what is left may lack changes of the cluster's own state, and nothing was done.
+    ``needs_loss``: the remaining brokers may lack changes of the cluster state, and nothing was
+    done.
     """
 
     partitions: tuple[RecoveredPartition, ...]

@@ -18,9 +18,11 @@ from raftlog.clock import Clock, SystemClock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientEnvironment:
-    """``connector``: None opens TCP connections. ``loop_thread``: for the synchronous clients to
-    share; None gives each its own, which ends with it. Asynchronous ones run where they are used.
-    ``entropy``: so many random bytes, for what nobody may guess.
+    """Environment of a client. The defaults are the real network, clock and random numbers.
+
+    ``connector``: None opens TCP connections. ``loop_thread``: shared by synchronous clients; None
+    creates one per client, which ends with it. Asynchronous clients run on the caller's loop.
+    ``entropy``: returns the given number of unpredictable random bytes.
     """
 
     connector: Connector | None = None

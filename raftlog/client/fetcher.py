@@ -1,12 +1,12 @@
-"""What brings batches from the brokers, ahead of the application, on one event loop.
+"""Fetcher of a consumer: fetches batches ahead of the application, on one event loop.
 
-``look`` is the whole machine, as ``pump`` is the sender's: it asks the subscription what is wanted,
-asks the brokers for it that ``stand_ins`` chooses, and sets a timer if something is to be wanted
-later. Each answer looks again. A fetch waits at the broker for data; the longer nothing has come,
-the longer it waits, so an idle consumer costs a request in five seconds.
+``look`` is the main step: it gets the wanted partitions from the subscription, sends fetches to the
+brokers that ``replica_selector`` chooses, and sets a timer for later work. Each response calls it
+again. A fetch waits at the broker for records. The wait grows while no records arrive, so an idle
+consumer sends one request every five seconds.
 
-What was asked of a broker that another one has replaced, or that says nothing, is given up and
-asked for anew; should the answer come after all, it does not count.
+If a broker was replaced as leader or is unresponsive, its fetch is abandoned and sent to another
+broker. A late response to an abandoned fetch is ignored.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ from raftlog.types import LeaderEpoch, TopicPartition
 
 logger: Final = logging.getLogger(__name__)
 
-# How long a broker with a damaged copy may take to give it up for another's, before it is told.
+# Time for a broker to release a corrupt replica, before the application gets the error.
 DAMAGE_PATIENCE_S: Final = 10.0
 _EMPTY_WAIT_MS_MIN: Final = 20
-_IDLE_WAITS_MAX: Final = 10  # as many times fetch_max_wait_ms a fetch waits in the end
-_EARLY_PART: Final = 2  # an empty answer before this part of its wait asks for a pause
+_IDLE_WAITS_MAX: Final = 10  # maximum wait of an idle fetch, in units of fetch_max_wait_ms
+_EARLY_PART: Final = 2  # divisor; an empty response before this part of its wait causes a pause
 
 
 @dataclass(slots=True, eq=False)
 class _Load:
-    """A fetch, without what was given up of it."""
+    """Fetch request, without its abandoned partitions."""
 
     link: BrokerConnection
     connection: Connection
     replica_ok: bool
     wants: list[tuple[Wanted, Source]] = field(default_factory=list)
-    request: InFlightRequest | None = None  # once it is sent
+    request: InFlightRequest | None = None  # after it is sent
     asked_at: float = 0.0
 
 
@@ -68,7 +68,7 @@ _Loads: TypeAlias = dict[tuple[int, bool], _Load]
 
 
 class Fetcher:
-    """Serves one subscription. Everything here runs on one event loop."""
+    """Fetcher of one subscription. Runs on one event loop."""
 
     def __init__(
         self,
@@ -93,9 +93,9 @@ class Fetcher:
         )
         self._sources = ReplicaSelector(settings, cluster, self._links, turn=turn)
         self._outstanding: dict[int, list[_Load]] = {}  # by broker
-        self._waits: dict[int, int] = {}  # by broker: times fetch_max_wait_ms, while nothing comes
-        self._epochs: dict[TopicPartition, LeaderEpoch] = {}  # as far as they were acted on
-        # An empty answer takes about so long, one way or the other: no busy loop.
+        self._waits: dict[int, int] = {}  # by broker: idle wait, in units of fetch_max_wait_ms
+        self._epochs: dict[TopicPartition, LeaderEpoch] = {}  # newest known leader epochs
+        # Minimum duration of an empty fetch, which prevents a busy loop.
         self._empty_wait_ms = max(settings.fetch_max_wait_ms, _EMPTY_WAIT_MS_MIN)
         self._timer: asyncio.TimerHandle | None = None
         self._active = False
@@ -103,16 +103,16 @@ class Fetcher:
         cluster.on_view.append(self._on_view)
 
     def activate(self) -> None:
-        """Begin to fetch: the application has asked for records."""
+        """Start to fetch: the application has requested records."""
         self._active = True
         self.look()
 
     def turn(self, tp: TopicPartition) -> None:
-        """Read ``tp`` of another replica than before, if any will do."""
+        """Fetch ``tp`` from another replica than before, if another one is usable."""
         self._sources.turn(tp)
 
     def look(self) -> None:
-        """Fetch what is wanted now, and look again when more is."""
+        """Send the fetches and lookups that are wanted now, and schedule the next check."""
         if self._closed or not self._active:
             return
         now = self._now()
@@ -133,7 +133,7 @@ class Fetcher:
             self._look_at(again_at, now)
 
     def _load(self, want: Wanted, now: float, loads: _Loads) -> float | None:
-        """Put ``want`` with what its broker is asked for; else, when to try again by oneself."""
+        """Add ``want`` to the request to its broker. Returns the next attempt time if it cannot."""
         part = want.part
         try:
             source = self._sources.choose(part.tp, now)
@@ -156,7 +156,7 @@ class Fetcher:
         if load is None:
             link = self._links.link(source.broker_id)
             if self._in_flight(source.broker_id) >= limits.FETCHES_IN_FLIGHT_MAX:
-                return None  # an answer looks again
+                return None  # the next response calls look()
             connection = self._links.connection(link, now)
             if connection is None:
                 return self._links.retry_at(link, now)
@@ -166,17 +166,17 @@ class Fetcher:
         return None
 
     def _in_flight(self, broker_id: int) -> int:
-        """Fetches that a broker has yet to answer, without those that nobody wants any more."""
+        """Return the number of fetches in flight to a broker, without abandoned ones."""
         return sum(
             any(want.generation == want.part.generation for want, _ in load.wants)
             for load in self._outstanding.get(broker_id, ())
         )
 
     def _wait_ms(self, broker_id: int) -> int:
-        """How long the next fetch is to wait for data: longer where nothing has come for a while.
+        """Return the wait time of the next fetch, which is longer after idle fetches.
 
-        It is answered with the first byte all the same, if one is enough. Only one of a broker's
-        fetches waits for so long: others soon come back, and have room for what is wanted next.
+        The broker responds with the first byte if fetch_min_bytes is 1. Only one fetch per broker
+        waits longer: others return soon, and can include partitions that are wanted next.
         """
         settings = self._settings
         wait_ms = settings.fetch_max_wait_ms
@@ -221,7 +221,7 @@ class Fetcher:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(max(at - now, 0.001), self.look)
 
-    # -- answers
+    # -- responses
 
     def _answered(self, load: _Load, future: asyncio.Future[Answer]) -> None:
         assert load.request is not None
@@ -267,7 +267,7 @@ class Fetcher:
         if not source.replica_ok:
             self._sources.settle(part.tp)
         if not data:
-            if is_early:  # a broker that does not wait, or was asked not to
+            if is_early:  # the broker did not wait
                 self._delay(want, pause_max=self._empty_wait_ms / 1_000)
             else:
                 self._subscription.fetched(want, (), 0)
@@ -280,14 +280,14 @@ class Fetcher:
             self._subscription.brought_damaged(want, error)
 
     def _check_epochs(self, want: Wanted, batches: Sequence[Batch]) -> None:
-        """Epochs only grow along a log: else its end was cut, and another written in its place."""
+        """Log an error if leader epochs decrease: the log was truncated and overwritten."""
         part = want.part
         for batch in batches:
             epoch = batch.leader_epoch
             if epoch < part.last_epoch and want.generation == part.generation:
                 logger.error(
-                    "%s: at offset %d the leader epoch goes back from %d to %d: records that were "
-                    "read here are gone, by an election outside of the in-sync replicas",
+                    "records lost after an unclean leader election: partition=%s offset=%d "
+                    "epoch_before=%d epoch=%d. Records that were read before no longer exist",
                     part.tp,
                     batch.next_offset - 1,
                     part.last_epoch,
@@ -296,7 +296,7 @@ class Fetcher:
             part.last_epoch = epoch
 
     def _failed(self, want: Wanted, source: Source, error: RaftlogError) -> None:
-        """One partition could not be fetched."""
+        """Handle the error of one partition."""
         tp = want.part.tp
         if is_behind(error):
             self._links.doubt(self._links.link(source.broker_id))
@@ -305,7 +305,7 @@ class Fetcher:
         if source.replica_ok:
             self._sources.refused(tp, source, self._now())
         if isinstance(error, OffsetOutOfRangeError):
-            if source.replica_ok:  # it may only be behind; the leader knows
+            if source.replica_ok:  # the replica may lag; the leader decides
                 self._sources.dispute(tp)
                 self._delay(want)
             else:
@@ -316,13 +316,13 @@ class Fetcher:
             self._links.refresh()
             self._delay(want)
         else:
-            self._links.refresh()  # the topic may be gone
+            self._links.refresh()  # the topic may be deleted
             self._subscription.failed(want, error)
 
     def _may_heal(self, want: Wanted) -> bool:
-        """Whether the broker's damaged copy may soon be one that nobody reads from.
+        """Return True while the broker may still replace its corrupt replica.
 
-        It is given up for another replica's, if there is one that has the records.
+        It needs another replica that has the records.
         """
         part, now = want.part, self._now()
         try:
@@ -336,34 +336,37 @@ class Fetcher:
         return now - part.damaged_since < DAMAGE_PATIENCE_S
 
     def _out_of_range(self, want: Wanted, error: RaftlogError) -> None:
-        """The offset to fetch from is not there, by the leader's word."""
+        """Reset the position, or report the error, if the leader does not have the offset."""
         tp = want.part.tp
         self._sources.settle(tp)
         reset = self._settings.auto_offset_reset
         if reset == "error":
-            told = OffsetOutOfRangeError(f"{tp}: {error}, by seek() or auto_offset_reset")
+            told = OffsetOutOfRangeError(
+                f"{tp}: {error}. Call seek(), or set auto_offset_reset to 'earliest' or 'latest'"
+            )
             self._subscription.failed(want, told)
         else:
-            logger.warning("%s: %s; going on from the %s offset", tp, error, reset)
+            logger.warning("offset out of range: partition=%s error=%s reset=%s", tp, error, reset)
             self._subscription.lost(want, reset)
 
     def _recreated(self, want: Wanted) -> None:
-        """The offset to fetch from is of a topic that was deleted, and another has its name."""
+        """Reset the position, which belongs to a deleted topic of the same name."""
         reset = self._settings.auto_offset_reset
         if reset != "error":
-            reset = "earliest"  # all of it is new
+            reset = "earliest"  # all records of the new topic are unread
         logger.warning(
-            "%s: the topic was deleted and created again; going on from %s",
+            "topic was deleted and created again: partition=%s reset=%s",
             want.part.tp,
-            "seek()" if reset == "error" else "its first record",
+            "error, call seek()" if reset == "error" else "earliest",
         )
         self._subscription.lost(want, reset)
         asyncio.get_running_loop().call_soon(self.look)
 
     async def _examine(self, want: Wanted) -> None:
-        """A replica calls the offset out of range, and there is no leader to ask.
+        """Check an offset that a replica reported as out of range, while there is no leader.
 
-        Below the first offset that any replica has it is; above the last one it is only early.
+        It is out of range if it is below the first offset of every replica. If it is above the last
+        offset, the replicas lag and the fetch is retried.
         """
         tp = want.part.tp
         try:
@@ -371,7 +374,7 @@ class Fetcher:
         except RaftlogError:
             found = {}
         if tp in found and (want.offset or 0) < found[tp].offset:
-            what = f"offset {want.offset} is below {found[tp].offset}, the first that is left"
+            what = f"offset {want.offset} is below the log start offset {found[tp].offset}"
             self._out_of_range(want, OffsetOutOfRangeError(what))
         else:
             self._delay(want)
@@ -382,8 +385,8 @@ class Fetcher:
         self._subscription.delayed(want, self._now() + pause)
 
     def _all_failed(self, load: _Load, error: RaftlogError) -> None:
-        """A whole request failed, and with it most likely the connection."""
-        logger.debug("a fetch failed: %s", error)
+        """Handle the failure of a whole request, which usually means that the connection failed."""
+        logger.debug("fetch failed: error=%s", error)
         self._note_wait(load.link.broker_id, is_idle=False)
         self._links.doubt(load.link)
         self._links.refresh()
@@ -395,9 +398,9 @@ class Fetcher:
         asyncio.get_running_loop().call_soon(self.look)
 
     def _give_up(self) -> None:
-        """Give up what was asked of a broker that another has replaced, or that says nothing.
+        """Abandon fetches of brokers that are no longer leader or are unresponsive.
 
-        But only to ask another: else the answer, however late, is as good as any.
+        Only if another broker can be used: otherwise a late response is still useful.
         """
         now = self._now()
         for load in [load for loads in self._outstanding.values() for load in loads]:
@@ -422,11 +425,11 @@ class Fetcher:
         return known.leader is not None and known.leader_epoch > source.leader_epoch
 
     def _has_other(self, tp: TopicPartition, source: Source, now: float) -> bool:
-        """Whether the partition would be fetched from another broker now."""
+        """Return True if the partition would be fetched from another broker now."""
         try:
             other = self._sources.choose(tp, now)
         except RefusedError:
-            return True  # nothing comes any more
+            return True  # the partition does not exist any longer
         return isinstance(other, Source) and other.broker_id != source.broker_id
 
     # -- positions
@@ -443,16 +446,16 @@ class Fetcher:
                 self._subscription.failed(want, error)
         self.look()
 
-    # -- news and the end
+    # -- metadata updates, close
 
     def _on_links(self) -> None:
-        """A road is open or closed, metadata came, or a broker is overdue."""
+        """Check again after a connection or metadata change, or an overdue response."""
         if not self._closed:
             self._give_up()
             self.look()
 
     def _on_view(self, view: ClusterView) -> None:
-        """Partitions that were added to topics subscribed to are read, too."""
+        """Add new partitions of subscribed topics. End the pause of partitions with new leaders."""
         subscription = self._subscription
         added = [
             tp
@@ -471,7 +474,7 @@ class Fetcher:
             known = news.partitions[tp.partition]
             if known.leader is not None and known.leader_epoch > self._epochs.get(tp, NO_EPOCH):
                 self._epochs[tp] = known.leader_epoch
-                subscription.hasten(part)  # what it waited out is over
+                subscription.hasten(part)  # the pause was due to the old leader
         self._on_links()
 
     async def close(self) -> None:
@@ -482,7 +485,7 @@ class Fetcher:
 
 
 def _batches(data: memoryview, tp: TopicPartition) -> tuple[list[Batch], CorruptBatchError | None]:
-    """The whole batches in ``data``, and what is wrong with the rest, if anything is."""
+    """Return the complete batches in ``data``, and the error of the rest, or None."""
     batches: list[Batch] = []
     position = 0
     while position < len(data):
@@ -494,8 +497,8 @@ def _batches(data: memoryview, tp: TopicPartition) -> tuple[list[Batch], Corrupt
         end = position + header.length
         if end > len(data):
             return batches, CorruptBatchError(
-                f"{tp}: the batch at offset {header.base_offset} is cut short: "
-                f"{len(data) - position} of its {header.length} bytes came"
+                f"{tp}: the batch at offset {header.base_offset} is truncated: received "
+                f"{len(data) - position} of {header.length} bytes"
             )
         batches.append(Batch(data[position:end], header.next_offset, header.leader_epoch))
         position = end

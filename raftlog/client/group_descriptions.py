@@ -1,4 +1,4 @@
-"""What ``Admin`` tells of consumer groups: plain values, and how answers become them."""
+"""Descriptions of consumer groups that ``Admin`` returns, and their construction."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from raftlog.types import LeaderEpoch, Offset, TimestampMs, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """One consumer group, in short.
+    """Short description of one consumer group.
 
-    ``state``: "empty" (no members), "reconciling" (members still give up, or wait for, partitions)
-    or "stable". ``coordinator``: the broker that keeps it.
+    ``state``: "empty" (no members), "reconciling" (members are releasing partitions or waiting for
+    them) or "stable". ``coordinator``: id of the broker that coordinates the group.
     """
 
     group: str
@@ -27,10 +27,10 @@ class GroupListing:
 class MemberDescription:
     """One member of a consumer group.
 
-    ``assigned``: the partitions that it has; ``target``: those that it is to have in the end.
-    ``instance_id``: of a static member, else None. ``host``: where it connects from.
-    ``member_epoch``: the epoch of the group that it has caught up with. ``is_away``: a static
-    member that has left; its partitions are kept for it until its session ends.
+    ``assigned``: its current partitions; ``target``: its target assignment. ``instance_id``: of a
+    static member, else None. ``host``: the host that it connects from. ``member_epoch``: the epoch
+    of the group that the member has reached. ``is_away``: True for a static member that is
+    temporarily absent; its partitions stay reserved until its session ends.
     """
 
     member_id: str
@@ -47,14 +47,14 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far a consumer group is in one partition.
+    """Progress of a consumer group in one partition.
 
-    ``offset``: committed, of the next record to be read; None if none is. ``lag``: how many offsets
-    are left from there to the end, never negative; None while one of them is unknown.
-    ``lag_seconds``: the age of the first record that is left; 0 where none is, None if unknown.
-    ``log_start_offset`` and ``log_end_offset`` (the end of what consumers may see) are -1 if
-    unknown. ``member_id``: who reads it; None for nobody. ``problem``: why something is unknown, or
-    the offset is none that could be read; empty when all is well.
+    ``offset``: committed offset, which is that of the next record to read; None without one.
+    ``lag``: number of offsets from there to the end, never negative; None if unknown.
+    ``lag_seconds``: age of the first unread record; 0 without lag, None if unknown.
+    ``log_start_offset`` and ``log_end_offset`` (after the last committed record) are -1 if unknown.
+    ``member_id``: the member that reads it, or None. ``problem``: why a value is unknown, or why
+    the offset cannot be read; empty without a problem.
     """
 
     topic: str
@@ -73,10 +73,10 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """One consumer group: its members, and each partition that it reads or has read.
+    """One consumer group: its members, and every partition that it reads or has read.
 
-    ``state`` is as in ``GroupListing``. ``group_epoch`` grows when the members, or what there is to
-    share out, change.
+    ``state`` is as in ``GroupListing``. ``group_epoch`` increases when the members or the available
+    partitions change.
     """
 
     group: str
@@ -89,17 +89,17 @@ class GroupDescription:
 
     @property
     def lag(self) -> int:
-        """The sum of the partitions' lags that are known."""
+        """Sum of the known lags of the partitions."""
         return sum(partition.lag or 0 for partition in self.partitions)
 
     @property
     def unknown_lags(self) -> int:
-        """How many partitions have no known lag: nothing is committed, or there is a problem."""
+        """Number of partitions without a known lag: no committed offset, or a problem."""
         return sum(partition.lag is None for partition in self.partitions)
 
     @property
     def lag_seconds(self) -> float | None:
-        """The longest of the partitions' lags that are known; None if none is."""
+        """Largest known lag of the partitions in seconds; None without one."""
         known = [part.lag_seconds for part in self.partitions if part.lag_seconds is not None]
         return max(known, default=None)
 
@@ -138,7 +138,7 @@ def member_description(member: wire.MemberDescription) -> MemberDescription:
 
 
 def shared(shares: Sequence[wire.TopicShare]) -> tuple[TopicPartition, ...]:
-    """The partitions of all shares, in order."""
+    """Return the partitions of all entries, sorted."""
     return tuple(
         sorted(
             TopicPartition(share.topic, number) for share in shares for number in share.partitions
@@ -147,5 +147,5 @@ def shared(shares: Sequence[wire.TopicShare]) -> tuple[TopicPartition, ...]:
 
 
 def readers(members: Sequence[wire.MemberDescription]) -> Mapping[TopicPartition, str]:
-    """Who reads each partition that somebody reads."""
+    """Return the member id of each assigned partition."""
     return {tp: member.member_id for member in members for tp in shared(member.assigned)}

@@ -1,4 +1,4 @@
-"""Sends a request to several brokers, without waiting for slow ones: the first response counts."""
+"""Hedged requests: start another attempt if one is slow, and use the first result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Attempt(NamedTuple, Generic[K, T]):
-    """One way to the answer. After ``patience_s`` without it, the next is tried beside it."""
+    """One attempt. If it has no result after ``patience_s`` seconds, the next one also starts."""
 
     key: K
     patience_s: float
@@ -21,7 +21,7 @@ class Attempt(NamedTuple, Generic[K, T]):
 
 
 class NoAnswerError(Exception):
-    """Every attempt failed. ``reasons`` has the error of each, by its key."""
+    """Every attempt failed. ``reasons``: the error of each attempt, by its key."""
 
     def __init__(self, reasons: Mapping[Any, RaftlogError]) -> None:
         super().__init__("; ".join(map(str, reasons.values())))
@@ -29,13 +29,13 @@ class NoAnswerError(Exception):
 
 
 async def first_answer(attempts: Sequence[Attempt[K, T]]) -> T:
-    """What the first attempt to succeed gives; the others are cancelled.
+    """Return the result of the first attempt that succeeds. The others are cancelled.
 
-    They are begun in their order: the next one when the one before has failed, or has been without
-    an answer for its patience. Raises ``NoAnswerError`` when all have failed, ``ClosedError`` as
-    soon as one does.
+    Attempts start in order: the next one starts when the previous one has failed, or has no result
+    within its patience. Raises ``NoAnswerError`` if all attempts fail, and ``ClosedError`` as soon
+    as one attempt raises it.
     """
-    running: dict[asyncio.Task[T], K] = {}  # in the order in which they were begun
+    running: dict[asyncio.Task[T], K] = {}  # in start order
     reasons: dict[K, RaftlogError] = {}
     waiting = list(attempts)
     try:

@@ -1,37 +1,38 @@
-"""What one partition has in flight, in which sequence, and what to do when some of it fails. Pure.
+"""In-flight batches of one partition: sequence numbers, and handling of failures. Pure.
 
-Rule: everything that decides whether a batch is sent again, and under which sequence number, is in
-this file.
+Rule: this module makes every decision whether a batch is sent again, and with which sequence
+number.
 
-    launch(batch) → succeeded(batch)                        the usual life
-                  → setback(batch, error) → settle()        once nothing is in flight any more
+    launch(batch) → succeeded(batch)                        normal case
+                  → setback(batch, error) → settle()        when no batch is in flight
 
-After a setback the partition is *held*: nothing new is launched until all that is in flight is
-answered. Then ``settle`` puts what is unresolved in order and decides for each batch: again, or
-lost. Sent again, a batch repeats its bytes, sequence included, so that a broker that has it already
-says so instead of storing it twice (P4).
+After a setback the partition is *held*: no new batch is launched until every batch in flight has a
+response. Then ``settle`` sorts the unresolved batches and decides for each one: retry or fail. A
+retry repeats the same bytes, including the sequence number. A broker that has already stored the
+batch recognizes it and does not store it twice (P4).
 
-A sequenced batch that is lost may leave a hole, which the broker will not let later ones jump. The
-partition's identity is then *spent*: it gives out no more sequences. The batches that follow are
-still tried under it, because an attempt that got no answer may have stored them. Once one is
-refused as out of sequence, none of them is in the log; or all are answered: then the producer's
-epoch is raised by one for this partition, which starts its sequence at 0 and fences whatever of the
-old epoch is still on its way (KIP-360).
+A failed batch with a sequence number may leave a gap, and the broker rejects later batches after a
+gap. The identity of the partition is then *spent*: it assigns no further sequence numbers.
+The following batches are still retried under it, because an attempt without a response may have
+stored them. The producer increases its epoch for this partition by one, and restarts its sequence
+at 0, in two cases: a batch is rejected as out of sequence, which proves that no unresolved batch is
+stored; or every batch has a response. The new epoch fences batches of the old epoch that are still
+in flight (KIP-360).
 
-A batch of which an attempt got no answer never gets another place: that attempt may be in the log
-of a leader that is stopped or cut off, which no answer of another leader tells, and a later
-election may bring it back. If it cannot be settled under its old place, its outcome is unknown, and
-that is what its sender is told.
+A batch with an attempt without a response never gets another sequence number. That attempt may be
+stored in the log of a leader that is stopped or isolated. The response of another leader does not
+show that, and a later election may make the stored batch visible. If such a batch cannot be settled
+under its old sequence number, its outcome is unknown, and it fails with ``OutcomeUnknownError``.
 
 A named producer (``ResumableInFlightBatches``) has a fixed identity, and each of its batches a
-fixed sequence number. An error that would end a sequence *breaks* the partition instead: from
-the lost batch on, no batch is sent. One batch is in flight at a time: a partition then accepts a
-batch only from a producer that knows all records before it, also when two run under one name
+fixed sequence number. An error that would end a sequence *breaks* the partition instead: from the
+lost batch on, no batch is sent. One batch is in flight at a time: a partition then accepts a batch
+only from a producer that knows all records before it, also when two run under one name
 (docs/adr/0017).
 
-Between leaders: what is in flight went to one leader in one leader epoch. Nothing goes to another
-one until all of it is answered, or taken back because a newer leader is known: so batches reach
-each leader in their order.
+Order across leaders: all batches in flight were sent to one leader in one leader epoch. No batch is
+sent to another leader until each has a response, or is cancelled because a newer leader is known.
+So batches reach each leader in their order.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ from raftlog.errors import (
 from raftlog.record import BatchBody, seal
 from raftlog.types import NO_PRODUCER_ID, LeaderEpoch
 
-EPOCH_MAX: Final = 32_767  # an i16 in the batch's header
-CORRUPT_TRIES_MAX: Final = 3  # for a batch whose bytes did not arrive as they are here
+EPOCH_MAX: Final = 32_767  # an i16 in the batch header
+CORRUPT_TRIES_MAX: Final = 3  # attempts for a batch that is corrupted in transit
 SEQUENCE_MASK: Final = 0x7FFF_FFFF  # sequences count records modulo 2^31, as in Kafka
 
 
-# Errors of an attempt that say themselves that nothing was stored.
+# Errors of an attempt whose class states that nothing was stored.
 _TOLD_AS_IT_IS: Final = (
     RetriableError,
     CorruptBatchError,
@@ -72,7 +73,7 @@ _TOLD_AS_IT_IS: Final = (
 
 
 class Settlement(NamedTuple):
-    """``again``, in order: put them back. ``lost``: fail their deliveries with the error."""
+    """Decisions. ``again``: batches to retry, in order. ``lost``: batches to fail, with errors."""
 
     again: list[PendingBatch]
     lost: list[tuple[PendingBatch, RaftlogError]]
@@ -80,18 +81,18 @@ class Settlement(NamedTuple):
 
 @dataclass(slots=True)
 class InFlightBatches:
-    """One partition. Only the sender touches it, on its loop."""
+    """In-flight batches of one partition. Used by the sender only, on its loop."""
 
     idempotent: bool
     in_flight: list[PendingBatch] = field(default_factory=list)  # by ``order``
-    setbacks: list[PendingBatch] = field(default_factory=list)  # failed, and not yet settled
-    failures: int = 0  # settlements in a row without a success: the back-off's attempt number
-    not_before: float = 0.0  # backing off until then
-    leader: int | None = None  # where the last launch went to
-    leader_epoch: LeaderEpoch = NO_EPOCH  # and in which epoch of it
+    setbacks: list[PendingBatch] = field(default_factory=list)  # failed, not settled
+    failures: int = 0  # consecutive settlements without a success; back-off attempt number
+    not_before: float = 0.0  # monotonic seconds; end of the retry back-off
+    leader: int | None = None  # of the last launch
+    leader_epoch: LeaderEpoch = NO_EPOCH  # of the last launch
     identity: ProducerIdAndEpoch | None = None
-    spent: bool = False  # the identity may have a hole: no new sequence under it
-    _used_up: int = NO_PRODUCER_ID  # a producer id of which this partition has had every epoch
+    spent: bool = False  # the sequence may have a gap: no new sequence numbers
+    _used_up: int = NO_PRODUCER_ID  # producer id whose epochs are used up here
     _next_order: int = 0
     _next_sequence: int = 0
 
@@ -100,18 +101,19 @@ class InFlightBatches:
         return bool(self.setbacks)
 
     def is_busy(self, batch: PendingBatch) -> bool:
-        """Whether answers have to come before ``batch``, the next in line, is launched."""
+        """Return True if responses must arrive before ``batch``, the next one, is launched."""
         return self.held or self.full_for(batch)
 
     def waits_until(self, leader_epoch: LeaderEpoch) -> float:
-        """When to go on. A new leader is no reason to wait out what the old one's failure gave."""
+        """Return the end of the back-off. A new leader ends the back-off of the old one."""
         is_new = self.leader is not None and leader_epoch > self.leader_epoch
         return 0.0 if is_new else self.not_before
 
     def full_for(self, batch: PendingBatch) -> bool:
-        """Whether ``batch`` has to wait, lest the broker forget an older one that is unresolved.
+        """Return True if ``batch`` must wait so that the broker remembers unresolved older ones.
 
-        It remembers so many batches of a producer; a repeat of one before those looks like a gap.
+        A broker remembers a fixed number of batches per producer; a retry of an older batch looks
+        like a gap.
         """
         if not self.in_flight:
             return False
@@ -119,17 +121,17 @@ class InFlightBatches:
         return order - self.in_flight[0].order >= limits.PRODUCER_BATCHES_REMEMBERED
 
     def must_stay(self, leader: int, leader_epoch: LeaderEpoch) -> bool:
-        """Whether something is still in flight to another leader, or in another epoch."""
+        """Return True if a batch is in flight to another leader, or in another leader epoch."""
         return bool(self.in_flight) and (self.leader, self.leader_epoch) != (leader, leader_epoch)
 
     def sent_to(self, leader: int, leader_epoch: LeaderEpoch) -> None:
-        """What is launched next goes to ``leader``."""
+        """Set the leader of the next launches."""
         self.leader, self.leader_epoch = leader, leader_epoch
 
     def may_launch(self, batch: PendingBatch, *, producer: ProducerIdAndEpoch | None) -> bool:
-        """Whether ``batch``, the next in line, has a place in the sequence or can have one now.
+        """Return True if ``batch``, the next one, has a sequence number or can get one now.
 
-        ``producer``: this producer's identity, None until the broker has given one.
+        ``producer``: identity of this producer, None until a broker has assigned one.
         """
         if not self.idempotent or self._is_sealed(batch):
             return True
@@ -142,13 +144,13 @@ class InFlightBatches:
         return self.identity is not None
 
     def wants_other_than(self, producer: ProducerIdAndEpoch | None) -> bool:
-        """Whether a new producer id is needed before anything can be launched here."""
+        """Return True if a new producer id is needed before any launch."""
         if not self.idempotent or self.identity is not None:
             return False
         return producer is None or producer.producer_id == self._used_up
 
     def launch(self, batch: PendingBatch, body: BatchBody) -> None:
-        """The batch goes out now. The first time it gets its place."""
+        """Register an attempt. The first attempt assigns the sequence number."""
         if batch.order < 0:
             batch.order = self._next_order
             self._next_order += 1
@@ -160,15 +162,18 @@ class InFlightBatches:
         self.in_flight.append(batch)
 
     def is_stranded(self, batch: PendingBatch) -> bool:
-        """Whether it may be in a log under a place that is given up: it cannot have another."""
+        """Return True if the batch may be stored under an abandoned sequence number.
+
+        Such a batch cannot get another sequence number.
+        """
         return batch.outcome_unknown and batch.identity is not None and not self._is_sealed(batch)
 
     def why_broken(self, batch: PendingBatch) -> RaftlogError | None:  # noqa: ARG002
-        """Why ``batch`` must not be sent any more: never, where a sequence can begin anew."""
+        """Return why ``batch`` must not be sent. None here, because a sequence can restart."""
         return None
 
     def begin_anew(self) -> None:
-        """The log behind the partition is another one: it knows no sequence of ours."""
+        """Note that the topic was created again: the new log has no sequence of this producer."""
         if self.identity is not None:
             self.spent = True
 
@@ -184,16 +189,16 @@ class InFlightBatches:
             producer_epoch=self.identity.producer_epoch,
             base_sequence=self._take_sequence(batch, body),
         )
-        assert not batch.outcome_unknown, "it may be in a log under its former place"
+        assert not batch.outcome_unknown, "may be stored under its old sequence number"
 
     def _take_sequence(self, batch: PendingBatch, body: BatchBody) -> int:  # noqa: ARG002
-        """The number of the batch's first record, as it goes out for the first time."""
+        """Return the sequence number of the first record, at the first attempt."""
         sequence = self._next_sequence
         self._next_sequence = (sequence + body.record_count) & SEQUENCE_MASK
         return sequence
 
     def _raise_epoch(self) -> None:
-        """Begin a new sequence. What was sealed before and is not resolved is sealed anew."""
+        """Start a new sequence. Unresolved batches that were sealed before are sealed again."""
         assert self.identity is not None
         if self.identity.producer_epoch == EPOCH_MAX:
             self._used_up = self.identity.producer_id
@@ -208,7 +213,7 @@ class InFlightBatches:
         self.failures = 0
 
     def setback(self, batch: PendingBatch, error: RaftlogError) -> None:
-        """An attempt failed. What becomes of the batch is decided by ``settle``."""
+        """Register a failed attempt. ``settle`` decides about the batch."""
         self.in_flight.remove(batch)
         batch.error = error
         if isinstance(error, OutcomeUnknownError):
@@ -216,8 +221,8 @@ class InFlightBatches:
         self.setbacks.append(batch)
 
     def settle(self, now: float) -> Settlement:
-        """Decide about all setbacks. Nothing is in flight."""
-        assert not self.in_flight, "their answers decide, too"
+        """Decide about all setbacks. No batch may be in flight."""
+        assert not self.in_flight, "their responses affect the decision"
         batches = sorted(self.setbacks, key=lambda batch: batch.order)
         self.setbacks = []
         again: list[PendingBatch] = []
@@ -232,7 +237,7 @@ class InFlightBatches:
         return Settlement(again, lost)
 
     def _verdict(self, batch: PendingBatch, *, first: bool, now: float) -> RaftlogError | None:
-        """None to send it again, else the error to fail it with. ``first``: none goes before it."""
+        """Return None to retry, else the error of the batch. ``first``: no batch precedes it."""
         error = batch.error
         assert error is not None
         if self.is_stranded(batch):
@@ -242,31 +247,31 @@ class InFlightBatches:
                 if batch.outcome_unknown:
                     return stranded(batch)
                 if not self.spent:
-                    return error  # nothing of ours is missing: the broker has lost what it stored
-                # Had an attempt stored it, this leader would know it: it remembers as many batches
-                # of a producer as may be in flight.
+                    return error  # no gap on this side: the broker lost records
+                # No attempt has stored it. Otherwise this leader would recognize it, because it
+                # remembers as many batches of a producer as can be in flight.
                 self._raise_epoch()
         elif isinstance(error, CorruptBatchError) and self.failures < CORRUPT_TRIES_MAX:
-            pass  # the bytes here are good: they were damaged on their way
+            pass  # the local bytes are valid: they were corrupted in transit
         elif not may_pass(error, repeatable=self.idempotent):
             return refused(batch, error)
         return expired(batch) if batch.expires_at <= now else None
 
     def lose(self, batch: PendingBatch, error: RaftlogError) -> None:  # noqa: ARG002
-        """The batch is not sent again: if it has a place in the sequence, that may be a hole."""
+        """Note that the batch is not sent again. Its sequence number may become a gap."""
         if self._is_sealed(batch):
             self.spent = True
 
 
 @dataclass(slots=True)
 class ResumableInFlightBatches(InFlightBatches):
-    """One partition of a producer with a name. ``identity`` is given, and stays."""
+    """In-flight batches of one partition of a named producer. ``identity`` is fixed."""
 
-    _reason: RaftlogError | None = None  # why the partition is broken, once it is
-    _broken_at: int = 0  # the ``order`` from which on it is
+    _reason: RaftlogError | None = None  # why the partition is broken
+    _broken_at: int = 0  # first affected ``order``
 
     def why_broken(self, batch: PendingBatch) -> RaftlogError | None:
-        """Why ``batch`` must not be sent (again): one before it was lost for good."""
+        """Return why ``batch`` must not be sent: an earlier batch failed permanently."""
         if self._reason is None or self._order_of(batch) < self._broken_at:
             return None
         queue = batch.queue
@@ -276,15 +281,15 @@ class ResumableInFlightBatches(InFlightBatches):
         )
 
     def full_for(self, batch: PendingBatch) -> bool:  # noqa: ARG002
-        """Whether a batch is in flight. The next one waits until it is known to be stored.
+        """Return True if a batch is in flight. The next one waits until it is stored.
 
-        With two in flight the partition could accept the second one behind another run's batch of
-        the size of the first: a record that is in both would be stored twice.
+        With two batches in flight, the partition could accept the second one after another run's
+        batch of the same size as the first. A record in both batches would be stored twice.
         """
         return bool(self.in_flight)
 
     def begin_anew(self) -> None:
-        """The log behind the partition is another one: what was counted is not in it."""
+        """Break the partition: the topic was created again without the counted records."""
         reason = UnknownTopicError(
             "the topic was deleted and created again: the records of this producer are "
             "deleted. Start again with a new producer and stored()"
@@ -292,7 +297,7 @@ class ResumableInFlightBatches(InFlightBatches):
         self._break(0, reason)
 
     def lose(self, batch: PendingBatch, error: RaftlogError) -> None:
-        """The batch is not sent again, so nothing after it may be."""
+        """Break the partition from this batch on: no later batch may be sent."""
         self._break(self._order_of(batch), error)
 
     def _break(self, order: int, reason: RaftlogError) -> None:
@@ -303,7 +308,7 @@ class ResumableInFlightBatches(InFlightBatches):
         return self._next_order if batch.order < 0 else batch.order
 
     def _take_sequence(self, batch: PendingBatch, body: BatchBody) -> int:  # noqa: ARG002
-        assert batch.base_sequence is not None, "whoever has a name counts records himself"
+        assert batch.base_sequence is not None, "a named producer sets base_sequence"
         return batch.base_sequence
 
     def _verdict(self, batch: PendingBatch, *, first: bool, now: float) -> RaftlogError | None:
@@ -316,7 +321,7 @@ class ResumableInFlightBatches(InFlightBatches):
 
 
 def stranded(batch: PendingBatch) -> RaftlogError:
-    """The error of a batch that may be stored, while the sequence it was sent in has ended."""
+    """Return the error of a batch that may be stored under a sequence that has ended."""
     queue = batch.queue
     return OutcomeUnknownError(
         f"{queue.topic}:{queue.partition}: an attempt had no response and may have been stored. "
@@ -326,33 +331,34 @@ def stranded(batch: PendingBatch) -> RaftlogError:
 
 
 def overtaken(batch: PendingBatch) -> RaftlogError:
-    """The error of the first batch in line whose number is not the one that comes next."""
+    """Return the error of the first batch whose number is not the next one of the partition."""
     queue = batch.queue
     return OutOfOrderSequenceError(
-        f"{queue.topic}:{queue.partition}: what is stored under this producer's name and epoch is "
-        "not what it was when this run began: another run of the same name has appended "
-        "meanwhile, or the state has expired. Nothing is stored twice. Start again with a new "
-        f"producer, which begins where stored() says ({batch.error})"
+        f"{queue.topic}:{queue.partition}: the stored records of this producer's name and epoch "
+        "have changed since this run started: another run of the same name has appended, or "
+        "the state has expired. No record is stored twice. Start again with a new producer, "
+        f"from the count that stored() returns ({batch.error})"
     )
 
 
 def refused(batch: PendingBatch, error: RaftlogError) -> RaftlogError:
-    """The error of a batch that is given up because of ``error``.
+    """Return the error of a batch that fails because of ``error``.
 
-    That says what became of the last attempt. If one before it got no answer, it says too much.
+    ``error`` describes the last attempt only. If an earlier attempt had no response, the outcome is
+    unknown.
     """
     if batch.outcome_unknown and not isinstance(error, OutcomeUnknownError):
         return OutcomeUnknownError(
-            f"rejected ({error}); but an earlier attempt had no response and may have been stored"
+            f"rejected ({error}), but an earlier attempt had no response and may have been stored"
         )
     return error
 
 
 def expired(batch: PendingBatch) -> RaftlogError:
-    """The error of a batch whose delivery timeout has passed."""
+    """Return the error of a batch whose delivery timeout has passed."""
     queue = batch.queue
     where = f"{queue.topic}:{queue.partition}: not acknowledged within delivery_timeout_ms"
-    because = f"; the last attempt: {batch.error}" if batch.error is not None else ""
+    because = f". Last attempt: {batch.error}" if batch.error is not None else ""
     if batch.outcome_unknown:
         return DeliveryTimedOutError(f"{where}: it may or may not be stored{because}")
     if isinstance(batch.error, _TOLD_AS_IT_IS):

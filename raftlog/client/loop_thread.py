@@ -1,7 +1,8 @@
-"""A thread with an event loop, for clients that are called from no loop. The only threads here.
+"""I/O thread with an event loop, for synchronous clients. The only threads of this library.
 
-The thread is a daemon, and holds no reference to the client that uses it: an unclosed client can be
-collected, and the interpreter can end. What a forked child inherits of it is dead: its calls raise.
+The thread is a daemon, and holds no reference to its client: an unclosed client can be
+garbage-collected, and the interpreter can exit. In a forked child, the inherited object has no
+thread, and its calls raise ``ClosedError``.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ T = TypeVar("T")
 _STOP_TIMEOUT_S: Final = 2.0
 
 _running: Final[weakref.WeakSet[LoopThread]] = weakref.WeakSet()
-_inherited: Final[list[object]] = []  # of the parent, kept for ever: its loops share the epoll set
+_inherited: Final[list[object]] = []  # of the parent; never freed: its loops share the epoll set
 
 
 class LoopThread:
-    """Started by its first use. ``stop`` ends it; a stopped one stays stopped."""
+    """I/O thread that starts at its first use. ``stop`` ends it permanently."""
 
     def __init__(self, name: str = "raftlog-io") -> None:
         self._name = name
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._calls: set[_Call[Any]] = set()  # that a thread waits for
+        self._calls: set[_Call[Any]] = set()  # calls that a thread waits for
         self._stopped = False
         self.at_fork: set[Callable[[], None]] = set()  # called in a forked child
-        self._parent = 0  # the process that it was left behind in, after a fork
+        self._parent = 0  # id of the parent process, in a forked child
 
     @property
     def started(self) -> bool:
@@ -44,7 +45,7 @@ class LoopThread:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """Its event loop, running."""
+        """The running event loop."""
         loop = self._loop
         if loop is None or self._stopped or self._parent:
             loop = self._start()
@@ -52,15 +53,15 @@ class LoopThread:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether it is a parent process's, of which this one is a fork."""
+        """True in a forked child: the thread runs in the parent process."""
         return bool(self._parent)
 
     def check_process(self) -> None:
-        """Raise ``ClosedError`` in a forked child, where the thread is not."""
+        """Raise ``ClosedError`` in a forked child, which has no I/O thread."""
         if self._parent:
             raise ClosedError(
-                f"this client was made in process {self._parent}, of which this one is a fork: "
-                "make a new one here"
+                f"this client was created in process {self._parent}, before a fork. Create a new "
+                "client in each process"
             )
 
     def _start(self) -> asyncio.AbstractEventLoop:
@@ -79,9 +80,9 @@ class LoopThread:
             return self._loop
 
     def call(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float | None = None) -> T:
-        """Run ``work()`` on the loop and wait for it; ``TimeoutError`` when it takes too long.
+        """Run ``work()`` on the loop and wait for it. Raises ``TimeoutError`` after ``timeout_s``.
 
-        When the wait ends early, by Ctrl-C or the timeout, the work is cancelled.
+        If the wait ends early (timeout, Ctrl-C), the work is cancelled.
         """
         call = _Call(work)
         self._calls.add(call)
@@ -97,23 +98,23 @@ class LoopThread:
         return call.result()
 
     def schedule(self, callback: Callable[[], object]) -> None:
-        """Have ``callback`` called on the loop. Raises ``ClosedError`` once it has stopped."""
+        """Call ``callback`` on the loop. Raises ``ClosedError`` if the thread has stopped."""
         try:
             self.loop.call_soon_threadsafe(callback)
         except RuntimeError as error:
             raise ClosedError("the client was closed") from error
 
     def call_soon(self, callback: Callable[[], object]) -> None:
-        """Have ``callback`` called on the loop, soon; not at all once it has stopped."""
+        """Call ``callback`` on the loop. Does nothing if the thread has stopped."""
         if self._loop is None or self._stopped or self._parent:
             return
         try:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
-            assert self._loop.is_closed(), "the one reason for it to refuse"
+            assert self._loop.is_closed(), "call_soon_threadsafe only fails on a closed loop"
 
     def stop(self) -> None:
-        """End the thread. Idempotent, and from any thread, its own included."""
+        """End the thread. Idempotent. Any thread can call it, including this one."""
         with self._lock:
             self._stopped = True
             thread, loop = self._thread, self._loop
@@ -122,25 +123,25 @@ class LoopThread:
         try:
             loop.call_soon_threadsafe(loop.stop)
         except RuntimeError:
-            assert loop.is_closed(), "the one reason for it to refuse"
+            assert loop.is_closed(), "call_soon_threadsafe only fails on a closed loop"
         if thread is not threading.current_thread():
             thread.join(_STOP_TIMEOUT_S)
 
     def abandon(self, close: Callable[[], Coroutine[Any, Any, None]], *, stop: bool) -> None:
-        """Close what nobody holds any more, without waiting; then stop, if it was the only user."""
+        """Close a garbage-collected client without waiting; then stop if it was the only user."""
 
         async def end() -> None:
             await close()
             if stop:
                 asyncio.get_running_loop().stop()
 
-        # The call keeps the task alive: the loop itself would not.
+        # The call keeps a reference to the task, because the loop does not.
         call = _Call(end)
         self._calls.add(call)
         self.call_soon(call.start)
 
     def leave_behind(self) -> None:
-        """This is a forked child now: the thread is not here, and its sockets are the parent's."""
+        """Mark this object as inherited, in a forked child. The sockets belong to the parent."""
         self._parent = os.getppid()
         self._lock = threading.Lock()  # another thread may have held it when the process was forked
         _inherited.append((self._loop, self._thread))
@@ -149,7 +150,7 @@ class LoopThread:
 
 
 class _Call(Generic[T]):
-    """One coroutine that another thread waits for."""
+    """Coroutine that another thread waits for."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._work = work
@@ -184,11 +185,11 @@ class _Call(Generic[T]):
 
     def _finish(self, task: asyncio.Task[T]) -> None:
         if not task.cancelled():
-            task.exception()  # if nobody waits any more, nobody need know
+            task.exception()  # retrieved here in case no caller waits for it
         self.finish()
 
     def finish(self) -> None:
-        """Nothing more will come: whoever waits may go on."""
+        """Mark the call as done, and wake the waiting threads."""
         self._done = True
         self._run_callbacks()
 
@@ -228,7 +229,7 @@ def _run(loop: asyncio.AbstractEventLoop, calls: set[_Call[Any]]) -> None:
 
 
 def _stop_all() -> None:
-    """At exit: a daemon thread that is in C code when the interpreter goes could take it down."""
+    """Stop all threads at exit: a daemon thread in C code could crash the ending interpreter."""
     for thread in list(_running):
         thread.stop()
 

@@ -1,14 +1,13 @@
-"""What a client knows of its cluster: brokers, topics, and who leads each partition. Pure values.
+"""Cluster metadata of a client: brokers, topics and partition leaders. Pure values.
 
-A ``ClusterView`` never changes; news make a new one. Fetching it is ``cluster``'s.
+A ``ClusterView`` is immutable; each update creates a new one. ``cluster`` fetches the metadata.
 
-Any broker may be asked, and one that is cut off from the others answers with what it knew before.
-So news are weighed, not just taken:
+Every broker returns metadata, and an isolated broker returns stale metadata. So updates are merged:
 
-    a partition      its leader epoch decides: an older one changes nothing (KIP-320)
-    a known topic    that it is gone, or another one of that name, counts when two brokers say so,
-                     or the only one that there is
-    its partitions   are only ever added
+    a partition      the leader epoch decides: an older one changes nothing (KIP-320)
+    a known topic    its deletion, or another topic of this name, counts if two brokers report it,
+                     or the only broker
+    its partitions   are only added, never removed
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from raftlog.protocol.metadata import MetadataResponse, TopicInfo
 from raftlog.types import LeaderEpoch
 
 NO_EPOCH: Final[LeaderEpoch] = -1  # not known
-NO_SOURCE: Final = -1  # an answer of which it is not known who gave it
-_OPINIONS: Final = 2  # brokers that have to agree before a known topic is given up
+NO_SOURCE: Final = -1  # response of an unknown broker
+_OPINIONS: Final = 2  # brokers that must agree before a known topic is removed
 _GONE: Final = ""  # in place of a topic's id
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One partition. ``leader`` is a broker's id, or None while nobody leads it."""
+    """One partition. ``leader`` is a broker id, or None without a leader."""
 
     leader: int | None
     leader_epoch: LeaderEpoch = NO_EPOCH
@@ -46,11 +45,11 @@ class PartitionView:
     isr: tuple[int, ...] = ()
 
     def updated(self, news: PartitionView) -> PartitionView:
-        """The newer of the two."""
+        """Return the newer of the two."""
         if news.leader_epoch < self.leader_epoch:
             return self
         if news.leader is None and news.leader_epoch == self.leader_epoch != NO_EPOCH:
-            # Nobody else can lead in this epoch: who says "nobody" has lost sight of the leader.
+            # An epoch has one leader: a broker that reports none only lost its connection to it.
             return replace(news, leader=self.leader)
         return news
 
@@ -74,16 +73,16 @@ class TopicView:
         return len(self.partitions)
 
     def check_partition(self, partition: int) -> int:
-        """``partition`` if the topic has it, else raise ``UnknownPartitionError``."""
+        """Return ``partition``. Raises ``UnknownPartitionError`` if the topic does not have it."""
         if not 0 <= partition < len(self.partitions):
             raise UnknownPartitionError(
-                f"topic {self.name!r} has no partition {partition}: it has "
-                f"{len(self.partitions)}, numbered from 0"
+                f"topic {self.name!r} has no partition {partition}. It has "
+                f"{len(self.partitions)} partitions, numbered from 0"
             )
         return partition
 
     def updated(self, news: TopicView) -> TopicView:
-        """This topic with what is newer in ``news`` of it."""
+        """Return this topic, merged with the newer parts of ``news``."""
         merged = [
             known.updated(new) for known, new in zip(self.partitions, news.partitions, strict=False)
         ]
@@ -91,7 +90,7 @@ class TopicView:
         return replace(news, partitions=(*merged, *longer[len(merged) :]))
 
     def is_newer_than(self, other: TopicView) -> bool:
-        """Whether ``other``, of the same id, lacks something of this."""
+        """Return True if ``other``, of the same id, lacks partitions or leader epochs of this."""
         return len(other.partitions) < len(self.partitions) or any(
             theirs.leader_epoch < ours.leader_epoch
             for ours, theirs in zip(self.partitions, other.partitions, strict=False)
@@ -100,9 +99,9 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """What some brokers say of a topic, and one alone is not believed."""
+    """Unconfirmed reports about a topic, which more brokers must confirm."""
 
-    topic_id: str  # of another topic of the name; empty: that there is none
+    topic_id: str  # of another topic of this name; empty: deleted
     brokers: frozenset[int]
 
 
@@ -111,15 +110,15 @@ _NO_TOPICS: Final[Mapping[str, TopicView]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The cluster as one answer, or several merged, showed it."""
+    """Cluster metadata from one response, or from several merged responses."""
 
     cluster_id: str = ""
     brokers: Mapping[int, Address] = field(default_factory=dict)
-    racks: Mapping[int, str] = field(default_factory=dict)  # of the brokers that have one
+    racks: Mapping[int, str] = field(default_factory=dict)  # of brokers with a rack
     topics: Mapping[str, TopicView] = field(default_factory=dict)
-    failures: Mapping[str, RaftlogError] = field(default_factory=dict)  # of topics not there
+    failures: Mapping[str, RaftlogError] = field(default_factory=dict)  # of missing topics
     doubts: Mapping[str, Doubt] = field(default_factory=dict)
-    controller: int | None = None  # by the last answer
+    controller: int | None = None  # in the last response
 
     def merge(
         self,
@@ -128,8 +127,9 @@ class ClusterView:
         asked: Sequence[str] | None,
         source: int = NO_SOURCE,
     ) -> ClusterView:
-        """This view with the news in the answer of broker ``source``, to a question about
-        ``asked`` (None: all).
+        """Return this view, merged with the response of broker ``source``.
+
+        ``asked``: the requested topics; None: all.
         """
         brokers = {broker.id: Address(broker.host, broker.port) for broker in response.brokers}
         racks = {broker.id: broker.rack for broker in response.brokers if broker.rack}
@@ -156,7 +156,7 @@ class ClusterView:
     def _with_brokers(
         self, news: Mapping[int, Address], topics: Iterable[TopicView]
     ) -> dict[int, Address]:
-        """A broker that is cut off names itself alone, or few: those in use stay known."""
+        """Keep brokers in use: an isolated broker returns only itself, or a few brokers."""
         in_use = {
             broker
             for topic in topics
@@ -168,7 +168,7 @@ class ClusterView:
         return {**news, **{id_: at for id_, at in kept.items() if id_ not in news}}
 
     def is_ahead_of(self, response: MetadataResponse) -> bool:
-        """Whether the broker that answered so lacks something that is known here."""
+        """Return True if the response lacks something that this view contains."""
         for info in response.topics:
             known = self.topics.get(info.name)
             if known is None:
@@ -180,7 +180,7 @@ class ClusterView:
         return False
 
     def topic(self, name: str) -> TopicView:
-        """The topic, or raise why it is not here."""
+        """Return the topic, or raise why it is missing."""
         found = self.topics.get(name)
         if found is not None:
             return found
@@ -188,14 +188,15 @@ class ClusterView:
         if failure is not None:
             raise type(failure)(*failure.args)
         raise UnknownTopicError(
-            f"there is no topic {name!r}; create it first, for example with "
+            f"topic {name!r} does not exist. Create it, for example with "
             f"`raftlog topic create {name}`"
         )
 
     def partition(self, topic: str, partition: int) -> PartitionView:
-        """The partition, or raise why it is not here.
+        """Return the partition, or raise why it is missing.
 
-        Without a leader, where the last broker that was asked had yet to learn of topics.
+        Returns a partition without a leader if the last broker did not have the topic's metadata
+        yet.
         """
         if topic not in self.topics and isinstance(self.failures.get(topic), RetriableError):
             return PartitionView(None)
@@ -203,28 +204,28 @@ class ClusterView:
         return view.partitions[view.check_partition(partition)]
 
     def leader(self, topic: str, partition: int) -> int:
-        """The id of the broker that leads the partition, or raise."""
+        """Return the id of the partition's leader. Raises ``LeaderNotAvailableError``."""
         leader = self.partition(topic, partition).leader
         if leader is None:
-            raise LeaderNotAvailableError(f"{topic}:{partition} has no leader at the moment")
+            raise LeaderNotAvailableError(f"{topic}:{partition} has no leader")
         return leader
 
 
 @dataclass(slots=True, kw_only=True)
 class _News:
-    """A view's topics while an answer of broker ``source`` is merged into them."""
+    """Topics of a view while the response of broker ``source`` is merged."""
 
     source: int
-    opinions: int  # brokers that have to say so before a known topic is given up
+    opinions: int  # brokers that must agree before a known topic is removed
     topics: dict[str, TopicView]
     failures: dict[str, RaftlogError]
     doubts: dict[str, Doubt]
 
     def take(self, name: str, news: TopicView | None, failure: RaftlogError | None) -> None:
-        """Take what is told of one topic: ``news``, or that there is no such topic."""
+        """Merge one topic: its metadata ``news``, or its absence."""
         known = self.topics.get(name)
         if known is not None and isinstance(failure, RetriableError):
-            return  # a broker that has just started does not know yet: no reason to forget
+            return  # a broker that has just started may not have the topic yet
         if news is not None and (known is None or known.id == news.id):
             believed = True
         else:
@@ -244,7 +245,7 @@ class _News:
             self.topics[name] = known.updated(news)
 
     def _is_believed(self, name: str, topic_id: str) -> bool:
-        """Whether enough brokers say that the topic is not the one that is known."""
+        """Return True if enough brokers report that the topic is not the known one."""
         doubt = self.doubts.get(name)
         before = doubt.brokers if doubt is not None and doubt.topic_id == topic_id else frozenset()
         self.doubts[name] = Doubt(topic_id, before | {self.source})
@@ -254,7 +255,7 @@ class _News:
 def _told(
     response: MetadataResponse, known: Mapping[str, TopicView]
 ) -> list[tuple[str, TopicView | None, RaftlogError | None]]:
-    """What the answer says, topic by topic; of those in ``known`` that it leaves out, nothing."""
+    """Return the report on each topic; absence for topics in ``known`` that it omits."""
     told: list[tuple[str, TopicView | None, RaftlogError | None]] = [
         (info.name, _topic_view(info), None)
         if info.failure is None
@@ -282,13 +283,13 @@ def _topic_view(info: TopicInfo) -> TopicView:
 
 
 def unreachable(reasons: Mapping[Address, RaftlogError]) -> RaftlogError:
-    """The error for a cluster of which no address answered, with each address's reason."""
+    """Return the error if no broker responded, with the reason for each address."""
     errors = list(reasons.values())
     if errors and not any(isinstance(error, BrokerUnavailableError) for error in errors):
-        # Something answered everywhere, and it is no broker of ours: waiting will not change that.
+        # Every address responded, but is not a broker of this cluster: waiting cannot help.
         return errors[0]
     listed = "; ".join(f"{address} ({error})" for address, error in reasons.items())
     return BrokerUnavailableError(
-        f"no broker can be reached: {listed}. Is the broker running? Start one with `raftlog up`; "
-        "check --bootstrap / RAFTLOG_BOOTSTRAP"
+        f"no broker can be reached: {listed}. Start the brokers, for example with `raftlog up`, "
+        "or check --bootstrap / RAFTLOG_BOOTSTRAP"
     )

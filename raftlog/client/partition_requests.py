@@ -1,6 +1,6 @@
-"""Requests about partitions, split by leader, sent, joined and retried.
+"""Requests about partitions: split by leader, sent, merged and retried.
 
-An unresponsive leader is no longer waited for once metadata names a newer one.
+The client stops waiting for an unresponsive leader once metadata names a newer one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ At: TypeAlias = Literal["earliest", "latest"] | TimestampMs
 
 
 class PartitionAnswer(Protocol):
-    """What every answer about one partition has."""
+    """Common fields of every response about one partition."""
 
     @property
     def topic(self) -> str: ...
@@ -74,11 +74,11 @@ StandIn: TypeAlias = Callable[
 async def list_offsets(
     cluster: Cluster, queries: Mapping[TopicPartition, At], *, any_replica: bool = False
 ) -> dict[TopicPartition, OffsetAnswer]:
-    """The answer for each partition. Raises the first failure, as the error that it is.
+    """Return the response for each partition. Raises the first failure as its error.
 
-    ``any_replica``: while there is no leader that answers, take the beginning and the end from the
-    replica that knows most. Without it only a leader says, and is waited for: ends that were shown
-    never go back. Times are a leader's to look up in any case.
+    ``any_replica``: while no leader responds, accept the start and end offsets of the replica with
+    the highest high watermark. By default the call waits for the leader, because only the leader's
+    end offsets never decrease. Times always need the leader.
     """
 
     async def stand_in(
@@ -97,9 +97,9 @@ async def list_offsets(
 async def try_offsets(
     cluster: Cluster, queries: Mapping[TopicPartition, At], *, patience_ms: int
 ) -> dict[TopicPartition, OffsetAnswer | RaftlogError]:
-    """The answer for each partition, or why there is none within ``patience_ms``."""
+    """Return the response for each partition, or its error after ``patience_ms``."""
     asking = _asking_offsets(cluster, queries)
-    problem: RaftlogError = LeaderNotAvailableError("it was not asked for")
+    problem: RaftlogError = LeaderNotAvailableError("the leader was not queried")
     try:
         await asking.run(None, patience_ms=patience_ms)
     except RaftlogError as error:
@@ -134,7 +134,7 @@ def _asking_offsets(
 async def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, Offset]
 ) -> dict[TopicPartition, DeletedRecords]:
-    """The answer for each partition. Raises the first failure, as the error that it is."""
+    """Return the response for each partition. Raises the first failure as its error."""
 
     def request(partitions: Sequence[TopicPartition]) -> Message:
         return DeleteRecordsRequest(
@@ -154,7 +154,7 @@ async def delete_records(
 async def describe_producer(
     cluster: Cluster, partitions: Sequence[TopicPartition], producer_id: int
 ) -> dict[TopicPartition, DescribedProducer]:
-    """What each partition has of one producer, committed. Raises the first failure as the error."""
+    """Return the committed state of one producer in each partition. Raises the first failure."""
 
     def request(asked: Sequence[TopicPartition]) -> Message:
         return DescribeProducersRequest(
@@ -178,18 +178,18 @@ async def describe_producer(
     found: dict[TopicPartition, DescribedProducer] = {}
     for tp, answer in answers.items():
         if [one.producer_id for one in answer.producers] != [producer_id]:
-            raise ConnectionLostError(f"the broker's answer about {tp} is for other producers")
+            raise ConnectionLostError(f"the broker's response about {tp} is for other producers")
         found[tp] = answer.producers[0]
     return found
 
 
 _STEP: Final = min(limits.PARTITIONS_PER_REQUEST_MAX, limits.PRODUCERS_PER_REQUEST_MAX)
-_LOOK_AGAIN_S: Final = 0.2  # for a newer leader than the one that is asked
+_LOOK_AGAIN_S: Final = 0.2  # check interval for a newer leader
 
 
 @dataclass(slots=True)
 class _Asking(Generic[AnswerT]):
-    """All partitions are tried; those that failed in a way that may pass are asked again."""
+    """One request for many partitions. Partitions with a retriable error are requested again."""
 
     cluster: Cluster
     api: Api
@@ -198,15 +198,15 @@ class _Asking(Generic[AnswerT]):
     read: Read[AnswerT]
     answers: dict[TopicPartition, AnswerT] = field(default_factory=dict)
     refused: dict[TopicPartition, RaftlogError] = field(default_factory=dict)
-    troubles: dict[TopicPartition, RaftlogError] = field(default_factory=dict)  # that may pass
-    is_hasty: bool = False  # a leader that is silent is not waited for
+    troubles: dict[TopicPartition, RaftlogError] = field(default_factory=dict)  # retriable
+    is_hasty: bool = False  # do not wait for an unresponsive leader
 
     async def run(
         self, stand_in: StandIn[AnswerT] | None, *, patience_ms: int | None = None
     ) -> dict[TopicPartition, AnswerT]:
-        """Ask until all have answered; after a while without a leader, ask ``stand_in``.
+        """Send requests until all partitions have a response; without a leader, use ``stand_in``.
 
-        ``patience_ms``: for so long, and no leader that is silent is waited for.
+        ``patience_ms``: time limit. With it, the call does not wait for unresponsive leaders.
         """
         loop = asyncio.get_running_loop()
         stand_in_at = loop.time() + STAND_IN_AFTER_S
@@ -218,7 +218,7 @@ class _Asking(Generic[AnswerT]):
             except RaftlogError:
                 if stand_in is None or loop.time() < stand_in_at:
                     raise
-                with suppress(RaftlogError):  # then the leaders' error says more
+                with suppress(RaftlogError):  # the leader's error is more useful
                     self.answers.update(await stand_in(self._left()))
                 if self._left():
                     raise
@@ -259,7 +259,7 @@ class _Asking(Generic[AnswerT]):
             raise failures[0]
 
     async def _ask(self, leader: int, partitions: Sequence[TopicPartition]) -> RaftlogError | None:
-        """Note what the leader answers; an error that may pass, if there is one."""
+        """Store the responses of a leader. Returns a retriable error, if there is one."""
         try:
             answers = self.read(await self._answer(leader, partitions))
         except RaftlogError as error:
@@ -281,12 +281,12 @@ class _Asking(Generic[AnswerT]):
             self.troubles[tp] = error
             return error
         if may_pass(error, repeatable=self.api.idempotent):
-            return NotLeaderError(f"broker {leader} seems to be behind: {error}")
+            return NotLeaderError(f"broker {leader} seems to have stale metadata: {error}")
         self.refused[tp] = error
         return None
 
     async def _answer(self, leader: int, partitions: Sequence[TopicPartition]) -> Message:
-        """The leader's answer, unless it says nothing and there is a newer leader meanwhile."""
+        """Return the leader's response. Raises if there is none and a newer leader is known."""
         cluster, loop = self.cluster, asyncio.get_running_loop()
         epochs = [cluster.view.partition(*tp).leader_epoch for tp in partitions]
 

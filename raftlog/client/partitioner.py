@@ -1,8 +1,8 @@
-"""Which partition a record goes to. Keys are hashed exactly as Kafka's clients do it. Pure.
+"""Partition selection for records with keys. Pure. Hashes keys exactly as Kafka's clients do.
 
-Keyless records go to one partition until its batch is full or sent, then to the next: full batches
-cost less than fair ones. That is decided where batches are (``accumulator``); here are keys and
-grouping.
+Records without keys go to one partition until its batch is full or sent, and then to the next: full
+batches cost less than an even distribution of records. ``accumulator`` implements that, because it
+owns the batches. This module hashes keys and groups records.
 """
 
 from __future__ import annotations
@@ -38,19 +38,22 @@ def partitions_of_keys(keys: Sequence[bytes], partition_count: int) -> list[int]
 
 
 def checked(partition: object, partition_count: int, topic: str) -> int:
-    """What a user's partitioner returned, if it is a partition of ``topic``."""
+    """Return the result of a custom partitioner, if it is a partition of ``topic``.
+
+    Raises ``InvalidRequestError`` if it is not.
+    """
     if isinstance(partition, SupportsIndex) and 0 <= index(partition) < partition_count:
         return index(partition)
     raise InvalidRequestError(
         f"the partitioner returned {partition!r} for topic {topic!r}, which has {partition_count} "
-        f"partitions: it must return an int from 0 to {partition_count - 1}"
+        f"partitions. It must return an int from 0 to {partition_count - 1}"
     )
 
 
 def groups(partitions: Iterable[int]) -> Iterable[tuple[int, list[int]]]:
-    """(partition, indexes of its records in input order) for each partition that occurs.
+    """Return (partition, indexes of its records in input order) for each partition that occurs.
 
-    In the order in which the partitions first occur.
+    Partitions are in the order of their first record.
     """
     found: dict[int, list[int]] = {}
     for row, partition in enumerate(partitions):

@@ -1,6 +1,7 @@
-"""Where to begin with partitions that have no position yet.
+"""Start positions of partitions that have no position yet.
 
-With a consumer group, where the group has come to; else, and without one, by the reset policy.
+With a consumer group, the committed offset; without a group or a committed offset, the reset
+policy.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from raftlog.client.subscription import Subscription
 from raftlog.errors import OffsetOutOfRangeError, RaftlogError
 from raftlog.types import Offset, TopicPartition
 
-# What a group has committed for partitions, None where it has nothing.
+# Returns the committed offset of each partition; None without one.
 Committed: TypeAlias = Callable[
     [Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, Offset | None]]
 ]
@@ -24,7 +25,7 @@ _ENDS: Final[tuple[At, ...]] = ("earliest", "latest")
 
 
 class Positions:
-    """Looks them up for one subscription. ``committed``: with a consumer group only."""
+    """Looks up positions for one subscription. ``committed``: with a consumer group only."""
 
     def __init__(
         self, cluster: Cluster, subscription: Subscription, committed: Committed | None = None
@@ -34,11 +35,11 @@ class Positions:
         self._committed = committed
 
     async def look_up(self, wanted: Sequence[Wanted]) -> list[tuple[Wanted, RaftlogError]]:
-        """Find them; and which were not found, with why."""
+        """Look up the positions. Returns the partitions without one, each with its error."""
         failures = await self._look_up_committed(
             [want for want in wanted if want.part.reset == "committed"]
         )
-        # Those that were found, or moved meanwhile, are of another generation by now.
+        # The generation of a partition changes when its position is found or moved.
         left = [want for want in wanted if want.generation == want.part.generation]
         for how in _ENDS:
             group = {want.part.tp: want for want in left if want.part.reset == how}
@@ -59,7 +60,7 @@ class Positions:
     ) -> list[tuple[Wanted, RaftlogError]]:
         if not wanted:
             return []
-        assert self._committed is not None, "there is a group"
+        assert self._committed is not None, "the consumer has a group"
         try:
             offsets = await self._committed([want.part.tp for want in wanted])
         except RaftlogError as error:

@@ -1,7 +1,8 @@
-"""The synchronous producer, and the constructor that both producers share.
+"""Synchronous producer, and the constructor that both producers share.
 
-``send`` and ``send_many`` run in the caller's thread and only queue; an I/O thread does the rest. A
-thread waits only for room, for a topic that it names the first time, and where it asks to.
+``send`` and ``send_many`` run in the caller's thread and only queue records; an I/O thread sends
+them. The caller's thread waits only for buffer space, for the metadata of a new topic, and in calls
+that are documented to wait.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ from raftlog.errors import (
 )
 from raftlog.kafka_names import answers_kafka_names
 
-# After Ctrl-C in a `with` block: long enough for what is on its way, too short to annoy.
+# Time limit of the flush after Ctrl-C in a `with` block: enough for requests in flight.
 CLOSE_AFTER_INTERRUPT_S: Final = 1.0
-# How long the interpreter's exit waits for the records of producers that were not closed.
+# Time limit of the flush of unclosed producers when the interpreter exits.
 EXIT_FLUSH_SECONDS_MAX: Final = 10.0
 
-_unclosed: Final[set[ProducerCore]] = set()  # with records sent to them, of this process
+_unclosed: Final[set[ProducerCore]] = set()  # producers of this process that have been used
 
 
 @answers_kafka_names
 class ProducerBase:
-    """The settings of a producer; see ``Producer`` and ``AsyncProducer``."""
+    """Settings of a producer. See ``Producer`` and ``AsyncProducer``."""
 
     def __init__(
         self,
@@ -74,31 +75,41 @@ class ProducerBase:
         metadata_max_age_ms: int = 30_000,
         host: ClientEnvironment | None = None,
     ) -> None:
-        """Nothing is connected before the first record is sent.
+        """Create the producer. It opens its first connection with the first record.
 
-        ``bootstrap``: ``host:port[,host:port]`` of any of the cluster's brokers, or a list of such;
-            default: the environment's RAFTLOG_BOOTSTRAP, else the brokers of `raftlog up`, which
-            are 127.0.0.1:9100 to 9102.
-        ``acks``: a record counts as delivered: "all" (or -1): when every in-sync replica has it on
-            disk; 1: when the leader has; 0: when it has been written (its offset is unknown).
-        ``idempotent``: repeat what got no answer without storing it twice. Default: if acks="all".
-        ``compression``: "none", "gzip", "lz4" or "zstd"; ``compression_level``: the codec's own.
-        ``linger_ms``: how long a batch waits for more records, 0 to 60,000.
-        ``batch_bytes_max``: the most that goes into a batch, 1 KiB to 12 MiB, but never more than
-            the topic's max.message.bytes.
-        ``buffer_memory``: bytes that undelivered records may take before ``send`` blocks.
-        ``max_block_ms``: how long ``send`` may block, for room or for a topic's metadata.
-        ``request_timeout_ms``: how long a broker may take to answer one request.
-        ``delivery_timeout_ms``: how long a record is tried; at least linger + request timeout.
-        ``partitioner``: ``(topic, key, value, partition count) -> partition``. Default: murmur2 of
-            the key as in Kafka's clients; without a key, each partition in turn, for a batch.
-        ``key_serializer``, ``value_serializer``: whatever is sent ``-> bytes | None``.
-        ``client_id``: names this client in the broker's log.
-        ``bootstrap_timeout_ms``: how long to look for the cluster the first time.
-        ``metadata_max_age_ms``: how often to ask for partitions that were added.
-        ``host``: where the client lives; for embedding and tests.
+        ``bootstrap``: ``host:port[,host:port]`` of one or more brokers, or a list of addresses.
+            Default: the environment variable RAFTLOG_BOOTSTRAP; without it, the brokers of `raftlog
+            up`: 127.0.0.1:9100 to 9102.
+        ``acks``: when a record is acknowledged. "all" (or -1): after every in-sync replica has
+            synced it; 1: after the leader has synced it; 0: when it is sent (its offset is
+            unknown).
+        ``idempotent``: retry without storing duplicates. Requires acks="all". Default: True if
+            acks="all".
+        ``compression``: "none", "gzip", "lz4" or "zstd"; ``compression_level``: the level of that
+            codec. Default: the default level of the codec.
+        ``linger_ms``: time that a batch waits for more records, 0 to 60,000 ms.
+        ``batch_bytes_max``: maximum batch size, 1 KiB to 12 MiB. The max.message.bytes of the topic
+            also limits it.
+        ``buffer_memory``: buffer for unacknowledged records, from ``batch_bytes_max`` to 64 GiB.
+            ``send`` blocks while it is full.
+        ``max_block_ms``: maximum time that ``send`` blocks for buffer space or for the metadata of
+            a topic, 0 to 86,400,000 ms.
+        ``request_timeout_ms``: time limit for the response to one request, 1 to 86,400,000 ms.
+        ``delivery_timeout_ms``: time limit for the delivery of a record, including retries: at
+            least ``linger_ms`` + ``request_timeout_ms``, at most 86,400,000 ms.
+        ``partitioner``: ``(topic, key, value, partition count) -> partition``. Default: the murmur2
+            hash of the key, as in Kafka's clients. Records without a key fill one batch of each
+            partition in turn.
+        ``key_serializer``, ``value_serializer``: functions ``anything -> bytes | None``.
+        ``client_id``: name of this client in the broker log, up to 256 characters.
+        ``bootstrap_timeout_ms``: time limit for the first connection to the cluster, 0 to
+            86,400,000 ms.
+        ``metadata_max_age_ms``: interval of metadata refreshes, which find new partitions, 100 to
+            86,400,000 ms.
+        ``host``: environment of the client (clock, randomness, connections), for embedding and
+            tests.
 
-        Raises ``InvalidRequestError`` or ``TypeError`` naming the argument that is wrong.
+        Raises ``InvalidRequestError`` or ``TypeError`` if an argument is wrong. The error names it.
         """
         arguments = locals()
         self._host = host or ClientEnvironment()
@@ -113,16 +124,16 @@ class ProducerBase:
         self._setup()
 
     def _setup(self) -> None:
-        """What only one of the skins has."""
+        """Set up what only the synchronous or only the asynchronous producer has."""
 
 
 class ProducerThread(ThreadedClient):
-    """The life of a synchronous producer: an I/O thread, waits for room, and the end."""
+    """Life cycle of a synchronous producer: I/O thread, waits for buffer space, flush and close."""
 
     _core: ProducerCore
 
     def _begin(self, host: ClientEnvironment) -> None:
-        """Set up. ``_core`` is there by now."""
+        """Set up the thread. The caller must set ``_core`` first."""
         self._accumulator = self._core.accumulator
         self._take_thread(host, "raftlog-producer")
         self._thread.at_fork.add(self._accumulator.leave_behind)
@@ -131,11 +142,11 @@ class ProducerThread(ThreadedClient):
         self._closed = False
 
     def _prepare(self, topic: str) -> TopicQueues:
-        """Learn about a topic that is sent to for the first time."""
+        """Request the metadata of a topic before its first record."""
         if self._closed:
             raise ClosedError("the producer was closed")
         if not isinstance(topic, str):
-            raise TypeError(f"topic={topic!r}: the name of a topic (str)")
+            raise TypeError(f"topic={topic!r} is not the name of a topic (str)")
         if not self._used:
             self._used = True
             _unclosed.add(self._core)
@@ -149,17 +160,17 @@ class ProducerThread(ThreadedClient):
             raise self._core.no_room()
 
     def undelivered(self) -> int:
-        """The number of records that are neither acknowledged nor failed. Any thread may call."""
+        """Return the number of records that are neither acknowledged nor failed. Thread-safe."""
         return self._accumulator.undelivered()
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every record sent so far is acknowledged or has failed; send them at once.
+        """Send all queued records now, and wait until each is acknowledged or has failed.
 
-        ``timeout``: seconds; default: as long as it takes, which delivery_timeout_ms bounds. A
-        record's failure is its future's to tell, not flush's.
+        ``timeout``: seconds. Default: no limit; ``delivery_timeout_ms`` bounds the wait.
 
-        Raises ``TimeoutError`` when the time is over (the records are still being sent), and
-        ``ClosedError``.
+        The futures of the records report their errors; ``flush`` does not. Raises ``TimeoutError``
+        if the time is over (the producer continues to send the records), and ``ClosedError`` if the
+        producer is closed.
         """
         if self._closed:
             raise ClosedError("the producer was closed")
@@ -172,15 +183,15 @@ class ProducerThread(ThreadedClient):
         self._core.wake()
         if not wait_for(pending_of(deliveries), timeout):
             raise TimeoutError(
-                f"batches not acknowledged within {timeout} s: {len(deliveries)}; they are still "
-                "being sent"
+                f"batches not acknowledged within {timeout} s: {len(deliveries)}. The producer "
+                "continues to send them. Call flush() again to wait longer"
             )
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush, for up to ``timeout`` seconds (default: as ``flush``), then stop. Idempotent.
+        """Flush for up to ``timeout`` seconds (default: as ``flush``), then stop. Idempotent.
 
         Records that are not acknowledged by then fail: with ``ClosedError`` if they were not sent,
-        with ``ConnectionLostError`` if they may or may not have been stored.
+        and with ``ConnectionLostError`` if they may or may not be stored.
         """
         if self._closed:
             return
@@ -198,7 +209,7 @@ class ProducerThread(ThreadedClient):
         try:
             with suppress(TimeoutError):
                 self._flush(timeout)
-        finally:  # also when Ctrl-C ends the wait: no future may be left undecided
+        finally:  # also after KeyboardInterrupt: every future must be resolved
             self._thread.call(self._core.close)
 
     def __exit__(
@@ -222,11 +233,11 @@ class ProducerThread(ThreadedClient):
 
 
 def _flush_unclosed() -> None:
-    """At exit, before ``loop_thread`` stops its threads: send what producers still hold."""
-    cores = list(_unclosed)  # a producer that was garbage may be closed on its thread just now
+    """Send the records of unclosed producers at exit, before ``loop_thread`` stops its threads."""
+    cores = list(_unclosed)  # a copy: an I/O thread may remove a garbage-collected producer
     deliveries = [delivery for core in cores for delivery in core.accumulator.hurry()]
     for core in cores:
-        with suppress(ClosedError):  # its thread belonged to an embedded log that was closed
+        with suppress(ClosedError):  # the thread belonged to a closed embedded log
             core.wake()
     wait_for(pending_of(deliveries), EXIT_FLUSH_SECONDS_MAX)
     count = sum(core.accumulator.undelivered() for core in cores)
@@ -248,15 +259,14 @@ if hasattr(os, "register_at_fork"):
 
 
 class Producer(ProducerThread, ProducerBase):
-    """Sends records. Safe to share between threads; a context manager, which flushes and closes.
+    """Client that sends records. Threads can share it. A context manager, which flushes and closes.
 
-    A record's failure, whatever it is, comes out of its future; ``send`` itself raises only for
-    arguments that can never be right, when there is no room (``ThrottledError``), and when the
-    producer is closed.
+    The future of a record reports its error. ``send`` itself raises only for invalid arguments, for
+    a full buffer (``ThrottledError``), and if the producer is closed.
 
-    Close it, or use ``with``. At the exit of the interpreter, records of a producer that was not
-    closed are sent for up to 10 seconds; a ``ResourceWarning`` on stderr counts those that were not
-    delivered.
+    Close the producer, or use ``with``. When the interpreter exits, records of unclosed producers
+    are sent for up to 10 seconds; a ``ResourceWarning`` on stderr reports the number of records
+    that were not delivered.
     """
 
     def _setup(self) -> None:
@@ -276,13 +286,19 @@ class Producer(ProducerThread, ProducerBase):
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> DeliveryFuture:
-        """Queue one record; the future of its ``RecordMetadata``. Blocks only when memory is full.
+        """Queue one record, and return the future of its ``RecordMetadata``.
 
-        ``value``, ``key``: bytes, None, or what the serializers take. ``headers``: pairs of a name
-        and bytes (or None). ``timestamp_ms``: since 1970; default: now. ``partition``: default: by
-        key, else any. Records of one partition keep the order in which one thread sends them.
+        ``topic``: name of the topic.
+        ``value``, ``key``: bytes, None, or an argument of the serializer.
+        ``headers``: pairs of a name (str) and a value (bytes or None).
+        ``timestamp_ms``: milliseconds since 1970. Default: now.
+        ``partition``: partition number. Default: by key; without a key, any partition.
 
-        Raises ``ThrottledError``, ``ClosedError``, ``TypeError``, ``InvalidRequestError``.
+        Blocks for up to ``max_block_ms`` if the buffer is full or the topic is not known yet.
+        Records that one thread sends to one partition keep their order.
+
+        Raises ``ThrottledError`` if the buffer stays full, ``ClosedError`` if the producer is
+        closed, and ``TypeError`` or ``InvalidRequestError`` if an argument is wrong.
         """
         queues = self._accumulator.topics.get(topic)
         if queues is None:
@@ -326,17 +342,20 @@ class Producer(ProducerThread, ProducerBase):
         timestamps_ms: int | Sequence[int] | None = None,
         partition: int | None = None,
     ) -> RangesFuture:
-        """Queue many records with one call; the future of their offsets, as ``OffsetRange``s.
+        """Queue many records with one call, and return the future of their ``OffsetRange``s.
 
-        The fast path: the cost per record is a fraction of ``send``'s. ``keys``, ``headers``: one
-        for each value. ``timestamps_ms``: one for all, or one for each; default: now. Without keys
-        and ``partition`` the records go to one partition after the other, a batch to each.
+        The cost per record is a fraction of the cost of ``send``.
 
-        The ranges are in input order: see ``RangesFuture``. If memory runs out in the middle, the
-        records that found no room fail with ``ThrottledError``, through the future.
+        ``values``, ``keys``, ``headers``: one entry for each record.
+        ``timestamps_ms``: one time for all records, or one for each record. Default: now.
+        ``partition``: partition of all records. Default: by key; without keys, one batch to each
+            partition in turn.
 
-        Raises ``ThrottledError`` (nothing was queued), ``ClosedError``, ``TypeError``,
-        ``InvalidRequestError``.
+        The ranges are in input order (see ``RangesFuture``). If the buffer fills up after some
+        records are queued, the remaining records fail with ``ThrottledError`` through the future.
+
+        Raises ``ThrottledError`` if no record was queued, ``ClosedError`` if the producer is
+        closed, and ``TypeError`` or ``InvalidRequestError`` if an argument is wrong.
         """
         core = self._core
         run = core.columns_of(values, keys, headers, timestamps_ms)

@@ -1,7 +1,8 @@
-"""A producer without a skin: what the synchronous and the asynchronous one share.
+"""Producer core that the synchronous and the asynchronous producer share.
 
-Records come in users' threads, through calls that never wait; everything asynchronous runs on the
-one loop that the core is attached to. How to wait, for room or for a topic, is the skins' business.
+Application threads add records through calls that never wait. Everything asynchronous runs on the
+one loop that the core is attached to. The two producers implement the waits for buffer space and
+for topics.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from raftlog.errors import (
 from raftlog.record import BatchBody
 from raftlog.types import Headers, check_topic_name
 
-# A run of records that fills this part of a batch is encoded by who sends it, as a batch of its
-# own; a smaller one joins the batch that is open.
+# A run of records that fills at least 1/2 of a batch is encoded by the calling thread as a separate
+# batch; a smaller run is added to the open batch.
 _OWN_BATCH_PART: Final = 2
-NO_PARTITION: Final = -1  # of a record that never got as far as having one
+NO_PARTITION: Final = -1  # of a record that failed before a partition was selected
 
 
 class ProducerCore:
-    """The parts of one producer, wired. ``attach`` it to its loop before anything is awaited."""
+    """Components of one producer. Call ``attach`` before anything is awaited."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class ProducerCore:
         value_serializer: Serializer | None = None,
         identity: ProducerIdAndEpoch | None = None,
     ) -> None:
-        """``identity``: of a producer with a name; else brokers are asked for one."""
+        """Create the core. ``identity``: of a named producer; None requests one from a broker."""
         chance = host.chance
         self.settings = settings
         self.cluster = Cluster(connection, connector=host.connector, chance=chance)
@@ -61,7 +62,7 @@ class ProducerCore:
             settings, clock=host.clock, choose=lambda count: int(chance() * count)
         )
         self.monotonic = host.clock.monotonic
-        # Whether a record needs more than the plainest path gives it.
+        # True if records need serialization or a custom partitioner.
         self.is_custom = any((key_serializer, value_serializer, settings.partitioner))
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
@@ -73,21 +74,21 @@ class ProducerCore:
         self._keeper: asyncio.Task[None] | None = None
 
     def attach(self, schedule: Callable[[Callable[[], None]], object]) -> None:
-        """``schedule`` has a function called on the core's loop."""
+        """Set ``schedule``, which runs a function on the core's loop."""
         self._schedule = schedule
 
     def wake(self) -> None:
-        """Have the sender look at what was added."""
+        """Wake the sender, which then sends what was added."""
         assert self._schedule is not None, "attach() first"
         self.accumulator.wake_needed = False
         try:
             self._schedule(self._sender.pump)
-        except BaseException:  # Ctrl-C above all: the next send has to
+        except BaseException:  # mostly KeyboardInterrupt: the next send wakes the sender
             self.accumulator.wake_needed = True
             raise
 
     async def delivered(self, deliveries: list[Delivery]) -> None:
-        """Send ``deliveries``, which ``Accumulator.hurry`` gave, and wait until all are decided."""
+        """Send ``deliveries`` of ``Accumulator.hurry``, and wait until each has an outcome."""
         if deliveries:
             self.wake()
             await until_done(pending_of(deliveries))
@@ -103,9 +104,10 @@ class ProducerCore:
         timestamp_ms: object,
         partition: object,
     ) -> tuple[bytes | None, bytes | None, Headers | None, int | None, int | None]:
-        """One record's serialized value and key, its headers, timestamp and partition, checked.
+        """Serialize and check one record: value, key, headers, timestamp and partition.
 
-        Raises ``KeyRequiredError``, ``UnknownPartitionError``, ``TypeError``.
+        Raises ``KeyRequiredError``, ``UnknownPartitionError``, ``TypeError`` or
+        ``InvalidRequestError``.
         """
         if self._key_serializer is not None:
             key = self._key_serializer(key)
@@ -131,7 +133,7 @@ class ProducerCore:
         headers: Sequence[Any] | None,
         timestamps_ms: int | Sequence[int] | None,
     ) -> Run:
-        """Many records, serialized and checked."""
+        """Serialize and check many records."""
         return columns_of(
             values,
             keys,
@@ -142,7 +144,10 @@ class ProducerCore:
         )
 
     def pieces(self, topic: TopicQueues, run: Run, partition: object) -> Iterator[Piece]:
-        """``run`` in pieces that fit a batch each; its partitions in the order of their first."""
+        """Divide ``run`` by partition, and into pieces that each fit a batch.
+
+        Partitions are in the order of their first record.
+        """
         if not run.values:
             return
         if topic.keys_required and (run.keys is None or None in run.keys):
@@ -186,11 +191,11 @@ class ProducerCore:
     # -- failures
 
     def failed(self, topic: str, error: RaftlogError) -> DeliveryFuture:
-        """The future of a record that could not even be queued."""
+        """Return the failed future of a record that was not queued."""
         return DeliveryFuture(Delivery.failed(topic, NO_PARTITION, error), 0)
 
     def all_failed(self, topic: str, count: int, error: RaftlogError) -> RangesFuture:
-        """The same of many."""
+        """Return the failed future of ``count`` records that were not queued."""
         return RangesFuture([(Delivery.failed(topic, NO_PARTITION, error), 0, count)])
 
     def no_room(self) -> ThrottledError:
@@ -203,7 +208,7 @@ class ProducerCore:
     # -- on the loop
 
     async def prepare(self, name: str) -> TopicQueues:
-        """The queues of a topic, asked for if need be, within ``max_block_ms``."""
+        """Return the queues of a topic. Requests metadata if needed, within ``max_block_ms``."""
         check_topic_name(name)
         if self._keeper is None:
             self._keeper = asyncio.ensure_future(self.cluster.keep_fresh())
@@ -211,7 +216,7 @@ class ProducerCore:
         return self.accumulator.learn(view)
 
     async def close(self) -> None:
-        """Stop. What is not acknowledged by now fails. Idempotent."""
+        """Stop. Unacknowledged records fail. Idempotent."""
         self.accumulator.shut()
         if self._keeper is not None:
             self._keeper.cancel()
@@ -220,7 +225,7 @@ class ProducerCore:
 
 
 class Piece:
-    """The part of a ``send_many`` that goes into one batch; encoded right here if it is large."""
+    """The part of a ``send_many`` call that goes into one batch. Encoded here if it is large."""
 
     __slots__ = ("_body", "_core", "_partition", "_refusal", "_run", "_topic")
 
@@ -241,7 +246,7 @@ class Piece:
         self._body: BatchBody | None = None
 
     def offer(self) -> tuple[Delivery, int, int] | None:
-        """Queue it: its delivery, the index of its first record there, its count; None: no room."""
+        """Queue the piece: return its delivery, first record index and count; None if full."""
         core, topic, run = self._core, self._topic, self._run
         count = len(run.values)
         if self._refusal is not None:
@@ -262,13 +267,13 @@ class Piece:
         return None if delivery is None else (delivery, 0, count)
 
     def failed(self, error: RaftlogError) -> tuple[Delivery, int, int]:
-        """The same for records that will not be queued."""
+        """Return the failed delivery of records that were not queued."""
         delivery = Delivery.failed(self._topic.name, NO_PARTITION, error)
         return delivery, 0, len(self._run.values)
 
 
 def _split_by_key(run: Run) -> tuple[Run, Run]:
-    """The records that have a key, and those that have none."""
+    """Return the records that have a key, and the records that have none."""
     keys = run.keys if run.keys is not None else [None] * len(run.values)
     keyed = [row for row, key in enumerate(keys) if key is not None]
     keyless = [row for row, key in enumerate(keys) if key is None]
@@ -277,10 +282,10 @@ def _split_by_key(run: Run) -> tuple[Run, Run]:
 
 def check_partition(topic: TopicQueues, partition: object) -> int:
     if isinstance(partition, bool) or not isinstance(partition, int):
-        raise TypeError(f"partition={partition!r}: an int from 0 to {topic.count - 1}")
+        raise TypeError(f"partition={partition!r} is not an int from 0 to {topic.count - 1}")
     if not 0 <= partition < topic.count:
         raise UnknownPartitionError(
-            f"topic {topic.name!r} has no partition {partition}: it has {topic.count}, numbered "
-            "from 0"
+            f"topic {topic.name!r} has no partition {partition}. It has {topic.count} partitions, "
+            "numbered from 0"
         )
     return partition

@@ -1,8 +1,8 @@
-"""A range of one partition, exactly and once, as Arrow: what one task of a batch job reads.
+"""Range reader: reads a range of one partition exactly once, as Arrow, for a batch-job task.
 
-It is the consumer's machinery, in-sync replicas, stand-ins and all, bound to end where the range
-does. Batches are taken as they were stored, checked, collected until they make a portion of the
-size asked for, and become Arrow's together.
+It uses the consumer core, which can fetch from every in-sync replica, and stops at the end of the
+range. It verifies the stored batches, collects them up to the requested size, and converts them to
+Arrow together.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
 
 ROWS_DEFAULT: Final = 10_000
 BYTES_DEFAULT: Final = 4 * limits.MIB
-BYTES_MAX: Final = limits.GIB  # of a portion: with it, no column is more than Arrow can hold
+BYTES_MAX: Final = limits.GIB  # of a portion; Arrow's limit for a column is higher
 TIMEOUT_MS_DEFAULT: Final = 30_000
 _PARTITION_FETCH_BYTES: Final = 2 * limits.MIB
-_LOOK_AGAIN_S: Final = 1.0  # without news: other replicas, fresh metadata
-_END_PATIENCE_S: Final = 2.0  # so long the end may be beyond what is committed
+_LOOK_AGAIN_S: Final = 1.0  # without records, then try other replicas and refresh metadata
+_END_PATIENCE_S: Final = 2.0  # time for the requested end to become committed
 
 
 class RangeReader(PlainClient):
-    """Reads ranges of offsets, one after the other. For one thread at a time; a context manager.
+    """Client that reads ranges of offsets, one after the other. A context manager.
 
-    Between reads it keeps its connections, and what it knows of the cluster.
+    One thread at a time can use it. It keeps its connections and metadata between reads.
     """
 
     def __init__(
@@ -71,12 +71,13 @@ class RangeReader(PlainClient):
         metadata_max_age_ms: int = 30_000,
         host: ClientEnvironment | None = None,
     ) -> None:
-        """Nothing is connected before the first read.
+        """Create the reader. It opens its first connection with the first read.
 
-        ``read_from``: "replica": each read from another one of the in-sync replicas; "leader".
-        ``max_partition_fetch_bytes``: the most that one fetch brings, 1 to 52,428,800; so much may
-            be fetched beyond the end, and eight times as much ahead.
-        The others are as for ``Consumer``, and so are the errors raised.
+        ``read_from``: "replica": each read from another in-sync replica; "leader": from the leader.
+        ``max_partition_fetch_bytes``: maximum bytes of one fetch, 1 to 52,428,800. The reader can
+            fetch this amount beyond the end, and eight times this amount ahead.
+
+        All other arguments and errors are those of ``Consumer``.
         """
         arguments = {**locals(), "auto_offset_reset": "error", "fetch_min_bytes": 1}
         host = host or ClientEnvironment()
@@ -87,15 +88,15 @@ class RangeReader(PlainClient):
         self._take_thread(host, "raftlog-range-reader")
         self._core.attach(self._thread.schedule)
         self._lookout = Lookout(self._core)
-        self._range: Range | None = None  # that is being read
+        self._range: Range | None = None  # the range being read
         self._position: Offset | None = None
         self._closed = False
 
     @property
     def position(self) -> Offset | None:
-        """The offset after what was given by the read that began last; None before its first step.
+        """Offset after the last returned record of the current read; None before its first step.
 
-        In the middle of a log batch that was split into portions, where that log batch begins.
+        Within a log batch that is split into portions: the first offset of that log batch.
         """
         return self._position
 
@@ -112,35 +113,39 @@ class RangeReader(PlainClient):
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
         producer: ProducerIdAndEpoch | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The records of ``tp`` from offset ``start`` to before ``end``, ascending, each once.
+        """Yield the records of ``tp`` from ``start`` to before ``end``, in offset order, each once.
 
-        ``topic_id``: the topic's, if it is known: the name may be another topic's by now.
+        ``topic_id``: expected topic id, because another topic may have this name now. Default: any.
         ``columns``: as for ``record.decode_arrow``; default: topic, partition, offset, key, value,
             headers, timestamp (us, UTC), leader_epoch.
-        ``rows_max`` (1 to 1,048,576), ``bytes_max`` (1 to 1,073,741,824, not compressed): small log
-            batches are joined to so much, larger ones are split into about equal portions.
-        ``timeout_ms``: how long to wait for the next records, while brokers fail and leaders move.
-        ``producer``: read only the batches that this producer wrote in this epoch; the others are
-            fetched and skipped. Compaction removes the producer from most batches that it rewrites.
-            Default: all batches.
+        ``rows_max`` (1 to 1,048,576, default: 10,000), ``bytes_max`` (1 to 1,073,741,824,
+            uncompressed, default: 4 MiB): size of a portion. Small log batches are joined up to it,
+            larger ones are split into about equal portions.
+        ``timeout_ms``: maximum wait for the next records, also during failovers, 1 to 86,400,000.
+            Default: 30,000.
+        ``producer``: read only the batches that this producer wrote in this epoch; other batches
+            are fetched and skipped. Compaction removes the producer from most batches that it
+            rewrites. Default: all batches.
 
-        The iterator ends when everything below ``end`` was given. Closing it early is fine; another
-        ``read`` ends it too. It raises, and so does its making what can never be right
-        (``InvalidRequestError``, ``TypeError``):
+        The iterator ends after all records below ``end``. It can be closed early; another ``read``
+        also ends it. This call raises ``InvalidRequestError`` or ``TypeError`` if an argument is
+        wrong. The iterator raises:
 
-        ``OffsetOutOfRangeError``: what is wanted is not there any more, maybe since the read began,
-        or ``end`` is beyond the end of what is committed. What came before has been given.
-        ``UnknownTopicError``, ``UnknownPartitionError``: there is no such topic (any more), or it
-        is not that of ``topic_id``.
-        ``CorruptBatchError``, ``DamagedLogError``: and no replica has it in a better state.
-        ``RequestTimedOutError``: nothing came for ``timeout_ms``; ``BrokerUnavailableError``: no
-        broker was ever reached. ``ClosedError``.
+        ``OffsetOutOfRangeError``: records of the range are deleted, maybe since the read started,
+            or ``end`` is beyond the committed end. Earlier records were returned.
+        ``UnknownTopicError``, ``UnknownPartitionError``: the partition does not exist, or its topic
+            does not have the id ``topic_id``.
+        ``CorruptBatchError``, ``DamagedLogError``: the records are corrupt, and no replica has a
+            valid copy.
+        ``RequestTimedOutError``: no records arrived for ``timeout_ms``.
+        ``BrokerUnavailableError``: no broker was ever reached.
+        ``ClosedError``: the reader was closed.
         """
         (checked,) = check_partitions([tp])
         integer("start", start, 0, limits.OFFSET_MAX + 1)
         integer("end", end, 0, limits.OFFSET_MAX + 1)
         if start > end:
-            raise InvalidRequestError(f"{checked}: start={start} is after end={end}")
+            raise InvalidRequestError(f"{checked}: start={start} is greater than end={end}")
         if columns is not None:
             schema_of(columns)
         wanted = Range(
@@ -173,7 +178,7 @@ class RangeReader(PlainClient):
                     while not wanted.is_enough:
                         wanted.add(self._next(wanted))
                 except OffsetOutOfRangeError as error:
-                    problem = error  # what came before is good
+                    problem = error  # earlier records are valid
                 if wanted.is_fetched or problem is not None:
                     self._thread.call(partial(self._lookout.confirm, wanted))
                 while wanted.batches and (wanted.is_enough or problem is not None):
@@ -185,11 +190,11 @@ class RangeReader(PlainClient):
         finally:
             if self._range is wanted:
                 self._range = None
-                # On the loop: this may run anywhere, when an iterator is collected.
+                # On the loop: garbage collection can run this in any thread.
                 self._thread.call_soon(self._core.assign_nothing)
 
     def _decoded(self, wanted: Range) -> Iterator[pa.RecordBatch]:
-        """The next portion, split if one log batch is more than was asked for."""
+        """Yield the next portion, split if one log batch exceeds the requested size."""
         taken, pieces = wanted.take()
         records = decode_arrow(
             [data for _, data in taken],
@@ -210,7 +215,7 @@ class RangeReader(PlainClient):
         self._position = min(taken[-1][0].next_offset, wanted.end)
 
     def _next(self, wanted: Range) -> list[Checked]:
-        """The next batches, waited for."""
+        """Wait for the next batches, and return them."""
         core, now = self._core, self._core.monotonic
         start = now()
         deadline, look_at = start + wanted.timeout_ms / 1_000, start + _LOOK_AGAIN_S
@@ -231,8 +236,8 @@ class RangeReader(PlainClient):
             reason = self._thread.call(partial(self._lookout.look_around, wanted, is_late=is_late))
             if now() >= deadline:
                 raise RequestTimedOutError(
-                    f"{wanted.tp}: nothing came for {wanted.timeout_ms} ms from offset "
-                    f"{wanted.fetched} on, where records up to {wanted.end} were to come"
+                    f"{wanted.tp}: received no records for {wanted.timeout_ms} ms at offset "
+                    f"{wanted.fetched}, before the end {wanted.end} of the range"
                     f"{reason and f' ({reason})'}"
                 )
             look_at = now() + _LOOK_AGAIN_S
@@ -242,8 +247,8 @@ class RangeReader(PlainClient):
             raise ClosedError("the range reader was closed")
         if self._range is not wanted:
             raise InvalidRequestError(
-                f"the read of {wanted.tp} was ended by another one: a range reader does one at a "
-                "time; make a reader for each thread"
+                f"another read ended this read of {wanted.tp}. A range reader runs one read at a "
+                "time. Create one reader per thread"
             )
 
     # -- the end

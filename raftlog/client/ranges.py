@@ -1,17 +1,17 @@
-"""One range of a partition that is read: how far it has come, and whether it is the right one.
+"""State and checks of one range that a ``RangeReader`` reads.
 
-``Range`` takes batches as they come and says which make the next portion; plain values. ``Lookout``
-asks the cluster what a range cannot know of itself, on the loop.
+``Range`` collects batches and selects those of the next portion; plain values. ``Lookout`` queries
+the cluster, on the loop.
 
-That the records are the right ones:
+These checks ensure that the records are the right ones:
 
-    none left out, none twice   each batch has to begin where the one before it ended: batches
-                                cover every offset, also after compaction
-    no other topic's            brokers do not know whose offsets are asked for, only the name. So
-                                the topic's id is looked up at the beginning, and before the last
-                                portion is given, of the brokers that gave the records
-    none that were cut off      an end beyond what is there is believed only of the leader, which
-                                asks the others first (``list_offsets``)
+    complete, no duplicates     each batch must start where the previous one ended: batches cover
+                                every offset, also after compaction
+    the right topic             a fetch names a topic, not its id. So the topic's id is checked at
+                                the start, and before the last portion at the brokers that served
+                                the records
+    not truncated               only the leader decides that the end is beyond its log; it queries
+                                the other brokers first (``list_offsets``)
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from raftlog.protocol import api as apis
 from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
 from raftlog.types import Offset, TopicPartition
 
-_ANSWER_MS: Final = 1_000  # for the leader to say where its log begins and ends
-_TRIES: Final = 3  # to find the topic of an id: as many brokers may know only of an older one
+_ANSWER_MS: Final = 1_000  # time limit for the leader's start and end offsets
+_TRIES: Final = 3  # metadata requests for a topic id, because brokers may be stale
 
 
 @dataclass(slots=True, kw_only=True)
 class Range:
-    """One read, and how far it has come."""
+    """One read, and its progress."""
 
     tp: TopicPartition
     start: Offset
@@ -57,11 +57,11 @@ class Range:
     rows_max: int
     bytes_max: int
     timeout_ms: int
-    fetched: Offset  # the next one that has to come
-    producer: ProducerIdAndEpoch | None = None  # only its batches are wanted; None: all
-    batches: deque[Checked] = field(default_factory=deque)  # that came, and are not given yet
-    rows: int = 0  # in them
-    size_bytes: int = 0  # of them, when they are not compressed
+    fetched: Offset  # next expected offset
+    producer: ProducerIdAndEpoch | None = None  # None: all batches
+    batches: deque[Checked] = field(default_factory=deque)  # received, not yet returned
+    rows: int = 0  # in ``batches``
+    size_bytes: int = 0  # of ``batches``, uncompressed
     served_by: set[int] = field(default_factory=set)
 
     @property
@@ -70,16 +70,16 @@ class Range:
 
     @property
     def is_enough(self) -> bool:
-        """Whether what came fills a portion, or is the last one."""
+        """True if the received batches fill a portion, or are the last ones."""
         return self.is_fetched or self.rows >= self.rows_max or self.size_bytes >= self.bytes_max
 
     def add(self, batches: Sequence[Checked]) -> None:
-        """Take batches that came: each goes on where the one before it ended."""
+        """Add received batches. Each must start where the previous one ended."""
         for header, data in batches:
             if header.base_offset > self.fetched:
                 raise CorruptBatchError(
                     f"{self.tp}: offsets {self.fetched} to {header.base_offset - 1} are missing: "
-                    f"the next batch that came begins at {header.base_offset}"
+                    f"the next received batch starts at {header.base_offset}"
                 )
             if header.next_offset <= self.fetched:
                 continue
@@ -91,7 +91,7 @@ class Range:
             self.size_bytes += header.uncompressed_length
 
     def take(self) -> tuple[list[Checked], int]:
-        """The batches of the next portion, one at least, and into how many it is to be split."""
+        """Remove and return the batches of the next portion, and into how many to split it."""
         taken: list[Checked] = []
         rows = size_bytes = 0
         while self.batches:
@@ -107,7 +107,7 @@ class Range:
 
 
 class Lookout:
-    """For the reads of one core, on its loop."""
+    """Cluster queries for the reads of one core, on its loop."""
 
     def __init__(self, core: ConsumerCore) -> None:
         self._core = core
@@ -119,7 +119,7 @@ class Lookout:
         self._core.begin_range(wanted.tp, wanted.fetched, wanted.end, wanted.served_by)
 
     async def _topic(self, wanted: Range) -> TopicView:
-        """The topic as it is now, if it is that of ``topic_id``."""
+        """Return the current topic, if it has the id ``topic_id``."""
         cluster, name, tries = self._core.cluster, wanted.tp.topic, 0
         rotate = False
 
@@ -143,9 +143,10 @@ class Lookout:
                 return found
 
     async def confirm(self, wanted: Range) -> None:
-        """Raise unless what came is of the topic that was meant: by the word of who gave it.
+        """Raise if records may be of another topic. Queries the brokers that served them.
 
-        A broker that has another topic of that name gives that one's records, and knows it.
+        A broker with another topic of this name would have served that topic's records, and its
+        metadata contains that topic's id.
         """
         cluster = self._core.cluster
         asked = {
@@ -174,9 +175,9 @@ class Lookout:
             await self._topic(wanted)
 
     async def look_around(self, wanted: Range, *, is_late: bool) -> str:
-        """Nothing comes: ask another replica and, for where the log ends, the leader.
+        """Try another replica, and query the leader for the end. Called when no records arrive.
 
-        What is wrong, as far as is known. Raises what will not pass.
+        Returns the problem, if it is known. Raises errors that are permanent.
         """
         cluster, tp = self._core.cluster, wanted.tp
         self._core.turn(tp)
@@ -193,9 +194,9 @@ class Lookout:
         return f"the partition ends at {answer.offset}"
 
     async def doubt(self, wanted: Range, told: OffsetOutOfRangeError) -> None:
-        """The next offset is said not to be there: raise, unless the leader knows better.
+        """Raise if the next offset does not exist, as a broker reported. The leader decides.
 
-        It may have been one that was replaced, and did not know.
+        The report may be from a former leader.
         """
         cluster, tp = self._core.cluster, wanted.tp
         await _refresh(cluster)
@@ -203,14 +204,14 @@ class Lookout:
         first, last = await _bounds(cluster, tp)
         if first is not None and wanted.fetched < first:
             raise OffsetOutOfRangeError(
-                f"{tp}: offset {wanted.fetched} is below {first}, the first that is left: what "
-                "was there was deleted, by retention or by request"
+                f"{tp}: offset {wanted.fetched} is below the log start offset {first}. Retention "
+                "or a delete request has deleted the records"
             ) from told
         if last is not None and last < wanted.end:
             raise OffsetOutOfRangeError(_beyond(wanted, last)) from told
         if first is None or last is None:
             raise OffsetOutOfRangeError(
-                f"{tp}: offset {wanted.fetched} is not there ({told})"
+                f"{tp}: offset {wanted.fetched} does not exist ({told})"
             ) from told
         await asyncio.sleep(cluster.backoff_seconds(1))
         self._core.begin_range(tp, wanted.fetched, wanted.end, wanted.served_by)
@@ -226,20 +227,20 @@ def _check_id(wanted: Range, topic_id: str) -> None:
 
 def _beyond(wanted: Range, last: Offset) -> str:
     return (
-        f"{wanted.tp} ends at offset {last}, before {wanted.end}, to which it was to be read: the "
-        "end was cut off, by an election outside of the in-sync replicas, or never was there"
+        f"{wanted.tp} ends at offset {last}, before the end {wanted.end} of the range. An unclean "
+        "leader election has truncated the log, or these records never existed"
     )
 
 
 async def _refresh(cluster: Cluster) -> None:
-    """Ask for metadata, of a broker that was not asked lately; in vain, perhaps."""
+    """Request metadata from a broker that was not queried recently. Ignores retriable errors."""
     with suppress(TimeoutError, RetriableError, OutcomeUnknownError):
         async with asyncio.timeout(SILENCE_S):
             await cluster.refresh(rotate=True)
 
 
 async def _bounds(cluster: Cluster, tp: TopicPartition) -> tuple[Offset | None, Offset | None]:
-    """Where the log begins, and where it ends, by the leader; None for what it does not say."""
+    """Return the leader's start and end offset; None for a missing response."""
     answers = await asyncio.gather(
         try_offsets(cluster, {tp: "earliest"}, patience_ms=_ANSWER_MS),
         try_offsets(cluster, {tp: "latest"}, patience_ms=_ANSWER_MS),

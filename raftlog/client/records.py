@@ -1,6 +1,6 @@
-"""What users pass as keys, values and headers, made into what batches take; and long lists, cut.
+"""Checks and conversions of keys, values and headers; splitting of long lists of records.
 
-Pure. Everything wrong with an argument is told here, before a record is anywhere.
+Pure functions. They report every wrong argument before a record is queued.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _NULLABLE: Final = frozenset({bytes, type(None)})
 
 
 def octets(value: Any, what: str) -> bytes | None:
-    """``value`` as bytes, or None; ``TypeError`` if it is neither nor like them."""
+    """Return ``value`` as bytes, or None. Raises ``TypeError`` for other types."""
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    hint = "text.encode() makes bytes of it" if isinstance(value, str) else "turn it into bytes"
+    hint = "Call text.encode()" if isinstance(value, str) else "Convert it to bytes"
     if what in {"key", "value"}:
-        hint += f", or give the producer a {what}_serializer"
-    raise TypeError(f"the {what} is of type {type(value).__name__}, not bytes: {hint}")
+        hint += f", or set {what}_serializer"
+    raise TypeError(f"the {what} is of type {type(value).__name__}, not bytes. {hint}")
 
 
 def checked_headers(headers: Any) -> Headers | None:
-    """A record's headers as tuples, or None for none."""
+    """Return the headers of a record as tuples; None without headers."""
     if not headers:
         return None
     pairs = headers.items() if isinstance(headers, dict) else headers
@@ -40,21 +40,22 @@ def checked_headers(headers: Any) -> Headers | None:
         checked = tuple((name, octets(value, "header value")) for name, value in pairs)
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"headers={headers!r}: pairs of a name (str) and a value (bytes or None): {error}"
+            f"headers={headers!r} are not pairs of a name (str) and a value (bytes or None): "
+            f"{error}"
         ) from error
     for name, _ in checked:
         if not isinstance(name, str):
-            raise TypeError(f"the header name {name!r} is not a text (str)")
+            raise TypeError(f"the header name {name!r} is not a str")
     return checked
 
 
 def checked_timestamp(timestamp_ms: object) -> TimestampMs:
     if isinstance(timestamp_ms, bool) or not isinstance(timestamp_ms, int):
-        raise TypeError(f"timestamp_ms={timestamp_ms!r}: an int, milliseconds since 1970")
+        raise TypeError(f"timestamp_ms={timestamp_ms!r} is not an int (milliseconds since 1970)")
     if not 0 <= timestamp_ms <= limits.TIMESTAMP_MS_MAX:
         raise InvalidRequestError(
-            f"timestamp_ms={timestamp_ms} is not within 0 and {limits.TIMESTAMP_MS_MAX} "
-            "(milliseconds since 1970, not seconds or microseconds)"
+            f"timestamp_ms={timestamp_ms} is not from 0 to {limits.TIMESTAMP_MS_MAX}. Pass "
+            "milliseconds since 1970, not seconds or microseconds"
         )
     return timestamp_ms
 
@@ -65,10 +66,10 @@ def checked_timestamp(timestamp_ms: object) -> TimestampMs:
 def column(
     entries: Sequence[Any], serializer: Callable[[Any], Any] | None, what: str
 ) -> tuple[Sequence[bytes | None], bool]:
-    """Keys or values of many records, serialized and of the right types; whether any is None."""
+    """Serialize and check keys or values. The second result is True if any entry is None."""
     if isinstance(entries, bytes | bytearray | memoryview | str):
         raise TypeError(
-            f"{what}s={type(entries).__name__}: a list, with one {what} for each record"
+            f"{what}s is a {type(entries).__name__}. Pass a list, with one {what} for each record"
         )
     if serializer is not None:
         entries = list(map(serializer, entries))
@@ -90,7 +91,7 @@ def columns_of(
     key_serializer: Callable[[Any], Any] | None,
     value_serializer: Callable[[Any], Any] | None,
 ) -> Run:
-    """All columns of many records, checked; their size in all is not."""
+    """Return all columns of many records, checked. The size of the ``Run`` is not set."""
     checked_values, has_nulls = column(values, value_serializer, "value")
     checked_keys = None
     if keys is not None:
@@ -109,13 +110,13 @@ def columns_of(
             and len(others) != len(checked_values)
         ):
             raise InvalidRequestError(
-                f"{len(others)} {name} for {len(checked_values)} values: give one for each record"
+                f"{len(others)} {name} for {len(checked_values)} values. Pass one for each record"
             )
     return Run(checked_values, checked_keys, rows, stamps, 0, has_nulls)
 
 
 def cut(run: Run, bytes_max: int) -> Iterator[Run]:
-    """``run`` in pieces of up to ``bytes_max``, with their sizes; a larger record is alone."""
+    """Split ``run`` into pieces of up to ``bytes_max``. A larger record gets its own piece."""
     if not run.has_nulls and run.headers is None:
         overhead = PLAIN_RECORD_BYTES if run.keys is None else RECORD_BYTES
         lengths = _lengths(run)
@@ -135,7 +136,7 @@ def cut(run: Run, bytes_max: int) -> Iterator[Run]:
 
 
 def _lengths(run: Run) -> Iterator[int]:
-    """Of keys and values without nulls."""
+    """Yield the byte lengths of records without nulls."""
     lengths = map(len, cast("Sequence[bytes]", run.values))
     if run.keys is None:
         return lengths

@@ -20,8 +20,8 @@ from raftlog.protocol.fetch import OffsetAnswer
 from raftlog.protocol.topics import DescribeTopicsRequest, DescribeTopicsResponse
 from raftlog.types import LeaderEpoch, TopicPartition
 
-STAND_IN_AFTER_S: Final = 1.0  # without a leader that can be reached
-_SHUN_S: Final = 2.0  # a replica that refused is left alone for so long
+STAND_IN_AFTER_S: Final = 1.0  # wait for a leader before another replica replaces it
+_SHUN_S: Final = 2.0  # time for which a replica that refused a fetch is not used
 
 End: TypeAlias = Literal["earliest", "latest"]
 
@@ -30,12 +30,12 @@ class Source(NamedTuple):
     """A broker to fetch a partition from."""
 
     broker_id: int
-    leader_epoch: LeaderEpoch  # to be fenced by; NO_EPOCH where the leader is not to be had
-    replica_ok: bool  # it need not lead
+    leader_epoch: LeaderEpoch  # for fencing; NO_EPOCH while the leader is unreachable
+    replica_ok: bool  # the broker need not be the leader
 
 
 class ReplicaSelector:
-    """One consumer's choice of brokers. Used on one event loop; ``now``: monotonic seconds."""
+    """Broker selection of one consumer. Used on one event loop. ``now``: monotonic seconds."""
 
     def __init__(
         self, settings: ConsumerSettings, cluster: Cluster, links: BrokerConnections, *, turn: int
@@ -44,14 +44,15 @@ class ReplicaSelector:
         self._cluster = cluster
         self._links = links
         self._turn = turn  # spreads the partitions of different consumers over the replicas
-        self._lost_at: dict[TopicPartition, float] = {}  # since when no leader can be reached
-        self._shunned: dict[tuple[TopicPartition, int], float] = {}  # until then
+        self._lost_at: dict[TopicPartition, float] = {}  # since when no leader is reachable
+        self._shunned: dict[tuple[TopicPartition, int], float] = {}  # -> end time
         self._disputed: set[TopicPartition] = set()
 
     def choose(self, tp: TopicPartition, now: float) -> Source | float:
-        """The broker to fetch from now; else the time to ask again, when no news come before.
+        """Return the broker to fetch from now; else the time of the next attempt.
 
-        Raises ``RefusedError`` when there is no such partition.
+        Metadata or connection changes can make an earlier attempt possible. Raises ``RefusedError``
+        if the partition does not exist.
         """
         known = self._cluster.view.partition(tp.topic, tp.partition)
         if self._settings.read_from == "replica" and tp not in self._disputed:
@@ -64,7 +65,7 @@ class ReplicaSelector:
             return Source(leader, known.leader_epoch, replica_ok=False)
         again_at = self._links.refresh() or now + STAND_IN_AFTER_S
         if leader is not None:
-            self._links.connection(self._links.link(leader), now)  # it may come back
+            self._links.connection(self._links.link(leader), now)  # reconnects
         stand_in_at = self._lost_at.setdefault(tp, now) + STAND_IN_AFTER_S
         if stand_in_at > now:
             return min(again_at, stand_in_at)
@@ -74,7 +75,7 @@ class ReplicaSelector:
         return again_at
 
     def _near(self, tp: TopicPartition, known: PartitionView, now: float) -> int | None:
-        """An in-sync replica, of the consumer's own rack if there is one (KIP-392)."""
+        """Return an in-sync replica, from the consumer's rack if possible (KIP-392)."""
         good = [broker_id for broker_id in known.isr if self._is_good(tp, broker_id, now)]
         racks = self._cluster.view.racks
         near = [
@@ -85,7 +86,7 @@ class ReplicaSelector:
         return next(iter(self._turned(tp, near or good)), None)
 
     def _turned(self, tp: TopicPartition, brokers: Sequence[int]) -> Sequence[int]:
-        """``brokers`` from another one on for each partition, and always the same for one."""
+        """Return ``brokers`` rotated by partition number. The order for one partition is stable."""
         if not brokers:
             return brokers
         start = (self._turn + tp.partition) % len(brokers)
@@ -93,39 +94,39 @@ class ReplicaSelector:
 
     def _is_good(self, tp: TopicPartition, broker_id: int, now: float) -> bool:
         if not self._links.is_usable(broker_id, now):
-            self._links.connection(self._links.link(broker_id), now)  # it may come back
+            self._links.connection(self._links.link(broker_id), now)  # reconnects
             return False
         return self._shunned.get((tp, broker_id), now) <= now
 
     def refused(self, tp: TopicPartition, source: Source, now: float) -> None:
-        """A replica would not give the partition: rather another one, for a while."""
+        """Prefer other replicas for ``_SHUN_S`` seconds after this one refused the partition."""
         self._shunned[tp, source.broker_id] = now + _SHUN_S
 
     def is_disputed(self, tp: TopicPartition) -> bool:
-        """Whether a replica has called the position out of range, and the leader is to say."""
+        """Return True if a replica reported the position as out of range: the leader decides."""
         return tp in self._disputed
 
     def dispute(self, tp: TopicPartition) -> None:
         self._disputed.add(tp)
 
     def settle(self, tp: TopicPartition) -> None:
-        """The leader has answered."""
+        """End the dispute: the leader has responded."""
         self._disputed.discard(tp)
 
     def turn(self, tp: TopicPartition) -> None:
-        """Rather another replica than the one before."""
+        """Select another replica than before."""
         self._turn += 1
         self.settle(tp)
 
     def keep(self, partitions: Mapping[TopicPartition, object]) -> None:
-        """Forget all others."""
+        """Discard the state of all other partitions."""
         self._disputed &= partitions.keys()
         self._lost_at = {tp: at for tp, at in self._lost_at.items() if tp in partitions}
         self._shunned = {key: at for key, at in self._shunned.items() if key[0] in partitions}
 
 
 def _others(known: PartitionView) -> list[int]:
-    """The replicas beside the leader, those in sync first: they have the most."""
+    """Return the replicas except the leader, in-sync replicas first, because they have the most."""
     return [
         broker_id
         for broker_id in dict.fromkeys((*known.isr, *known.replicas))
@@ -136,10 +137,11 @@ def _others(known: PartitionView) -> list[int]:
 async def replica_offsets(
     cluster: Cluster, queries: Mapping[TopicPartition, End]
 ) -> dict[TopicPartition, OffsetAnswer]:
-    """Where partitions begin and end by the replica that knows most, for want of a leader.
+    """Return start or end offsets from the replica with the highest high watermark.
 
-    The end is that of what the replicas that can be reached know to be committed: it may be lower
-    than what a leader has shown. A partition of which no replica answers is left out.
+    For use without a leader. The end is the highest high watermark of the reachable replicas. It
+    can be lower than an end that a leader has returned. A partition without any reachable replica
+    is omitted.
     """
     view = cluster.view
     replicas = {

@@ -1,12 +1,13 @@
-"""A producer with a name: several runs of it, one after the other or at once, write records once.
+"""Named (resumable) producer: several runs, in turn or concurrent, store each record once.
 
-A run asks each partition how many records of its name are stored, and where (``stored``,
-``extent``). It reads those records back (``RangeReader.read(producer=...)``), leaves out its own
-records that are among them, and appends the rest. The order of its records may be another one than
-in earlier runs. What a name and an epoch are on the wire is here; ``flight`` keeps each batch in
-its place, one in flight at a time; the broker gives a place once (``ProducerTable``).
+A run queries how many records of its name each partition stores, and where (``stored``,
+``extent``). It reads those records back (``RangeReader.read(producer=...)``), skips its own records
+that are among them, and appends the rest. The order of its records can differ from earlier runs.
+This module maps a name and an epoch to the wire format. ``in_flight`` keeps each batch at its
+sequence number, one in flight at a time. The broker accepts each sequence number once
+(``ProducerTable``).
 
-Why so, and what breaks it: docs/adr/0017.
+Reasons and limits: docs/adr/0017.
 """
 
 from __future__ import annotations
@@ -44,17 +45,17 @@ from raftlog.protocol.produce import DescribedProducer
 from raftlog.record import BatchBody
 from raftlog.types import Offset, TopicPartition
 
-# Ids from here on are of names; brokers hand out theirs from 0 on.
+# Ids from here on belong to names; brokers assign their ids from 0.
 NAMED_ID_BASE: Final = 1 << 62
-# Of one name and epoch in one partition. One more, and the next sequence would be 0 again: a run
-# that is late would be let in.
+# Maximum records of one name and epoch in one partition. With one more, the next sequence would be
+# 0 again, and the partition would accept records of a late run.
 RECORDS_MAX: Final = (1 << 31) - 1
 
-# What a ``Producer`` may set and this one may not.
+# Settings of ``Producer`` that are fixed here.
 _FIXED: Final[dict[str, Any]] = {
     "acks": "all",
     "idempotent": True,
-    "compression": "none",  # of what is not encoded yet: nothing
+    "compression": "none",  # batches are already encoded
     "compression_level": None,
     "linger_ms": 0,
     "batch_bytes_max": BATCH_BYTES_MIN,
@@ -63,28 +64,30 @@ _FIXED: Final[dict[str, Any]] = {
 
 
 def producer_id_of(name: str) -> int:
-    """The producer id that ``name`` stands for: from 2^62 to 2^63-1, everywhere the same.
+    """Return the producer id of ``name``: from 2^62 to 2^63-1, the same in every process.
 
-    62 bits of xxh3 (seed 0) of the name in UTF-8. That two of a million names have the same is a
-    chance of one in 9 million. Raises ``InvalidRequestError`` for a name that is empty or no text.
+    62 bits of xxh3 (seed 0) of the name in UTF-8. The probability that two of a million names have
+    the same id is one in 9 million. Raises ``InvalidRequestError`` for an empty name, and
+    ``TypeError`` if it is not a str.
     """
     if not isinstance(name, str):
-        raise TypeError(f"name={name!r}: a text (str)")
+        raise TypeError(f"name={name!r} is not a str")
     try:
         octets = name.encode()
     except UnicodeEncodeError as error:
         raise InvalidRequestError(f"name={name!r} cannot be written as UTF-8: {error}") from error
     if not octets:
-        raise InvalidRequestError("name='': a producer that is to start again needs a name")
+        raise InvalidRequestError("name='' is empty. A resumable producer requires a name")
     return NAMED_ID_BASE | (xxh3_64_intdigest(octets) & (NAMED_ID_BASE - 1))
 
 
 class ResumableProducer(ProducerThread):
-    """Appends batches under a name. A run that repeats an earlier one appends what that has not.
+    """Producer that appends batches under a name. A repeated run appends only missing records.
 
-    A run has a name and an epoch, and has the same records for each partition as every other run of
-    that name and epoch. Their batches may differ. So may their order, if a run reads back what is
-    stored (``extent``); a run whose order is always the same only has to count it::
+    A run has a name and an epoch. All runs with this name and epoch must have the same records for
+    each partition. Their batches can differ. The order of the records can also differ if a run
+    reads back the stored records (``extent``). A run whose order never changes only needs the
+    count::
 
         with ResumableProducer(name="copy-2024-05-01") as producer:
             stored = producer.stored(partitions)
@@ -93,11 +96,11 @@ class ResumableProducer(ProducerThread):
                     producer.append(partition, batch)
             producer.flush()
 
-    Two runs at once do no harm: one of them fails, or both do, and a third one completes the work.
-    One batch of a partition is in flight at a time. A run with a higher epoch, which counts anew
-    from 0, puts an end to those of lower ones. A batch that is lost, for whatever reason, fails all
-    later ones of its partition: begin again, with a new producer. Safe to share between threads;
-    the records of one partition come from one of them. A context manager, which flushes and closes.
+    Concurrent runs are safe: one or both of them fail, and a later run completes the work. One
+    batch of a partition is in flight at a time. A run with a higher epoch starts its count at 0,
+    and fences runs with lower epochs. A lost batch fails all later batches of its partition: start
+    again with a new producer. Threads can share the producer, but one thread must append all
+    records of a partition. A context manager, which flushes and closes.
     """
 
     def __init__(
@@ -115,13 +118,13 @@ class ResumableProducer(ProducerThread):
         metadata_max_age_ms: int = 30_000,
         host: ClientEnvironment | None = None,
     ) -> None:
-        """Nothing is connected before something is asked. Every batch waits for acks="all".
+        """Create the producer. It opens its first connection with the first call. acks is "all".
 
-        ``name``: what all runs of the same work have in common, and nothing else has.
-        ``epoch``: 0 to 32,767. Work that comes in steps may raise it with each step.
-        The others are ``Producer``'s.
+        ``name``: identifies the work; all runs of the same work, and no others, use it.
+        ``epoch``: 0 to 32,767. Work in steps can increase it with each step. Default: 0.
 
-        Raises ``InvalidRequestError`` or ``TypeError`` naming the argument that is wrong.
+        All other arguments are those of ``Producer``. Raises ``InvalidRequestError`` or
+        ``TypeError`` if an argument is wrong. The error names it.
         """
         arguments = {**locals(), **_FIXED}
         self.name = name
@@ -134,9 +137,9 @@ class ResumableProducer(ProducerThread):
             host,
             identity=self.identity,
         )
-        self._lock = allocate_lock()  # one place in a sequence is given at a time
-        self._next: dict[TopicPartition, int] = {}  # the number of the next record to be appended
-        self._extents: dict[TopicPartition, tuple[Offset, Offset]] = {}  # of what stored() counted
+        self._lock = allocate_lock()  # protects the assignment of sequence numbers
+        self._next: dict[TopicPartition, int] = {}  # number of the next record to append
+        self._extents: dict[TopicPartition, tuple[Offset, Offset]] = {}  # of stored()
         self._begin(host)
 
     def __repr__(self) -> str:
@@ -148,15 +151,18 @@ class ResumableProducer(ProducerThread):
     # -- topics
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions the topic has. Raises ``UnknownTopicError``."""
+        """Return the number of partitions. Raises ``UnknownTopicError`` without the topic."""
         return self._queues(topic).count
 
     def topic_id(self, topic: str) -> str:
-        """The topic's id; another topic of the same name has another. ``UnknownTopicError``."""
+        """Return the topic id, which changes if the topic is deleted and created again.
+
+        Raises ``UnknownTopicError`` if the topic does not exist.
+        """
         return self._queues(topic).id
 
     def max_message_bytes(self, topic: str) -> int:
-        """The most bytes that a batch for the topic may have. Raises ``UnknownTopicError``."""
+        """Return the maximum size of a batch in bytes. Raises ``UnknownTopicError``."""
         return self._queues(topic).max_message_bytes
 
     def _queues(self, topic: str) -> TopicQueues:
@@ -165,13 +171,13 @@ class ResumableProducer(ProducerThread):
     # -- records
 
     def stored(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """How many records of this name and epoch each partition has, committed.
+        """Return the number of committed records of this name and epoch in each partition.
 
-        Asked the first time, this is where the partition's sequence goes on.
+        The first call for a partition also sets the number of its next record.
 
-        Raises ``ProducerFencedError`` when a later epoch has written, ``UnknownTopicError``,
-        ``UnknownPartitionError``, ``ClosedError``; and, when no leader has answered within
-        request_timeout_ms, what has kept it from that.
+        Raises ``ProducerFencedError`` if a later epoch has written, ``UnknownTopicError`` or
+        ``UnknownPartitionError`` if a partition does not exist, and ``ClosedError`` if the producer
+        is closed. If no leader responds within request_timeout_ms, raises the last error.
         """
         wanted = [TopicPartition(*tp) for tp in dict.fromkeys(partitions)]
         for topic, number in wanted:
@@ -190,36 +196,37 @@ class ResumableProducer(ProducerThread):
         return counts
 
     def extent(self, tp: TopicPartition) -> tuple[Offset, Offset] | None:
-        """The offsets from which and before which the records lie that ``stored`` counted.
+        """Return the range of the records that ``stored`` counted: first offset, last offset + 1.
 
-        None if it counted none. Other producers' records may lie between them.
+        None if it counted none. Records of other producers can be between them.
         """
         return self._extents.get(tp)
 
     @property
     def identity(self) -> ProducerIdAndEpoch:
-        """The producer id and the epoch that are in the header of each batch of this run."""
+        """Producer id and epoch in the header of each batch of this run."""
         return ProducerIdAndEpoch(self._producer_id, self.epoch)
 
     def _count(self, tp: TopicPartition, written: DescribedProducer) -> int:
         if written.producer_epoch > self.epoch:
             raise ProducerFencedError(
-                f"{tp.topic}:{tp.partition}: a later epoch of producer {self.name!r} has written, "
-                f"{written.producer_epoch}; this run is of epoch {self.epoch}, and may not any "
-                "more. If it is to, raise its epoch"
+                f"{tp.topic}:{tp.partition}: epoch {written.producer_epoch} of producer "
+                f"{self.name!r} has written, which fences epoch {self.epoch} of this run. To "
+                "continue, create the producer with a higher epoch"
             )
         return written.last_sequence + 1 if written.producer_epoch == self.epoch else 0
 
     def append(self, tp: TopicPartition, body: BatchBody) -> DeliveryFuture:
-        """Queue the next records of a partition; the future of the first one's ``RecordMetadata``.
+        """Queue the next records of a partition. Returns the future of the first record.
 
-        The first of them has the number that ``stored`` said, plus what was appended since. Blocks
-        while buffer_memory is full, for up to max_block_ms.
+        The number of the first record is the result of ``stored``, plus the records appended since.
+        Blocks for up to max_block_ms while buffer_memory is full.
 
-        Raises ``RecordTooLargeError``, ``ThrottledError`` and ``InvalidRequestError`` (``stored``
-        was not asked; there are 2^31-1 records of this name and epoch): then nothing was queued,
-        and the same number comes next. Raises ``UnknownTopicError`` when the topic is gone, and
-        ``ClosedError``. Everything else comes out of the future.
+        Raises ``RecordTooLargeError``, ``ThrottledError`` or ``InvalidRequestError`` (``stored``
+        was not called, or there are 2^31-1 records of this name and epoch). After these errors
+        nothing is queued, and the next record keeps its number. Raises ``UnknownTopicError`` if the
+        topic is deleted, and ``ClosedError`` if the producer is closed. The future reports all
+        other errors.
         """
         tp = TopicPartition(*tp)
         if self._closed:
@@ -228,9 +235,9 @@ class ResumableProducer(ProducerThread):
         check_partition(queues, tp.partition)
         if body.size_bytes > queues.max_message_bytes:
             raise RecordTooLargeError(
-                f"a batch of {body.record_count} records for topic {tp.topic!r} takes "
-                f"{body.size_bytes} bytes, over its max.message.bytes of "
-                f"{queues.max_message_bytes}: make smaller batches, compress, or raise it with "
+                f"a batch of {body.record_count} records for topic {tp.topic!r} has "
+                f"{body.size_bytes} bytes and exceeds max.message.bytes="
+                f"{queues.max_message_bytes}. Send smaller batches, compress them, or run "
                 f"`raftlog topic alter {tp.topic} --config max.message.bytes=...`"
             )
         deadline = self._core.monotonic() + self._max_block_s
@@ -241,24 +248,24 @@ class ResumableProducer(ProducerThread):
         return DeliveryFuture(delivery, 0)
 
     def _place(self, queues: TopicQueues, tp: TopicPartition, body: BatchBody) -> Delivery | None:
-        """Give the batch its numbers and queue it; None, and none given, when there is no room."""
+        """Number the batch and queue it. Returns None, and assigns no number, if memory is full."""
         with self._lock:
             number = self._next.get(tp)
             if number is None:
                 raise InvalidRequestError(
-                    f"{tp.topic}:{tp.partition}: ask what is stored() first: that says how many "
-                    "records to leave out, and which number comes next"
+                    f"{tp.topic}:{tp.partition}: stored() was not called. Call it first: it "
+                    "returns the number of records to skip"
                 )
             after = number + body.record_count
             if after > RECORDS_MAX:
                 raise InvalidRequestError(
                     f"{tp.topic}:{tp.partition}: producer {self.name!r} has written {number} "
-                    f"records under epoch {self.epoch}; with {body.record_count} more it would "
-                    f"have over {RECORDS_MAX}, the most of one name and epoch. Go on under another "
-                    "name, or a higher epoch"
+                    f"records in epoch {self.epoch}. {body.record_count} more exceed the limit of "
+                    f"{RECORDS_MAX} for one name and epoch. Continue with another name or a higher "
+                    "epoch"
                 )
-            # Taken first: were this interrupted, a number that is left out is refused by the
-            # broker, and one that is given twice would be taken for a repeat.
+            # The number is advanced first. If this is interrupted, the broker rejects the gap; a
+            # number that is used twice would look like a retry.
             self._next[tp] = after
             try:
                 delivery = self._accumulator.add_encoded(

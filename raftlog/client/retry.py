@@ -1,13 +1,13 @@
-"""What may be tried again, and after how long. Pure: chance and time are arguments.
+"""Retry rules and back-off. Pure: random numbers and time are arguments.
 
-The class of an error decides, as drawn in ``raftlog.errors``:
+The class of an error decides (see ``raftlog.errors``):
 
-    RetriableError        nothing was done: again, until the deadline
-    OutcomeUnknownError   again only where repeating is harmless (idempotent API, sequenced batch)
-    anything else         raised at once: the same again gives the same answer
+    RetriableError        nothing was done: retried until the deadline
+    OutcomeUnknownError   retried only if repeating is safe (idempotent API, sequenced batch)
+    all others            raised immediately: a retry would give the same response
 
-Some errors say that somebody's news are old, the client's or the broker's: whoever leads a
-partition, and whether there is one, is then to be asked of others (``is_old_news``).
+Some errors show that the client or the broker has stale metadata. The client then requests metadata
+from other brokers (``is_old_news``, ``is_behind``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from raftlog.errors import (
 
 Chance: TypeAlias = Callable[[], float]  # as random.random: 0 <= x < 1
 
-# Of the broker that was taken for a partition's leader; these may pass with fresh metadata.
+# Errors of a supposed partition leader that fresh metadata may resolve.
 _OLD_NEWS: Final = (
     NotLeaderError,
     LeaderNotAvailableError,
@@ -42,7 +42,7 @@ _OLD_NEWS: Final = (
     UnknownTopicError,
     UnknownPartitionError,
 )
-# Of those, the ones that a broker gives that is itself behind, or cut off.
+# Of these, the errors of a broker that lags or is isolated itself.
 _BEHIND: Final = (
     LeaderNotAvailableError,
     UnknownLeaderEpochError,
@@ -50,13 +50,13 @@ _BEHIND: Final = (
     UnknownTopicError,
     UnknownPartitionError,
 )
-_DOUBLINGS_MAX: Final = 30  # 2**30 times any first delay is over any longest one
+_DOUBLINGS_MAX: Final = 30  # 2**30 times any first delay exceeds any longest delay
 
 
 def may_retry(error: BaseException, *, repeatable: bool) -> bool:
-    """Whether the same request may be sent again after ``error``.
+    """Return True if the same request may be sent again after ``error``.
 
-    ``repeatable``: doing it twice does no more than doing it once.
+    ``repeatable``: repeating the request has no further effect.
     """
     if isinstance(error, RetriableError):
         return True
@@ -64,9 +64,9 @@ def may_retry(error: BaseException, *, repeatable: bool) -> bool:
 
 
 def may_pass(error: BaseException, *, repeatable: bool) -> bool:
-    """The same for a request to the leader of a partition that the metadata has.
+    """``may_retry`` for a request to the leader of a partition that the metadata contains.
 
-    A broker that does not know it is behind: whether it exists is for the metadata to say.
+    A broker that does not know the partition lags: the metadata decides whether it exists.
     """
     if isinstance(error, UnknownTopicError | UnknownPartitionError):
         return True
@@ -74,24 +74,24 @@ def may_pass(error: BaseException, *, repeatable: bool) -> bool:
 
 
 def is_old_news(error: BaseException) -> bool:
-    """Whether ``error``, about one partition, calls for fresh metadata."""
+    """Return True if ``error``, about one partition, requires fresh metadata."""
     return isinstance(error, _OLD_NEWS)
 
 
 def is_behind(error: BaseException) -> bool:
-    """Whether the broker that answered ``error`` may know less than others: rather ask those."""
+    """Return True if the broker that returned ``error`` may lag: prefer other brokers."""
     return isinstance(error, _BEHIND)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Exponential, with full jitter: clients that failed together do not return together."""
+    """Exponential back-off with full jitter, so that clients do not retry at the same time."""
 
     first_ms: int
     longest_ms: int
 
     def seconds(self, attempt: int, chance: Chance) -> float:
-        """How long to wait after failed attempt number ``attempt``, counted from 0."""
+        """Return the delay in seconds after failed attempt number ``attempt``, counted from 0."""
         ceiling_ms = min(self.longest_ms, self.first_ms << min(attempt, _DOUBLINGS_MAX))
-        # At least a tenth, so that bad luck is not a busy loop.
+        # At least 10 %, so that small random numbers do not cause a busy loop.
         return ceiling_ms * (0.1 + 0.9 * chance()) / 1_000

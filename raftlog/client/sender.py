@@ -1,9 +1,9 @@
-"""What takes batches from the accumulator and sees them through, on one event loop.
+"""Sender of a producer: takes batches from the accumulator until delivery, on one event loop.
 
-``pump`` is the whole machine. It is called when there may be something to do (a batch became due,
-an answer or a connection came, a back-off ended), does all that can be done at that moment, and
-sets one timer for the next. When a batch is due is the accumulator's to say, what happens to a
-failed one ``flight``'s, where the brokers are ``links``'.
+``pump`` is the main step. It is called when there may be work: a batch is due, a response arrived,
+a connection opened, or a back-off ended. It sends everything that can be sent, and sets one timer
+for the next call. The accumulator decides when a batch is due, ``in_flight`` handles failed
+batches, and ``broker_connections`` the connections.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ from raftlog.types import NO_TIMESTAMP, Buffer
 
 logger: Final = logging.getLogger(__name__)
 
-_TICK_S: Final = 0.001  # timers are no finer: what is due within it is due
+_TICK_S: Final = 0.001  # timer resolution: a batch that is due within it is due now
 _NO_ACKS: Final = 0
-_IDENTITY_TIMEOUT_MS: Final = 1_000  # after which the reason is known, and it is tried again
+_IDENTITY_TIMEOUT_MS: Final = 1_000  # of one attempt; then the error is stored, and retried
 
 
 @dataclass(slots=True)
 class _Load:
-    """A produce request being put together: at most one batch of each partition."""
+    """Produce request under construction: at most one batch per partition."""
 
     link: BrokerConnection
     connection: Connection
@@ -77,14 +77,14 @@ class _Load:
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """A produce request that is not answered, without the batches that were taken back."""
+    """Produce request without a response, without its cancelled batches."""
 
     in_flight: InFlightRequest
     batches: list[PendingBatch]
 
 
 class Sender:
-    """Drives one accumulator. Everything here runs on one event loop."""
+    """Sender of one accumulator. Runs on one event loop."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Sender:
         clock: Clock,
         identity: ProducerIdAndEpoch | None = None,
     ) -> None:
-        """``identity``: of a producer with a name, to be kept; else brokers are asked for one."""
+        """``identity``: of a named producer, which keeps it; None requests one from a broker."""
         self._settings = settings
         self._cluster = cluster
         self._accumulator = accumulator
@@ -104,24 +104,24 @@ class Sender:
             cluster,
             now=self._now,
             on_change=self._on_links,
-            # Each has one batch of a partition, so the broker knows any that it gets again.
+            # At this limit the broker recognizes every retry (one batch per partition and request).
             in_flight_max=limits.PRODUCER_BATCHES_REMEMBERED,
         )
-        self._requests: dict[_Request, None] = {}  # in the order they were sent
+        self._requests: dict[_Request, None] = {}  # in send order
         self._flights: dict[PartitionQueue, InFlightBatches] = {}
         self._given = identity
         self._producer = identity
         self._asking_identity = False
-        self._identity_error: RaftlogError | None = None  # why there is none yet
+        self._identity_error: RaftlogError | None = None  # last error of the request for one
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         self._closed = False
         cluster.on_view.append(self._on_view)
 
-    # -- the machine
+    # -- main step
 
     def pump(self) -> None:
-        """Send everything that can go now, and look again when more can."""
+        """Send everything that can be sent now, and schedule the next call."""
         if self._closed:
             return
         busy = False
@@ -137,8 +137,8 @@ class Sender:
             for load in loads.values():
                 self._send(load)
         if busy and self._settings.linger_ms:
-            # Records keep coming: look again after linger_ms unasked, which spares their thread
-            # waking this one for each new batch.
+            # More records are likely: check again after linger_ms, so that the application's
+            # thread does not have to wake this one for each new batch.
             look_at = min(look_at, now + self._settings.linger_ms / 1_000)
         self._look_at(look_at, now)
 
@@ -150,12 +150,12 @@ class Sender:
         now: float,
         loads: dict[int, _Load],
     ) -> float:
-        """Load the next batch of ``queue`` if it can go; when to look at the queue again."""
+        """Add the next batch of ``queue`` to a request if possible. Returns the next check time."""
         flight = self._flight(queue)
         if self._gives_up(queue, flight, head, now):
             return now
         if flight.is_busy(head):
-            return NEVER  # an answer comes first, and pumps
+            return NEVER  # the pending response calls pump()
         try:
             known = self._partition(queue)
         except RefusedError as error:
@@ -168,7 +168,7 @@ class Sender:
         if leader is None:
             return min(self._links.refresh() or NEVER, head.expires_at)
         if flight.must_stay(leader, known.leader_epoch):
-            return NEVER  # an answer, or a look at who is overdue, comes first, and pumps
+            return NEVER  # a response, or an overdue check, calls pump()
         if not flight.may_launch(head, producer=self._producer):
             if flight.wants_other_than(self._producer):
                 self._ask_identity()
@@ -182,10 +182,10 @@ class Sender:
             flight.sent_to(leader, known.leader_epoch)
             if self._load(load, queue, flight, now):
                 loads[leader] = load
-        return NEVER  # if there is more, the next round serves it
+        return NEVER  # the next round serves the remaining batches
 
     def _begin_load(self, leader: int, now: float) -> _Load | None:
-        """An empty request to a broker, if one can go out now."""
+        """Return an empty request to a broker, if it can be sent now."""
         link = self._links.link(leader)
         connection = self._links.connection(link, now)
         return None if connection is None else _Load(link, connection)
@@ -196,7 +196,7 @@ class Sender:
         batch = self._accumulator.take(queue, now)
         if batch is None:
             return False
-        if batch.is_empty:  # Ctrl-C came before its first record
+        if batch.is_empty:  # KeyboardInterrupt came before its first record
             self._accumulator.release(batch)
             return False
         if flight.is_stranded(batch):
@@ -250,7 +250,7 @@ class Sender:
         future.add_done_callback(partial(self._answered, request))
 
     def _look_at(self, look_at: float, now: float) -> None:
-        """Have ``pump`` called at ``look_at``, and let the accumulator know that it will be."""
+        """Schedule ``pump`` at ``look_at``, and tell the accumulator the time."""
         if self._timer is not None and not now < self._timer_at <= look_at:
             self._timer.cancel()
             self._timer = None
@@ -265,7 +265,7 @@ class Sender:
         self._timer = None
         self.pump()
 
-    # -- answers
+    # -- responses
 
     def _answered(self, request: _Request, future: asyncio.Future[Answer]) -> None:
         self._links.answered(request.in_flight)
@@ -273,7 +273,7 @@ class Sender:
         link, batches = request.in_flight.link, request.batches
         error = future.exception()
         if self._closed:
-            return  # close() has told of these batches
+            return  # close() has resolved these batches
         if error is not None:
             assert isinstance(error, RaftlogError), f"connections fail with our errors: {error!r}"
             self._all_set_back(link, batches, error)
@@ -291,7 +291,7 @@ class Sender:
         self, link: BrokerConnection, batch: PendingBatch, part: ProducedPartition | None
     ) -> None:
         if part is None:
-            lost = ConnectionLostError("the broker's answer says nothing of this partition")
+            lost = ConnectionLostError("the broker's response does not contain this partition")
             self._set_back(link, batch, lost)
         elif part.failure is not None:
             self._set_back(link, batch, part.failure.to_error())
@@ -306,7 +306,7 @@ class Sender:
     def _all_set_back(
         self, link: BrokerConnection, batches: list[PendingBatch], error: RaftlogError
     ) -> None:
-        """A whole request failed, and with it most likely the connection."""
+        """Handle the failure of a whole request, which usually means that the connection failed."""
         for batch in batches:
             self._set_back(link, batch, error)
         self._links.doubt(link)
@@ -322,10 +322,9 @@ class Sender:
             self._links.refresh()
 
     def _take_back(self) -> None:
-        """Take back what a silent broker was sent, where another leads by now.
+        """Cancel batches of an unresponsive broker whose partition has a newer leader.
 
-        It may answer yet, or may have stored it: the outcome is unknown, and so is settled as any
-        other that is.
+        The broker may still respond, or may have stored them: their outcome is unknown.
         """
         now = self._now()
         for request in list(self._requests):
@@ -337,13 +336,13 @@ class Sender:
             for batch in taken:
                 where = f"{batch.queue.topic}:{batch.queue.partition}"
                 error = CommitUnknownError(
-                    f"broker {link.broker_id} did not respond, and {where} has another leader now"
+                    f"broker {link.broker_id} did not respond, and {where} now has another leader"
                 )
                 self._set_back(link, batch, error)
             self._settle(taken)
 
     def _is_led_anew(self, batch: PendingBatch) -> bool:
-        """Whether there is a leader of a newer epoch than the one that the batch was sent to."""
+        """Return True if the partition has a newer leader epoch than the batch was sent to."""
         try:
             known = self._partition(batch.queue)
         except RefusedError:
@@ -351,7 +350,7 @@ class Sender:
         return known.leader is not None and known.leader_epoch > batch.leader_epoch
 
     def _settle(self, batches: list[PendingBatch]) -> None:
-        """Decide about what failed, in each partition that has nothing in flight any more."""
+        """Decide about failed batches, in each partition without batches in flight."""
         for queue in {batch.queue: None for batch in batches}:
             flight = self._flight(queue)
             if not flight.setbacks or flight.in_flight:
@@ -372,7 +371,7 @@ class Sender:
     def _gives_up(
         self, queue: PartitionQueue, flight: InFlightBatches, head: PendingBatch, now: float
     ) -> bool:
-        """Whether ``head`` was not to be sent any more, and so has failed."""
+        """Fail ``head`` if it must not be sent any longer. Returns True if it failed."""
         broken = flight.why_broken(head)
         if broken is not None:
             self._fail_all(queue, flight, broken)
@@ -397,7 +396,7 @@ class Sender:
         return link_error or self._links.error or self._identity_error
 
     def _drop(self, queue: PartitionQueue, flight: InFlightBatches, error: RaftlogError) -> None:
-        """The partition is gone: fail everything that waits for it."""
+        """Fail all batches of a deleted partition."""
         self._accumulator.forget(queue.topic)
         self._fail_all(queue, flight, error)
 
@@ -415,10 +414,10 @@ class Sender:
         batch.delivery.fail(error)
         self._accumulator.release(batch)
 
-    # -- what the machine needs to know
+    # -- state
 
     def _partition(self, queue: PartitionQueue) -> PartitionView:
-        """Who leads it. Raises ``RefusedError`` when there is no such partition."""
+        """Return the partition's metadata. Raises ``RefusedError`` if it does not exist."""
         return self._cluster.view.partition(queue.topic, queue.partition)
 
     def _flight(self, queue: PartitionQueue) -> InFlightBatches:
@@ -436,13 +435,13 @@ class Sender:
         return ResumableInFlightBatches(idempotent=True, identity=self._given)
 
     def _on_links(self) -> None:
-        """A road is open or closed, metadata came, or a broker is overdue."""
+        """Check again after a connection or metadata change, or an overdue response."""
         if not self._closed:
             self._take_back()
             self.pump()
 
     def _on_view(self, view: ClusterView) -> None:
-        """Take the cluster's news: partitions added, topics made anew, leaders that moved."""
+        """Apply a metadata update: new partitions, topics that were created again, new leaders."""
         for topic in list(self._accumulator.topics.values()):
             news = view.topics.get(topic.name)
             if news is not None:
@@ -457,7 +456,7 @@ class Sender:
             self._links.run(self._take_identity())
 
     async def _take_identity(self) -> None:
-        """Get a producer id, however long it takes: what waits for it expires meanwhile."""
+        """Request a producer id until it succeeds. Waiting batches can expire in this time."""
         tries = 0
         try:
             while self._producer is None:
@@ -471,7 +470,7 @@ class Sender:
                     self._identity_error = error
                     waiting = self._accumulator.scan()
                     if not waiting:
-                        return  # the next batch asks again
+                        return  # the next batch requests it again
                     if not may_retry(error, repeatable=True):
                         for queue, _, _ in waiting:
                             self._drop(queue, self._flight(queue), error)
@@ -489,7 +488,7 @@ class Sender:
     # -- the end
 
     async def close(self) -> None:
-        """Stop. What is not acknowledged by now fails: flush first. Idempotent."""
+        """Stop. Batches without an acknowledgement fail: flush first. Idempotent."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -507,7 +506,7 @@ class Sender:
         for batch in (*flying, *waiting):
             where = f"{batch.queue.topic}:{batch.queue.partition}: the producer was closed"
             if batch in flying or batch.outcome_unknown:
-                self._resolve(batch, ConnectionLostError(f"{where} before the answer came"))
+                self._resolve(batch, ConnectionLostError(f"{where} before the response arrived"))
             else:
                 self._resolve(batch, ClosedError(f"{where} before the record was sent"))
         self._flights.clear()

@@ -22,7 +22,7 @@ Bootstrap: TypeAlias = str | Sequence[str] | None
 Serializer: TypeAlias = Callable[[Any], bytes | None]
 Deserializer: TypeAlias = Callable[[bytes], Any]
 OffsetReset: TypeAlias = Literal["earliest", "latest", "error"]
-# Where a partition begins that has no position yet: by policy, or where its group has come to.
+# Start of a partition without a position: a reset policy, or the committed offset of the group.
 Start: TypeAlias = Literal["earliest", "latest", "error", "committed"]
 ReadFrom: TypeAlias = Literal["leader", "replica"]
 
@@ -34,7 +34,7 @@ DAY_MS: Final = 86_400_000
 LINGER_MS_MAX: Final = 60_000
 BATCH_BYTES_MIN: Final = 1_024
 BUFFER_BYTES_MAX: Final = 64 * limits.GIB
-LEVELS: Final = (-131_072, 22)  # over all codecs; each checks its own range
+LEVELS: Final = (-131_072, 22)  # of all codecs; each codec checks its range
 ACKS: Final[dict[object, Literal[-1, 0, 1]]] = {
     "all": -1,
     "-1": -1,
@@ -45,7 +45,7 @@ ACKS: Final[dict[object, Literal[-1, 0, 1]]] = {
     0: 0,
 }
 SOURCES: Final = ("leader", "replica")
-# "none" is Kafka's word for it.
+# "none" is Kafka's name for "error".
 RESETS: Final[dict[object, OffsetReset]] = {
     "earliest": "earliest",
     "latest": "latest",
@@ -56,7 +56,7 @@ RESETS: Final[dict[object, OffsetReset]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
-    """What every client has: where the brokers are, and how long to wait for them."""
+    """Settings of every client: broker addresses and time limits."""
 
     bootstrap: tuple[Address, ...]
     client_id: str
@@ -67,7 +67,7 @@ class ConnectionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """A producer's own. ``acks`` is the protocol's number: -1 all, 1 the leader, 0 none."""
+    """Settings of a producer. ``acks`` is the protocol value: -1 all, 1 leader, 0 none."""
 
     acks: Literal[-1, 0, 1]
     idempotent: bool
@@ -83,7 +83,7 @@ class ProducerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
-    """A consumer's own."""
+    """Settings of a consumer."""
 
     auto_offset_reset: OffsetReset
     check_crcs: bool
@@ -97,7 +97,7 @@ class ConsumerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """Of a consumer that belongs to a consumer group."""
+    """Settings of a consumer in a consumer group."""
 
     group: str
     instance_id: str | None = None
@@ -111,7 +111,7 @@ class GroupSettings:
     rack: str = ""
 
 
-# What a consumer may not be given without a group, with the values that mean "not given".
+# Settings that need a consumer group, with the defaults that mean "not set".
 GROUP_ONLY: Final[Mapping[str, object]] = {
     "group_instance_id": None,
     "auto_commit": True,
@@ -124,7 +124,7 @@ GROUP_ONLY: Final[Mapping[str, object]] = {
 POLL_INTERVAL_MS_MAX: Final = (1 << 31) - 1
 
 
-# The settings are made from the arguments of a client's constructor, by name.
+# Arguments of a client's constructor, by name.
 Arguments: TypeAlias = Mapping[str, Any]
 
 
@@ -132,7 +132,7 @@ def connection_settings(arguments: Arguments) -> ConnectionSettings:
     client_id = arguments["client_id"]
     if not isinstance(client_id, str) or len(client_id) > limits.CLIENT_ID_CHARS_MAX:
         raise InvalidRequestError(
-            f"client_id={client_id!r}: a text of up to {limits.CLIENT_ID_CHARS_MAX} characters"
+            f"client_id={client_id!r} is not a str of up to {limits.CLIENT_ID_CHARS_MAX} characters"
         )
     return ConnectionSettings(
         bootstrap=parse_bootstrap(arguments["bootstrap"]),
@@ -149,10 +149,10 @@ def producer_settings(arguments: Arguments) -> ProducerSettings:
     )
     number = None if isinstance(acks, bool) else ACKS.get(acks)
     if number is None:
-        raise InvalidRequestError(f"acks={acks!r}: it is 'all' (or -1), 1 or 0")
+        raise InvalidRequestError(f"acks={acks!r} is not valid. Set 'all' (or -1), 1 or 0")
     if idempotent and number != -1:
         raise InvalidRequestError(
-            f"idempotent=True needs acks='all', not acks={acks!r}: leave one of them out"
+            f"idempotent=True requires acks='all', not acks={acks!r}. Remove one of them"
         )
     linger_ms = _integer(arguments, "linger_ms", 0, LINGER_MS_MAX)
     batch_bytes_max = _integer(
@@ -177,20 +177,20 @@ def consumer_settings(arguments: Arguments) -> ConsumerSettings:
     reset = arguments["auto_offset_reset"]
     if reset not in RESETS:
         raise InvalidRequestError(
-            f"auto_offset_reset={reset!r}: it is 'earliest', 'latest' or 'error'"
+            f"auto_offset_reset={reset!r} is not valid. Set 'earliest', 'latest' or 'error'"
         )
     bytes_max = limits.FETCH_BYTES_MAX
     read_from, rack = arguments["read_from"], arguments["client_rack"]
     if read_from not in SOURCES:
-        raise InvalidRequestError(f"read_from={read_from!r}: it is 'leader' or 'replica'")
+        raise InvalidRequestError(
+            f"read_from={read_from!r} is not valid. Set 'leader' or 'replica'"
+        )
     if rack is not None and not isinstance(rack, str):
         raise TypeError(
-            f"client_rack={rack!r}: a text (str), as the brokers' `rack` setting has it"
+            f"client_rack={rack!r} is not a str. Set the `rack` value of the nearest brokers"
         )
     if rack and read_from == "leader":
-        raise InvalidRequestError(
-            f"client_rack={rack!r} chooses among replicas: it needs read_from='replica'"
-        )
+        raise InvalidRequestError(f"client_rack={rack!r} requires read_from='replica'")
     return ConsumerSettings(
         auto_offset_reset=RESETS[reset],
         check_crcs=bool(arguments["check_crcs"]),
@@ -204,28 +204,30 @@ def consumer_settings(arguments: Arguments) -> ConsumerSettings:
 
 
 def group_settings(arguments: Arguments) -> GroupSettings | None:
-    """None without a group."""
+    """Return the checked group settings, or None without a group.
+
+    Raises ``InvalidRequestError`` if a group setting is set without a group, and
+    ``InvalidGroupError`` or ``TypeError`` if a value is wrong.
+    """
     group = arguments["group"]
     if group is None:
         for name, default in GROUP_ONLY.items():
             if arguments[name] != default:
                 raise InvalidRequestError(
-                    f"{name}={arguments[name]!r} is a setting of consumer groups: name the group, "
-                    f"group=..., or leave {name} out"
+                    f"{name}={arguments[name]!r} requires a consumer group. Set group=..., or "
+                    f"remove {name}"
                 )
         return None
     instance_id, assignor = arguments["group_instance_id"], arguments["assignor"]
     for name, value, chars_max in (
-        ("group", group, None),  # check_group_id says it better
+        ("group", group, None),  # check_group_id checks the length
         ("group_instance_id", instance_id, limits.INSTANCE_ID_CHARS_MAX),
         ("assignor", assignor, limits.ASSIGNOR_CHARS_MAX),
     ):
         if value is not None and not isinstance(value, str):
-            raise TypeError(f"{name}={value!r}: a text (str)")
+            raise TypeError(f"{name}={value!r} is not a str")
         if value is not None and chars_max is not None and not 1 <= len(value) <= chars_max:
-            raise InvalidGroupError(
-                f"{name} has {len(value)} characters: 1 to {chars_max} are allowed"
-            )
+            raise InvalidGroupError(f"{name} has {len(value)} characters. Use 1 to {chars_max}")
     session_ms = _integer(
         arguments,
         "session_timeout_ms",
@@ -251,9 +253,10 @@ def group_settings(arguments: Arguments) -> GroupSettings | None:
 
 
 def parse_bootstrap(bootstrap: Bootstrap) -> tuple[Address, ...]:
-    """``host:port[,host:port]``, or a sequence of ``host:port``; IPv6 in brackets.
+    """Parse ``host:port[,host:port]``, or a sequence of ``host:port``. IPv6 hosts are in brackets.
 
-    None takes the environment's RAFTLOG_BOOTSTRAP, and BOOTSTRAP_DEFAULT without it.
+    None selects the environment variable RAFTLOG_BOOTSTRAP; without it, BOOTSTRAP_DEFAULT. Raises
+    ``TypeError`` or ``InvalidRequestError`` if an address is wrong.
     """
     source = "bootstrap"
     if bootstrap is None:
@@ -263,40 +266,48 @@ def parse_bootstrap(bootstrap: Bootstrap) -> tuple[Address, ...]:
     texts: Any = bootstrap.split(",") if isinstance(bootstrap, str) else bootstrap
     if isinstance(texts, dict):
         raise TypeError(
-            f"{source}={bootstrap!r}: settings are keyword arguments here, not a dict: "
+            f"{source}={bootstrap!r} is a dict. Pass settings as keyword arguments: "
             "Producer('127.0.0.1:9100', linger_ms=5)"
         )
     if isinstance(texts, bytes) or not isinstance(texts, Sequence):
         raise TypeError(
-            f"{source}={bootstrap!r}: a text 'host:port[,host:port]', or a list of such texts"
+            f"{source}={bootstrap!r} is not a str. Pass 'host:port[,host:port]', or a list of "
+            "'host:port'"
         )
     addresses: list[Address] = []
     for text in texts:
         if not isinstance(text, str):
-            raise TypeError(f"{source}={bootstrap!r}: {text!r} is no text 'host:port'")
+            raise TypeError(f"{source}={bootstrap!r}: {text!r} is not a str. Write 'host:port'")
         if not text.strip() and len(texts) > 1:
             continue  # a trailing comma
         try:
             address = parse_address(text)
         except ValueError as error:
             raise InvalidRequestError(
-                f"{source}={bootstrap!r}: {error}; write host:port[,host:port]"
+                f"{source}={bootstrap!r}: {error}. Write host:port[,host:port]"
             ) from error
         if address.port == 0:
-            raise InvalidRequestError(f"{source}={bootstrap!r}: port 0 in {text!r} is no port")
+            raise InvalidRequestError(
+                f"{source}={bootstrap!r}: port 0 in {text!r} is not valid. Write a port from 1 to "
+                "65535"
+            )
         if address not in addresses:
             addresses.append(address)
     if not addresses:
         raise InvalidRequestError(
-            f"{source}={bootstrap!r} names no broker: write host:port[,host:port]"
+            f"{source}={bootstrap!r} contains no address. Write host:port[,host:port]"
         )
     return tuple(addresses)
 
 
 def integer(name: str, value: object, minimum: int, maximum: int) -> int:
-    """``value`` if it is an int within the bounds; else an error that names the argument."""
+    """Return ``value`` if it is an int within the bounds.
+
+    Raises ``TypeError`` if it is not an int, and ``InvalidRequestError`` if it is out of bounds.
+    Both name the argument.
+    """
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}={value!r}: an int from {minimum} to {maximum}")
+        raise TypeError(f"{name}={value!r} is not an int. Pass an int from {minimum} to {maximum}")
     if not minimum <= value <= maximum:
         raise InvalidRequestError(f"{name}={value!r} is not from {minimum} to {maximum}")
     return value
@@ -307,19 +318,19 @@ def _integer(arguments: Arguments, name: str, minimum: int, maximum: int) -> int
 
 
 def function(name: str, value: Any) -> Any:
-    """``value`` if it is None or can be called."""
+    """Return ``value`` if it is None or callable. Raises ``TypeError`` if it is not."""
     if value is not None and not callable(value):
-        raise TypeError(f"{name}={value!r}: a function, or None")
+        raise TypeError(f"{name}={value!r} is not a function or None")
     return value
 
 
 def operator_secret(secret: str | None, path: str | None) -> bytes:
-    """The cluster's secret, given as a text or as a file that has it; empty for none.
+    """Return the cluster secret from a str or from a file; empty without one.
 
-    Raises ``InvalidRequestError`` for both, or for a file that cannot be read or is empty.
+    Raises ``InvalidRequestError`` if both are set, or if the file cannot be read or is empty.
     """
     if secret is not None and path is not None:
-        raise InvalidRequestError("set cluster_secret or cluster_secret_file, not both")
+        raise InvalidRequestError("cluster_secret and cluster_secret_file are both set. Remove one")
     if secret is not None:
         return secret.encode()
     path = path or os.environ.get(SECRET_FILE_VARIABLE)
@@ -329,7 +340,9 @@ def operator_secret(secret: str | None, path: str | None) -> bytes:
         with open(path, "rb") as file:
             found = file.read(limits.CLUSTER_SECRET_CHARS_MAX + 1).strip()
     except OSError as error:
-        raise InvalidRequestError(f"cluster_secret_file={path}: {error.strerror}") from error
+        raise InvalidRequestError(
+            f"cannot read cluster_secret_file={path}: {error.strerror}"
+        ) from error
     if not found:
         raise InvalidRequestError(f"cluster_secret_file={path} is empty")
     return found

@@ -1,16 +1,17 @@
-"""Which partitions a consumer reads, where it is in each, and what is fetched and not yet read.
+"""Subscription of a consumer: its partitions, their positions, and fetched, unread records.
 
-Sans-I/O. The fetcher asks what to fetch and brings batches, on its loop; the application takes them
-out, in its own thread, and decodes them there. ``lock`` guards what both touch; it is never held
-while decoding.
+Sans-I/O. The fetcher gets the partitions to fetch and adds batches, on its loop. The application
+takes and decodes them in its own thread. ``lock`` protects the state that both use; it is never
+held while decoding.
 
-Per partition, in the order of offsets:
+For each partition, in the order of offsets:
 
     ... read │ chunks: fetched, undecoded │ being fetched │ on the broker ...
          position                    fetch_offset
 
-``position`` is the one truth about what the application has. Whatever moves it other than reading
-raises the partition's ``generation``, and everything fetched for an older one is dropped.
+``position`` is the offset after the last record that the application has. Every change of it except
+by reading increments the ``generation`` of the partition. Everything fetched for an older
+generation is discarded.
 """
 
 from __future__ import annotations
@@ -37,18 +38,18 @@ class Subscription:
     """All partitions of one consumer."""
 
     def __init__(self, settings: ConsumerSettings, *, start: Start | None = None) -> None:
-        """``start``: where partitions begin that are assigned; default: by the reset policy."""
+        """``start``: start position of assigned partitions. Default: the reset policy."""
         self.lock = allocate_lock()
         self.parts: OrderedDict[TopicPartition, PartitionFetchState] = OrderedDict()
-        self.topics: tuple[str, ...] = ()  # subscribed to; () when partitions are assigned
-        self.is_open = False  # partitions may come by themselves
-        self.interrupted = False  # the application is to do something before it gets more records
-        self.starved = False  # something was not fetched for want of room: tell when there is some
+        self.topics: tuple[str, ...] = ()  # subscribed topics; () with manual assignment
+        self.is_open = False  # partitions may be assigned automatically
+        self.interrupted = False  # the application must act before it gets more records
+        self.starved = False  # a fetch waits for buffer space: wake the fetcher when there is some
         self.closed = False
-        self._chunks: deque[Chunk] = deque()  # in the order they came
+        self._chunks: deque[Chunk] = deque()  # in arrival order
         self._buffered_bytes = 0
         self._waiters: list[Callable[[], object]] = []
-        self._handed: list[PartitionFetchState] = []  # of which some records may be unprocessed
+        self._handed: list[PartitionFetchState] = []  # some of their records may be unprocessed
         self._settings = settings
         self._start: Start = start or settings.auto_offset_reset
         fetch_bytes = settings.max_partition_fetch_bytes
@@ -59,7 +60,7 @@ class Subscription:
     # -- what is read
 
     def assign(self, partitions: Iterable[TopicPartition], *, topics: Sequence[str] = ()) -> None:
-        """Read exactly ``partitions`` from now on; those read already, from where they are."""
+        """Read exactly ``partitions``. Partitions that are already read keep their position."""
         with self.lock:
             kept = {tp: self.parts.get(tp) for tp in dict.fromkeys(partitions)}
             for tp, part in self.parts.items():
@@ -84,23 +85,23 @@ class Subscription:
             self.parts = OrderedDict({tp: part})
 
     def add(self, partitions: Iterable[TopicPartition], *, start: Start = "earliest") -> None:
-        """Read new partitions of topics subscribed to, too: from their first record on.
+        """Also read new partitions of subscribed topics, from their first record.
 
-        ``start`` of "committed": from where the group has come to, if it has.
+        ``start="committed"``: from the committed offset of the group, if there is one.
         """
         with self.lock:
             for tp in partitions:
                 self.parts.setdefault(tp, PartitionFetchState(tp, None, start, "earliest"))
 
     def add_known(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these, too: from where the group has come to, else by the reset policy."""
+        """Also read these partitions: from the committed offset, else by the reset policy."""
         with self.lock:
             for tp in partitions:
                 part = PartitionFetchState(tp, None, "committed", self._settings.auto_offset_reset)
                 self.parts.setdefault(tp, part)
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these no longer."""
+        """Stop reading these partitions."""
         with self.lock:
             for tp in partitions:
                 part = self.parts.pop(tp, None)
@@ -108,11 +109,12 @@ class Subscription:
                     self._drop(part)
 
     def part(self, tp: TopicPartition) -> PartitionFetchState:
-        """The partition, or raise ``InvalidRequestError``."""
+        """Return the partition. Raises ``InvalidRequestError`` if it is not assigned."""
         found = self.parts.get(tp)
         if found is None:
             raise InvalidRequestError(
-                f"{tp[0]}:{tp[1]} is not assigned to this consumer: assign() or subscribe() first"
+                f"{tp[0]}:{tp[1]} is not assigned to this consumer. Call assign() or subscribe() "
+                "first"
             )
         return found
 
@@ -127,7 +129,7 @@ class Subscription:
             part.position = part.fetch_offset = offset
 
     def reset(self, tp: TopicPartition, how: OffsetReset) -> None:
-        """Have the position looked up anew."""
+        """Discard the position, and look it up again."""
         with self.lock:
             part = self.part(tp)
             self._drop(part)
@@ -135,28 +137,28 @@ class Subscription:
             part.position, part.reset = None, how
 
     def found(self, wanted: Wanted, offset: Offset) -> None:
-        """A position was looked up; it does not count if it was moved meanwhile."""
+        """Set a position that was looked up, unless it has changed since the lookup started."""
         part = wanted.part
         with self.lock:
             if wanted.generation == part.generation:
-                self._drop(part)  # another look-up may be under way: it counts no more
+                self._drop(part)  # invalidates other lookups in progress
                 part.position = part.fetch_offset = offset
                 if part.reset == "committed":
                     part.committed = offset
                 part.known_to = max(part.known_to, offset)
 
     def not_committed(self, wanted: Wanted) -> None:
-        """The group has no offset of it: look its position up by the policy."""
+        """Look up the position by the reset policy: the group has no committed offset."""
         part = wanted.part
         with self.lock:
             if wanted.generation == part.generation:
                 part.reset = part.policy
 
     def came_damaged(self, part: PartitionFetchState) -> bool:
-        """Drop what is fetched and not read, and fetch it again: its first batch is damaged.
+        """Discard unread batches and fetch them again, because the first one is corrupt.
 
-        Whether it is so for the second time. It may have happened on the way, or be on one
-        broker's disk only: after the first time that is asked for to be looked at.
+        Returns True if this is the second time. The corruption may have happened in transit, or on
+        the disk of one broker: the second fetch asks the broker to verify its disk.
         """
         with self.lock:
             self._drop(part)
@@ -196,7 +198,7 @@ class Subscription:
     # -- the fetcher's side
 
     def wanted(self, now: float) -> tuple[list[Wanted], float | None]:
-        """The partitions to fetch now, or to look up; and when there will be more by itself."""
+        """Return the partitions to fetch or to look up now, and the time of the next check."""
         found: list[Wanted] = []
         again_at: float | None = None
         with self.lock:
@@ -220,7 +222,7 @@ class Subscription:
         return found, again_at
 
     def room(self) -> int:
-        """How many bytes a fetch may bring now."""
+        """Return the number of bytes that a fetch may return now."""
         with self.lock:
             return max(limits.PREFETCH_BYTES_MAX - self._buffered_bytes, 1)
 
@@ -231,7 +233,7 @@ class Subscription:
                     want.part.in_flight = True
 
     def fetched(self, wanted: Wanted, batches: Sequence[Batch], size_bytes: int) -> None:
-        """A fetch brought ``batches``, none perhaps."""
+        """Add the batches of a fetch; possibly none."""
         part = wanted.part
         with self.lock:
             if wanted.generation != part.generation:
@@ -243,7 +245,7 @@ class Subscription:
             batches = part.up_to_end(batches, size_bytes)
             part.fetch_offset = batches[-1].next_offset
             part.known_to = max(part.known_to, part.fetch_offset)
-            # What gave something comes last next time: a broker fills its answer from the front.
+            # A partition with data goes to the end: a broker fills its response in request order.
             self.parts.move_to_end(part.tp)
             part.buffered_bytes += size_bytes
             self._buffered_bytes += size_bytes
@@ -251,7 +253,7 @@ class Subscription:
             self._wake()
 
     def failed(self, wanted: Wanted, error: RaftlogError) -> None:
-        """A fetch failed in a way that the application has to see."""
+        """Queue an error that the application must see in place of batches."""
         part = wanted.part
         with self.lock:
             if wanted.generation != part.generation:
@@ -262,7 +264,7 @@ class Subscription:
             self._wake()
 
     def brought_damaged(self, wanted: Wanted, error: RaftlogError) -> None:
-        """What follows the batches of a fetch is damaged: told when it is so a second time."""
+        """Queue an error for corrupt data after valid batches, if this is the second time."""
         part = wanted.part
         with self.lock:
             if wanted.generation != part.generation or self._is_first_doubt(part):
@@ -270,9 +272,9 @@ class Subscription:
         self.failed(wanted, error)
 
     def lost(self, wanted: Wanted, reset: OffsetReset) -> None:
-        """Nothing is at the offset to fetch from: look a position up anew.
+        """Look up a position again, because no record is stored at the offset to fetch.
 
-        But first the application reads what it has, which was there.
+        The application first reads the batches that are already fetched.
         """
         part = wanted.part
         with self.lock:
@@ -290,7 +292,7 @@ class Subscription:
         part.position, part.reset, part.topic_id = None, reset, ""
 
     def delayed(self, wanted: Wanted, until: float) -> None:
-        """A fetch failed, or brought nothing, in a way that asks for a pause."""
+        """Pause a partition until ``until``, after a failed or an early empty fetch."""
         part = wanted.part
         with self.lock:
             if wanted.generation == part.generation:
@@ -299,30 +301,30 @@ class Subscription:
                 part.not_before = until
 
     def given_up(self, wanted: Wanted) -> None:
-        """The answer to a fetch is not waited for any more: it is wanted again, at once."""
+        """Fetch again immediately. The response to the fetch in flight no longer counts."""
         part = wanted.part
         with self.lock:
             if wanted.generation == part.generation:
                 part.in_flight = False
 
     def hasten(self, part: PartitionFetchState) -> None:
-        """The reason for a pause is gone."""
+        """End the pause of a partition."""
         with self.lock:
             part.not_before = 0.0
 
     # -- the application's side
 
     def next_chunk(self, *, errors: bool = True) -> Chunk | None:
-        """The first chunk that is not paused and has something left.
+        """Return the first chunk with unread data that is not paused, or None.
 
-        Raises the error that stands in the place of batches: asking again then fetches again. With
-        ``errors`` false it is left for the next time.
+        Raises an error that is queued in place of batches; the next call fetches again. With
+        ``errors=False``, the error stays queued for the next call.
         """
         with self.lock:
             for chunk in list(self._chunks):
                 part = chunk.part
                 if chunk.is_stale or chunk.is_empty:
-                    self._remove(chunk)  # Ctrl-C came when this was to be done
+                    self._remove(chunk)  # KeyboardInterrupt prevented an earlier removal
                     continue
                 if part.paused:
                     continue
@@ -344,19 +346,19 @@ class Subscription:
             return None
 
     def first_unread(self, chunk: Chunk) -> int:
-        """The index of the first record of ``chunk`` that the application does not have."""
+        """Return the index of the first unread record of ``chunk``."""
         position = chunk.part.position
         assert position is not None
         return bisect_left(chunk.records, position, key=_offset_of)
 
     def finish_batch(self, chunk: Chunk) -> None:
-        """The chunk's first batch is read to its end."""
+        """Mark the first batch of the chunk as read."""
         with self.lock:
             if not chunk.is_stale:
                 self._finish_batch(chunk)
 
     def _finish_batch(self, chunk: Chunk) -> None:
-        # In this order, Ctrl-C after any of the calls leaves what the next reading puts right.
+        # Invariant: in this order, the next read repairs what KeyboardInterrupt leaves incomplete.
         chunk.end_iteration()
         chunk.part.position = chunk.batches[0].next_offset
         chunk.records = []
@@ -365,9 +367,9 @@ class Subscription:
             self._remove(chunk)
 
     def begin_run(self, chunk: Chunk) -> Iterator[ConsumerRecord] | None:
-        """An iteration over what is left of the chunk's first batch, which is decoded.
+        """Return an iterator over the unread records of the first, decoded batch of the chunk.
 
-        It ends early when something else is to be done. None if there is such a thing already.
+        It ends early if the application must act first. Returns None if it already must.
         """
         part = chunk.part
         with self.lock:
@@ -383,26 +385,26 @@ class Subscription:
         with self.lock:
             chunk.end_iteration()
 
-    # -- what is handed out, and what is done
+    # -- returned and processed records
 
     def hand_out(self, part: PartitionFetchState) -> None:
-        """The application is about to be given records of ``part``."""
+        """Note that records of ``part`` are about to be returned to the application."""
         if part.unprocessed is None:
             part.unprocessed, part.is_iterated = part.position, False
             self._handed.append(part)
 
     def all_processed(self) -> None:
-        """The application asks for more: it is done with what it has."""
+        """Note that the application requests more records: it has processed the returned ones."""
         if self._handed:
             handed, self._handed = self._handed, []
             for part in handed:
                 part.unprocessed = None
 
     def forget_unprocessed(self) -> None:
-        """Put every position back to what is processed: the rest is left to whoever reads next.
+        """Reset every position to the processed records. The next member reads the rest.
 
-        An iteration in another thread may be between a record and its position: what it writes
-        from here on is of no effect.
+        An iteration in another thread may be between a record and the update of its position. The
+        partition states are replaced, so that such an update has no effect.
         """
         with self.lock:
             for tp, part in list(self.parts.items()):
@@ -414,7 +416,7 @@ class Subscription:
             self._handed = []
 
     def take_batches(self, chunk: Chunk, bytes_max: int) -> list[Batch]:
-        """The batches of ``chunk`` and of those that follow it, at least one, to read at once."""
+        """Return the batches of ``chunk`` and of following chunks, at least one."""
         taken: list[Batch] = []
         size = 0
         with self.lock:
@@ -429,7 +431,7 @@ class Subscription:
         return taken
 
     def finish_batches(self, chunk: Chunk, taken: Sequence[object]) -> None:
-        """What ``take_batches`` gave is read to its end."""
+        """Mark the batches of ``take_batches`` as read."""
         part = chunk.part
         with self.lock:
             if chunk.is_stale:
@@ -449,7 +451,7 @@ class Subscription:
     # -- waiting
 
     def when_ready(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` once, or at once: when something came, or is to be done."""
+        """Call ``callback`` once: now, or when records arrive or the application must act."""
         with self.lock:
             if not (self.closed or self.interrupted) and all(
                 chunk.part.paused for chunk in self._chunks
@@ -459,7 +461,7 @@ class Subscription:
         callback()
 
     def interrupt(self) -> None:
-        """Have the application do something before it gets more records; soon, if it reads."""
+        """Make the application act before it gets more records. Wakes a waiting poll."""
         with self.lock:
             self.interrupted = True
             self._cut()
@@ -482,28 +484,31 @@ class Subscription:
 
 
 def check_partitions(partitions: Iterable[object]) -> list[TopicPartition]:
-    """``partitions`` as a list of ``TopicPartition``; pairs of a topic and a number will do."""
+    """Return ``partitions`` as a list of ``TopicPartition``. Accepts (topic, number) pairs.
+
+    Raises ``TypeError`` or ``InvalidRequestError`` if an entry is wrong.
+    """
     if isinstance(partitions, str | TopicPartition):
-        raise TypeError(f"{partitions!r}: a list of TopicPartition(topic, partition)")
+        raise TypeError(f"{partitions!r} is not a list of TopicPartition(topic, partition)")
     checked = []
     for partition in partitions:
         if not isinstance(partition, tuple) or len(partition) != 2:
-            raise TypeError(f"{partition!r}: a TopicPartition(topic, partition)")
+            raise TypeError(f"{partition!r} is not a TopicPartition(topic, partition)")
         topic, number = partition
         if not isinstance(topic, str) or isinstance(number, bool) or not isinstance(number, int):
-            raise TypeError(f"{partition!r}: a TopicPartition of a text (str) and an int")
+            raise TypeError(f"{partition!r} is not a TopicPartition of a str and an int")
         if number < 0:
-            raise InvalidRequestError(f"{partition!r}: partitions are numbered from 0")
+            raise InvalidRequestError(f"{partition!r} is negative. Partitions are numbered from 0")
         checked.append(TopicPartition(topic, number))
     return checked
 
 
 def check_topics(topics: Iterable[str]) -> list[str]:
-    """``topics`` as a list without repeats."""
+    """Return ``topics`` as a list without duplicates. Raises ``TypeError`` for wrong types."""
     if isinstance(topics, str | bytes):
-        raise TypeError(f"topics={topics!r}: a list of topic names, such as [{topics!r}]")
+        raise TypeError(f"topics={topics!r} is not a list of topic names. Pass [{topics!r}]")
     names = list(dict.fromkeys(topics))
     for name in names:
         if not isinstance(name, str):
-            raise TypeError(f"topics={names!r}: {name!r} is no text (str)")
+            raise TypeError(f"topics={names!r}: {name!r} is not a str")
     return names

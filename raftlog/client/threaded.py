@@ -1,6 +1,7 @@
-"""What every synchronous client has: a thread that does its work, and an end. Nothing else.
+"""Base of the synchronous clients: the I/O thread, and closing.
 
-What a client is asked, and what else its end takes, is its own; so is a ``close`` with arguments.
+Each client implements its own calls, and the rest of its close; some have a ``close`` with
+arguments.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from raftlog.client.loop_thread import LoopThread
 
 
 class ThreadedClient:
-    """The thread of a synchronous client: its host's, or one of its own, which ends with it.
+    """Synchronous client with an I/O thread: a shared one, or one that ends with the client.
 
-    ``_used``: something was asked, so there is something to close. A client that is forgotten while
-    it is used warns, and is closed without anybody's waiting for it.
+    ``_used``: the client was called, so it must be closed. A used client that is garbage-collected
+    unclosed emits a ``ResourceWarning``, and is closed in the background.
     """
 
-    _closed = True  # until it is set up: there is nothing to close
+    _closed = True  # until the client is set up
     _used = False
 
     def _take_thread(self, host: ClientEnvironment, name: str) -> None:
-        """``name``: of the thread, if the host has none to lend."""
+        """Use the shared thread of ``host``, or create one with this ``name``."""
         self._owns_thread = host.loop_thread is None
         self._thread = host.loop_thread or LoopThread(name)
 
@@ -34,13 +35,13 @@ class ThreadedClient:
             self._thread.stop()
 
     def _end_of_forgotten(self) -> Callable[[], Coroutine[Any, Any, None]]:
-        """What closes the client when nobody holds it any more; it holds no reference to it."""
+        """Return a function that closes a garbage-collected client. It holds no reference to it."""
         raise NotImplementedError
 
     def __del__(self) -> None:
         if not self._closed and self._used:
             warnings.warn(
-                f"unclosed {self!r}: close it, or use `with`",
+                f"unclosed {self!r}. Call close(), or use `with`",
                 ResourceWarning,
                 stacklevel=2,
                 source=self,
@@ -49,14 +50,14 @@ class ThreadedClient:
 
 
 class PlainClient(ThreadedClient):
-    """One whose end needs nothing to be said: ``close()``, and ``with``."""
+    """Client with a plain ``close()``, also as a context manager."""
 
     def _end(self) -> None:
-        """End what was begun; called once, and only if the client was used."""
+        """Close what the client opened. Called once, and only if the client was used."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close the connections. Idempotent. What is under way ends with ``ClosedError``."""
+        """Close the connections. Idempotent. Calls in progress raise ``ClosedError``."""
         if self._closed:
             return
         self._closed = True

@@ -19,10 +19,11 @@ from raftlog.types import TopicPartition, is_internal_topic
 
 
 class TopicFilter:
-    """Of one consumer. ``topics``: those subscribed to, as far as they exist.
+    """Topics of one consumer. ``topics``: the subscribed topics that exist.
 
-    A member of a group reads ``TOPICS_PER_MEMBER_MAX`` topics at most. Where a pattern begins to
-    match more, those that are read already go on, and the application is told, again and again.
+    A group member reads up to ``TOPICS_PER_MEMBER_MAX`` topics. If a pattern matches more, the
+    member continues with the topics that it already reads, and every metadata update reports an
+    error to the application.
     """
 
     def __init__(self, cluster: Cluster, subscription: Subscription, member: Member | None) -> None:
@@ -34,10 +35,10 @@ class TopicFilter:
         cluster.on_view.append(self._on_view)
 
     async def subscribe(self, topics: Sequence[str], pattern: re.Pattern[str] | None) -> None:
-        """From now on, ``topics``, of which there is metadata, or those that match.
+        """Subscribe to ``topics``, whose metadata is known, or to topics that match.
 
-        Raises ``InvalidRequestError`` when they are too many for a member of a group; then all
-        stays as it was.
+        Raises ``InvalidRequestError`` if a group member would read too many topics. The previous
+        subscription then stays.
         """
         cluster = self._cluster
         try:
@@ -101,18 +102,18 @@ class TopicFilter:
 def too_many(
     count: int, pattern: re.Pattern[str] | None, *, kept: int | None = None
 ) -> InvalidRequestError:
-    """``kept``: how many are read nevertheless."""
+    """Return the error for too many topics. ``kept``: number of topics that are still read."""
     what = "" if pattern is None else f"pattern={pattern.pattern!r} matches "
-    now = "" if kept is None else f"It goes on with the {kept} that it has, and reads no others. "
+    now = "" if kept is None else f"This consumer continues with {kept} topics. "
     return InvalidRequestError(
-        f"{what}{count} topics: a member of a group subscribes to up to "
-        f"{limits.TOPICS_PER_MEMBER_MAX} (TOPICS_PER_MEMBER_MAX). {now}Share them out among "
-        "several consumers with narrower patterns, which may be of one group"
+        f"{what}{count} topics, but a group member can subscribe to up to "
+        f"{limits.TOPICS_PER_MEMBER_MAX} (TOPICS_PER_MEMBER_MAX). {now}Divide the topics among "
+        "several consumers with narrower patterns, which can be in one group"
     )
 
 
 def matching(pattern: re.Pattern[str], topics: Iterable[str]) -> list[str]:
-    """Those of which the whole name matches; not those that the brokers keep for themselves."""
+    """Return the topics whose complete name matches, without internal topics."""
     return sorted(
         topic for topic in topics if not is_internal_topic(topic) and pattern.fullmatch(topic)
     )

@@ -1,8 +1,8 @@
-"""Blocking a thread of the user's, and nothing else. Ctrl-C ends every wait here.
+"""Blocking waits of application threads. Ctrl-C ends every wait here.
 
-All waits are on plain locks: Python lets a signal handler interrupt those, with or without a
-timeout, and they cost a fraction of what ``threading.Event`` does. A wait in one of our own I/O
-threads could never end, so it is refused.
+All waits use plain locks: Python lets a signal handler interrupt them, with or without a timeout,
+and they cost a fraction of a ``threading.Event``. A wait in an I/O thread of this library could
+never end, so it is refused.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from raftlog.errors import InvalidRequestError
 
 IO_THREADS: Final[set[int]] = set()  # idents of the running I/O threads, kept by ``loop_thread``
 
-# A signal that comes between Python's last look for one and the system call that waits does not end
-# that call: Ctrl-C would be noticed only when the wait is over. So no wait is longer than this.
+# A signal between Python's last signal check and the waiting system call does not end that call:
+# Ctrl-C would take effect only after the wait. So no single wait is longer than this.
 WAIT_S_MAX: Final = 0.5
 
 
 class Pending(Protocol):
-    """Something that calls back once, now or later, from any thread."""
+    """Object that calls a callback once, now or later, from any thread."""
 
     def add_callback(self, callback: Callable[[], object], /) -> None: ...
 
@@ -32,10 +32,10 @@ Subscribe: TypeAlias = Callable[[Callable[[], object]], object]  # as Pending.ad
 
 
 def wait_for(pending: Callable[[], Pending | None], timeout_s: float | None) -> bool:
-    """Block until ``pending()`` is None, or ``timeout_s`` seconds have passed; True if it is None.
+    """Block until ``pending()`` is None, or for ``timeout_s`` seconds. Returns True if it is None.
 
-    ``pending`` gives the next thing to wait for each time, so that a wait for many is a wait for
-    each.
+    ``pending`` returns the next object to wait for each time, so that a wait for many objects is a
+    wait for each.
     """
     awaited = pending()
     if awaited is None:
@@ -51,7 +51,7 @@ def wait_for(pending: Callable[[], Pending | None], timeout_s: float | None) -> 
 
 
 def wait_once(subscribe: Subscribe, timeout_s: float | None) -> bool:
-    """Block until what was subscribed is called; False when ``timeout_s`` seconds passed first."""
+    """Block until the subscribed callback runs. Returns False after ``timeout_s`` seconds."""
     lock = allocate_lock()
     lock.acquire()
     subscribe(lock.release)
@@ -64,9 +64,9 @@ def wait_once(subscribe: Subscribe, timeout_s: float | None) -> bool:
 
 
 def refuse_io_thread() -> None:
-    """Raise if this thread drives I/O: waiting here for I/O would wait for itself."""
+    """Raise ``InvalidRequestError`` in an I/O thread: a wait for I/O would never end there."""
     if get_ident() in IO_THREADS:
         raise InvalidRequestError(
-            "a blocking call was made in a raftlog I/O thread, for example in a done callback: "
-            "it would wait for itself. Use another thread, or raftlog.aio"
+            "a blocking call was made in a raftlog I/O thread, for example in a done callback. "
+            "It would never return. Use another thread, or raftlog.aio"
         )

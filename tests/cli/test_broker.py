@@ -25,7 +25,7 @@ def address() -> Address:
 
 
 def ready(process: subprocess.Popen[bytes], address: Address) -> None:
-    wait_until(lambda: answers(address) or process.poll() is not None, what="the broker's answer")
+    wait_until(lambda: answers(address) or process.poll() is not None, what="the broker's response")
     assert process.poll() is None
 
 

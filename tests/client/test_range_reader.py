@@ -268,13 +268,13 @@ def test_a_read_is_ended_by_another_one(fake: FakeCluster) -> None:
         first = reader.read(A, 0, 10, rows_max=1)
         next(first)
         assert flat(reader.read(A, 5, 6)) == [5]
-        with pytest.raises(InvalidRequestError, match="ended by another one"):
+        with pytest.raises(InvalidRequestError, match="another read ended"):
             next(first)
         second = reader.read(A, 0, 10, rows_max=1)
         next(second)
         third = reader.read(A, 0, 10, rows_max=1)
         next(third)
-        with pytest.raises(InvalidRequestError, match="ended by another one"):
+        with pytest.raises(InvalidRequestError, match="another read ended"):
             next(second)
         assert flat(third) == list(range(1, 10)), "the end of the second one did not end it"
 

@@ -50,7 +50,7 @@ def test_batches_are_taken_in_order_from_the_one_with_the_start_on() -> None:
 def test_a_gap_is_no_part_of_any_log() -> None:
     wanted = range_of(0, 20)
     wanted.add([batch(0, 3)])
-    with pytest.raises(CorruptBatchError, match=r"offsets 3 to 4 are missing: .* begins at 5"):
+    with pytest.raises(CorruptBatchError, match=r"offsets 3 to 4 are missing: .* starts at 5"):
         wanted.add([batch(5, 1)])
 
 

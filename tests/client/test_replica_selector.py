@@ -301,7 +301,7 @@ def test_an_epoch_that_goes_back_says_where(caplog: pytest.LogCaptureFixture) ->
             assert await rig.read(2) == [0, 1]
 
     run(test)
-    assert "t:0: at offset 1 the leader epoch goes back from 5 to 3" in caplog.text
+    assert "partition=t:0 offset=1 epoch_before=5 epoch=3" in caplog.text
 
 
 @pytest.mark.parametrize("read_from", ["leader", "replica"])

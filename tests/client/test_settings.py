@@ -70,14 +70,14 @@ def test_bootstrap_lists(bootstrap: Any, addresses: list[tuple[str, int]]) -> No
     ("bootstrap", "named"),
     [
         ("", "''"),
-        (",", "names no broker"),
+        (",", "contains no address"),
         ("localhost", "'localhost'"),
         ("a:1,b:x", "'x'"),
         ("a:70000", "70000"),
         ("a:0", "port 0"),
         ("::1:9100", "brackets"),
         (":9100", "':9100'"),
-        ([], "names no broker"),
+        ([], "contains no address"),
     ],
 )
 def test_a_bad_bootstrap_is_named(bootstrap: Any, named: str) -> None:

@@ -22,7 +22,6 @@ UNFINISHED: Final = (
     "jepsen_like/control/member_places.py",
     "jepsen_like/net.py",
     "raftlog/bench/",
-    "raftlog/client/",
     "raftlog/consensus/",
     "raftlog/replication/placement.py",
     "raftlog/testing/simulator/consensus_checker.py",

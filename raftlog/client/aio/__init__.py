@@ -1,1 +1,1 @@
-"""The asynchronous skins. Users import them from ``raftlog.aio``."""
+"""Asynchronous clients. Applications import them from ``raftlog.aio``."""

@@ -1,4 +1,4 @@
-"""Administration, asynchronous. The synchronous ``Admin`` calls this one, on its own thread."""
+"""Asynchronous admin client. The synchronous ``Admin`` calls it on an I/O thread."""
 
 from __future__ import annotations
 
@@ -82,15 +82,15 @@ V = TypeVar("V", str, str | None)
 GroupOffsets: TypeAlias = Mapping[TopicPartition, Offset | OffsetAndMetadata]
 
 _METADATA_MAX_AGE_MS = 30_000
-_TO_THE_END = -1  # what delete_records means by all
-_RECOVER_TIMEOUT_MS = 600_000  # it works through all partitions
+_TO_THE_END = -1  # offset that stands for the high watermark in delete_records
+_RECOVER_TIMEOUT_MS = 600_000  # recovery processes all partitions in one request
 _NO_EPOCH = -1
 _EPOCH_MAX = (1 << 31) - 1
 
 
 @answers_kafka_names
 class AdminBase:
-    """The settings of an admin client; see ``Admin`` and ``AsyncAdmin``."""
+    """Settings of an admin client. See ``Admin`` and ``AsyncAdmin``."""
 
     def __init__(
         self,
@@ -103,20 +103,23 @@ class AdminBase:
         cluster_secret_file: str | None = None,
         host: ClientEnvironment | None = None,
     ) -> None:
-        """Nothing is connected before the first call.
+        """Create the client. It opens its first connection with the first call.
 
-        ``bootstrap``: ``host:port[,host:port]`` of any of the cluster's brokers, or a list of such;
-            default: the environment's RAFTLOG_BOOTSTRAP, else the brokers of `raftlog up`, which
-            are 127.0.0.1:9100 to 9102.
-        ``request_timeout_ms``: how long a call may take, retries included.
-        ``client_id``: names this client in the broker's log.
-        ``bootstrap_timeout_ms``: how long to look for the cluster the first time.
-        ``cluster_secret``, ``cluster_secret_file``: the secret of the cluster's brokers, which
-            ``transfer_leader`` and ``recover_cluster`` ask for, or a file with it; default: the
-            environment's RAFTLOG_CLUSTER_SECRET_FILE, if it is set.
-        ``host``: where the client lives; for embedding and tests.
+        ``bootstrap``: ``host:port[,host:port]`` of one or more brokers, or a list of addresses.
+            Default: the environment variable RAFTLOG_BOOTSTRAP; without it, the brokers of `raftlog
+            up`: 127.0.0.1:9100 to 9102.
+        ``request_timeout_ms``: maximum duration of a call, including retries, 1 to 86,400,000 ms.
+        ``client_id``: name of this client in the broker log, up to 256 characters.
+        ``bootstrap_timeout_ms``: time limit for the first connection to the cluster, 0 to
+            86,400,000 ms.
+        ``cluster_secret``, ``cluster_secret_file``: secret of the cluster, or a file that contains
+            it. ``transfer_leader`` and ``recover_cluster`` need it if the brokers have one. Set at
+            most one. Default: the file in the environment variable RAFTLOG_CLUSTER_SECRET_FILE, if
+            it is set.
+        ``host``: environment of the client (clock, randomness, connections), for embedding and
+            tests.
 
-        Raises ``InvalidRequestError`` or ``TypeError`` naming the argument that is wrong.
+        Raises ``InvalidRequestError`` or ``TypeError`` if an argument is wrong. The error names it.
         """
         self._secret = operator_secret(cluster_secret, cluster_secret_file)
         arguments = {**locals(), "metadata_max_age_ms": _METADATA_MAX_AGE_MS}
@@ -126,15 +129,16 @@ class AdminBase:
         self._setup()
 
     def _setup(self) -> None:
-        """What only one of the skins has."""
+        """Set up what only the synchronous or only the asynchronous client has."""
 
 
 class AsyncAdmin(LoopBound, AdminBase):
-    """Creates, changes and describes topics and consumer groups; looks offsets up.
+    """Client that creates, changes and describes topics and consumer groups, and looks up offsets.
 
-    An asynchronous context manager. Calls that name several topics try all of them, and then raise
-    the first failure, which names its topic. A call that may have been carried out though its
-    answer was lost raises an ``OutcomeUnknownError``, unless doing it again does no harm.
+    An asynchronous context manager. A call that names several topics processes all of them, and
+    then raises the first error, which names its topic. If the response is lost, the request may
+    have been carried out: the call raises an ``OutcomeUnknownError`` unless the request is
+    idempotent.
     """
 
     def _setup(self) -> None:
@@ -148,19 +152,26 @@ class AsyncAdmin(LoopBound, AdminBase):
     async def create_topics(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
     ) -> dict[str, str]:
-        """Create topics; their ids, by name. With ``validate_only``, only see whether it could be.
+        """Create topics, and return their ids by name.
 
-        A replication factor of 0, or None, is the cluster's default.
-        Raises ``TopicExistsError``, ``InvalidTopicError``, ``InvalidPartitionsError``,
-        ``InvalidConfigError``.
+        ``topics``: ``NewTopic`` objects. A replication factor of 0 or None selects the default of
+            the cluster.
+        ``validate_only``: check the request, but create no topic. Default: False.
+
+        Raises ``TopicExistsError`` if a topic exists, ``InvalidTopicError`` if a name is not valid,
+        ``InvalidPartitionsError`` if the cluster cannot place the partitions, and
+        ``InvalidConfigError`` if a setting is not valid.
         """
         if isinstance(topics, NewTopic):
-            raise TypeError(f"topics={topics!r}: a list of NewTopic")
+            raise TypeError(f"topics={topics!r} is not a list of NewTopic. Pass [{topics!r}]")
         wanted: list[TopicToCreate] = []
         failures: list[RaftlogError] = []
         for topic in topics:
             if not isinstance(topic, NewTopic):
-                raise TypeError(f"{topic!r}: a NewTopic, such as NewTopic('clicks', partitions=6)")
+                raise TypeError(
+                    f"{topic!r} is not a NewTopic. Pass, for example, "
+                    "NewTopic('clicks', partitions=6)"
+                )
             try:
                 check_topic_name(topic.name)
             except RaftlogError as error:
@@ -184,16 +195,20 @@ class AsyncAdmin(LoopBound, AdminBase):
         )
 
     async def delete_topics(self, topics: Iterable[str]) -> None:
-        """Delete topics with all their records. Raises ``UnknownTopicError``."""
+        """Delete topics with all their records. Raises ``UnknownTopicError`` if one is missing."""
         names = _names(topics)
         await self._change(
             apis.DELETE_TOPICS, names, lambda part: DeleteTopicsRequest(topics=part), []
         )
 
     async def alter_topic(self, name: str, config: Mapping[str, str | None]) -> None:
-        """Set the topic's settings named in ``config``; None puts one back to its default.
+        """Change settings of a topic.
 
-        Raises ``UnknownTopicError``, ``InvalidConfigError``.
+        ``config``: setting names and values. None resets a setting to its default. Other settings
+            keep their values.
+
+        Raises ``UnknownTopicError`` if the topic does not exist, and ``InvalidConfigError`` if a
+        setting is not valid.
         """
         check_topic_name(name)
         await self._change(
@@ -204,10 +219,11 @@ class AsyncAdmin(LoopBound, AdminBase):
         )
 
     async def add_partitions(self, name: str, total: int) -> None:
-        """Extend the topic to ``total`` partitions, more than it has.
+        """Increase the partition count of a topic to ``total``, up to 10,000.
 
-        Keys that hash to a partition will hash to another one from then on, as in Kafka.
-        Raises ``UnknownTopicError``, ``InvalidPartitionsError``.
+        New records with the same key can go to another partition than before, as in Kafka. Raises
+        ``UnknownTopicError`` if the topic does not exist, and ``InvalidPartitionsError`` if
+        ``total`` is not greater than the current count.
         """
         check_topic_name(name)
         integer("total", total, 1, limits.PARTITIONS_PER_TOPIC_MAX)
@@ -219,14 +235,18 @@ class AsyncAdmin(LoopBound, AdminBase):
         )
 
     async def list_topics(self, *, internal: bool = False) -> list[str]:
-        """The names of all topics, sorted. ``internal``: also those that only brokers write."""
+        """Return the names of all topics, sorted.
+
+        ``internal``: include the topics that only brokers write. Default: False.
+        """
         topics = (await self._metadata(None)).topics
         return sorted(topic.name for topic in topics if internal or not topic.is_internal)
 
     async def find_topics(self, topics: Iterable[str] | None = None) -> dict[str, TopicListing]:
-        """Those of these topics that there are, by name; default: all.
+        """Return the listing of each topic in ``topics`` that exists, by name. Default: all topics.
 
-        Quick: it asks one broker, and others only if that seems to be behind.
+        Sends one request to one broker. Queries other brokers only if its metadata seems to be
+        stale.
         """
         self._bind()
         if topics is None:
@@ -238,7 +258,10 @@ class AsyncAdmin(LoopBound, AdminBase):
         return {t.name: TopicListing(t.name, t.id, t.partition_count) for t in there}
 
     async def describe_topics(self, topics: Iterable[str] | None = None) -> list[TopicDescription]:
-        """What there is to know of these topics; default: of all. Raises ``UnknownTopicError``."""
+        """Return the full description of these topics. Default: all topics.
+
+        Raises ``UnknownTopicError`` if one does not exist.
+        """
         self._bind()
         if topics is None:
             parts: list[list[str] | None] = [None]
@@ -263,13 +286,16 @@ class AsyncAdmin(LoopBound, AdminBase):
     async def delete_records(
         self, before: Mapping[TopicPartition, Offset]
     ) -> dict[TopicPartition, Offset]:
-        """Delete each partition's records below an offset (-1: all of them); where it starts now.
+        """Delete the records below an offset, and return the new start offset of each partition.
 
-        Raises ``UnknownTopicError``, ``UnknownPartitionError``, ``OffsetOutOfRangeError``.
+        ``before``: an offset for each partition. -1 deletes all committed records.
+
+        Raises ``UnknownTopicError`` or ``UnknownPartitionError`` if the partition does not exist,
+        and ``OffsetOutOfRangeError`` if an offset is beyond the committed end.
         """
         self._bind()
         if not isinstance(before, Mapping):
-            raise TypeError(f"before={before!r}: a dict of TopicPartition to an offset")
+            raise TypeError(f"before={before!r} is not a dict of TopicPartition to offset")
         offsets = {
             tp: integer("offset", offset, _TO_THE_END, limits.OFFSET_MAX)
             for tp, offset in zip(check_partitions(before), before.values(), strict=True)
@@ -280,14 +306,21 @@ class AsyncAdmin(LoopBound, AdminBase):
     async def list_offsets(
         self, queries: Mapping[TopicPartition, At]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Look offsets up: "earliest", "latest" (the end), or the first at or after a time in ms.
+        """Return the offset of each partition at a given place.
 
-        None where no record is at or after the time. The timestamp is -1 but for times. Raises
-        ``UnknownTopicError``, ``UnknownPartitionError``.
+        ``queries``: for each partition "earliest", "latest" (the end), or a time in ms since 1970,
+            which selects the first record at or after it.
+
+        A result is None if no record is at or after the time. The timestamp of a result is -1
+        unless the query is a time. Raises ``UnknownTopicError`` or ``UnknownPartitionError`` if the
+        partition does not exist.
         """
         self._bind()
         if not isinstance(queries, Mapping):
-            raise TypeError(f"queries={queries!r}: a dict of TopicPartition to what to look for")
+            raise TypeError(
+                f"queries={queries!r} is not a dict of TopicPartition to 'earliest', 'latest' or "
+                "a time in ms since 1970"
+            )
         wanted = dict(zip(check_partitions(queries), map(_at, queries.values()), strict=True))
         answers = await list_offsets(self._cluster, wanted)
         return {
@@ -298,7 +331,12 @@ class AsyncAdmin(LoopBound, AdminBase):
         }
 
     async def offsets(self, topic: str, at: At = "latest") -> dict[int, Offset | None]:
-        """``list_offsets`` of all partitions of one topic: the offset, by partition number."""
+        """Return the offset of every partition of one topic, by partition number.
+
+        ``at``: as in ``list_offsets``. Default: "latest".
+
+        Raises ``UnknownTopicError`` if the topic does not exist.
+        """
         self._bind()
         view = await self._cluster.topic(check_topic_name(topic))
         partitions = [TopicPartition(topic, number) for number in range(view.partition_count)]
@@ -310,11 +348,11 @@ class AsyncAdmin(LoopBound, AdminBase):
     async def describe_cluster(
         self, topics: Iterable[str] | None = None, *, partitions: bool = True
     ) -> ClusterDescription:
-        """The cluster's brokers, and the partitions of these topics (default: of all).
+        """Return the brokers of the cluster, and the partitions of ``topics`` (default: all).
 
-        Every broker is asked, and what they answer is put together; those that do not answer within
-        two seconds are told of as not live. With ``partitions`` false, there are only brokers.
-        Raises ``UnknownTopicError``.
+        Queries every broker and merges the responses. A broker that does not respond within 2 s is
+        reported as not live. With ``partitions=False``, the result contains brokers only. Raises
+        ``UnknownTopicError`` if a topic does not exist.
         """
         self._bind()
         names = None if topics is None else _names(topics)
@@ -323,10 +361,13 @@ class AsyncAdmin(LoopBound, AdminBase):
     async def transfer_leader(
         self, topic: str, partition: int, to: int | None = None
     ) -> LeaderDescription:
-        """Have another in-sync replica lead: broker ``to``, or the first in the preferred order.
+        """Transfer the leadership of a partition to another in-sync replica.
 
-        Nothing is lost; clients follow by themselves. Raises ``InvalidRequestError`` when that
-        broker cannot lead, ``UnknownTopicError``, ``UnknownPartitionError``.
+        ``to``: id of the new leader. Default: the first in-sync replica in the preferred order.
+
+        No record is lost, and clients switch to the new leader automatically. Raises
+        ``InvalidRequestError`` if that broker cannot lead, and ``UnknownTopicError`` or
+        ``UnknownPartitionError`` if the partition does not exist.
         """
         self._bind()
         name = check_topic_name(topic)
@@ -348,7 +389,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         return LeaderDescription(answer.leader, answer.leader_epoch)
 
     async def _voter(self, topic: str, partition: int) -> Connection:
-        """The connection to the partition's leader, or to another broker that has a vote on it."""
+        """Return a connection to the leader of the partition, or to another of its replicas."""
         known = self._cluster.view.partition(topic, partition)
         leader = () if known.leader is None else (known.leader,)
         problem: RaftlogError = LeaderNotAvailableError(f"{topic}:{partition} has no replica")
@@ -360,9 +401,9 @@ class AsyncAdmin(LoopBound, AdminBase):
         raise problem
 
     async def _prove(self, connection: Connection) -> None:
-        """Show the broker that this client knows the cluster's secret, if it was given one.
+        """Prove to the broker that this client knows the cluster secret, if one is set.
 
-        Raises ``AccessDeniedError`` for another one.
+        Raises ``AccessDeniedError`` if the broker has another secret.
         """
         if not self._secret:
             return
@@ -370,7 +411,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         try:
             hello = await self._cluster.ask(connection, apis.OPERATOR_HELLO, asking.hello())
         except UnsupportedFeatureError:
-            return  # it asks for none
+            return  # the broker requires no secret
         assert isinstance(hello, OperatorHelloResponse)
         await self._cluster.ask(connection, apis.OPERATOR_PROVE, asking.check(hello))
 
@@ -382,14 +423,21 @@ class AsyncAdmin(LoopBound, AdminBase):
         broker: str | None = None,
         dry_run: bool = False,
     ) -> RecoveryDescription:
-        """Go on with what is left when a majority of the voters is lost for good.
+        """Recover the cluster after the permanent loss of a majority of its voters.
 
-        For an operator who knows that the others do not come back. The broker asked, ``broker``
-        ("host:port"; default: any that answers), finds out what all that are there have, and the
-        one that knows most decides alone from then on. ``topics``: which ones go on (default: all).
-        ``accept_loss``: also those that lose acknowledged records by it, or may. ``dry_run``: only
-        say what would be done. May take minutes. Raises an ``OutcomeUnknownError`` when the answer
-        does not come.
+        Call it only if the lost brokers cannot return. The broker that receives the request
+        collects the state of all reachable brokers. From then on, the broker with the most recent
+        cluster state decides without the other voters.
+
+        ``accept_loss``: also recover topics that lose, or may lose, acknowledged records. Default:
+            False.
+        ``topics``: topics to recover. Default: all.
+        ``broker``: "host:port" of the broker that receives the request. Default: any broker that
+            responds.
+        ``dry_run``: report the actions, but change nothing. Default: False.
+
+        The call can take minutes; its time limit is 600 s. Raises an ``OutcomeUnknownError`` if no
+        response arrives.
         """
         self._bind()
         request = RecoverClusterRequest(
@@ -416,20 +464,22 @@ class AsyncAdmin(LoopBound, AdminBase):
     # -- consumer groups
 
     async def list_groups(self) -> list[GroupListing]:
-        """All consumer groups, sorted by name.
+        """Return all consumer groups, sorted by name.
 
-        Every broker that coordinates groups is asked; one that has just begun to is waited for. The
-        list is whole, or an error: raises ``LeaderNotAvailableError``, ``BrokerUnavailableError``
-        or ``CoordinatorLoadingError`` when that takes longer than a request may.
+        Queries every coordinator, and waits for one that is still loading its groups. The list is
+        always complete. If a coordinator does not respond within ``request_timeout_ms``, the call
+        raises ``LeaderNotAvailableError``, ``BrokerUnavailableError`` or
+        ``CoordinatorLoadingError``.
         """
         self._bind()
         return await administration.list_groups(self._cluster)
 
     async def describe_groups(self, groups: Iterable[str]) -> list[GroupDescription]:
-        """The members of each group, and how far it is in each partition; also without members.
+        """Return the members, committed offsets and lag of each group, with or without members.
 
-        A partition whose leader does not answer within 5 s is told of with its ``problem``.
-        Raises ``UnknownGroupError``, ``InvalidGroupError``.
+        If the leader of a partition does not respond within 5 s, the ``problem`` of that partition
+        states the reason. Raises ``UnknownGroupError`` if a group does not exist, and
+        ``InvalidGroupError`` if a name is not valid.
         """
         self._bind()
         return await administration.describe_groups(
@@ -440,17 +490,19 @@ class AsyncAdmin(LoopBound, AdminBase):
         )
 
     async def delete_groups(self, groups: Iterable[str]) -> None:
-        """Delete groups that have no members, with all that they have committed.
+        """Delete groups that have no members, with their committed offsets.
 
-        All are tried. Raises ``UnknownGroupError``, ``GroupNotEmptyError``.
+        Processes all groups before it raises an error: ``UnknownGroupError`` if a group does not
+        exist, and ``GroupNotEmptyError`` if it has members.
         """
         self._bind()
         await administration.delete_groups(self._coordinators, _group_ids(groups))
 
     async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget what a group has committed for partitions that none of its members reads.
+        """Delete the committed offsets of a group for partitions that are assigned to no member.
 
-        Raises ``UnknownGroupError``, ``GroupNotEmptyError``.
+        Raises ``UnknownGroupError`` if the group does not exist, and ``GroupNotEmptyError`` if a
+        member reads one of the partitions.
         """
         self._bind()
         (name,) = _group_ids([group])
@@ -459,7 +511,10 @@ class AsyncAdmin(LoopBound, AdminBase):
         )
 
     async def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a group has committed, by partition. Raises ``UnknownGroupError``."""
+        """Return the committed offsets of a group, by partition.
+
+        Raises ``UnknownGroupError`` if the group does not exist.
+        """
         self._bind()
         (name,) = _group_ids([group])
         return await administration.group_offsets(self._coordinators, name)
@@ -467,12 +522,16 @@ class AsyncAdmin(LoopBound, AdminBase):
     async def alter_group_offsets(
         self, group: str, offsets: GroupOffsets, *, metadata: str = ""
     ) -> None:
-        """Have a group without members go on from these offsets; it is made if there is none.
+        """Reset the offsets of a group without members. Creates the group if it does not exist.
 
-        Other partitions keep theirs. ``metadata``: a note of up to 4,096 characters, for offsets
-        given as numbers. Raises ``GroupNotEmptyError``; ``OffsetOutOfRangeError`` for an offset
-        that its partition does not have, and then nothing is changed; ``UnknownTopicError``,
-        ``UnknownPartitionError``.
+        ``offsets``: the offset of the next record to read, for each partition. Other partitions
+            keep their offsets.
+        ``metadata``: text that is stored with offsets that are plain numbers, up to 4,096
+            characters.
+
+        Raises ``GroupNotEmptyError`` if the group has members, ``UnknownTopicError`` or
+        ``UnknownPartitionError`` if a partition does not exist, and ``OffsetOutOfRangeError`` if a
+        partition does not have its offset. In the last case, no offset is changed.
         """
         self._bind()
         (name,) = _group_ids([group])
@@ -483,10 +542,10 @@ class AsyncAdmin(LoopBound, AdminBase):
     async def commit_offsets(
         self, group: str, offsets: GroupOffsets, *, metadata: str = ""
     ) -> None:
-        """Commit for a group without members, as a program does that keeps its place elsewhere.
+        """Commit offsets of a group without members, for applications that store their positions.
 
-        Then tools that show lag show its progress. As ``alter_group_offsets``, but whether the
-        partitions have these offsets is not looked at.
+        Tools that show lag then show the progress of the application. Takes the same arguments as
+        ``alter_group_offsets``, but does not check that the partitions have these offsets.
         """
         self._bind()
         (name,) = _group_ids([group])
@@ -508,7 +567,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         request: Callable[[list[T]], Message],
         failures: list[RaftlogError],
     ) -> dict[str, str]:
-        """Have the changes made, and raise the first failure; else the topics' ids, by name."""
+        """Carry out the changes, and return the topic ids by name. Raises the first error."""
         self._bind()
         ids: dict[str, str] = {}
         for start in range(0, len(changes), limits.TOPICS_PER_REQUEST_MAX):
@@ -525,10 +584,10 @@ class AsyncAdmin(LoopBound, AdminBase):
     async def _changed(
         self, api: Api, changes: list[T], request: Callable[[list[T]], Message]
     ) -> list[TopicResult]:
-        """The result of each change. One that failed in a way that may pass is asked for again."""
+        """Return the result of each change. Retries changes that failed with a retriable error."""
         cluster = self._cluster
         results: list[TopicResult | None] = [None] * len(changes)
-        last: dict[int, TopicResult] = {}  # of those asked for again
+        last: dict[int, TopicResult] = {}  # retriable results of the last attempt
 
         async def attempt() -> None:
             last.clear()
@@ -544,7 +603,7 @@ class AsyncAdmin(LoopBound, AdminBase):
                     continue
                 results[index] = result
             if again is not None:
-                cluster.doubt(connection.broker_id)  # it may be cut off: rather ask another
+                cluster.doubt(connection.broker_id)  # it may be isolated: prefer others
                 raise again
 
         try:
@@ -576,7 +635,7 @@ class AsyncAdmin(LoopBound, AdminBase):
     def __del__(self) -> None:
         if not self._closed and self._loop is not None:
             warnings.warn(
-                f"unclosed {self!r}: close it, or use `async with`",
+                f"unclosed {self!r}. Call close(), or use `async with`",
                 ResourceWarning,
                 stacklevel=2,
                 source=self,
@@ -594,16 +653,16 @@ def _names(topics: Iterable[str]) -> list[str]:
 def _config_text(config: Mapping[str, V]) -> dict[str, V]:
     if not isinstance(config, Mapping):
         raise TypeError(
-            f"config={config!r}: a dict of settings, such as {{'retention.ms': '1000'}}"
+            f"config={config!r} is not a dict of settings, such as {{'retention.ms': '1000'}}"
         )
     for key, value in config.items():
         if not all(isinstance(text, str | None) for text in (key, value)) or key is None:
-            raise TypeError(f"config: {key!r}={value!r}: settings and their values are texts (str)")
+            raise TypeError(f"config: {key!r}={value!r} is not a str. Pass str names and values")
     return dict(config)
 
 
 def _named(name: str, failure: Failure) -> RaftlogError:
-    """The failure as an error whose message has the topic's name in it."""
+    """Return the failure as an error whose message contains the topic name."""
     error = failure.to_error()
     return error if name in str(error) else type(error)(f"{name}: {error}")
 
@@ -614,23 +673,23 @@ def _at(at: object) -> At:
     if at == "latest":
         return "latest"
     if isinstance(at, bool) or not isinstance(at, int):
-        raise TypeError(f"{at!r}: 'earliest', 'latest', or a time in ms since 1970")
+        raise TypeError(f"{at!r} is not 'earliest', 'latest', or a time in ms since 1970")
     return integer("the time", at, 0, limits.TIMESTAMP_MS_MAX)
 
 
 def _group_ids(groups: Iterable[str]) -> list[str]:
     if isinstance(groups, str | bytes):
-        raise TypeError(f"groups={groups!r}: a list of names, such as [{groups!r}]")
+        raise TypeError(f"groups={groups!r} is not a list of names. Pass [{groups!r}]")
     names = list(dict.fromkeys(groups))
     for name in names:
         if not isinstance(name, str):
-            raise TypeError(f"{name!r}: the name of a consumer group is a text (str)")
+            raise TypeError(f"{name!r} is not the name of a consumer group (str)")
     return [check_group_id(name) for name in names]
 
 
 def _offsets(offsets: GroupOffsets, metadata: str) -> dict[TopicPartition, OffsetAndMetadata]:
     if not isinstance(offsets, Mapping):
-        raise TypeError(f"offsets={offsets!r}: a dict of TopicPartition to an offset")
+        raise TypeError(f"offsets={offsets!r} is not a dict of TopicPartition to offset")
     checked: dict[TopicPartition, OffsetAndMetadata] = {}
     for tp, wanted in zip(check_partitions(offsets), offsets.values(), strict=True):
         given = (
@@ -646,10 +705,10 @@ def _offsets(offsets: GroupOffsets, metadata: str) -> dict[TopicPartition, Offse
 
 def _note(metadata: object) -> str:
     if not isinstance(metadata, str):
-        raise TypeError(f"metadata={metadata!r}: a text (str)")
+        raise TypeError(f"metadata={metadata!r} is not a str")
     if len(metadata) > limits.OFFSET_METADATA_CHARS_MAX:
         raise InvalidRequestError(
-            f"the metadata has {len(metadata)} characters: up to "
-            f"{limits.OFFSET_METADATA_CHARS_MAX} are kept with an offset"
+            f"the offset metadata has {len(metadata)} characters. Shorten it to "
+            f"{limits.OFFSET_METADATA_CHARS_MAX}"
         )
     return metadata

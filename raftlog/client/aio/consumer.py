@@ -1,4 +1,4 @@
-"""The asynchronous consumer."""
+"""Asynchronous consumer."""
 
 from __future__ import annotations
 
@@ -48,17 +48,18 @@ T = TypeVar("T")
 
 
 class AsyncConsumer(LoopBound, ConsumerBase[K, V]):
-    """``Consumer`` for asyncio: the same arguments, the same methods, as coroutines.
+    """``Consumer`` for asyncio: the same arguments, and the same methods as coroutines.
 
-    Made anywhere; used on one event loop, by one task at a time. An asynchronous context manager,
-    and an asynchronous iterator of records. Records are decoded in the loop's thread, a batch at a
-    time; between batches other tasks have their turn. The callbacks may be coroutine functions.
+    Can be created without a running loop, and belongs to the event loop that first uses it. One
+    task at a time can use it. An asynchronous context manager, and an asynchronous iterator of
+    records. The loop thread decodes records, one batch at a time; other tasks run between batches.
+    The callbacks can be coroutine functions.
     """
 
-    _user: asyncio.Task[Any] | None = None  # the task that was given records last
-    _closer: asyncio.Task[Any] | None = None  # the one that closes it
+    _user: asyncio.Task[Any] | None = None  # the task that polled last
+    _closer: asyncio.Task[Any] | None = None  # the task that runs close()
     _end_of_close: asyncio.Future[None] | None = None
-    _using: asyncio.Task[Any] | None = None  # the task that is in a call
+    _using: asyncio.Task[Any] | None = None  # the task that is in an exclusive call
     _depth = 0
 
     def _bound(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -67,12 +68,12 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V]):
     def _bind(self) -> None:
         rebalancer = self._rebalancer
         if self._closed and rebalancer is not None and rebalancer.is_busy:
-            return  # a callback of ``close``
+            return  # called by a callback that close() runs
         super()._bind()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Raise when another task is in such a call."""
+        """Raise ``InvalidRequestError`` if another task is in an exclusive call."""
         self._bind()
         task = asyncio.current_task()
         if self._depth and self._using is not task:
@@ -105,7 +106,7 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V]):
         on_revoke: RebalanceListener | None = None,
         on_lost: RebalanceListener | None = None,
     ) -> None:
-        """See ``Consumer.subscribe``. The callbacks may be coroutine functions."""
+        """See ``Consumer.subscribe``. The callbacks can be coroutine functions."""
         names, compiled = check_interest(topics, pattern)
         with self._alone():
             self._listen(on_assign, on_revoke, on_lost, coroutines=True)
@@ -129,23 +130,26 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V]):
         return set(self._subscription.parts)
 
     async def partitions_for(self, topic: str) -> set[int]:
-        """The numbers of a topic's partitions. Raises ``UnknownTopicError``."""
+        """Return the partition numbers of a topic.
+
+        Raises ``UnknownTopicError`` if it does not exist.
+        """
         self._bind()
         return set(range((await self._core.topic(topic)).partition_count))
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Give no records of these partitions, and fetch none, until ``resume``."""
+        """Stop fetching and returning records of these partitions until ``resume``."""
         self._bind()
         self._subscription.set_paused(check_partitions(partitions), True)
 
     async def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Undo ``pause``."""
+        """Resume paused partitions."""
         self._bind()
         self._subscription.set_paused(check_partitions(partitions), False)
         self._core.look()
 
     async def paused(self) -> set[TopicPartition]:
-        """The partitions that are paused."""
+        """Return the paused partitions."""
         return self._subscription.paused()
 
     # -- records
@@ -164,22 +168,22 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V]):
         return await self._wait_for(self._core.take_arrow, timeout_ms)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord[K, V]]:
-        """The records, one by one, for ever. Raises as ``Consumer.poll`` does."""
+        """Yield records one by one, without end. Raises the errors of ``Consumer.poll``."""
         core = self._core
         while True:
             run = await self._wait_for(core.next_run, None)
-            assert run is not None, "it waits for ever"
+            assert run is not None, "no timeout"
             for record in run.records:
                 try:
                     done = core.deserialized(record) if core.has_deserializers else record
                 except Exception:
-                    self._subscription.all_processed()  # the one before it was
+                    self._subscription.all_processed()  # up to the record before this one
                     raise
                 run.part.position = record.offset + 1
                 yield done
 
     async def _wait_for(self, take: Callable[[], T], timeout_ms: int | None) -> T | None:
-        """What ``take`` gives, once it is something; else what it gave last."""
+        """Return the first non-empty result of ``take``, or the last one after ``timeout_ms``."""
         timeout_s = None
         if timeout_ms is not None:
             timeout_s = integer("timeout_ms", timeout_ms, 0, limits.WAIT_MS_MAX) / 1_000
@@ -196,7 +200,7 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V]):
                 rebalancer.polled()
 
     async def _wait_alone(self, take: Callable[[], T], timeout_s: float | None) -> T | None:
-        await asyncio.sleep(0)  # records may never run out: others have their turn nevertheless
+        await asyncio.sleep(0)  # other tasks run even if records are always available
         deadline = None if timeout_s is None else self._core.monotonic() + timeout_s
         while True:
             if self._subscription.closed:
@@ -205,7 +209,7 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V]):
                 if self._rebalancer is None:
                     self._subscription.interrupted = False
                 else:
-                    await self._rebalancer.attend()  # however long its callbacks take
+                    await self._rebalancer.attend()  # the timeout does not limit its callbacks
             found = take()
             if found:
                 return found
@@ -215,7 +219,7 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V]):
             await self._ready(left)
 
     async def _ready(self, timeout_s: float | None) -> None:
-        """Wait until there may be something to take, or to do."""
+        """Wait until ``take`` may return records, or a rebalance needs the application."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def wake() -> None:
@@ -299,7 +303,7 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V]):
         offsets: Mapping[TopicPartition, Offset | OffsetAndMetadata] | None = None,
         callback: CommitCallback | None = None,
     ) -> asyncio.Future[dict[TopicPartition, OffsetAndMetadata]]:
-        """See ``Consumer.commit_async``; it is no coroutine, and gives an asyncio future."""
+        """See ``Consumer.commit_async``. Not a coroutine; returns an asyncio future."""
         check_callback(callback)
         reading = self._reading("commit_async", offsets)
         rebalancer = self._rebalancer
@@ -355,9 +359,9 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V]):
     # -- the end
 
     async def close(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS_DEFAULT) -> None:
-        """See ``Consumer.close``; another task stands for another thread.
+        """See ``Consumer.close``, with tasks in place of threads.
 
-        The end of the loop waits for nothing: await it.
+        The event loop does not wait for ``close`` when it ends: await it.
         """
         integer("timeout_ms", timeout_ms, 0, DAY_MS)
         await self._close(timeout_ms, only_processed=self._is_others())
@@ -383,7 +387,7 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V]):
             self._ended().set_result(None)
 
     def _ended(self) -> asyncio.Future[None]:
-        """Of the one ``close``."""
+        """Return the future that completes when the one ``close`` ends."""
         if self._end_of_close is None:
             self._end_of_close = asyncio.get_running_loop().create_future()
         return self._end_of_close
@@ -407,14 +411,14 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """``close``; after an exception, with only what was processed committed."""
+        """Close the consumer. After an exception, commit processed records only."""
         only_processed = kind is not None or self._is_others()
         await self._close(CLOSE_TIMEOUT_MS_DEFAULT, only_processed=only_processed)
 
     def __del__(self) -> None:
         if not self._closed and self._loop is not None:
             warnings.warn(
-                f"unclosed {self!r}: close it, or use `async with`",
+                f"unclosed {self!r}. Call close(), or use `async with`",
                 ResourceWarning,
                 stacklevel=2,
                 source=self,
@@ -422,6 +426,6 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V]):
 
 
 def _look_at(future: asyncio.Future[Any]) -> None:
-    """Somebody may be waiting, and nobody need be."""
+    """Mark the exception of the future as retrieved, because a caller does not have to await it."""
     if not future.cancelled():
         future.exception()

@@ -1,4 +1,4 @@
-"""What the asynchronous clients share: they belong to the event loop that first uses them."""
+"""Base of the asynchronous clients: a client belongs to the event loop that first uses it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from raftlog.errors import ClosedError, InvalidRequestError
 
 
 class LoopBound:
-    """Made anywhere, even where no loop runs; bound by its first use; then for that loop only."""
+    """Client that can be created without a running loop, and is bound to its first loop."""
 
     _loop: asyncio.AbstractEventLoop | None = None
     _closed = False
 
     def _bind(self) -> None:
-        """Take, or check, the running loop. Raises ``ClosedError`` and ``InvalidRequestError``."""
+        """Bind the client to the running loop, or check that it is bound to it.
+
+        Raises ``ClosedError`` if the client is closed, and ``InvalidRequestError`` if it is bound
+        to another loop.
+        """
         loop = asyncio.get_running_loop()
         if self._closed:
             raise ClosedError(f"the {type(self).__name__} was closed")
@@ -23,10 +27,10 @@ class LoopBound:
         if self._loop is not None:
             raise InvalidRequestError(
                 f"this {type(self).__name__} belongs to another event loop, which used it first "
-                "(asyncio.run() starts a new one each time): make one for each loop"
+                "(asyncio.run() starts a new loop each time). Create one client per event loop"
             )
         self._loop = loop
         self._bound(loop)
 
     def _bound(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Called once, when the loop is known."""
+        """Set up what needs the loop. Called once, at the first use."""

@@ -1,4 +1,4 @@
-"""The asynchronous producer."""
+"""Asynchronous producer."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from raftlog.errors import (
 
 
 class AsyncProducer(LoopBound, ProducerBase):
-    """``Producer`` for asyncio: the same arguments, the same methods, as coroutines.
+    """``Producer`` for asyncio: the same arguments, and the same methods as coroutines.
 
-    ``await producer.send(...)`` queues a record and gives a future; ``await`` that for the
-    ``RecordMetadata``. Made anywhere; used on one event loop. An asynchronous context manager,
-    which flushes and closes.
+    ``await producer.send(...)`` queues a record and returns a future; ``await`` the future for the
+    ``RecordMetadata``. Can be created without a running loop, and belongs to the event loop that
+    first uses it. An asynchronous context manager, which flushes and closes.
     """
 
     def _bound(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -44,9 +44,9 @@ class AsyncProducer(LoopBound, ProducerBase):
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> DeliveryFuture:
-        """Queue one record; the future of its ``RecordMetadata``. Waits only when memory is full.
+        """Queue one record, and return the future of its ``RecordMetadata``.
 
-        See ``Producer.send``.
+        Waits only if the buffer is full or the topic is not known yet. See ``Producer.send``.
         """
         self._bind()
         core = self._core
@@ -85,7 +85,7 @@ class AsyncProducer(LoopBound, ProducerBase):
         timestamps_ms: int | Sequence[int] | None = None,
         partition: int | None = None,
     ) -> RangesFuture:
-        """Queue many records with one call; the future of their offsets, as ``OffsetRange``s.
+        """Queue many records with one call, and return the future of their ``OffsetRange``s.
 
         See ``Producer.send_many``.
         """
@@ -118,7 +118,7 @@ class AsyncProducer(LoopBound, ProducerBase):
 
     async def _prepare(self, topic: str) -> TopicQueues:
         if not isinstance(topic, str):
-            raise TypeError(f"topic={topic!r}: the name of a topic (str)")
+            raise TypeError(f"topic={topic!r} is not the name of a topic (str)")
         return await self._core.prepare(topic)
 
     def _deadline(self) -> float:
@@ -140,11 +140,11 @@ class AsyncProducer(LoopBound, ProducerBase):
             raise self._core.no_room() from None
 
     def undelivered(self) -> int:
-        """The number of records that are neither acknowledged nor failed."""
+        """Return the number of records that are neither acknowledged nor failed."""
         return self._accumulator.undelivered()
 
     async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as Producer's
-        """Wait until every record sent so far is acknowledged or has failed; send them at once.
+        """Send all queued records now, and wait until each is acknowledged or has failed.
 
         ``timeout``: seconds. See ``Producer.flush``.
         """
@@ -158,12 +158,12 @@ class AsyncProducer(LoopBound, ProducerBase):
                 await self._core.delivered(deliveries)
         except TimeoutError:
             raise TimeoutError(
-                f"batches not acknowledged within {timeout_s} s: {len(deliveries)}; they are still "
-                "being sent"
+                f"batches not acknowledged within {timeout_s} s: {len(deliveries)}. The producer "
+                "continues to send them. Call flush() again to wait longer"
             ) from None
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as Producer's
-        """Flush, for up to ``timeout`` seconds (default: as ``flush``), then stop. Idempotent.
+        """Flush for up to ``timeout`` seconds (default: as ``flush``), then stop. Idempotent.
 
         See ``Producer.close``.
         """
@@ -196,7 +196,7 @@ class AsyncProducer(LoopBound, ProducerBase):
     def __del__(self) -> None:
         if not self._closed and self._loop is not None:
             warnings.warn(
-                f"unclosed {self!r}: close it, or use `async with`",
+                f"unclosed {self!r}. Call close(), or use `async with`",
                 ResourceWarning,
                 stacklevel=2,
                 source=self,

@@ -1,1 +1,1 @@
-"""The consumer's side of consumer groups: the coordinator, membership, offsets, commits."""
+"""Client side of consumer groups: coordinator, membership, heartbeats, offsets, commits."""

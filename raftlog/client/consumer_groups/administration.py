@@ -1,7 +1,8 @@
-"""Looking at consumer groups from outside, and changing what they have committed.
+"""Administration of consumer groups: list and describe groups, change committed offsets.
 
-What concerns one group is its coordinator's to answer. The list of all groups is put together from
-all coordinators; it is whole, or an error: a group that is missing from a list is taken for gone.
+The coordinator of a group handles requests about this group. The list of all groups is merged from
+all coordinators. It is complete, or the call fails: users take a group that is missing from a list
+for deleted.
 """
 
 from __future__ import annotations
@@ -67,16 +68,15 @@ from raftlog.types import (
 
 T = TypeVar("T")
 
-_AT_ONCE_MAX: Final = 16  # groups that are asked about at the same time
+_AT_ONCE_MAX: Final = 16  # groups with concurrent requests
 
 _Leaders = tuple[tuple[int | None, LeaderEpoch], ...]  # of the partitions of __consumer_offsets
 
 
 async def list_groups(cluster: Cluster) -> list[GroupListing]:
-    """All groups, sorted. Coordinators that are still loading are waited for.
+    """Return all groups, sorted. Waits for coordinators that are still loading.
 
-    Raises ``LeaderNotAvailableError`` or what a coordinator answered when the list would not be
-    whole.
+    Raises ``LeaderNotAvailableError`` or a coordinator's error if the list would be incomplete.
     """
 
     async def attempt() -> list[GroupListing]:
@@ -85,20 +85,20 @@ async def list_groups(cluster: Cluster) -> list[GroupListing]:
         for broker, answer in (await _ask_coordinators(cluster, leaders)).items():
             if answer.loading:
                 raise CoordinatorLoadingError(
-                    f"broker {broker} is still reading the groups that it coordinates "
-                    f"({answer.loading} partitions of {OFFSETS_TOPIC}): try again in a moment"
+                    f"broker {broker} is still loading the groups that it coordinates "
+                    f"({answer.loading} partitions of {OFFSETS_TOPIC}). Try again in a moment"
                 )
             for listing in answer.groups:
                 found[listing.group] = group_listing(listing, broker)
         if await _coordinating(cluster) != leaders:
-            raise LeaderNotAvailableError("the coordinators have just changed: try again")
+            raise LeaderNotAvailableError("the coordinators have just changed. Try again")
         return [found[group] for group in sorted(found)]
 
     return await cluster.persist(attempt, repeatable=True)
 
 
 async def _coordinating(cluster: Cluster) -> _Leaders:
-    """Who coordinates at the moment; nobody before the first group was made."""
+    """Return the current coordinators; empty until the first group is created."""
     view = await cluster.refresh([OFFSETS_TOPIC])
     topic = view.topics.get(OFFSETS_TOPIC)
     if topic is None:
@@ -109,12 +109,12 @@ async def _coordinating(cluster: Cluster) -> _Leaders:
 async def _ask_coordinators(
     cluster: Cluster, leaders: _Leaders
 ) -> Mapping[int, ListGroupsResponse]:
-    """What each coordinator answers; raises when one cannot be asked."""
+    """Return the response of each coordinator. Raises if one cannot be reached."""
     for number, (leader, _) in enumerate(leaders):
         if leader is None or leader not in cluster.view.brokers:
             raise LeaderNotAvailableError(
-                f"the groups of {OFFSETS_TOPIC}:{number} have no coordinator at the moment: is its "
-                "broker up? (`raftlog cluster partitions --unavailable`)"
+                f"the groups of {OFFSETS_TOPIC}:{number} have no coordinator. Check whether its "
+                "brokers are running: `raftlog cluster partitions --unavailable`"
             )
     brokers = cluster.view.brokers
     answers = await cluster.ask_all(
@@ -128,8 +128,8 @@ async def _ask_coordinators(
         if isinstance(answer, RaftlogError):
             cluster.doubt(broker)
             raise type(answer)(
-                f"the groups that broker {broker} at {brokers[broker]} coordinates cannot be "
-                f"listed: {answer}"
+                f"cannot list the groups that broker {broker} at {brokers[broker]} coordinates: "
+                f"{answer}"
             ) from answer
         assert isinstance(answer, ListGroupsResponse)
         found[broker] = answer
@@ -137,8 +137,8 @@ async def _ask_coordinators(
         spoken_for = None if leader is None else found[leader].partitions
         if spoken_for is not None and number not in spoken_for:
             raise LeaderNotAvailableError(
-                f"broker {leader}, which coordinates the groups of {OFFSETS_TOPIC}:{number}, does "
-                "not know that yet: try again in a moment"
+                f"broker {leader} has not yet started to coordinate the groups of "
+                f"{OFFSETS_TOPIC}:{number}. Try again in a moment"
             )
     return found
 
@@ -150,7 +150,7 @@ async def describe_groups(
     *,
     now_ms: Callable[[], TimestampMs],
 ) -> list[GroupDescription]:
-    """Each group in turn; all are tried, then the first failure is raised."""
+    """Describe each group. Processes all groups before it raises the first error."""
 
     async def describe(group: str) -> GroupDescription:
         return await _describe_group(cluster, coordinators, group, now_ms=now_ms)
@@ -159,7 +159,7 @@ async def describe_groups(
 
 
 async def _all_of(groups: Sequence[str], work: Callable[[str], Awaitable[T]]) -> list[T]:
-    """``work`` for each group, some at a time; raises the first failure when all are done."""
+    """Run ``work`` for all groups, up to 16 at a time. Raises the first error at the end."""
     gate = asyncio.Semaphore(_AT_ONCE_MAX)
 
     async def one(group: str) -> T:
@@ -217,7 +217,10 @@ async def _committed(coordinators: Coordinators, group: str) -> list[FetchedOffs
 async def group_offsets(
     coordinators: Coordinators, group: str
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """All that the group has committed. Raises ``UnknownGroupError``."""
+    """Return all committed offsets of the group.
+
+    Raises ``UnknownGroupError`` if the group does not exist.
+    """
     request = DescribeGroupsRequest(groups=[group])
     answer = await _ask(coordinators, group, apis.DESCRIBE_GROUPS, request)
     assert isinstance(answer, DescribeGroupsResponse)
@@ -237,10 +240,10 @@ async def commit_offsets(
     group: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
 ) -> None:
-    """Commit for a group without members, which is made if need be.
+    """Commit offsets for a group without members. Creates the group if needed.
 
-    All are tried; raises the first failure: ``GroupNotEmptyError``, ``UnknownTopicError``,
-    ``UnknownPartitionError``.
+    Sends all requests before it raises the first error: ``GroupNotEmptyError``,
+    ``UnknownTopicError`` or ``UnknownPartitionError``.
     """
     topics = {tp.topic for tp in offsets}
 
@@ -294,12 +297,13 @@ async def check_in_range(
         begin, end = begins[tp].offset, ends[tp].offset
         if not begin <= wanted.offset <= end:
             raise OffsetOutOfRangeError(
-                f"offset {wanted.offset} is out of range of {tp}, which has {begin} to {end}"
+                f"offset {wanted.offset} is out of range of {tp}. Use an offset from {begin} to "
+                f"{end}"
             )
 
 
 async def delete_groups(coordinators: Coordinators, groups: Sequence[str]) -> None:
-    """Forget groups and their offsets; all are tried, then the first failure is raised."""
+    """Delete groups and their offsets. Processes all groups before it raises the first error."""
 
     async def delete(group: str) -> None:
         request = DeleteGroupsRequest(groups=[group])
@@ -313,7 +317,7 @@ async def delete_groups(coordinators: Coordinators, groups: Sequence[str]) -> No
 async def delete_offsets(
     coordinators: Coordinators, group: str, partitions: Sequence[TopicPartition]
 ) -> None:
-    """Forget what the group has committed for these partitions, which no member reads."""
+    """Delete the committed offsets of these partitions, which no member reads."""
     failures: list[Failure] = []
     for part in _parts(partitions):
         request = DeleteOffsetsRequest(
@@ -340,7 +344,7 @@ def _raise(group: str, failure: Failure | None) -> None:
 
 
 async def _ask(coordinators: Coordinators, group: str, api: Api, message: Message) -> Message:
-    """What the coordinator answers; what it refuses is explained."""
+    """Return the coordinator's response. Adds the group and a hint to refused requests."""
     try:
         return await coordinators.call(group, api, message)
     except RefusedError as error:
@@ -348,15 +352,15 @@ async def _ask(coordinators: Coordinators, group: str, api: Api, message: Messag
 
 
 def _explained(group: str, error: RaftlogError) -> RaftlogError:
-    """The error with the group's name, and what to do next."""
+    """Return the error with the group's name, and what to do next."""
     text = str(error) if group in str(error) else f"group {group!r}: {error}"
     if isinstance(error, UnknownGroupError):
         return UnknownGroupError(
-            f"there is no consumer group {group!r}: `raftlog group list` shows those that there are"
+            f"consumer group {group!r} does not exist. `raftlog group list` lists all groups"
         )
     if isinstance(error, UnknownMemberError | FencedMemberError):
-        error = GroupNotEmptyError()  # it asks of a commit that it is one of its members'
-        text = f"group {group!r} has members: stop its consumers first"
+        error = GroupNotEmptyError()  # a group with members accepts commits of its members only
+        text = f"group {group!r} has members. Stop its consumers first"
     if isinstance(error, GroupNotEmptyError):
-        text += f" (`raftlog group describe {group} --members` shows them)"
+        text += f" (`raftlog group describe {group} --members` lists them)"
     return type(error)(text)

@@ -1,8 +1,8 @@
-"""Committing a consumer's offsets: in the order in which it asked, several commits in one request.
+"""Offset commits of a consumer, in the order of its calls, several commits in one request.
 
-Runs on the I/O loop. While a request is out, what is to be committed is collected, and goes with
-the next one: of each partition the newest offset. A commit is repeated when its answer is lost.
-That is harmless, because nothing newer of this consumer is sent before it is answered.
+Runs on the I/O loop. While a request is in flight, new commits are collected for the next request,
+which contains the newest offset of each partition. A commit is retried if its response is lost.
+That is safe, because the consumer sends no newer commit before it has the response.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from raftlog.types import TopicPartition
 class _Commit:
     offsets: Offsets
     topic_ids: Mapping[str, str]
-    incarnation: int  # of the membership that has read the records
-    deadline: float  # the loop's time
+    incarnation: int  # join count of the membership that read the records
+    deadline: float  # loop time
     future: asyncio.Future[Offsets]
 
 
 class Committer:
-    """Of one consumer. ``on_committed`` is told of everything that is committed."""
+    """Committer of one consumer. ``on_committed`` is called with all committed offsets."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Committer:
     def start(
         self, offsets: Offsets, topic_ids: Mapping[str, str], *, incarnation: int, timeout_ms: int
     ) -> asyncio.Future[Offsets]:
-        """Commit ``offsets``; the future of it, which fails with ``RaftlogError``."""
+        """Commit ``offsets``. Returns a future that fails with ``RaftlogError``."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Offsets] = loop.create_future()
         future.add_done_callback(_look_at)
@@ -75,7 +75,7 @@ class Committer:
         return future
 
     async def settled(self) -> None:
-        """Wait until all that was started is done, one way or the other."""
+        """Wait until every started commit has succeeded or failed."""
         while self._sending is not None:
             await asyncio.wait([self._sending])
 
@@ -94,7 +94,7 @@ class Committer:
             self._sending = None
 
     def _next(self) -> list[_Commit]:
-        """The commits to send together: those that come first, of one incarnation."""
+        """Remove and return the first commits that fit one request: those of one incarnation."""
         taken: list[_Commit] = []
         partitions: set[TopicPartition] = set()
         for commit in self._waiting:
@@ -111,13 +111,13 @@ class Committer:
         return taken
 
     async def _send(self, commits: list[_Commit]) -> dict[TopicPartition, RaftlogError]:
-        """Commit them, and say what was refused. Raises what concerns all."""
+        """Commit the offsets. Returns the errors of partitions; raises errors that concern all."""
         offsets = {tp: given for commit in commits for tp, given in commit.offsets.items()}
         deadline = max(commit.deadline for commit in commits)
         incarnation = commits[0].incarnation
         membership = self._membership
         loop = asyncio.get_running_loop()
-        problem: RaftlogError = RequestTimedOutError("the offsets were not committed in time")
+        problem: RaftlogError = RequestTimedOutError("offset commit timed out")
         while True:
             credentials = membership.credentials(incarnation)
             left_s = deadline - loop.time()
@@ -185,7 +185,7 @@ class Committer:
         return failures
 
     async def close(self) -> None:
-        """Give up what is not committed."""
+        """Cancel all commits without a response."""
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.wait([self._sending])
@@ -204,6 +204,6 @@ def _resolve(commit: _Commit, failures: Mapping[TopicPartition, RaftlogError]) -
 
 
 def _look_at(future: asyncio.Future[Offsets]) -> None:
-    """Somebody may be waiting, and nobody need be."""
+    """Mark the exception of the future as retrieved, because a caller does not have to await it."""
     if not future.cancelled():
         future.exception()

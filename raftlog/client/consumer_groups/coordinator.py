@@ -1,8 +1,9 @@
-"""Finding the coordinator of a consumer group, and asking it, through failovers.
+"""Coordinator lookup for consumer groups, and requests to coordinators, with failover.
 
-A group's coordinator is a broker, and another one when that fails. Any broker says which it is; who
-says something else than what turns out is rather not asked next time (``Cluster.doubt``). As for
-partitions, one that says nothing is given up once others name another.
+A broker coordinates a group; if it fails, another broker takes over. Every broker can return the
+coordinator of a group. A broker whose response turns out to be wrong is avoided for the next lookup
+(``Cluster.doubt``). As for partition leaders, the client stops waiting for an unresponsive
+coordinator once another broker is named.
 """
 
 from __future__ import annotations
@@ -45,20 +46,20 @@ from raftlog.protocol.schema import Failure, Message
 
 logger: Final = logging.getLogger(__name__)
 
-# Doing one of these twice does no more than doing it once, as long as nothing came between.
+# Idempotent as long as the consumer sends no other commit between two attempts.
 _REPEATABLE: Final = (apis.OFFSET_COMMIT, apis.DELETE_OFFSETS)
-_LOOK_AGAIN_S: Final = 0.5  # for another coordinator than one that is silent
+_LOOK_AGAIN_S: Final = 0.5  # interval of lookups while a coordinator is unresponsive
 
 
 class Coordinator(NamedTuple):
-    """The broker that coordinates a group."""
+    """Broker that coordinates a group."""
 
     broker_id: int
     address: Address
 
 
 class Coordinators:
-    """The coordinators of groups, as far as they are known. Used on one event loop."""
+    """Known coordinators of groups. Used on one event loop."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -67,13 +68,13 @@ class Coordinators:
     async def call(
         self, group: str, api: Api, message: Message, *, timeout_ms: int | None = None
     ) -> Message:
-        """What the group's coordinator answers; again while its error allows it.
+        """Send a request to the coordinator of the group, and retry errors that allow it.
 
-        For ``timeout_ms``, default: a request's. What is idempotent is repeated when an answer is
-        lost, and so is a commit: keep those of one consumer in order. Failures of single groups or
-        partitions are left in the answer, unless they call for another try. Raises as
-        ``Cluster.call``; ``StaleMemberEpochError`` is raised at once, for only its member knows the
-        new epoch.
+        ``timeout_ms``: default: ``request_timeout_ms``. Idempotent requests and commits are retried
+        after a lost response: the caller must keep the commits of one consumer in order. Errors of
+        single groups or partitions stay in the response, unless they can be retried. Raises the
+        errors of ``Cluster.call``. ``StaleMemberEpochError`` is raised immediately, because only
+        the member knows its new epoch.
         """
 
         async def attempt() -> Message | StaleMemberEpochError:
@@ -90,7 +91,7 @@ class Coordinators:
         return answer
 
     async def ask(self, group: str, api: Api, message: Message, *, wait_ms: int = 0) -> Message:
-        """Ask once. ``wait_ms``: for how long the coordinator may hold its answer back."""
+        """Send one request. ``wait_ms``: time that the coordinator may hold its response."""
         found = self._known.get(group)
         try:
             if found is None:
@@ -109,9 +110,9 @@ class Coordinators:
         return answer
 
     def _check_heard(self, message: Message, answer: Message) -> None:
-        """Raise if the coordinator has not heard of a topic yet that a commit is about.
+        """Raise if a commit names a topic whose metadata the coordinator does not have yet.
 
-        The metadata, which is asked for again, has it, so that will pass.
+        The refreshed metadata contains the topic, so the coordinator will receive it soon.
         """
         if not isinstance(message, OffsetCommitRequest):
             return
@@ -128,12 +129,12 @@ class Coordinators:
                 and part.partition < topic.partition_count
             ):
                 self._cluster.refresh_soon()
-                raise CoordinatorLoadingError(f"the coordinator is behind: {error}")
+                raise CoordinatorLoadingError(f"the coordinator has stale metadata: {error}")
 
     async def find(self, groups: Iterable[str]) -> dict[str, Coordinator]:
-        """Ask once which brokers coordinate these groups, and remember it.
+        """Look up the coordinators of these groups once, and store them.
 
-        Raises the first failure; ``InvalidGroupError`` for what is no name of a group.
+        Raises the first error; ``InvalidGroupError`` if a group name is not valid.
         """
         names = list(dict.fromkeys(groups))
         for start in range(0, len(names), limits.GROUPS_PER_REQUEST_MAX):
@@ -149,11 +150,11 @@ class Coordinators:
                 self._known[info.group] = Coordinator(info.broker_id, address)
         missing = [name for name in names if name not in self._known]
         if missing:
-            raise NotCoordinatorError(f"the broker named no coordinator of group {missing[0]!r}")
+            raise NotCoordinatorError(f"the broker returned no coordinator of group {missing[0]!r}")
         return {name: self._known[name] for name in names}
 
     def forget(self, group: str, found: Coordinator | None = None) -> None:
-        """Look for the group's coordinator next time (unless it is no longer ``found``)."""
+        """Look up the coordinator next time, unless another one than ``found`` is stored."""
         if found is None or self._known.get(group) == found:
             self._known.pop(group, None)
 
@@ -164,13 +165,12 @@ class Coordinators:
                 connection = await self._cluster.connection_to(found.address)
             except BrokerUnavailableError as error:
                 raise BrokerUnavailableError(
-                    f"broker {found.broker_id}, which coordinates the group, cannot be reached at "
-                    f"{found.address} ({error})"
+                    f"cannot connect to the group coordinator, broker {found.broker_id} at "
+                    f"{found.address}: {error}"
                 ) from error
         if connection.broker_id != found.broker_id:
             raise NotCoordinatorError(
-                f"broker {found.broker_id} is no longer at {found.address}: broker "
-                f"{connection.broker_id} is"
+                f"broker {connection.broker_id} is at {found.address}, not broker {found.broker_id}"
             )
         return connection
 
@@ -183,7 +183,7 @@ class Coordinators:
         message: Message,
         wait_ms: int,
     ) -> Message:
-        """The answer, unless none comes and another broker is the coordinator by now."""
+        """Return the response. Raises if none arrives and another broker is now the coordinator."""
         timeout_ms = self._cluster.settings.request_timeout_ms + wait_ms
         asking = connection.start(api, message, timeout_ms=timeout_ms)
         patience_s = SILENCE_S + wait_ms / 1_000
@@ -205,7 +205,7 @@ class Coordinators:
             async with asyncio.timeout(SILENCE_S):
                 found = await self.find([group])
         except (TimeoutError, RaftlogError) as error:
-            logger.debug("the coordinator of group %r is not known: %s", group, error)
+            logger.debug("coordinator lookup failed: group=%r error=%s", group, error)
             return False
         return found[group].broker_id != silent.broker_id
 
@@ -215,7 +215,7 @@ def _is_repeatable(api: Api) -> bool:
 
 
 def _failures(answer: Message) -> Sequence[Failure | None]:
-    """Those of single groups or partitions."""
+    """Return the failures of single groups or partitions."""
     if isinstance(answer, OffsetCommitResponse | DeleteOffsetsResponse):
         return [part.failure for part in answer.partitions]
     if isinstance(answer, OffsetFetchResponse):
@@ -226,7 +226,7 @@ def _failures(answer: Message) -> Sequence[Failure | None]:
 
 
 def _check(answer: Message, *, repeatable: bool) -> None:
-    """Raise the first failure in ``answer`` that may pass when all is asked again."""
+    """Raise the first failure in ``answer`` that can be retried."""
     for failure in _failures(answer):
         if failure is not None:
             error = failure.to_error()

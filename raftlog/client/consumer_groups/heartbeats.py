@@ -1,7 +1,7 @@
-"""What carries a member's heartbeats, on the I/O loop, whatever the application does meanwhile.
+"""Heartbeats of a group member, on the I/O loop, independent of the application's thread.
 
-``membership`` decides what is told and when; here it is sent, and what comes back is handed over.
-At most one heartbeat is waited for: a newer one makes the older one's answer worthless.
+``membership`` decides what to send and when; this module sends it and returns the responses. At
+most one heartbeat is waited for: a newer heartbeat invalidates the response to an older one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from raftlog.protocol.groups import GroupHeartbeatRequest, GroupHeartbeatRespons
 
 logger: Final = logging.getLogger(__name__)
 
-_METADATA_TRIES: Final = 8  # for partitions of which the coordinator has heard first
+_METADATA_TRIES: Final = 8  # refreshes for assigned partitions that are not in the metadata yet
 _METADATA_PAUSE_S: Final = 0.1
-_FAILURES_TOLD: Final = 6  # in a row, which takes a second or two
+_FAILURES_TOLD: Final = 6  # consecutive failures before a warning: 1 to 2 s
 
 
 class Heartbeats:
-    """Of one member. ``on_news`` is called when the application has something to act on."""
+    """Heartbeats of one member. ``on_news`` is called when the application must act."""
 
     def __init__(
         self,
@@ -47,13 +47,13 @@ class Heartbeats:
         self._on_news = on_news
         self._asking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._failures = 0  # in a row
+        self._failures = 0  # consecutive
         self._metadata_version = -1
         self._waiters: list[asyncio.Future[None]] = []
         self._closed = False
 
     def look(self) -> None:
-        """Do what is due now, and look again when more is."""
+        """Send a heartbeat if one is due, and schedule the next check."""
         if self._closed:
             return
         now = self._now()
@@ -94,7 +94,7 @@ class Heartbeats:
                     self._cluster.refresh_soon()
                 self._metadata_version = answer.metadata_version
         self._wake()
-        # Not within this task, which the next heartbeat would cancel.
+        # Not in this task, because the next heartbeat would cancel it.
         asyncio.get_running_loop().call_soon(self.look)
 
     def _failed(self, beat: GroupHeartbeatRequest, error: RaftlogError) -> None:
@@ -102,18 +102,21 @@ class Heartbeats:
         if may_retry(error, repeatable=True):
             retry_at = self._now() + self._cluster.backoff_seconds(self._failures)
             self._failures += 1
-            # A coordinator that is just made, or elected, is no news: one that stays away is.
+            # A short election is normal. A coordinator that stays unavailable is worth a warning.
             is_news = self._failures == _FAILURES_TOLD
             logger.log(
                 logging.WARNING if is_news else logging.DEBUG,
-                "a heartbeat of group %r failed: %s; trying again",
+                "group heartbeat failed, retrying: group=%r error=%s",
                 beat.group,
                 error,
             )
         self._membership.failed(beat, error, retry_at=retry_at)
 
     async def _know(self, answer: GroupHeartbeatResponse) -> None:
-        """Have metadata of what is assigned: it may be so new that only the coordinator has it."""
+        """Refresh metadata until it contains the assigned partitions.
+
+        The coordinator can assign partitions that are too new for other brokers' metadata.
+        """
         names = {share.topic for share in answer.assignment}
         for _ in range(_METADATA_TRIES):
             view = self._cluster.view
@@ -128,7 +131,7 @@ class Heartbeats:
             await asyncio.sleep(_METADATA_PAUSE_S)
 
     async def next_answer(self) -> None:
-        """Wait until a heartbeat was answered, or failed; one is sent soon."""
+        """Send a heartbeat soon, and wait until one has a response or has failed."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._membership.hurry(now=self._now())
@@ -142,7 +145,7 @@ class Heartbeats:
                 waiter.set_result(None)
 
     async def leave(self, epoch: int, *, timeout_ms: int) -> None:
-        """Be a member no longer, and tell the coordinator, if it can be within ``timeout_ms``."""
+        """Leave the group. Informs the coordinator if possible within ``timeout_ms``."""
         farewell = self._membership.leave(epoch)
         if self._asking is not None:
             self._asking.cancel()
@@ -155,10 +158,10 @@ class Heartbeats:
                     farewell.group, apis.GROUP_HEARTBEAT, farewell, timeout_ms=timeout_ms
                 )
         except (RaftlogError, TimeoutError) as error:
-            logger.info("the coordinator of group %r was not told: %s", farewell.group, error)
+            logger.info("leave request failed: group=%r error=%s", farewell.group, error)
 
     def close(self) -> None:
-        """Send nothing more."""
+        """Stop sending heartbeats."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -1,9 +1,9 @@
-"""How far a consumer group is behind: in offsets, and in seconds.
+"""Lag of a consumer group, in offsets and in seconds.
 
-The committed offsets are known before the ends are asked for, and ends never go back: so no lag is
-negative, and none is larger than it was when the answer is given. Its age in seconds is that of the
-first record not yet consumed, which is read for it: one small fetch for each broker, mostly.
-What cannot be found out about one partition is said of that one, and holds up no other.
+The committed offsets are read before the end offsets, and end offsets only grow. So no lag is
+negative, and none is larger than the actual lag when the call returns. The lag in seconds is the
+age of the first unconsumed record. Reading that record usually costs one small fetch per broker. A
+problem with one partition is reported for this partition, and does not delay the others.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from raftlog.protocol.groups import FetchedOffset
 from raftlog.record import decode_records, parse_header, split
 from raftlog.types import Offset, TimestampMs, TopicPartition
 
-PATIENCE_MS: Final = 5_000  # with partitions that have no leader
-_FETCH_BYTES_MAX: Final = 4 * limits.MIB  # of one answer, but for a larger batch
+PATIENCE_MS: Final = 5_000  # time limit for partitions without a leader
+_FETCH_BYTES_MAX: Final = 4 * limits.MIB  # of one response, unless one batch is larger
 _NO_OFFSET: Final = -1
 
 _Offsets = Mapping[TopicPartition, OffsetAnswer | RaftlogError]
@@ -40,9 +40,9 @@ async def partition_lags(
     *,
     now_ms: TimestampMs,
 ) -> list[PartitionLag]:
-    """The lag of each partition in ``committed``, and of ``others``, sorted.
+    """Return the lag of each partition in ``committed`` and ``others``, sorted.
 
-    ``readers``: the members that read them. ``now_ms``: the wall clock.
+    ``readers``: the member id of each assigned partition. ``now_ms``: wall clock.
     """
     by_partition = {TopicPartition(found.topic, found.partition): found for found in committed}
     partitions = sorted({*by_partition, *others, *readers})
@@ -78,7 +78,7 @@ async def partition_lags(
 
 
 def subscribed(view: ClusterView, topics: Iterable[str]) -> list[TopicPartition]:
-    """All partitions of those of the topics that there are."""
+    """Return all partitions of the topics that exist."""
     return [
         TopicPartition(name, number)
         for name in topics
@@ -88,10 +88,10 @@ def subscribed(view: ClusterView, topics: Iterable[str]) -> list[TopicPartition]
 
 
 def _absence(view: ClusterView, tp: TopicPartition) -> str:
-    """Why there is no such partition; empty when there is."""
+    """Return why the partition does not exist; empty if it exists."""
     topic = view.topics.get(tp.topic)
     if topic is None:
-        return f"there is no topic {tp.topic!r} any more"
+        return f"topic {tp.topic!r} does not exist"
     if tp.partition >= topic.partition_count:
         return f"the topic has only {topic.partition_count} partitions"
     return ""
@@ -149,10 +149,10 @@ def _out_of_range(offset: Offset, start_offset: Offset, end_offset: Offset) -> s
 async def oldest_unread(
     cluster: Cluster, offsets: Mapping[TopicPartition, Offset]
 ) -> dict[TopicPartition, TimestampMs]:
-    """The time of each partition's first record at or after an offset below its end.
+    """Return the time of the first record at or after an offset, for each partition.
 
-    Partitions that cannot be read are left out. A compacted batch may have nothing left in it: then
-    what follows is read.
+    Partitions that cannot be read are omitted. If a compacted batch contains no records, the
+    following batches are read.
     """
     found: dict[TopicPartition, TimestampMs] = {}
     left = dict(offsets)
@@ -171,7 +171,7 @@ async def oldest_unread(
                 for leader, led in by_leader.items()
             )
         )
-        # Those that brought nothing new are given up, unless they gave way to others.
+        # Partitions without progress are dropped, unless the request had no space for them.
         left = {tp: offset for read in reads for tp, offset in read.items() if tp not in found}
     return found
 
@@ -182,7 +182,7 @@ async def _read(
     offsets: Mapping[TopicPartition, Offset],
     found: dict[TopicPartition, TimestampMs],
 ) -> dict[TopicPartition, Offset]:
-    """Read once from a leader; what to read then, which is nothing once nothing comes."""
+    """Read once from a leader. Returns what to read next; empty after no progress."""
     asked = list(offsets)[: limits.PARTITIONS_PER_REQUEST_MAX]
     request = FetchRequest(
         partitions=[
@@ -218,7 +218,7 @@ def _look(
     offset: Offset,
     found: dict[TopicPartition, TimestampMs],
 ) -> Offset | None:
-    """Note the first record's time; else the offset to go on from, None when it is of no use."""
+    """Store the time of the first record; else return the next offset, or None without progress."""
     next_offset: Offset | None = None
     try:
         for batch in split(data):

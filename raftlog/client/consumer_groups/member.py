@@ -1,7 +1,7 @@
-"""A consumer's part in its group, put together: membership, heartbeats, commits and positions.
+"""Group membership of a consumer: combines membership, heartbeats, commits and positions.
 
-Everything here runs on the I/O loop, but for what says that it is the application's: that may be
-called in its thread. What the application does about changes is ``rebalancing``'s.
+Runs on the I/O loop. Methods whose docstring says "application thread" can be called in the
+application's thread. ``rebalancing`` contains the application's side of a rebalance.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from raftlog.types import Offset, OffsetAndMetadata, TopicPartition
 
 logger: Final = logging.getLogger(__name__)
 
-# How often, per ``max_poll_interval_ms``, an iteration over many records is seen to go on.
+# Interruptions of an iteration per ``max_poll_interval_ms``, which prove progress.
 _SIGNS_PER_INTERVAL: Final = 4
 
 
 class Reading(NamedTuple):
-    """Offsets to commit, and by whom the records before them were read."""
+    """Offsets to commit, with the membership that read the records before them."""
 
     offsets: Offsets
     topic_ids: Mapping[str, str]
     incarnation: int
-    known: Mapping[TopicPartition, Offset]  # up to where the partitions are known to go
+    known: Mapping[TopicPartition, Offset]  # end offsets that are known, as lower bounds
 
 
 class Member:
-    """Of one consumer that names a group. ``schedule`` and ``on_change`` are set before its use."""
+    """Group member of one consumer. Set ``schedule`` and ``on_change`` before use."""
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class Member:
         member_id: str,
     ) -> None:
         self.settings = settings
-        self.schedule: Callable[[Callable[[], None]], object]  # has it called on the loop
-        self.on_change: Callable[[], None]  # there may be something to fetch
+        self.schedule: Callable[[Callable[[], None]], object]  # runs a function on the loop
+        self.on_change: Callable[[], None]  # called when there may be partitions to fetch
         self.coordinators = Coordinators(cluster)
         self.membership = Membership(settings, member_id)
-        self.commit_due = False  # the time for an automatic commit has come
-        self._problem: RaftlogError | None = None  # that the application has yet to see
+        self.commit_due = False  # an automatic commit is due
+        self._problem: RaftlogError | None = None  # to be raised by the next poll
         self._cluster = cluster
         self._subscription = subscription
         self._now = now
@@ -74,22 +74,22 @@ class Member:
         self._committer = Committer(
             self.membership, self.coordinators, self._heartbeats, on_committed=self._committed
         )
-        self._in_order = asyncio.Lock()  # commits go to the committer in the order of the calls
-        self._known: dict[str, tuple[str, int]] = {}  # topic -> id, partitions: when subscribed
-        self._assigned_ids: dict[str, str] = {}  # of topics, when no group assigns
+        self._in_order = asyncio.Lock()  # keeps commits in the order of the calls
+        self._known: dict[str, tuple[str, int]] = {}  # topic -> id, partition count
+        self._assigned_ids: dict[str, str] = {}  # topic ids of manually assigned partitions
         self._pulse: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # -- what is read
 
     def begin(self, view: ClusterView) -> None:
-        """Partitions were assigned by the application."""
+        """Start after the application assigned partitions manually."""
         topics = {tp.topic for tp in self._subscription.parts}
         self._assigned_ids = {topic: view.topics[topic].id for topic in topics}
         self._start_pulse()
 
     def subscribe(self, topics: Sequence[str], view: ClusterView) -> None:
-        """Be a member that reads these."""
+        """Join the group, and read these topics."""
         if self.membership.phase is Phase.OUT:
             self._subscription.assign(())
         for topic in topics:
@@ -100,26 +100,26 @@ class Member:
         self.resubscribe(topics)
 
     def resubscribe(self, topics: Sequence[str]) -> None:
-        """The same, of topics that may be newer than the subscription."""
+        """Change the topics of the subscription. They may have been created after ``subscribe``."""
         self.membership.subscribe(topics, now=self._now())
         self._heartbeats.look()
 
     def report(self, error: RaftlogError) -> None:
-        """Have the application's next poll raise ``error``; the consumer goes on nevertheless."""
+        """Make the application's next poll raise ``error``. The consumer continues."""
         self._problem = error
         self._subscription.interrupt()
 
     def take_problem(self) -> RaftlogError | None:
-        """What was reported last, once. The application's."""
+        """Return the reported error once, or None. Application thread."""
         problem, self._problem = self._problem, None
         return problem
 
     def look(self) -> None:
-        """The application has changed something. May be called in its thread."""
+        """Check for heartbeats after a change. Application thread."""
         self.schedule(self._heartbeats.look)
 
     def add(self, partitions: Owned) -> None:
-        """Begin to read what was assigned. The application's."""
+        """Start to read assigned partitions. Application thread."""
         known: list[TopicPartition] = []
         new: list[TopicPartition] = []
         for tp, topic_id in partitions.items():
@@ -138,10 +138,10 @@ class Member:
         of: Owned | None = None,
         automatic: bool = False,
     ) -> Reading:
-        """What to commit: ``offsets``, or where the application is, if that is not committed yet.
+        """Return what to commit: ``offsets``, or the positions that are not committed yet.
 
-        ``of``: only of these partitions. ``automatic``: nothing that would have to be looked up.
-        The application's.
+        ``of``: restricts the positions to these partitions. ``automatic``: only positions that need
+        no lookup of the end offset. Application thread.
         """
         parts = self._subscription.parts.copy()
         membership = self.membership
@@ -163,7 +163,7 @@ class Member:
         )
 
     async def commit(self, reading: Reading, *, timeout_ms: int | None = None) -> Offsets:
-        """Commit, after what was to be committed before. Raises why it is not."""
+        """Commit after all earlier commits. Raises the error if it fails."""
         if timeout_ms is None:
             timeout_ms = self._cluster.settings.request_timeout_ms
         try:
@@ -179,13 +179,13 @@ class Member:
                 return await asyncio.shield(future)
         except TimeoutError:
             raise RequestTimedOutError(
-                f"the offsets were not committed within {timeout_ms} ms; they may be later"
+                f"offset commit timed out after {timeout_ms} ms. It may still succeed later"
             ) from None
 
     async def committed(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What is committed, by this consumer's earlier commits too."""
+        """Return the committed offsets, after earlier commits of this consumer have completed."""
         for tp in partitions:
             (await self._cluster.topic(tp.topic)).check_partition(tp.partition)
         async with self._in_order:
@@ -205,7 +205,7 @@ class Member:
                 part.committed = given.offset
 
     def commit_soon(self, reading: Reading, then: Callable[[RaftlogError | None], None]) -> None:
-        """Commit; ``then`` is called on the loop with what went wrong. The application's."""
+        """Commit, then call ``then`` on the loop with the error or None. Application thread."""
         self.schedule(lambda: self._run(self._commit_then(reading, then)))
 
     async def _commit_then(
@@ -217,21 +217,21 @@ class Member:
         except RaftlogError as problem:
             error = problem
         except asyncio.CancelledError:
-            then(ClosedError("the consumer was closed before the offsets were committed"))
+            then(ClosedError("the consumer was closed before the offset commit completed"))
             raise
         then(error)
 
     def commit_automatically(self) -> None:
-        """Commit what is processed, if it is time to. The application's."""
+        """Commit the processed records. Application thread."""
         self.commit_due = False
         reading = self.reading(automatic=True)
         if reading.offsets:
             self.commit_soon(reading, self._log)
 
     def release(self, partitions: Owned) -> None:
-        """Read these no longer; tell the group when what was read is committed. The application's.
+        """Stop reading partitions, and release them after their offsets are committed.
 
-        Until then nobody else gets them.
+        The coordinator assigns them to no other member until then. Application thread.
         """
         membership = self.membership
         offsets: Offsets | None = None if self.settings.auto_commit else {}
@@ -244,7 +244,7 @@ class Member:
             self._heartbeats.look()
 
         async def release() -> None:
-            async with self._in_order:  # whatever else the application commits of them
+            async with self._in_order:  # after all earlier commits of these partitions
                 await self._committer.settled()
             await self._commit_then(reading, released)
 
@@ -253,17 +253,18 @@ class Member:
     def _log(self, error: RaftlogError | None) -> None:
         if error is not None:
             logger.warning(
-                "offsets of group %r were not committed: %s; records that were read may come again",
+                "offset commit failed, records may be delivered again: group=%r error=%s",
                 self.settings.group,
                 error,
             )
 
-    # -- by itself
+    # -- timers
 
     def _start_pulse(self) -> None:
-        """Have the application look up from what it reads, now and then.
+        """Interrupt the application's iteration periodically.
 
-        It commits what it has processed, and shows that it goes on.
+        It then commits processed records, and proves that it makes progress
+        (``max_poll_interval_ms``).
         """
         if self._pulse is None:
             period_ms = self.settings.max_poll_interval_ms / _SIGNS_PER_INTERVAL
@@ -286,12 +287,12 @@ class Member:
     # -- the end
 
     async def leave(self, reading: Reading, epoch: int, *, timeout_ms: int) -> None:
-        """Commit, and leave the group, within ``timeout_ms``; log what cannot be done.
+        """Commit and leave the group within ``timeout_ms``. Logs failures.
 
-        What the application had begun to commit before is waited for, too.
+        Also waits for commits that the application started earlier.
         """
         deadline = self._now() + timeout_ms / 1_000
-        await asyncio.sleep(0)  # what was asked for before begins
+        await asyncio.sleep(0)  # earlier commits start first
         try:
             await self.commit(reading, timeout_ms=timeout_ms)
         except RaftlogError as error:
@@ -302,11 +303,11 @@ class Member:
         await self._heartbeats.leave(epoch, timeout_ms=left_ms)
 
     async def close(self) -> None:
-        """Stop, without a word. Idempotent."""
+        """Stop without informing the coordinator. Idempotent."""
         if self._pulse is not None:
             self._pulse.cancel()
         self._heartbeats.close()
-        await asyncio.sleep(0)  # what was started begins, and is told of the end
+        await asyncio.sleep(0)  # started tasks must run once to receive the cancellation
         for task in list(self._tasks):
             task.cancel()
         await self._committer.close()

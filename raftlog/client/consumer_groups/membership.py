@@ -1,20 +1,20 @@
-"""One consumer's membership of a group: what to tell the coordinator, and what its answers change.
+"""Membership of one consumer in a group: heartbeats to send, and effects of the responses.
 
-Sans-I/O: ``heartbeats`` carries, on the I/O loop; the application takes changes and acts on them,
-in its own thread. ``lock`` guards what both touch.
+Sans-I/O: ``heartbeats`` sends and receives on the I/O loop; the application takes changes and acts
+on them in its own thread. ``lock`` protects the state that both use.
 
-                 subscribe            answered            session or poll interval over, fenced
+                 subscribe            answered          session or poll interval ends, fenced
        OUT ──────────────────► JOINING ─────────► IN ─────────────────────────────► LOST
         ▲                         ▲                                                  │
-        └── leave (from any)      └────────── rejoin, when the application knows ────┘
+        └── leave (from any)      └──── rejoin, after the application acted on it ───┘
 
-       ENDED: refused for good (another member has the instance id, ...); until ``subscribe``
+       ENDED: permanently refused (another member has the instance id, ...), until ``subscribe``
 
-The coordinator gives a partition to another member once a heartbeat of this one leaves it out of
-``owned``. So ``owned`` holds all that the application may read or still commit for at that moment,
-or may begin to read without another word: what it has, what it has given up and not yet committed,
-and what it has been assigned and not yet taken. And an answer counts only if it is the one to the
-last heartbeat: an older heartbeat may have been answered with what a newer one has just left out.
+Invariant: the coordinator assigns a partition to another member once a heartbeat of this member
+omits it from ``owned``. So ``owned`` contains every partition that the application may read or
+commit until the next heartbeat: assigned and taken, revoked but not yet committed, and assigned but
+not yet taken. Only the response to the last heartbeat counts: an older response may assign a
+partition that the last heartbeat has just omitted.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from raftlog.types import TopicPartition
 
 logger: Final = logging.getLogger(__name__)
 
-Owned: TypeAlias = Mapping[TopicPartition, str]  # partition -> its topic's id
+Owned: TypeAlias = Mapping[TopicPartition, str]  # partition -> topic id
 
-_EARLY_PART: Final = 2  # an answer before this part of its wait asks for a pause
+_EARLY_PART: Final = 2  # divisor; an earlier response delays the next heartbeat
 
 
 class Phase(Enum):
@@ -57,17 +57,17 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What the application is to act on, in this order."""
+    """Changes that the application must act on, in the order of the fields."""
 
-    lost: dict[TopicPartition, str] = field(default_factory=dict)  # they may be others' already
-    error: RaftlogError | None = None  # and it is no member any more
-    is_out: bool = False  # no member at the moment: ``rejoin`` when this is acted on
+    lost: dict[TopicPartition, str] = field(default_factory=dict)  # perhaps reassigned already
+    error: RaftlogError | None = None  # reason why it is no longer a member
+    is_out: bool = False  # membership lost: call ``rejoin`` after acting on this
     revoked: dict[TopicPartition, str] = field(default_factory=dict)
     assigned: dict[TopicPartition, str] = field(default_factory=dict)
 
 
 class Membership:
-    """Time is in seconds, monotonic. ``member_id`` is the same for a consumer's whole life."""
+    """Membership state. Times are monotonic seconds. ``member_id`` is constant for a consumer."""
 
     def __init__(self, settings: GroupSettings, member_id: str) -> None:
         self.settings = settings
@@ -75,27 +75,27 @@ class Membership:
         self.lock = allocate_lock()
         self.phase = Phase.OUT
         self.epoch = JOIN_EPOCH
-        self.incarnation = 0  # counts joins: offsets are committed by the one that read
+        self.incarnation = 0  # join count; commits carry that of the reader
         self.metadata_version = 0
-        self.error: RaftlogError | None = None  # why it ended
+        self.error: RaftlogError | None = None  # reason of phase ENDED
         self._topics: tuple[str, ...] = ()
         self._sequence = 0
-        self._sent_at = 0.0  # the last heartbeat
+        self._sent_at = 0.0  # time of the last heartbeat
         self._sent_wait = 0.0
         self._is_answered = True
-        self._due_at = math.inf  # the next one
-        self.expires_at = math.inf  # when the coordinator may give its partitions away
+        self._due_at = math.inf  # time of the next heartbeat
+        self.expires_at = math.inf  # end of the session: others may get its partitions
         self._idle_since: float | None = None  # None while the application is in a poll
-        self._had: dict[TopicPartition, str] = {}  # by the application
-        self._releasing: dict[TopicPartition, str] = {}  # given up by it, and being committed
-        self._target: dict[TopicPartition, str] = {}  # as last answered
-        self._is_told = True  # the application knows that it is lost, or ended
-        self._farewell: int | None = None  # an epoch to leave with
+        self._had: dict[TopicPartition, str] = {}  # partitions that the application has
+        self._releasing: dict[TopicPartition, str] = {}  # revoked, not yet committed
+        self._target: dict[TopicPartition, str] = {}  # assignment in the last response
+        self._is_told = True  # the application has acted on phase LOST or ENDED
+        self._farewell: int | None = None  # epoch of a leave heartbeat to send
 
     # -- the application's side
 
     def subscribe(self, topics: Sequence[str], *, now: float) -> None:
-        """Become a member that reads ``topics``; or read others from now on."""
+        """Join the group to read ``topics``, or change the topics of a member."""
         with self.lock:
             is_new = self._topics != tuple(topics)
             self._topics = tuple(topics)
@@ -108,7 +108,7 @@ class Membership:
                 self._due_at = now
 
     def rejoin(self, *, now: float) -> None:
-        """What was lost is given up: become a member anew."""
+        """Join again after the application has acted on the lost membership."""
         with self.lock:
             if self.phase is Phase.LOST and self._is_told:
                 self._join(now)
@@ -123,7 +123,7 @@ class Membership:
 
     @property
     def pending(self) -> bool:
-        """Whether there is something to take."""
+        """True if ``take`` returns a change."""
         with self.lock:
             return self._pending()
 
@@ -136,7 +136,7 @@ class Membership:
         return {tp: of for tp, of in self._had.items() if self._target.get(tp) != of}
 
     def _assigned(self) -> dict[TopicPartition, str]:
-        """What it may begin to read; not what is still on its way out."""
+        """Return assigned partitions that are neither taken nor being released."""
         return {
             tp: of
             for tp, of in self._target.items()
@@ -144,9 +144,9 @@ class Membership:
         }
 
     def take(self) -> Change | None:
-        """What changed since it was last asked: from now on the application has it so.
+        """Return the changes since the last call, or None. The application then has them.
 
-        What is revoked counts as owned until ``released``.
+        Revoked partitions count as owned until ``released``.
         """
         with self.lock:
             if not self._pending():
@@ -165,12 +165,12 @@ class Membership:
             return Change(revoked=revoked, assigned=assigned)
 
     def holdings(self) -> tuple[dict[TopicPartition, str], dict[TopicPartition, str]]:
-        """What the application has by now, and what it has given up that is not released."""
+        """Return the partitions of the application, and the revoked ones that are not released."""
         with self.lock:
             return self._had.copy(), self._releasing.copy()
 
     def released(self, partitions: Owned, *, incarnation: int, now: float) -> None:
-        """These are given up, and what was read of them is committed."""
+        """Release partitions whose offsets are committed."""
         with self.lock:
             if incarnation != self.incarnation:
                 return
@@ -180,22 +180,23 @@ class Membership:
                     self._due_at = now
 
     def polling(self) -> None:
-        """The application is in a poll."""
+        """Note that the application entered a poll."""
         self._idle_since = None
 
     def polled(self, *, now: float) -> None:
-        """It has left it, with records or without."""
+        """Note that the application left a poll."""
         self._idle_since = now
 
     def topic_ids(self) -> dict[str, str]:
-        """Of the topics of which the application has partitions."""
+        """Return the ids of the topics whose partitions the application has."""
         with self.lock:
             return {tp.topic: of for tp, of in (*self._releasing.items(), *self._had.items())}
 
     def credentials(self, incarnation: int) -> tuple[str, int] | None:
-        """Member id and epoch to commit with what that incarnation has read.
+        """Return member id and epoch for commits of records that this incarnation read.
 
-        None: not known yet, for it is joining. Raises when it is a member no more.
+        None while the member is joining. Raises ``FencedMemberError`` if the membership was lost,
+        or the error that ended it.
         """
         with self.lock:
             if self.phase is Phase.ENDED and self.error is not None:
@@ -213,7 +214,7 @@ class Membership:
     # -- the loop's side
 
     def beat(self, *, now: float) -> GroupHeartbeatRequest | None:
-        """The heartbeat to send now, if one is due."""
+        """Return the heartbeat to send now, or None."""
         with self.lock:
             if self.phase is Phase.LOST and self._farewell is not None:
                 epoch, self._farewell = self._farewell, None
@@ -223,7 +224,7 @@ class Membership:
             owned = {**self._target, **self._releasing, **self._had}
             wait_ms = self.settings.heartbeat_interval_ms
             if self.phase is Phase.JOINING or owned != self._target:
-                wait_ms = 0  # it would be answered at once
+                wait_ms = 0  # the coordinator would respond immediately
             self._sent_at, self._sent_wait = now, wait_ms / 1_000
             self._is_answered = False
             self._due_at = math.inf
@@ -250,11 +251,11 @@ class Membership:
 
     @property
     def is_active(self) -> bool:
-        """Whether heartbeats are sent."""
+        """True while heartbeats are sent."""
         return self.phase in (Phase.JOINING, Phase.IN)
 
     def is_last(self, beat: GroupHeartbeatRequest) -> bool:
-        """Whether the answer to this heartbeat still counts."""
+        """Return True if the response to this heartbeat still counts."""
         return beat.sequence == self._sequence and self.is_active
 
     def answered(
@@ -283,14 +284,14 @@ class Membership:
     def failed(
         self, beat: GroupHeartbeatRequest, error: RaftlogError, *, retry_at: float | None
     ) -> None:
-        """No answer, or a refusal; ``retry_at`` is None when the same again is of no use."""
+        """Handle a failed heartbeat. ``retry_at`` is None if a retry cannot succeed."""
         with self.lock:
             if not self.is_last(beat):
                 return
             self._is_answered = True
             if isinstance(error, UnknownMemberError | FencedMemberError):
                 if self.phase is Phase.IN:
-                    self._lose(f"the coordinator says: {error}")
+                    self._lose(f"the coordinator refused: {error}")
                     return
                 retry_at = self._sent_at + self.settings.heartbeat_interval_ms / 1_000
             if retry_at is None:
@@ -299,13 +300,13 @@ class Membership:
                 self._due_at = min(self._due_at, retry_at)
 
     def hurry(self, *, now: float) -> None:
-        """Send a heartbeat, unless one is on its way that will not wait."""
+        """Send a heartbeat now, unless one without wait time is in flight."""
         with self.lock:
             if self._is_answered or self._sent_wait:
                 self._due_at = now
 
     def tick(self, *, now: float) -> None:
-        """See whether a time is over."""
+        """Check whether the session or the poll interval has ended."""
         with self.lock:
             if not self.is_active:
                 return
@@ -314,19 +315,19 @@ class Membership:
             if idle_since is not None and now >= idle_since + settings.max_poll_interval_ms / 1_000:
                 self._lose(
                     "poll() was not called for max_poll_interval_ms="
-                    f"{settings.max_poll_interval_ms} ms: raise that setting, or take fewer "
-                    "records at a time (max_records)"
+                    f"{settings.max_poll_interval_ms} ms. Increase max_poll_interval_ms, or poll "
+                    "fewer records at a time (max_records)"
                 )
                 self._farewell = LEAVE_EPOCH if settings.instance_id is None else AWAY_EPOCH
             elif self.phase is Phase.IN and now >= self.expires_at:
                 self._lose(
-                    "no coordinator has answered for session_timeout_ms="
-                    f"{settings.session_timeout_ms} ms"
+                    "no coordinator responded for session_timeout_ms="
+                    f"{settings.session_timeout_ms} ms. Check whether the brokers are running"
                 )
 
     @property
     def next_at(self) -> float:
-        """When ``beat`` or ``tick`` has something to do."""
+        """Time at which ``beat`` or ``tick`` has something to do."""
         with self.lock:
             if self._farewell is not None:
                 return -math.inf
@@ -339,20 +340,20 @@ class Membership:
             return next_at
 
     def fenced(self, error: RaftlogError, *, incarnation: int) -> None:
-        """A commit was refused: its member is none any more."""
+        """Handle a commit that was refused because the membership is lost."""
         with self.lock:
             if incarnation == self.incarnation and self.phase is Phase.IN:
-                self._lose(f"the coordinator says: {error}")
+                self._lose(f"the coordinator refused: {error}")
 
     def end(self, error: RaftlogError) -> None:
-        """It may never be a member again, not as it is."""
+        """End the membership permanently, until ``subscribe``."""
         with self.lock:
             if self.is_active:
                 self._end(error)
 
     def _lose(self, why: str) -> None:
         logger.warning(
-            "member %s of group %r has lost its %d partitions: %s",
+            "group membership lost: member=%s group=%r partitions=%d reason=%s",
             self.member_id,
             self.settings.group,
             len(self._had),
@@ -373,7 +374,7 @@ class Membership:
         self._is_answered = True
 
     def leave(self, epoch: int) -> GroupHeartbeatRequest | None:
-        """Be no member, at once; what to tell the coordinator, if it has ever heard of this one."""
+        """Leave the group. Returns the leave heartbeat, or None if the coordinator needs none."""
         with self.lock:
             was_in = self.is_active and self._sequence
             farewell, self._farewell = self._farewell, None

@@ -1,4 +1,4 @@
-"""A group's committed offsets: what users pass, checked; and what the coordinator has."""
+"""Committed offsets of a group: checks of arguments, and requests to the coordinator."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ _STEP = limits.PARTITIONS_PER_REQUEST_MAX
 
 
 def check_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What ``commit`` takes, checked: a dict of partition to the offset of its next record."""
+    """Check the argument of ``commit``: partition -> offset of the next record to read.
+
+    Raises ``TypeError`` or ``InvalidRequestError`` if it is wrong.
+    """
     if not isinstance(offsets, Mapping):
         raise TypeError(
-            f"offsets={offsets!r}: a dict of TopicPartition to the offset to go on from, an int or "
-            "an OffsetAndMetadata"
+            f"offsets={offsets!r} is not a dict of TopicPartition to the offset of the next record "
+            "(int or OffsetAndMetadata)"
         )
     checked: dict[TopicPartition, OffsetAndMetadata] = {}
     for tp, value in zip(check_partitions(offsets), offsets.values(), strict=True):
@@ -34,11 +37,11 @@ def check_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
         integer(f"the offset of {tp}", given.offset, 0, limits.OFFSET_MAX)
         integer(f"the leader epoch of {tp}", given.leader_epoch, -1, (1 << 31) - 1)
         if not isinstance(given.metadata, str):
-            raise TypeError(f"the metadata of {tp} is {given.metadata!r}: a text (str)")
+            raise TypeError(f"the metadata of {tp} is {given.metadata!r}, not a str")
         if len(given.metadata) > limits.OFFSET_METADATA_CHARS_MAX:
             raise InvalidRequestError(
-                f"the metadata of {tp} has {len(given.metadata)} characters: up to "
-                f"{limits.OFFSET_METADATA_CHARS_MAX} are kept"
+                f"the metadata of {tp} has {len(given.metadata)} characters. Shorten it to "
+                f"{limits.OFFSET_METADATA_CHARS_MAX}"
             )
         checked[tp] = given
     return checked
@@ -47,10 +50,10 @@ def check_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
 async def check_ends(
     cluster: Cluster, offsets: Offsets, *, known: Mapping[TopicPartition, Offset]
 ) -> None:
-    """Raise ``InvalidRequestError`` for an offset that is beyond its partition's end.
+    """Raise ``InvalidRequestError`` for an offset beyond the end of its partition.
 
-    ``known``: offsets up to which the partitions are known to go. Also raises
-    ``UnknownTopicError`` and ``UnknownPartitionError``.
+    ``known``: offsets that the partitions are known to have. Also raises ``UnknownTopicError`` and
+    ``UnknownPartitionError``.
     """
     doubtful = [tp for tp, given in offsets.items() if given.offset > known.get(tp, 0)]
     for tp in offsets:
@@ -59,15 +62,15 @@ async def check_ends(
     for tp in doubtful:
         if offsets[tp].offset > ends[tp].offset:
             raise InvalidRequestError(
-                f"{tp}: the offset {offsets[tp].offset} is beyond the end, {ends[tp].offset}: "
-                "commit the offset after the last record that was processed"
+                f"{tp}: offset {offsets[tp].offset} is beyond the end offset {ends[tp].offset}. "
+                "Commit the offset after the last record that was processed"
             )
 
 
 async def fetch_offsets(
     coordinators: Coordinators, group: str, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """What the group has committed for each of these; None for nothing. Raises what fails."""
+    """Return the committed offset of each partition; None without one. Raises the first error."""
     found: dict[TopicPartition, OffsetAndMetadata | None] = {}
     for start in range(0, len(partitions), _STEP):
         request = OffsetFetchRequest(

@@ -1,7 +1,7 @@
-"""What a consumer does in the application's thread for its group: give up, begin, commit, tell.
+"""Group work in the application's thread: callbacks, revoked and assigned partitions, commits.
 
-Written once for both consumers, as coroutines that wait for nothing but the application's callbacks
-(``run_now`` runs them where there is no loop). All that takes time is left to the I/O loop.
+Coroutines for both consumers. They wait only for the application's callbacks; ``run_now`` runs them
+without a loop. The I/O loop does everything else that takes time.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from raftlog.types import RebalanceListener
 logger: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
-# Called with the offsets, and None or why they were not committed.
+# Called with the offsets, and with None or the error of the commit.
 CommitCallback: TypeAlias = Callable[[Offsets, RaftlogError | None], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """The application's, each called with a list of partitions."""
+    """Callbacks of the application, each called with a list of partitions."""
 
     on_assign: RebalanceListener | None = None
     on_revoke: RebalanceListener | None = None
@@ -38,26 +38,29 @@ class Listeners:
 
 
 class Rebalancer:
-    """Of one consumer. All of it is the application's, but for ``committed``."""
+    """Rebalance steps of one consumer. Runs in the application's thread, except ``committed``."""
 
     def __init__(
         self, member: Member, subscription: Subscription, *, now: Callable[[], float]
     ) -> None:
         self.listeners = Listeners()
-        self.is_busy = False  # within a callback
+        self.is_busy = False  # True during a callback
         self._member = member
         self._membership = member.membership
         self._subscription = subscription
         self._now = now
-        self._was_cut_short = False  # by Ctrl-C, anywhere
-        self._done: deque[Callable[[], object]] = deque()  # callbacks of commits that are done
+        self._was_cut_short = False  # KeyboardInterrupt interrupted ``attend``
+        self._done: deque[Callable[[], object]] = deque()  # callbacks of completed commits
 
     # -- around each poll
 
     def polling(self) -> None:
-        """The application asks for records: it is done with those that it has."""
+        """Enter a poll: the application has processed all returned records.
+
+        Raises ``InvalidRequestError`` within a callback.
+        """
         if self.is_busy:
-            raise InvalidRequestError("a callback of a rebalance, or of a commit, may not poll")
+            raise InvalidRequestError("a rebalance or commit callback must not call poll()")
         self._subscription.all_processed()
         membership = self._membership
         membership.polling()
@@ -68,10 +71,10 @@ class Rebalancer:
     def polled(self) -> None:
         self._membership.polled(now=self._now())
 
-    # -- what is to be done before records are given
+    # -- work before records are returned
 
     async def attend(self) -> None:
-        """Act on what has changed. Raises what a callback raised, when all is done."""
+        """Act on all changes. Raises the first exception of a callback at the end."""
         subscription, membership = self._subscription, self._membership
         subscription.interrupted = False
         errors: list[Exception] = []
@@ -89,14 +92,14 @@ class Rebalancer:
             if membership.phase is Phase.ENDED and membership.error is not None:
                 raise type(membership.error)(*membership.error.args)
         except Exception:
-            subscription.interrupted = True  # there may be more to do, or to tell again
+            subscription.interrupted = True  # there may be more changes, or the error repeats
             raise
         except BaseException:
             self._was_cut_short = subscription.interrupted = True
             raise
 
     def _mend(self) -> None:
-        """Ctrl-C came between what was taken from the membership and what was done about it."""
+        """Restore consistency after KeyboardInterrupt between taking a change and acting on it."""
         subscription, membership = self._subscription, self._membership
         had, releasing = membership.holdings()
         if membership.phase is not Phase.OUT:
@@ -138,7 +141,7 @@ class Rebalancer:
             result = callback()
             if inspect.iscoroutine(result):
                 await result
-        except Exception as error:  # noqa: BLE001 - it goes to the caller of poll
+        except Exception as error:  # noqa: BLE001 - poll raises it
             errors.append(error)
         finally:
             self.is_busy = was_busy
@@ -148,7 +151,7 @@ class Rebalancer:
     def committed(
         self, callback: CommitCallback, offsets: Offsets, error: RaftlogError | None
     ) -> None:
-        """A commit is done: have its callback called by the application. On the loop."""
+        """Queue the callback of a completed commit for the application. Runs on the loop."""
         self._done.append(partial(callback, offsets, error))
         self._subscription.interrupt()
 
@@ -159,7 +162,7 @@ class Rebalancer:
     # -- the end
 
     async def give_up(self, errors: list[Exception], *, only_processed: bool) -> Reading:
-        """Tell the application that it has nothing any more; what is to be committed then."""
+        """Call ``on_revoke`` or ``on_lost`` for all partitions. Returns what to commit."""
         self._subscription.interrupted = False
         if only_processed:
             self._subscription.forget_unprocessed()
@@ -175,14 +178,14 @@ class Rebalancer:
         return self._member.reading(offsets, automatic=True)
 
     async def end(self, errors: list[Exception]) -> None:
-        """All is done: call what is left to be called, and raise what was raised."""
+        """Call the remaining commit callbacks, and raise the first exception of a callback."""
         await self._call_done(errors)
         _raise_first(errors)
 
 
 def _raise_first(errors: list[Exception]) -> None:
     for error in errors[1:]:
-        logger.error("another callback of the consumer raised", exc_info=error)
+        logger.error("additional consumer callback failed", exc_info=error)
     if errors:
         raise errors[0]
 
@@ -191,13 +194,13 @@ def check_listener(name: str, listener: Any, *, coroutines: bool) -> None:
     if listener is None:
         return
     if not callable(listener):
-        raise TypeError(f"{name}={listener!r}: a function of a list of TopicPartition, or None")
+        raise TypeError(f"{name}={listener!r} is not a function (list of TopicPartition) or None")
     if not coroutines and inspect.iscoroutinefunction(listener):
-        raise TypeError(f"{name}={listener!r} is a coroutine function: use raftlog.aio for that")
+        raise TypeError(f"{name}={listener!r} is a coroutine function. Use raftlog.aio for it")
 
 
 def run_now(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that waits for nothing."""
+    """Run a coroutine that waits for nothing, and return its result."""
     try:
         work.send(None)
     except StopIteration as done:

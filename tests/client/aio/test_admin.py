@@ -436,7 +436,7 @@ def test_a_name_that_is_none_is_refused_before_anything_is_asked(name: str) -> N
 
 @pytest.mark.parametrize(
     ("groups", "message"),
-    [("g", "a list of names"), (b"g", "a list of names"), ([7], "is a text")],
+    [("g", "a list of names"), (b"g", "a list of names"), ([7], "is not the name")],
 )
 def test_names_are_a_list_of_texts(groups: Any, message: str) -> None:
     async def test(fake: FakeCluster) -> None:
@@ -458,7 +458,7 @@ def test_names_are_a_list_of_texts(groups: Any, message: str) -> None:
         ({A: -1}, "", InvalidRequestError, "offset=-1"),
         ({A: OffsetAndMetadata(1, leader_epoch=-2)}, "", InvalidRequestError, "leader_epoch=-2"),
         ({A: 1}, b"note", TypeError, "metadata=b'note'"),
-        ({A: 1}, "x" * 4_097, InvalidRequestError, "4097 characters: up to 4096"),
+        ({A: 1}, "x" * 4_097, InvalidRequestError, "4097 characters. Shorten it to 4096"),
         ({A: OffsetAndMetadata(1, "x" * 5_000)}, "", InvalidRequestError, "5000 characters"),
     ],
 )

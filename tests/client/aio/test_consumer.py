@@ -128,7 +128,7 @@ def test_others_have_their_turn() -> None:
 
 def test_what_is_a_groups_needs_one() -> None:
     async def test(fake: FakeCluster) -> None:
-        with pytest.raises(InvalidRequestError, match="name the group"):
+        with pytest.raises(InvalidRequestError, match="Set group="):
             consumer_of(fake, group_instance_id="one")
         consumer = consumer_of(fake)
         for call in (consumer.commit, lambda: consumer.committed(A)):

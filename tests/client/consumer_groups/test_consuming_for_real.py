@@ -222,7 +222,7 @@ def test_commits_without_waiting(log: EmbeddedLog, topic: str) -> None:
         futures = [consumer.commit_async(one, lambda *done: told.append(done)) for one in given]
         assert [future.result(20) for future in futures] == given
         bad = consumer.commit_async({first: 99})
-        with pytest.raises(InvalidRequestError, match="beyond the end, 10"):
+        with pytest.raises(InvalidRequestError, match="beyond the end offset 10"):
             bad.result(20)
         assert told == []
         consumer.poll(0)
