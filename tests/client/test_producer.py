@@ -222,7 +222,7 @@ def test_a_flush_that_takes_too_long_says_so(fake: FakeCluster) -> None:
     with pytest.raises(TimeoutError, match="continues to send"):
         producer.flush(timeout=0.02)
     producer.close(timeout=0)
-    with pytest.raises(ConnectionLostError, match="closed before the answer"):
+    with pytest.raises(ConnectionLostError, match="closed before the response"):
         future.result(TIMEOUT_S)
 
 

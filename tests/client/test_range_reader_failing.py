@@ -95,12 +95,12 @@ def test_beyond_the_end_is_told_after_what_came(
             for portion in reader.read(A, start, 14, timeout_ms=1_000):
                 found.extend(portion.column("offset").to_pylist())
 
-        with pytest.raises(OffsetOutOfRangeError, match="t:0 ends at offset 10, before 14"):
+        with pytest.raises(OffsetOutOfRangeError, match="t:0 ends at offset 10, before the end 14"):
             read(8)
         assert found == [8, 9]
         monkeypatch.setattr(range_reader, "_END_PATIENCE_S", 1e6)
         fake.requests.clear()
-        with pytest.raises(OffsetOutOfRangeError, match="t:0 ends at offset 10, before 14"):
+        with pytest.raises(OffsetOutOfRangeError, match="t:0 ends at offset 10, before the end 14"):
             read(12)
         assert len(fetches(fake)) < 6, "the leader's word is final"
         assert reader.position == 12

@@ -155,7 +155,9 @@ def test_below_what_is_left_a_stand_in_may_say_so(reset: Any) -> None:
                 assert await rig.read(2) == [4, 5]
             else:
                 await asyncio.sleep(10)
-                with pytest.raises(OffsetOutOfRangeError, match="offset 1 is below 4"):
+                with pytest.raises(
+                    OffsetOutOfRangeError, match="offset 1 is below the log start offset 4"
+                ):
                     rig.subscription.next_chunk()
 
     run(test, brokers=3)

@@ -100,7 +100,7 @@ def test_a_coordinator_that_does_not_know_yet_that_it_is_one_is_waited_for() -> 
         cluster = cluster_of(fake)
         assert [row.group for row in await administration.list_groups(cluster)] == ["a", "b"]
         world.unaware[2] = 1_000_000
-        with pytest.raises(LeaderNotAvailableError, match=f"broker 2, .* {OFFSETS_TOPIC}:1"):
+        with pytest.raises(LeaderNotAvailableError, match=f"broker 2 .* {OFFSETS_TOPIC}:1"):
             await administration.list_groups(cluster)
         await cluster.close()
 
@@ -236,7 +236,7 @@ def test_a_coordinator_that_cannot_be_reached_is_named() -> None:
         world.make("g", 2)
         cluster, coordinators = parts_of(fake)
         fake.kill(2)
-        with pytest.raises(BrokerUnavailableError, match=r"broker 2.*reached at broker-2:9100"):
+        with pytest.raises(BrokerUnavailableError, match=r"broker 2 at broker-2:9100"):
             await administration.group_offsets(coordinators, "g")
         await cluster.close()
 

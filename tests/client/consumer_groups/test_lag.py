@@ -105,7 +105,7 @@ def test_what_is_gone_is_told_beside_the_others() -> None:
         found = await lags_of(fake, [committed(A, 9), committed(gone, 3), committed(beyond, 1)])
         assert found[A].lag == 1
         assert (found[gone].offset, found[gone].lag) == (3, None)
-        assert found[gone].problem == "there is no topic 'gone' any more"
+        assert found[gone].problem == "topic 'gone' does not exist"
         assert found[beyond].problem == "the topic has only 1 partitions"
 
     run(test)
