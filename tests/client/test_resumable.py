@@ -297,7 +297,7 @@ def test_no_sequence_begins_again_from_0(fake: FakeCluster) -> None:
     log.producers.note(parse_header(sealed))
     with producer_of(fake) as producer:
         assert producer.stored([TP]) == {TP: RECORDS_MAX - 2}
-        with pytest.raises(InvalidRequestError, match=r"over 2147483647, .* a higher epoch"):
+        with pytest.raises(InvalidRequestError, match=r"limit of 2147483647 .* a higher epoch"):
             producer.append(TP, body(b"1", b"2", b"3"))
         producer.append(TP, body(b"1", b"2")).result(TIMEOUT_S)
         with pytest.raises(InvalidRequestError, match="2147483647 records in epoch 0"):
