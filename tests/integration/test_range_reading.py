@@ -56,7 +56,9 @@ def test_every_record_once_whatever_happens_and_else_an_error(raftlog_cluster: C
             read = by_leader.read(TP, 0, RECORDS, rows_max=1_000)
             rows = [next(read).num_rows]
             admin.delete_records({TP: RECORDS - 10})
-            with pytest.raises(OffsetOutOfRangeError, match=f"below the log start offset {RECORDS - 10}"):
+            with pytest.raises(
+                OffsetOutOfRangeError, match=f"below the log start offset {RECORDS - 10}"
+            ):
                 rows.extend(portion.num_rows for portion in read)
             assert by_leader.position == sum(rows) < RECORDS - 10
             read = by_any.read(TP, RECORDS - 10, RECORDS, topic_id=topic_id, rows_max=1_000)
