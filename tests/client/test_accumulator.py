@@ -165,7 +165,7 @@ def test_a_record_over_the_setting_goes_alone_and_one_over_the_topic_is_refused(
     world.append(b"x" * 1_500)
     world.append(b"small")
     assert [len(values) for _, values in world.due()] == [1, 1]
-    with pytest.raises(RecordTooLargeError, match=r"2001 bytes.*max\.message\.bytes of 2000"):
+    with pytest.raises(RecordTooLargeError, match=r"2001 bytes.*max\.message\.bytes=2000"):
         world.append(b"x" * 2_001)
     assert World(codec=Codec.LZ4).append(b"x" * 2_001) is not None, "it may compress"
 

@@ -442,7 +442,7 @@ def test_a_broker_that_is_not_where_it_was_is_not_taken_for_another() -> None:
         cluster = cluster_of(fake)
         await cluster.topic("t")
         fake.addresses[2], fake.addresses[3] = fake.addresses[3], fake.addresses[2]
-        with pytest.raises(BrokerUnavailableError, match="broker 2 is no longer at broker-2:9100"):
+        with pytest.raises(BrokerUnavailableError, match="at broker-2:9100, not broker 2"):
             await cluster.connection(2)
         await cluster.refresh()
         assert (await cluster.connection(2)).broker_id == 2

@@ -108,7 +108,7 @@ def test_a_broker_of_another_cluster_is_refused() -> None:
     async def test(fake: FakeCluster) -> None:
         connections = connections_of(fake)
         connections.cluster_id = "ours"
-        with pytest.raises(WrongClusterError, match=r"cluster fake, .* of cluster ours"):
+        with pytest.raises(WrongClusterError, match=r"cluster fake, .* to cluster ours"):
             await connections.to(fake.addresses[1])
         await asyncio.sleep(0.01)
         assert not fake.peers

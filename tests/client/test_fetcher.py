@@ -368,7 +368,7 @@ def test_a_topic_that_was_made_again_is_read_from_its_first_record(
             assert await rig.read(7) == list(range(7))
 
     run(test)
-    assert "the topic was deleted and created again; going on from its first record" in caplog.text
+    assert "topic was deleted and created again: partition=t:0 reset=earliest" in caplog.text
 
 
 def test_a_topic_that_was_made_again_needs_a_seek_where_there_is_no_policy() -> None:

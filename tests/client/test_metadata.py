@@ -87,7 +87,7 @@ def test_leaders() -> None:
     with pytest.raises(LeaderNotAvailableError, match="a:1"):
         view.leader("a", 1)
     for partition in (-1, 2):
-        with pytest.raises(UnknownPartitionError, match=f"no partition {partition}: it has 2"):
+        with pytest.raises(UnknownPartitionError, match=rf"no partition {partition}\. It has 2"):
             view.leader("a", partition)
 
 

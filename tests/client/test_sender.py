@@ -349,7 +349,7 @@ def test_a_batch_over_the_topics_limit_is_refused_before_it_is_sent() -> None:
         async with Rig(fake) as rig:
             error = await outcome(rig.send(b"x" * 1_050))  # fits but for the batch's header
             assert type(error) is RecordTooLargeError
-            assert "max.message.bytes of 1100" in str(error)
+            assert "max.message.bytes=1100" in str(error)
             assert (await rig.send(b"x" * 900)).offset == 0
             assert len(fake.asked(ProduceRequest)) == 1
 

@@ -365,7 +365,7 @@ def test_partitions_are_taken_as_pairs() -> None:
 
 def test_topics_are_a_list_of_texts() -> None:
     assert check_topics(("a", "b", "a")) == ["a", "b"]
-    with pytest.raises(TypeError, match=r"such as \['clicks'\]"):
+    with pytest.raises(TypeError, match=r"Pass \['clicks'\]"):
         check_topics("clicks")
     with pytest.raises(TypeError, match="3"):
         check_topics([3])  # type: ignore[list-item]
