@@ -23,7 +23,6 @@ from raftlog.client.fetcher import Fetcher
 from raftlog.client.metadata import TopicView
 from raftlog.client.partition_requests import At, list_offsets
 from raftlog.client.positions import Positions
-from raftlog.client.retry import Chance
 from raftlog.client.settings import (
     ConnectionSettings,
     ConsumerSettings,
@@ -480,12 +479,6 @@ class ConsumerCore:
             await self.member.close()
         await self._fetcher.close()
         await self.cluster.close()
-
-
-def _new_id(chance: Chance) -> str:
-    """Return a practically unique id: 106 random bits."""
-    high, low = (int(chance() * (1 << 53)) for _ in range(2))
-    return str(uuid.UUID(int=high << 53 | low))
 
 
 def check_times(times: object) -> dict[TopicPartition, At]:
