@@ -107,9 +107,8 @@ class ConsumerBase(Generic[K, V]):
         ``metadata_max_age_ms``: interval of metadata refreshes, which find new partitions.
         ``host``: environment of the client, for embedding and tests.
 
-        Raises ``InvalidRequestError`` or ``TypeError`` if an argument is wrong, and
-        ``InvalidGroupError`` if a group name, instance id or assignor name is not valid. The error
-        names the argument.
+        Raises ``InvalidRequestError``, ``InvalidGroupError`` (group, instance id, assignor) or
+        ``TypeError``, which names the argument that is wrong.
         """
         self._wire(locals())
         self._setup()
