@@ -75,8 +75,10 @@ def spawn() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     started: list[subprocess.Popen[bytes]] = []
 
     def call(*arguments: object, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-        # A new program does not inherit handlers, but it would inherit that nohup has us ignore it.
-        before = signal.signal(signal.SIGHUP, lambda _number, _frame: None)
+        # A new program inherits no handlers, but it would inherit that nohup, or a shell's job in
+        # the background, ignores these signals.
+        numbers = (signal.SIGHUP, signal.SIGINT)
+        before = [signal.signal(number, lambda _number, _frame: None) for number in numbers]
         try:
             process = subprocess.Popen(
                 [sys.executable, "-m", "raftlog", *map(str, arguments)],
@@ -86,7 +88,8 @@ def spawn() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
         finally:
-            signal.signal(signal.SIGHUP, before)
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
         started.append(process)
         return process
 

@@ -179,7 +179,7 @@ def test_groups_are_deleted_and_the_others_are_not_held_up(
     ran = raftlog("group", "delete", group, "no-such", f"{group}-2")
     assert ran.status == 1
     assert ran.out.decode().splitlines() == [f"deleted {group}", f"deleted {group}-2"]
-    assert "no consumer group 'no-such'" in ran.err
+    assert "consumer group 'no-such' does not exist" in ran.err
     assert not {group, f"{group}-2"} & {row.group for row in admin.list_groups()}
 
 

@@ -299,4 +299,4 @@ def test_progress_and_rest_begin_the_time_again() -> None:
 
 def test_the_reason_names_what_is_wrong(raftlog: Raftlog, topic: str, broker: Cluster) -> None:
     assert "slowly" in produce_module.stall_reason(broker.bootstrap, topic)
-    assert "no topic" in produce_module.stall_reason(broker.bootstrap, f"{topic}-missing")
+    assert "does not exist" in produce_module.stall_reason(broker.bootstrap, f"{topic}-missing")
