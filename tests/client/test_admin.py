@@ -162,7 +162,7 @@ def test_every_call_about_groups() -> None:
         admin.delete_group_offsets("g", [B])
         assert list(admin.group_offsets("g")) == [A]
         admin.delete_groups(["g"])
-        with pytest.raises(UnknownGroupError, match="no consumer group 'g'"):
+        with pytest.raises(UnknownGroupError, match="consumer group 'g' does not exist"):
             admin.group_offsets("g")
 
 

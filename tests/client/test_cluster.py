@@ -209,7 +209,7 @@ def test_a_broker_without_a_needed_version_is_told_at_once() -> None:
     async def test(fake: FakeCluster) -> None:
         fake.api_ranges[apis.METADATA.number] = (5, 6)
         cluster = cluster_of(fake)
-        with pytest.raises(UnsupportedVersionError, match="upgrade"):
+        with pytest.raises(UnsupportedVersionError, match="Upgrade"):
             await cluster.topic("t")
         await cluster.close()
 
