@@ -461,11 +461,11 @@ class Observer:
 
     def _check_start(self, who: str, partition: int, log: Log) -> None:
         """A leader has dropped records: what is left is as much as is to be kept."""
-        start, allowed = log.log_start_offset, self._deleting.get(partition, 0)
-        if start <= allowed:
+        start, kept = log.log_start_offset, log.config.retention_bytes
+        if kept < 0 or start <= self._deleting.get(partition, 0):
             return
-        left, kept = sum(s.size_bytes for s in log._segments), log.config.retention_bytes
-        if not 0 <= kept <= left:
+        left = sum(segment.size_bytes for segment in log._segments)
+        if left < kept:
             self._violated("DELETED-TOO-MUCH", f"{who}: {left} bytes are left from {start} on")
         name = TopicPartition(self._topic, partition)
         self._deleting[partition] = self.retained_from[name] = start
