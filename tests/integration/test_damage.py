@@ -139,7 +139,7 @@ def test_the_only_copy_is_removed_under_a_running_broker(tmp_path: Path) -> None
             shutil.rmtree(directory)
             with pytest.raises((DamagedLogError, OutcomeUnknownError), match=str(directory)):
                 producer.send(TOPIC, b"y").result()
-            with pytest.raises(DamagedLogError, match="restore that directory"):
+            with pytest.raises(DamagedLogError, match="restore the directory"):
                 producer.send(TOPIC, b"z").result()
             producer.send("other", b"z").result()
         assert str(directory) in running.views(TOPIC, 0)[1].damage

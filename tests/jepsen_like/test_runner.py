@@ -69,7 +69,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
 def test_a_cluster_that_does_not_start_is_no_verdict(tmp_path: Path) -> None:
     (tmp_path / "source" / "raftlog").mkdir(parents=True)
     (tmp_path / "source" / "raftlog" / "__init__.py").write_text("raise SystemExit('too old')\n")
-    with pytest.raises(ChaosError, match=r"does not start.*too old"):
+    with pytest.raises(ChaosError, match=r"did not start.*too old"):
         run(options(tmp_path / "run", source=tmp_path / "source"))
     assert not (tmp_path / "run" / VERDICT).exists()
 

@@ -194,7 +194,7 @@ def test_http_is_answered_in_http() -> None:
     assert (response.status, response.getheader("Connection")) == (400, "close")
     assert response.getheader("Content-Type") == "text/plain; charset=utf-8"
     body = response.read()
-    assert b"speaks the raftlog protocol, not HTTP" in body
+    assert b"uses the raftlog protocol, not HTTP" in body
     assert answer.endswith(b"\r\n\r\n" + body), "nothing follows the body"
 
 

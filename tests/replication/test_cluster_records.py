@@ -126,7 +126,7 @@ def fields() -> list[object]:
 
 def test_a_snapshot_of_another_format_is_refused() -> None:
     data = msgspec.msgpack.encode([1, *fields()[1:]])
-    with pytest.raises(InvalidRequestError, match="format 1: this release reads format 2"):
+    with pytest.raises(InvalidRequestError, match="format 1, but this release reads format 2"):
         decode_records(data)
 
 

@@ -56,7 +56,7 @@ def test_a_cluster_is_named_once() -> None:
     join(machine, 1)
     before = machine.snapshot()
     for other in (founding_state("two"), b""):
-        with pytest.raises(WrongClusterError, match="belongs to one"):
+        with pytest.raises(WrongClusterError, match="belongs to cluster one"):
             machine.restore(other)
         assert machine.snapshot() == before
     machine.restore(founding_state("one"))
@@ -96,7 +96,7 @@ def test_a_broker_epoch_grows_at_every_registration() -> None:
     assert machine.brokers[1].fenced
     for command in (FenceBroker, UnfenceBroker):
         refused(machine, command(id=1, broker_epoch=first), RefusedError, "registered again")
-        refused(machine, command(id=3, broker_epoch=first), RefusedError, "no broker 3")
+        refused(machine, command(id=3, broker_epoch=first), RefusedError, "broker 3 has never registered")
     done(machine, UnfenceBroker(id=1, broker_epoch=second))
 
 
@@ -113,7 +113,7 @@ def test_fencing_twice_is_fencing_once() -> None:
     [
         ({"directory_id": "other"}, BrokerIdInUseError, "live broker at host-1:9100"),
         ({"host": "elsewhere"}, BrokerIdInUseError, "copy of this data directory"),
-        ({"boot": 4}, StaleBrokerError, "start 5 was seen"),
+        ({"boot": 4}, StaleBrokerError, "boot 5 was seen"),
     ],
 )
 def test_a_registration_that_cannot_be_the_same_broker_is_refused(
@@ -136,7 +136,7 @@ def test_an_old_copy_of_a_directory_is_refused_even_if_the_broker_is_gone() -> N
     machine = ClusterMachine()
     join(machine, 1, boot=5)
     fence(machine, 1)
-    refused(machine, registration(1, boot=4), StaleBrokerError, "old copy of its data directory")
+    refused(machine, registration(1, boot=4), StaleBrokerError, "an old copy of its data directory")
 
 
 def test_a_restart_at_another_address_is_the_same_broker() -> None:

@@ -218,6 +218,6 @@ def test_without_a_sound_copy_or_an_empty_disk_nothing_can_be_done() -> None:
     birth = initial_state((1,), (), DISKS, 1)
     step = plan([Report(broker=2, directory_id="d2", boot=1)], birth)
     assert isinstance(step, Blocked)
-    assert "(1) is there" in step.reason
+    assert "(brokers 1) is available" in step.reason
     damaged = report(standing(3, saw_end=(1, 2)), state(3), 9, damage="bad")
     assert isinstance(plan([damaged], BIRTH), Blocked)

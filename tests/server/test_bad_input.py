@@ -395,7 +395,7 @@ def test_a_full_disk(client: Client, disk: FaultyDisk, bystander: Bystander) -> 
     for _ in range(3):
         error = error_of(client.produce("t", refused))
         assert isinstance(error, DiskFullError)
-        assert "free space" in str(error)
+        assert "Free disk space" in str(error)
     assert isinstance(error_of(client.create("other")), DiskFullError)
     assert client.fetch("t")[1] == [b"before"]
     disk.faults.no_room = False

@@ -101,7 +101,7 @@ def test_states_come_from_the_cluster_where_there_is_one(table: TopicTable) -> N
 def test_a_partition_that_is_elsewhere_says_where(table: TopicTable) -> None:
     table.topic("b").hosts[1] = None
     table.state_of = lambda _topic_id, _partition: state(leader=2)
-    with pytest.raises(NotLeaderError, match="brokers 2 have"):
+    with pytest.raises(NotLeaderError, match="its replicas are brokers 2"):
         table.host("b", 1)
     assert len(table.hosts()) == 2
 

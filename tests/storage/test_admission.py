@@ -35,7 +35,7 @@ def test_a_batch_may_be_as_large_as_the_topic_allows(spare_bytes: int, is_taken:
         return
     with pytest.raises(RecordTooLargeError) as caught:
         admission.check(header, config, now_ms=NOW_MS)
-    assert f"a batch of {header.length} bytes" in str(caught.value)
+    assert f"batch of {header.length} bytes" in str(caught.value)
     assert f"max.message.bytes={config.max_message_bytes}" in str(caught.value)
 
 

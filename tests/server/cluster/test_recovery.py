@@ -73,7 +73,7 @@ def test_the_last_of_three_goes_on_with_all_that_was_acknowledged(
     assert partition.failure is None
     assert partition.leader == left
     assert partition.log_end_offset == 20
-    assert "min.insync.replicas of t is 1 now" in partition.note
+    assert "min.insync.replicas of t is now 1" in partition.note
     assert set(cluster.node(left).plane.status(CLUSTER_GROUP).voters) == {left}
     cluster.send(b"alone")
     assert cluster.read(21) == [*values, b"alone"]

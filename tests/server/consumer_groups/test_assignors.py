@@ -68,7 +68,7 @@ def test_an_operators_own(attribute: str) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("sticky", "none of range, uniform, and not module:attribute"),
+        ("sticky", "not one of range, uniform, and not module:attribute"),
         ("no.such.module:a", "ModuleNotFoundError"),
         (f"{HERE}:gone", "AttributeError"),
         (f"{HERE}:Broken", "KeyError: 'a bug'"),

@@ -50,7 +50,7 @@ def test_who_does_not_coordinate_says_who_does(cluster: GroupCluster) -> None:
     coordinator = cluster.find()
     error = cluster.ask_once(other_than(coordinator), apis.OFFSET_FETCH, FETCH)
     assert isinstance(error, NotCoordinatorError)
-    assert f"broker {coordinator} does" in str(error)
+    assert f"broker {coordinator} coordinates it" in str(error)
 
 
 def test_members_and_offsets_outlive_their_coordinator(cluster: GroupCluster) -> None:

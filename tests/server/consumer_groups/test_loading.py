@@ -171,7 +171,7 @@ def test_damage_is_told_to_who_looks_after_it() -> None:
         x.write([b"a"], [b"1"])
         await s.settle()
         x.host.log.note_damage("a bad sector", offset=0)
-        with pytest.raises(DamagedLogError, match=r"t:0.*offset 0 .*a bad sector"):
+        with pytest.raises(DamagedLogError, match=r"t:0.*offset 0, .*a bad sector"):
             await x.load()
         assert x.doubts == [(x.host, 0)]
 

@@ -58,7 +58,7 @@ def test_a_full_disk_refuses_commits_and_forgets_nothing(
 ) -> None:
     groups.commit(at(0, 5))
     disk.faults.no_room = True
-    with pytest.raises(RetriableError, match="no room"):
+    with pytest.raises(RetriableError, match="no space"):
         groups.commit(at(0, 6))
     assert groups.fetch_when_read() == {0: 5}
     disk.faults.no_room = False
