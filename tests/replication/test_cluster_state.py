@@ -96,7 +96,12 @@ def test_a_broker_epoch_grows_at_every_registration() -> None:
     assert machine.brokers[1].fenced
     for command in (FenceBroker, UnfenceBroker):
         refused(machine, command(id=1, broker_epoch=first), RefusedError, "registered again")
-        refused(machine, command(id=3, broker_epoch=first), RefusedError, "broker 3 has never registered")
+        refused(
+            machine,
+            command(id=3, broker_epoch=first),
+            RefusedError,
+            "broker 3 has never registered",
+        )
     done(machine, UnfenceBroker(id=1, broker_epoch=second))
 
 

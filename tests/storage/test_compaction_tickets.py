@@ -251,7 +251,7 @@ def test_batches_that_do_not_follow_on_each_other_are_damage() -> None:
     disk._file(log._segments[0].path).data[: first.length] = foreign
     ticket = begin(log)
     assert ticket is not None
-    with pytest.raises(DamagedLogError, match=f"at byte {position}: it does not follow"):
+    with pytest.raises(DamagedLogError, match=f"at byte {position}: hash chain does not match"):
         ticket.run()
     log.abandon_compaction(ticket)
     assert log.readable_end_offset == 1

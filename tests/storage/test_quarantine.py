@@ -129,7 +129,7 @@ def test_a_move_that_fails_is_told_and_the_next_start_goes_on() -> None:
         store = open_store(disk)
         host(store, 1, count=3)
         disk.faults.append(Fault({operation}, code))
-        with pytest.raises(error, match="aside"):
+        with pytest.raises(error, match="quarantining"):
             store.quarantine(FIRST, 1)
         is_moved = operation == "make_dir"
         assert hosted(reopened(disk)) == {(FIRST, 1): 0 if is_moved else 3}

@@ -200,16 +200,21 @@ def test_a_log_that_differs_below_is_told_by_the_chain() -> None:
     log = open_log(sim_disk())
     follow(log, other)
     leader.fill(2)
-    refused(log, leader.after(3), ChainMismatchError, "offset 3 does not follow")
+    refused(log, leader.after(3), ChainMismatchError, "at offset 3 does not match")
 
 
 def test_a_gap_inside_what_is_copied_is_refused() -> None:
     leader = leader_of((0, 5))
     log = open_log(sim_disk())
     refused(log, leader.batches[1:], CorruptBatchError, "offset 1, expected 0")
-    refused(log, [*leader.batches[:2], *leader.batches[3:]], CorruptBatchError, "offset 3 where 2")
+    refused(
+        log,
+        [*leader.batches[:2], *leader.batches[3:]],
+        CorruptBatchError,
+        "base offset 3, expected 2",
+    )
     copy(log, leader.batches)
-    refused(log, leader.batches[3:], CorruptBatchError, "offset 3 where 5")
+    refused(log, leader.batches[3:], CorruptBatchError, "base offset 3, expected 5")
 
 
 def test_an_epoch_that_goes_back_is_refused() -> None:
@@ -357,7 +362,7 @@ def test_a_batch_that_begins_below_a_known_end_is_refused() -> None:
     other = leader_of((0, 7))
     log = open_log(sim_disk())
     follow(log, other)
-    refused(log, leader.batches[1:], CorruptBatchError, "offset 5 where 7")
+    refused(log, leader.batches[1:], CorruptBatchError, "base offset 5, expected 7")
 
 
 # -- a full or failing disk ------------------------------------------------------------------------
