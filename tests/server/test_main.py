@@ -263,7 +263,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
             assert lingering.recv(1) == b""
             broker.signal(signal.SIGTERM)
             assert broker.end() == 1
-            assert any("again" in line for line in broker.said)
+            assert any("second signal" in line for line in broker.said)
 
 
 def test_a_failed_fsync_ends_the_process_and_answers_nobody(tmp_path: Path) -> None:
