@@ -1,4 +1,4 @@
-"""``raftlog broker``: one broker in this process, until it is told to stop."""
+"""``raftlog broker``: runs one broker in this process until a signal stops it."""
 
 from __future__ import annotations
 

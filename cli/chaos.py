@@ -117,7 +117,7 @@ def checked(*, nemeses: str, seed: int | None, directory: Path | None, **others:
     if made.directory.exists() and any(made.directory.iterdir()):
         raise click.BadParameter(f"{made.directory} is not empty", param_hint="--report")
     try:
-        draw_plan(made)  # the runner does it again; what is wrong has to be told as wrong usage
+        draw_plan(made)  # the runner repeats this; here, an error is reported as wrong usage
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     return made
@@ -223,7 +223,7 @@ def clients_log(path: Path) -> Iterator[None]:
 
 @contextmanager
 def watching(*, quiet: bool) -> Iterator[tuple[Say, Show | None]]:
-    """What the runner tells and shows, on stderr: a live line on a terminal, lines elsewhere."""
+    """Progress of a run on stderr: one live line on a terminal, separate lines elsewhere."""
     if quiet:
         yield (lambda _text: None), None
         return

@@ -1,4 +1,4 @@
-"""How a command is told to end: Ctrl-C, a service manager, a terminal that is closed.
+"""Signals that end a command: Ctrl-C, a service manager, a terminal that is closed.
 
 All of them become a ``KeyboardInterrupt`` where the command is, so that it ends as it would by
 Ctrl-C: places are committed, processes that it started are ended. ``broker`` and ``up`` have

@@ -132,9 +132,8 @@ class Subscription:
         """Discard the position, and look it up again."""
         with self.lock:
             part = self.part(tp)
-            self._drop(part)
             part.unprocessed = None
-            part.position, part.reset = None, how
+            self._reset_position(part, how)
 
     def found(self, wanted: Wanted, offset: Offset) -> None:
         """Set a position that was looked up, unless it has changed since the lookup started."""
@@ -281,13 +280,13 @@ class Subscription:
             if wanted.generation != part.generation:
                 return
             if part.fetch_offset == part.position:
-                self._look_up_anew(part, reset)
+                self._reset_position(part, reset)
                 return
             part.in_flight = False
             part.halted = True
             self._chunks.append(Chunk(part, part.generation, deque(), reset=reset))
 
-    def _look_up_anew(self, part: PartitionFetchState, reset: OffsetReset) -> None:
+    def _reset_position(self, part: PartitionFetchState, reset: OffsetReset) -> None:
         self._drop(part)
         part.position, part.reset, part.topic_id = None, reset, ""
 
@@ -329,7 +328,7 @@ class Subscription:
                 if part.paused:
                     continue
                 if chunk.reset is not None:
-                    self._look_up_anew(part, chunk.reset)
+                    self._reset_position(part, chunk.reset)
                     self.starved = True
                     continue
                 if chunk.error is not None:

@@ -181,7 +181,7 @@ class ListGroupsRequest(Message):
 
 
 class GroupListing(Message):
-    """Group in a listing. ``state``: "empty", "assigning", "reconciling" or "stable"."""
+    """Group in a listing. ``state``: "empty", "reconciling" or "stable"."""
 
     group: str
     state: str

@@ -157,23 +157,24 @@ def test_disks_are_lost_one_after_the_other(brokers: int) -> None:
 # -- broken builds ---------------------------------------------------------------------------------
 
 
-def kinds_found(until: str, *, compacted: bool = False) -> set[str]:
-    """The kinds of violation that seeds find, up to the first seed that finds this one."""
+def kinds_found(
+    until: str,
+    *,
+    compacted: bool = False,
+    change: Callable[[Scenario], Scenario] = lambda scenario: scenario,
+) -> set[str]:
+    """The kinds of violation that seeds find, up to the first seed that finds ``until``.
+
+    ``change``: makes each scenario one in which it can be found.
+    """
     kinds: set[str] = set()
     for number in range(BROKEN_WITHIN_SEEDS):
-        verdict = run(Scenario.draw(number, brokers=3, light=True, compacted=compacted))
+        scenario = Scenario.draw(number, brokers=3, light=True, compacted=compacted)
+        verdict = run(change(scenario))
         kinds |= {violation.kind for violation in verdict.violations}
         if until in kinds:
             break
     return kinds
-
-
-def small_topics(numbers: Iterable[int]) -> Iterable[Verdict]:
-    """Runs with a topic of which a few bytes are kept."""
-    for number in numbers:
-        scenario = Scenario.draw(number, brokers=3, light=True)
-        plan = replace(scenario.workload, deletes=False).with_retained_bytes(Random(number))
-        yield run(replace(scenario, workload=replace(plan, recreates_after_s=0.0, group=None)))
 
 
 def test_retaining_a_segment_too_few_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,9 +184,12 @@ def test_retaining_a_segment_too_few_is_caught(monkeypatch: pytest.MonkeyPatch) 
         terms["retention_bytes"] -= 16_384
         return expired(segments, **terms)
 
+    def with_small_topics(scenario: Scenario) -> Scenario:
+        plan = replace(scenario.workload, deletes=False, recreates_after_s=0.0, group=None)
+        return replace(scenario, workload=plan.with_retained_bytes(Random(scenario.seed)))
+
     monkeypatch.setattr(retention, "expired", one_more)
-    found = (verdict.violations for verdict in small_topics(range(BROKEN_WITHIN_SEEDS)))
-    assert any(v.kind == "DELETED-TOO-MUCH" for violations in found for v in violations)
+    assert "DELETED-TOO-MUCH" in kinds_found("DELETED-TOO-MUCH", change=with_small_topics)
 
 
 def test_compacting_tombstones_away_at_once_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,14 +223,11 @@ def test_committing_without_followers_is_caught(monkeypatch: pytest.MonkeyPatch)
     assert "INCOMPLETE" in kinds_found("INCOMPLETE")
     # A leader's disk has to be lost before the others have its records: else they are copied again.
     plan = FaultPlan(kinds=(), every_s=1.0, apart={"wipe_leader": 1.5})
-    kinds: set[str] = set()
-    for number in range(BROKEN_WITHIN_SEEDS):
-        scenario = replace(Scenario.draw(number, brokers=3, light=True), faults=plan)
-        verdict = run(replace(scenario, duration_s=8.0))
-        kinds = {violation.kind for violation in verdict.violations}
-        if "LOST" in kinds:
-            break
-    assert "LOST" in kinds
+
+    def with_lost_leaders(scenario: Scenario) -> Scenario:
+        return replace(scenario, faults=plan, duration_s=8.0)
+
+    assert "LOST" in kinds_found("LOST", change=with_lost_leaders)
 
 
 def test_reading_what_is_not_committed_from_a_replica_is_caught(
@@ -239,14 +240,12 @@ def test_reading_what_is_not_committed_from_a_replica_is_caught(
         return how(self, start_offset=start_offset, bytes_max=bytes_max)
 
     monkeypatch.setattr(Partition, "read", read_all)
-    kinds: set[str] = set()
-    for number in range(BROKEN_WITHIN_SEEDS):
-        scenario = Scenario.draw(number, brokers=3, light=True)
-        workload = scenario.workload.with_replica_reads(Random(number))
-        kinds |= {each.kind for each in run(replace(scenario, workload=workload)).violations}
-        if "EARLY-READ" in kinds:
-            break
-    assert "EARLY-READ" in kinds
+
+    def with_replica_reads(scenario: Scenario) -> Scenario:
+        workload = scenario.workload.with_replica_reads(Random(scenario.seed))
+        return replace(scenario, workload=workload)
+
+    assert "EARLY-READ" in kinds_found("EARLY-READ", change=with_replica_reads)
 
 
 def test_taking_what_followers_have_in_memory_for_durable_is_caught(
