@@ -162,6 +162,9 @@ def scan(disk: Disk, path: str) -> Iterator[BatchRow]:
             except CorruptBatchError as error:
                 yield BatchRow(path, position, header, str(error))
                 return
+            except OSError as error:  # a bad sector; the file itself was opened above
+                yield BatchRow(path, position, header, f"cannot be read: {error.strerror}")
+                return
             yield BatchRow(path, position, header, data=data)
             position += header.length
     finally:

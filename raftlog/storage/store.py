@@ -74,6 +74,8 @@ class Store:
         self._copies = copies
         self._logs = TopicLogs(disk, directory, copies, cuts_torn=not has_peers)
         self._dropped: dict[str, list[Log]] = {}  # by topic id; deleted, not discarded
+        # By topic id and partition: quarantined files whose new log found no disk space.
+        self._moved: dict[tuple[str, int], tuple[str, list[str]]] = {}
 
     @classmethod
     def open(
@@ -400,6 +402,7 @@ class Store:
         drop = self._catalog.drop(topic_id, partition)
         if drop is None:
             return
+        self._moved.pop((topic_id, partition), None)
         if (log := self._logs.take(topic_id, partition)) is not None:
             log.abandon()
         try:
@@ -417,22 +420,25 @@ class Store:
         the ISR may do this. Otherwise it could be elected and remove the records of other replicas.
 
         All tickets of the log must be returned. Raises ``UnknownPartitionError``,
-        ``StorageFailedError``, and ``DiskFullError`` if there is no disk space for the new log. The
-        next start then opens it.
+        ``StorageFailedError``, and ``DiskFullError`` if there is no disk space. The old log is then
+        closed; the next call continues, or the next start.
         """
         self.hosted_log(topic_id, partition).abandon()
         topic = self._catalog.by_id[topic_id]
+        key = topic_id, partition
         directory = self._logs.path(topic, partition)
         self._copies.accept(topic_id, partition)
         for attempts_left in reversed(range(MOVE_ATTEMPTS)):
             try:
                 self._copies.forget(topic_id, partition)
-                path, removed = quarantine.move_aside(self._disk, directory)
+                if key not in self._moved:
+                    self._moved[key] = quarantine.move_aside(self._disk, directory)
                 log = self._logs.open(topic, partition)
                 break
             except OSError as error:
                 if error.errno not in MISSING or not attempts_left:
                     raise storage_error(f"quarantining {directory}", error) from error
+        path, removed = self._moved.pop(key)
         log.notes = [*log.notes, f"{directory} was corrupt; its files are quarantined in {path}"]
         if removed:
             log.notes = [*log.notes, f"removed {', '.join(removed)}, the oldest in quarantine"]

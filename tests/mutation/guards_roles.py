@@ -424,6 +424,33 @@ ROLES: Final = [
         change=drop("compare boot"),
         tests=("tests/server/cluster/test_membership.py::test_it_registers_anew_in_each_run",),
     ),
+    Guard(
+        name="the replacement of a copy is retried",
+        why="a disk that was full for a moment keeps the replica out until the broker restarts",
+        module="raftlog/server/cluster/role_manager.py",
+        function="RoleManager._set_role",
+        change=drop("call _give_up"),
+        tests=(
+            (
+                "tests/server/cluster/test_copies.py"
+                "::test_a_full_disk_delays_the_replacement_of_a_copy_and_does_not_prevent_it"
+            ),
+        ),
+    ),
+    Guard(
+        name="a recovery fences the lost brokers",
+        why="a topic that is created next gives votes to data directories that no longer exist, "
+        "and has no leader",
+        module="raftlog/server/cluster/recovery.py",
+        function="Recovery.recover",
+        change=drop("call _fence"),
+        tests=(
+            (
+                "tests/server/cluster/test_recovery.py"
+                "::test_recovering_at_once_waits_until_it_is_known_who_is_gone"
+            ),
+        ),
+    ),
 ]
 
 GUARDS: Final = [*ROLES]

@@ -111,6 +111,19 @@ def test_a_dump_ends_a_segment_at_its_first_bad_batch_and_says_why(byte: int) ->
     assert any(row.path == second for row in inspect.dump(disk, DIRECTORY))
 
 
+def test_bytes_that_the_disk_cannot_read_end_a_dump_and_are_damage() -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    fill(log, 10)
+    log.close()
+    first = files(disk, ".log")[0]
+    bad = next(row for row in inspect.dump(disk, first) if row.header and row.header[4] == 2)
+    disk.spoil(first, bad.position + 20, 1)
+    *_, last = inspect.dump(disk, first)
+    assert (last.position, last.error) == (bad.position, "cannot be read: Input/output error")
+    assert next(problem.kind for problem in verified(disk).problems) == DAMAGE
+
+
 # -- verify ----------------------------------------------------------------------------------------
 
 

@@ -406,7 +406,8 @@ class Partitions:
     async def _work_off(self, member: HostedPartition) -> None:
         """Do the work that waits for the disk: create, replace or remove a copy.
 
-        Determines the work again from the current state, which may have changed.
+        Determines the work again from the current state, which may have changed. A failed attempt
+        may have closed the host: the next attempt replaces it.
         """
         host, is_replica = member.host, self._broker_id in member.state.replicas
         is_suspect = host is not None and bool(host.log.damage or host.log.doubt)
@@ -419,8 +420,6 @@ class Partitions:
                 self._attach(member, self._store.hosted_log(member.topic_id, member.partition))
             elif self.roles.may_drop(member):  # the first attempt failed
                 await self._remove_files(member)
-        elif host.closed is not None:
-            return
         elif self.roles.is_to_settle(member):
             logger.error(
                 "unclean leader: partition=%s epoch=%d log_end_offset=%d reason=%s",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -38,7 +38,7 @@ from raftlog.protocol.recovery import (
     SurveyResponse,
 )
 from raftlog.protocol.schema import Failure, Message
-from raftlog.replication.cluster_commands import AlterTopic
+from raftlog.replication.cluster_commands import AlterTopic, FenceBroker
 from raftlog.replication.cluster_state import ClusterMachine, Refused, TopicRecord
 from raftlog.replication.partition_state import (
     Accepted,
@@ -249,6 +249,7 @@ class Recovery:
             self._plane.force_generation(CLUSTER_GROUP, {self._broker_id: self._me.directory_id})
             logger.warning("cluster recovery: note=%s", note)
             await self._until(lambda: self._is_agreeing(loss.newest.generation))
+            await self._fence({broker: loss.newest.voters[broker] for broker in loss.lost})
             # After a start, the list of partitions is known only now.
             await self._until(lambda: self._partitions.is_ready)
         recovered = await self._recover_partitions(request)
@@ -262,6 +263,16 @@ class Recovery:
         leader = status.leader
         is_there = leader is not None and self._liveness.is_linked(leader)
         return is_there and status.generation > ended
+
+    async def _fence(self, lost: Mapping[int, str]) -> None:
+        """Fence the lost brokers now, not after their sessions: a topic that is created next would
+        give votes to data directories that no longer exist. ``lost``: directory IDs by broker.
+        """
+        for broker, directory_id in lost.items():
+            record = self._machine.brokers.get(broker)
+            if record is not None and record.directory_id == directory_id and not record.fenced:
+                command = FenceBroker(id=broker, broker_epoch=record.broker_epoch)
+                await self._plane.propose(CLUSTER_GROUP, command.encode())
 
     async def _forward(
         self, survivor: int, request: RecoverClusterRequest

@@ -86,9 +86,16 @@ class RoleManager:
             if is_replica and self._is_current(member):
                 self._change_copy(member)  # a witness became a replica
             return
-        if host.closed is not None or host.leader_epoch > state.leader_epoch:
-            return  # or the group's log is being replayed
+        if host.leader_epoch > state.leader_epoch:
+            return  # the group's log is being replayed
         suspect = host.log.damage or host.log.doubt
+        if host.closed is not None:
+            # The replacement of the copy is in progress, or has failed.
+            if self.is_to_settle(member):
+                self._change_copy(member)
+            elif suspect:
+                self._give_up(member)
+            return
         is_elected = self._is_elected(state)
         member.is_current |= is_elected  # in this incarnation
         if is_elected and not suspect:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -210,6 +211,43 @@ def test_a_damaged_follower_leaves_sets_its_copy_aside_and_comes_back(
         assert list(h.topics.topic("t").hosts) == [new]
         assert "corrupt replica quarantined" in caplog.text
         assert any(".quarantine-1" in name for name in h.s.disk.list_dir("/data/topics/t/T1"))
+
+    hosting(test)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(error=errno.ENOSPC, path="*/copies.tmp", times=2),  # before the files are moved
+        Fault({"make_dir"}, errno.ENOSPC, "*/T1/0", times=2),  # and after that
+    ],
+    ids=["before", "after"],
+)
+def test_a_full_disk_delays_the_replacement_of_a_copy_and_does_not_prevent_it(
+    fault: Fault,
+) -> None:
+    # Simulator, safety seed 7000805: without the retry, the replica stays out until a restart.
+    async def test(h: Hosting) -> None:
+        await h.create()
+        await h.elect(2)
+        old = h.host()
+        h.partitions.damaged(old, "it does not fit")
+        h.s.disk.faults.append(replace(fault))
+        h.s.plane.agree()
+        await h.s.settle()
+        assert h.host() is old
+        assert old.closed is not None
+        h.surveys.reported[2] = None  # the leader is not known to be sound at the retry
+        await asyncio.sleep(RETRY_SECONDS * 1.1)
+        assert h.host() is old
+        del h.surveys.reported[2]
+        h.partitions.review_all()
+        for _ in range(3):
+            await asyncio.sleep(RETRY_SECONDS)
+        assert h.host().closed is None
+        assert h.host().follows(2, h.member().state.leader_epoch)
+        names = h.s.disk.list_dir("/data/topics/t/T1")
+        assert [name for name in names if "quarantine" in name] == ["0.quarantine-1"]
 
     hosting(test)
 
