@@ -203,6 +203,14 @@ class TopicConfig:
         return "compact" in self.cleanup_policy
 
     @property
+    def segment_age_max_ms(self) -> int:
+        """Maximum age of the active segment in ms. A compacted log must seal its segments within
+        max.compaction.lag.ms, because only sealed segments are compacted."""
+        if self.is_compacted:
+            return min(self.segment_ms, self.max_compaction_lag_ms)
+        return self.segment_ms
+
+    @property
     def is_deleted_by_age(self) -> bool:
         """Whether ``retention.ms`` and ``retention.bytes`` apply."""
         return "delete" in self.cleanup_policy

@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 
 from raftlog.storage.catalog import Topic
+from raftlog.storage.compactor import CompactionStatus
 from raftlog.storage.disk_tasks import DeleteTask, SyncTask
 from raftlog.storage.identity import Identity
 from raftlog.storage.log import Appended, Log, ReplicatedAppend
-from raftlog.storage.log_compacting import CompactionStatus
 from raftlog.storage.store import Store
 
 if TYPE_CHECKING:  # the first compaction imports numpy

@@ -1,22 +1,24 @@
-"""Admission checks for producer batches. Pure functions, no I/O.
-
-A batch is rejected if it is too large, if its timestamps are too far from the broker's clock, or
-if it is marked as compacted.
-"""
+"""Admission checks for batches of producers and of leaders. Pure functions, no I/O."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from raftlog import limits
 from raftlog.config import TopicConfig
-from raftlog.errors import InvalidRequestError, RecordTooLargeError
-from raftlog.record import HEADER_BYTES, BatchHeader, columns
-from raftlog.types import TimestampMs
+from raftlog.errors import (
+    ChainMismatchError,
+    CorruptBatchError,
+    InvalidRequestError,
+    RecordTooLargeError,
+)
+from raftlog.record import HEADER_BYTES, BatchHeader, columns, verify_chain
+from raftlog.types import LeaderEpoch, Offset, TimestampMs
 
 
 def check(header: BatchHeader, config: TopicConfig, *, now_ms: TimestampMs) -> None:
-    """Raise ``RecordTooLargeError``, or ``InvalidRequestError``: for a timestamp out of bounds, and
-    for a batch that says that it was compacted.
-    """
+    """Check a batch of a producer. Raises ``RecordTooLargeError``, or ``InvalidRequestError`` if a
+    timestamp is too far from the broker's clock or the batch is marked as compacted."""
     if header.is_compacted:
         raise InvalidRequestError(
             "the batch is marked as compacted. Only brokers write compacted batches: clear the "
@@ -46,3 +48,34 @@ def check(header: BatchHeader, config: TopicConfig, *, now_ms: TimestampMs) -> N
                 f"timestamp is {distance_ms} ms {side} the broker's clock, over "
                 f"message.timestamp.{side}.max.ms={limit_ms}. Check the producer's clock"
             )
+
+
+def check_replicated(
+    headers: Sequence[BatchHeader],
+    directory: str,
+    offset: Offset,
+    chain: int | None = None,
+    epoch: LeaderEpoch = -1,
+) -> None:
+    """Check that batches of a leader continue the log in ``directory``.
+
+    ``offset``, ``chain``, ``epoch``: end of that log; hash-chain value and epoch of its last batch.
+    ``chain`` is None if it is unknown. Raises ``CorruptBatchError`` for a gap, an epoch that
+    decreases or a missing append time, and ``ChainMismatchError``.
+    """
+    for header in headers:
+        if header.base_offset != offset:
+            raise CorruptBatchError(
+                f"replicated batch has base offset {header.base_offset}, expected {offset}"
+            )
+        if chain is not None and not verify_chain(header, previous_chain=chain):
+            raise ChainMismatchError(
+                f"{directory}: the hash chain of the leader's batch at offset {offset} "
+                "does not match the batches of this replica below it"
+            )
+        if header.leader_epoch < max(epoch, 0) or header.append_timestamp < 0:
+            raise CorruptBatchError(
+                f"replicated batch at offset {offset} has epoch {header.leader_epoch} and "
+                f"append time {header.append_timestamp}, after epoch {epoch}"
+            )
+        offset, chain, epoch = header.next_offset, header.chain, header.leader_epoch

@@ -1,8 +1,8 @@
 """Compaction work of one log, for any thread: reads segments and writes cleaned files.
 
 This module does not change the log. The log replaces its segments with the cleaned files when the
-caller returns the ticket (``log_compacting``). Memory: the key map, one chunk of batches and the
-write buffer; see ``Pass`` and the constants.
+caller returns the ticket (``Log.complete_compaction``). Memory: the key map, one chunk of batches
+and the write buffer; see ``Pass`` and the constants.
 """
 
 from __future__ import annotations

@@ -1,41 +1,62 @@
-"""Commit log of one partition on one disk: append, read, sync, truncate, delete.
+"""Commit log of one partition on one disk: append, read, sync, compact, truncate, delete.
 
-A log has one owner thread. Only ``run`` of a ticket may execute in another thread (``disk_tasks``).
-No replication roles and no sockets: the caller decides when to append and what is committed. Time
-is an argument. This module contains the appends. The base classes are in ``log_reading`` (state and
-reads), ``log_syncing`` (durability), ``log_compacting`` (compaction) and ``log_cutting`` (deletion
-and truncation), each derived from the one before.
+A log has one owner thread. Only ``run`` of a ticket may execute in another thread (``disk_tasks``,
+``cleaner``). No replication roles and no sockets: the caller decides when to append and what is
+committed. Time is an argument.
 
     log start ≤ high watermark ≤ durable end ≤ log end           (flush.policy=fsync)
 
 Appended bytes are in the page cache immediately and durable after the next sync ticket. An append
 moves the log end; acknowledgements wait for the durable end offset.
+
+A ``DeleteTask`` deletes old records while the log is in use. Truncation and restart are only for
+replicas that differ from their leader. They block, and are durable on return. ``compactor`` plans
+compaction; the log replaces its segments with the cleaned ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from raftlog.config import TopicConfig
-from raftlog.disk import Disk
-from raftlog.errors import ChainMismatchError, CorruptBatchError
+from raftlog.config.keys import INT64_MAX
+from raftlog.disk import MISSING, NO_ROOM, Disk
+from raftlog.errors import (
+    CorruptBatchError,
+    DamagedLogError,
+    DiskFullError,
+    OffsetOutOfRangeError,
+    StorageFailedError,
+)
 from raftlog.record import (
     HEADER_BYTES,
     LEADER_BYTES,
     BatchHeader,
+    check,
     check_batches,
     parse_header,
+    split,
     stamp,
     verify_chain,
 )
-from raftlog.storage import admission
+from raftlog.storage import admission, retention
+from raftlog.storage.checkpoint import Anchor
+from raftlog.storage.compactor import TICKET_BYTES, Compactable, CompactionStatus, Compactor
 from raftlog.storage.copies import Copy
+from raftlog.storage.disk_tasks import DeleteTask, SyncTask
 from raftlog.storage.epoch_cache import EpochCache
-from raftlog.storage.log_cutting import LogCutting
-from raftlog.storage.opening import open_log
+from raftlog.storage.faults import storage_error
+from raftlog.storage.opening import Opened, open_log, rebuild_producers
+from raftlog.storage.producer_state import ProducerTable
+from raftlog.storage.retention import SegmentInfo
 from raftlog.storage.segment import Segment
-from raftlog.types import Buffer, LeaderEpoch, Offset, TimestampMs
+from raftlog.storage.segment_list import SegmentList
+from raftlog.types import Buffer, LeaderEpoch, Offset, OffsetAndTimestamp, TimestampMs
+
+if TYPE_CHECKING:  # the first compaction imports numpy
+    from raftlog.storage.cleaner import CompactionTicket
 
 
 class Appended(NamedTuple):
@@ -55,8 +76,44 @@ class ReplicatedAppend(NamedTuple):
     next_offset: Offset
 
 
-class Log(LogCutting):
+class Log:
     """Log of one partition. See ``open`` for recovery and guarantees."""
+
+    def __init__(self, disk: Disk, directory: str, config: TopicConfig, opened: Opened) -> None:
+        self.directory = directory
+        self.config = config
+        self.damage = opened.damage  # description of the corruption; "" if there is none
+        # True if the corruption may be a torn write, which was never acknowledged. It may be
+        # truncated then.
+        self.is_torn = opened.is_torn
+        # Why acknowledged records may be missing although no batch is corrupt; "" if none can be.
+        self.doubt = ""
+        self.notes: Sequence[str] = opened.notes  # actions of recovery, for the log
+        self.epochs = opened.epochs
+        self.producers = opened.producers
+        self.log_start_offset: Offset = opened.log_start_offset
+        self.log_end_offset: Offset = opened.log_end_offset
+        self.durable_end_offset: Offset = opened.log_end_offset
+        self.durable_start_offset: Offset = opened.log_start_offset  # no crash reverts it
+        # End of reads in a corrupt log; None: the log end.
+        self._readable_end = opened.readable_end_offset if opened.damage else None
+        self._disk = disk
+        self._files = opened.files
+        self._checkpoint = opened.checkpoint
+        self._segments = SegmentList(opened.segments)
+        # Predecessor of the first remaining batch, if known.
+        self._anchor = opened.checkpoint.latest.anchor
+        self._high_watermark = opened.checkpoint.latest.high_watermark  # saved with every sync
+        self._unsynced: list[Segment] = []
+        self._sealed = opened.unindexed  # the next ticket writes their index files
+        self._new_names = False
+        self._ticket: SyncTask | None = None
+        self._drops: list[DeleteTask] = []  # created, may not be done yet
+        self._failure: StorageFailedError | None = None
+        self._compactor = Compactor(
+            disk, opened.checkpoint, opened.compaction_files, opened.compaction_state
+        )
+        self.on_missing: Callable[[], None] = _ignore  # called when files are missing
 
     @classmethod
     def open(
@@ -81,6 +138,141 @@ class Log(LogCutting):
         """
         opened = open_log(disk, directory, config, copy, cuts_torn=cuts_torn)
         return cls(disk, directory, config, opened)
+
+    # -- state -------------------------------------------------------------------------------------
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self._segments)
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        """Newest epoch that the log has seen, or -1."""
+        return self.epochs.latest
+
+    @property
+    def last_epoch(self) -> LeaderEpoch:
+        """Epoch of the last batch, even if that batch was deleted; -1 if unknown.
+
+        A follower sends it in its fetch requests. It does not send ``leader_epoch``, because an
+        epoch without batches does not describe the contents of the log (KAFKA-15510).
+        """
+        return self._anchor_of_next.leader_epoch
+
+    @property
+    def chain(self) -> int:
+        """Hash-chain value of the last batch, even if that batch was deleted; 0 if unknown, or if
+        the log never had a batch."""
+        return self._anchor_of_next.chain
+
+    @property
+    def high_watermark(self) -> Offset:
+        """Highest offset passed to ``note_high_watermark``, including calls before the last start.
+
+        After a power failure it can be old. It is never above the log end.
+        """
+        return self._bounded(self._high_watermark)
+
+    @property
+    def acknowledged_end_offset(self) -> Offset:
+        """End of the records that may be acknowledged: the durable end offset, or the log end with
+        ``flush.policy=os``."""
+        return self.log_end_offset if self.config.flush_policy == "os" else self.durable_end_offset
+
+    @property
+    def readable_end_offset(self) -> Offset:
+        """End of the readable records: the start of the corruption, or the log end."""
+        return self.log_end_offset if self._readable_end is None else self._readable_end
+
+    def chain_at(self, offset: Offset) -> int | None:
+        """Return the hash-chain value of the last batch that ends at or below ``offset``.
+
+        If two replicas have the same value at an offset, they hold the same log up to it, whether
+        or not either of them has compacted it. Returns None if the value is unknown, which is the
+        case inside a compacted batch: the batches that ended there were merged.
+
+        ``offset``: between log start and log end. Reads a few headers. Raises
+        ``OffsetOutOfRangeError`` and ``DamagedLogError``.
+        """
+        self.check_range(offset)
+        if offset == self.log_end_offset:
+            return self._known_chain
+        header = self._segments.batch_of(offset)
+        if header.is_compacted and header.base_offset < offset:
+            return None
+        return self._chain_below(header.base_offset)
+
+    def _chain_below(self, base: Offset) -> int | None:
+        """Return the hash-chain value before the batch at ``base``; None if unknown."""
+        if base > self._segments[0].base_offset:
+            return self._segments.batch_before(base).chain
+        return self._anchor.chain if self._anchor.is_known_at(base) else None
+
+    @property
+    def _anchor_of_next(self) -> Anchor:
+        """Predecessor of the next batch."""
+        if self._segments:
+            return self._segments[-1].anchor
+        if self._anchor.offset == self.log_end_offset:
+            return self._anchor
+        return Anchor(self.log_end_offset)
+
+    @property
+    def _known_chain(self) -> int | None:
+        """Like ``chain``, but None if unknown."""
+        anchor = self._anchor_of_next
+        return anchor.chain if anchor.is_known_at(self.log_end_offset) else None
+
+    def _bounded(self, offset: Offset) -> Offset:
+        return min(max(offset, self.log_start_offset), self.log_end_offset)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def read(self, *, start_offset: Offset, end_offset: Offset, bytes_max: int) -> list[bytes]:
+        """Return complete batches from the one that contains ``start_offset``, up to
+        ``end_offset`` (exclusive).
+
+        ``bytes_max``: maximum size in bytes; at least one batch is returned if there is one. The
+        first batch may start below ``start_offset``. Does not verify checksums, see ``verify``.
+        Raises ``OffsetOutOfRangeError`` and ``DamagedLogError``.
+        """
+        self.check_range(start_offset)
+        if self._readable_end is not None:
+            if start_offset >= self._readable_end and start_offset < end_offset:
+                raise DamagedLogError(self.damage)
+            end_offset = min(end_offset, self._readable_end)
+        end_offset = min(end_offset, self.log_end_offset)
+        return self._segments.read(
+            start_offset=start_offset, end_offset=end_offset, bytes_max=bytes_max
+        )
+
+    def check_range(self, offset: Offset) -> None:
+        """Raise ``OffsetOutOfRangeError`` unless ``offset`` is between log start and log end."""
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} is outside {self.log_start_offset} to {self.log_end_offset}. "
+                "Start from `earliest` or `latest`, or from an offset in this range"
+            )
+
+    def offset_for_timestamp(
+        self, timestamp_ms: TimestampMs, *, end_offset: Offset
+    ) -> OffsetAndTimestamp | None:
+        """Return the first record below ``end_offset`` with a timestamp of at least
+        ``timestamp_ms``, or None.
+
+        Raises ``DamagedLogError``, also if that record may be in the corrupt part of the log.
+        """
+        for segment in self._segments:
+            found = segment.find_timestamp(timestamp_ms, from_offset=self.log_start_offset)
+            if found is not None:
+                return found if found.offset < end_offset else None
+        if self.damage:
+            raise DamagedLogError(self.damage)
+        return None
 
     # -- as the leader -----------------------------------------------------------------------------
 
@@ -154,10 +346,12 @@ class Log(LogCutting):
         self._check_writable()
         headers = check_batches(batches)
         if self._starts_inside(headers[0]):
-            self._check_continues(headers, headers[0].base_offset, None)
+            admission.check_replicated(headers, self.directory, headers[0].base_offset)
             self.restart_at(headers[0].base_offset)
         else:
-            self._check_continues(headers, self.log_end_offset, self._known_chain)
+            chain = self._known_chain
+            epoch = self.last_epoch if chain is not None else -1
+            admission.check_replicated(headers, self.directory, self.log_end_offset, chain, epoch)
         view = memoryview(batches)
         first = 0
         while first < len(headers):
@@ -167,27 +361,6 @@ class Log(LogCutting):
     def _starts_inside(self, header: BatchHeader) -> bool:
         begins_anew = self._known_chain is None
         return begins_anew and header.base_offset < self.log_end_offset < header.next_offset
-
-    def _check_continues(
-        self, headers: Sequence[BatchHeader], offset: Offset, chain: int | None
-    ) -> None:
-        epoch = self.last_epoch if chain is not None else -1
-        for header in headers:
-            if header.base_offset != offset:
-                raise CorruptBatchError(
-                    f"replicated batch has base offset {header.base_offset}, expected {offset}"
-                )
-            if chain is not None and not verify_chain(header, previous_chain=chain):
-                raise ChainMismatchError(
-                    f"{self.directory}: the hash chain of the leader's batch at offset {offset} "
-                    "does not match the batches of this replica below it"
-                )
-            if header.leader_epoch < max(epoch, 0) or header.append_timestamp < 0:
-                raise CorruptBatchError(
-                    f"replicated batch at offset {offset} has epoch {header.leader_epoch} and "
-                    f"append time {header.append_timestamp}, after epoch {epoch}"
-                )
-            offset, chain, epoch = header.next_offset, header.chain, header.leader_epoch
 
     def _append_run(
         self, headers: Sequence[BatchHeader], first: int, view: memoryview
@@ -214,7 +387,7 @@ class Log(LogCutting):
         for number in range(first + 1, len(headers)):
             size += headers[number].length
             age_ms = headers[number].append_timestamp - first_append_ms
-            if size > self.config.segment_bytes or age_ms >= self._segment_ms:
+            if size > self.config.segment_bytes or age_ms >= self.config.segment_age_max_ms:
                 return number
         return len(headers)
 
@@ -286,3 +459,684 @@ class Log(LogCutting):
         except OSError as error:
             raise self._write_failed(error) from error
         return True
+
+    # -- segments ----------------------------------------------------------------------------------
+
+    def _must_roll(self, active: Segment, length: int, now_ms: TimestampMs) -> bool:
+        if active.size_bytes == 0:
+            return False
+        age_ms = now_ms - active.summary.first_append_ms
+        return (
+            active.size_bytes + length > self.config.segment_bytes
+            or age_ms >= self.config.segment_age_max_ms
+        )
+
+    def _roll(self) -> Segment:
+        """Start a new active segment at the log end. On ``OSError`` the log is unchanged."""
+        self._checkpoint.prepare()
+        segment = Segment(self._disk, self.directory, self.log_end_offset)
+        segment.create()
+        self._new_names = True
+        segment.follow(self._anchor_of_next)
+        if self._segments:
+            self._sealed.append(self._segments[-1])
+        self._segments.append(segment)
+        if self._ticket is None:
+            self._segments.close_surplus(keep=self._unsynced)
+        return segment
+
+    def _note_unsynced(self, active: Segment) -> None:
+        if not self._unsynced or self._unsynced[-1] is not active:
+            self._unsynced.append(active)
+
+    # -- syncing -----------------------------------------------------------------------------------
+
+    def note_high_watermark(self, offset: Offset) -> None:
+        """Set the high watermark that the next syncs save. ``offset`` is limited to the log end; a
+        lower value than before has no effect."""
+        self._high_watermark = max(self._high_watermark, self._bounded(offset))
+
+    def begin_sync(self, *, snapshot: bool = False) -> SyncTask | None:
+        """Return a ticket that makes the whole log durable; None if there is nothing to do or if
+        another ticket is not returned yet.
+
+        ``snapshot``: True also saves indexes and producer state, which make the next start faster.
+        """
+        if self._ticket is not None or not self._is_writable or not self._segments:
+            return None
+        active = self._segments[-1]
+        is_saved = self._files.snapshot_offset == self.log_end_offset
+        keep_index = snapshot and active.indexed_bytes != active.size_bytes
+        keep_producers = bool(self._sealed) or (snapshot and not is_saved)
+        saved_mark = self._bounded(self._checkpoint.latest.high_watermark)
+        keep_mark = snapshot and saved_mark != self.high_watermark
+        if not (self._unsynced or self._new_names or keep_index or keep_producers or keep_mark):
+            return None
+        indexed = [*self._sealed, active] if keep_index else self._sealed
+        self._ticket = SyncTask(
+            disk=self._disk,
+            directory=self.directory,
+            data=[segment.file for segment in self._unsynced],
+            new_names=self._new_names,
+            end_offset=self.log_end_offset,
+            end_position=active.size_bytes,
+            high_watermark=self.high_watermark,
+            checkpoint=self._checkpoint,
+            files=self._files,
+            indexes=[(segment.index_path, segment.encode_index()) for segment in indexed],
+            snapshots=(
+                [(self.log_end_offset, self.producers.snapshot())] if keep_producers else []
+            ),
+        )
+        self._unsynced, self._sealed, self._new_names = [], [], False
+        return self._ticket
+
+    def complete_sync(self, ticket: SyncTask) -> None:
+        """Accept a ticket that has run. The records that it covers are now durable."""
+        assert ticket is self._ticket
+        self._ticket = None
+        self.durable_end_offset = max(self.durable_end_offset, ticket.end_offset)
+        self._segments.remember(ticket.end_offset, ticket.end_position)
+        self._segments.close_surplus(keep=self._unsynced)
+
+    def failed_sync(self, ticket: SyncTask, error: OSError) -> DamagedLogError | StorageFailedError:
+        """Accept a ticket whose ``run`` raised ``error``. The log rejects further writes.
+
+        If files are missing, the log is corrupt (``DamagedLogError``). Otherwise the disk has
+        failed (``StorageFailedError``): it is unknown which unsynced bytes are durable, and another
+        sync could succeed without writing them.
+        """
+        assert ticket is self._ticket
+        self._ticket = None
+        return self._failed(f"syncing {self.directory}", error)
+
+    def record_copy(self) -> None:
+        """Record this copy in the data directory, durably. Any thread may call. Raises
+        ``OSError``."""
+        self._checkpoint.update(sync=True)
+
+    def sync(self) -> None:
+        """Make the whole log durable. Blocks. Raises ``StorageFailedError`` and
+        ``DamagedLogError``."""
+        while (ticket := self.begin_sync()) is not None:
+            self._run(ticket)
+
+    def _run(self, ticket: SyncTask) -> None:
+        try:
+            ticket.run()
+        except OSError as error:
+            raise self.failed_sync(ticket, error) from error
+        self.complete_sync(ticket)
+
+    # -- failures ----------------------------------------------------------------------------------
+
+    @property
+    def is_all_durable(self) -> bool:
+        return self._failure is None and self.durable_end_offset == self.log_end_offset
+
+    @property
+    def _is_writable(self) -> bool:
+        return self._failure is None and not self.damage
+
+    def _check_writable(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self.damage:
+            raise DamagedLogError(self.damage)
+
+    def disk_failed(
+        self, doing: str, error: Exception
+    ) -> DiskFullError | DamagedLogError | StorageFailedError:
+        """Return the error for a disk operation that failed while ``doing`` (a phrase such as
+        "writing x").
+
+        ``DiskFullError`` if disk space or file descriptors ran out, ``DamagedLogError`` if files of
+        this log are missing, else ``StorageFailedError``. After the last two, the log rejects
+        writes.
+        """
+        failure = storage_error(doing, error) if isinstance(error, OSError) else None
+        return failure if isinstance(failure, DiskFullError) else self._failed(doing, error)
+
+    def _write_failed(self, error: OSError) -> DiskFullError | DamagedLogError | StorageFailedError:
+        return self.disk_failed(f"writing to {self.directory}", error)
+
+    def _failed(self, doing: str, error: Exception) -> DamagedLogError | StorageFailedError:
+        if isinstance(error, OSError) and error.errno in MISSING:
+            return self._note_missing(str(error))
+        self._failure = StorageFailedError(f"{doing} failed: {error}")
+        return self._failure
+
+    # -- corruption --------------------------------------------------------------------------------
+
+    def note_damage(self, reason: str, *, offset: Offset) -> None:
+        """Mark the log as corrupt from ``offset`` on: stop reads there, and reject writes.
+
+        The next start detects the corruption again. For this, the indexes that cover these bytes
+        are removed, so that recovery reads the bytes. The durable end offset is synced, so that
+        recovery does not treat them as a torn write. If the disk rejects these changes, only this
+        process knows of the corruption.
+        """
+        self._compactor.cancel()
+        if self.damage and self.readable_end_offset <= offset:
+            return
+        self.damage, self._readable_end = reason, self._bounded(offset)
+        self.is_torn = False
+        with suppress(OSError):
+            self._checkpoint.update(sync=True)
+            for segment in self._segments:
+                if segment.next_offset > offset:
+                    segment.remove_index()
+            self._disk.sync_dir(self.directory)
+
+    def check_place(self) -> None:
+        """Mark the log as corrupt if its active files, or their directory, were removed or moved.
+
+        Fast enough to call often.
+        """
+        if not self._is_writable:
+            return
+        if not self._checkpoint.is_in_place:
+            self._note_missing(self._checkpoint.path)
+        elif self._segments and not self._segments[-1].is_in_place():
+            self._note_missing(self._segments[-1].path)
+
+    def _note_missing(self, what: str) -> DamagedLogError:
+        """Mark the log as corrupt: files are missing, and a start would not find their records."""
+        if not self.damage or self.readable_end_offset > self.log_start_offset:
+            reason = f"{self.directory} was moved, or files in it are missing: {what}"
+            self.note_damage(
+                ". ".join(filter(None, (reason, self._checkpoint.advice))),
+                offset=self.log_start_offset,
+            )
+            self.on_missing()
+        return DamagedLogError(self.damage)
+
+    def verify(self, start_offset: Offset, *, bytes_max: int) -> Offset:
+        """Verify both checksums and the hash chain of stored batches.
+
+        Starts at the batch that contains ``start_offset``, and checks up to ``bytes_max`` bytes,
+        but at least one batch. Returns the offset to continue from; at the end, this is the end of
+        the readable records. ``read`` performs none of these checks. The scrubber calls this method
+        at intervals, and a leader calls it if a follower received a corrupt batch.
+
+        Raises ``DamagedLogError`` for a corrupt batch and marks the log as corrupt
+        (``note_damage``); valid batches before it stay readable. Files that were closed before the
+        call are closed again.
+        """
+        self.check_range(start_offset)
+        if start_offset >= self.readable_end_offset:
+            return self.readable_end_offset
+        with self._segments.leaving_closed():
+            offset, reason = self._check_batches(start_offset, bytes_max)
+        if not reason:
+            return offset
+        self.note_damage(reason, offset=offset)
+        raise DamagedLogError(reason)
+
+    def _check_batches(self, start_offset: Offset, bytes_max: int) -> tuple[Offset, str]:
+        """Implement ``verify``. Returns the end of the valid batches, and the reason if the batch
+        there is corrupt, or ""."""
+        offset, end, unreadable = start_offset, self.readable_end_offset, ""
+        try:
+            offset = self._segments.batch_start(start_offset)
+            chain = self._chain_below(offset)
+            try:
+                parts = self.read(start_offset=start_offset, end_offset=end, bytes_max=bytes_max)
+            except DamagedLogError as error:
+                unreadable = str(error)
+                end = self._segments.first_unreadable(offset, bytes_max=bytes_max)
+                parts = self.read(start_offset=start_offset, end_offset=end, bytes_max=bytes_max)
+            for part in parts:
+                for batch in split(part):
+                    header = check(batch)
+                    follows = chain is None or verify_chain(header, previous_chain=chain)
+                    if header.base_offset != offset or not follows:
+                        raise CorruptBatchError("it does not follow the previous batch")
+                    offset, chain = header.next_offset, header.chain
+        except CorruptBatchError as error:
+            return offset, f"{self.directory} is corrupt at offset {offset}: {error}"
+        except DamagedLogError as error:
+            return offset, str(error)
+        return offset, unreadable
+
+    # -- old records -------------------------------------------------------------------------------
+
+    def apply_retention(
+        self, *, now_ms: TimestampMs | None, high_watermark: Offset
+    ) -> DeleteTask | None:
+        """Delete the segments below the log start, and, if cleanup.policy includes ``delete``, the
+        segments that exceed retention.ms or retention.bytes.
+
+        Returns a ticket that the caller must run, or None. ``now_ms``: current time in ms; None if
+        the clock is not trusted, and then no segment expires by age. ``high_watermark``: records at
+        or above it are kept. Raises ``OSError``.
+        """
+        if now_ms is not None:
+            self.producers.expire(now_ms=now_ms)
+        if self._ticket is not None or not self._is_writable:
+            return None
+        count = retention.expired(
+            [
+                SegmentInfo(s.base_offset, s.next_offset, s.size_bytes, s.summary.newest_age_ms)
+                for s in self._segments
+                if s.size_bytes
+            ],
+            now_ms=now_ms,
+            retention_ms=self.config.retention_ms if self.config.is_deleted_by_age else -1,
+            retention_bytes=self.config.retention_bytes if self.config.is_deleted_by_age else -1,
+            log_start_offset=self.log_start_offset,
+            high_watermark=high_watermark,
+        )
+        if count == 0:
+            return None
+        return self.advance_log_start(
+            max(self.log_start_offset, self._segments[count - 1].next_offset)
+        )
+
+    def advance_log_start(self, offset: Offset) -> DeleteTask:
+        """Delete the records below ``offset``. Durable after the returned ticket has run.
+
+        ``offset``: from the log start to the log end. Complete segments are removed by the ticket,
+        or by a later ``apply_retention`` if a sync ticket is not returned yet. Raises ``OSError``.
+        """
+        assert self.log_start_offset <= offset <= self.log_end_offset
+        self.log_start_offset = offset
+        self.epochs.advance_start(offset)  # the file keeps them until the next epoch
+        dropped: list[Segment] = []
+        saved_offset = self._files.snapshot_offset
+        if self._ticket is None and self._is_writable:
+            # Segments are removed only if a snapshot contains their producers. It exists, or can be
+            # written now, because all records that it describes are durable.
+            if self.durable_end_offset == self.log_end_offset:
+                saved_offset = offset
+                self._roll_if_all_is_deleted()
+            dropped = self._segments.drop_below(min(offset, saved_offset))
+        if dropped:
+            self._compactor.cancel()
+            self._anchor = dropped[-1].anchor
+        self._unsynced = [s for s in self._unsynced if s not in dropped]
+        self._sealed = [s for s in self._sealed if s not in dropped]
+        unsaved = dropped and dropped[-1].next_offset > self._files.snapshot_offset
+        ticket = DeleteTask(
+            disk=self._disk,
+            directory=self.directory,
+            checkpoint=self._checkpoint,
+            files=self._files,
+            log_start_offset=offset,
+            paths=[path for s in dropped for path in (s.index_path, s.path)],
+            snapshot=(self.log_end_offset, self.producers.snapshot()) if unsaved else None,
+            anchor=self._anchor if dropped else None,
+        )
+        self._drops = [*(drop for drop in self._drops if not drop.is_done), ticket]
+        return ticket
+
+    def start_is_durable(self, ticket: DeleteTask) -> None:
+        """Accept a delete ticket that has run. Its log start is now durable."""
+        start = min(ticket.log_start_offset, self.log_start_offset)  # the log may have been cut
+        self.durable_start_offset = max(self.durable_start_offset, start)
+
+    def _roll_if_all_is_deleted(self) -> None:
+        """Start a new segment if all records are deleted, so that the last segment can be removed
+        too. The name of the new, empty segment stores the log end."""
+        active = self._segments[-1] if self._segments else None
+        if active and active.size_bytes and active.next_offset <= self.log_start_offset:
+            try:
+                self._roll()
+            except OSError as error:
+                if error.errno not in NO_ROOM:  # disk full: a later deletion removes it
+                    self._write_failed(error)
+                    raise
+
+    # -- truncation --------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: Offset) -> None:
+        """Truncate the log: remove the batch that contains ``offset`` and all later batches.
+
+        Durable on return. Only for a replica whose last batches its leader does not have.
+        ``offset``: from the log start to the log end; a replica that differs below the log start
+        uses ``restart_at``. If the log start is inside the removed batch, it moves to the start of
+        that batch. The high watermark and the durable end offset are lowered first. A crash at any
+        time leaves the log unchanged or truncated.
+
+        Call it on the log's own thread while no sync ticket is out
+        (``GroupCommit.between_syncs``). Delete tickets that have not run yet are run here. Raises
+        ``DamagedLogError``, ``StorageFailedError``, and ``DiskFullError`` if nothing has changed.
+        """
+        assert self._ticket is None, "a ticket is out: take it back first"
+        assert self.log_start_offset <= offset <= self.log_end_offset
+        self._check_writable()
+        if offset == self.log_end_offset:
+            return
+        self._prepare_checkpoint()
+        self.sync()
+        try:
+            self._finish_drops()
+            end = self._segments.batch_start(offset)
+            self._compactor.lower_clean_end(end)
+            self._cut_producers(end)
+            self._truncate(end)
+        except (OSError, DamagedLogError) as error:
+            raise self._failed(f"truncating {self.directory}", error) from error
+
+    def _prepare_checkpoint(self) -> None:
+        """Allocate the checkpoint file before anything changes. The next steps need no disk
+        space."""
+        try:
+            self._checkpoint.prepare()
+        except OSError as error:
+            raise self._write_failed(error) from error
+
+    def _finish_drops(self) -> None:
+        """Run all pending delete tickets. If one ran later, it would refer to truncated records."""
+        for drop in self._drops:
+            drop.run()
+        self._drops.clear()
+
+    def _cut_producers(self, end: Offset) -> None:
+        """Reset the producer state to ``end`` and save it. Later snapshots are removed, and deleted
+        segments can no longer be replayed."""
+        rebuilt = rebuild_producers(self._files, self._segments, end)
+        self.producers.cut(end, rebuilt)
+        self._files.try_write_snapshot(end, self.producers.snapshot())
+
+    def _truncate(self, end: Offset) -> None:
+        """Truncate the log at ``end``, the start of a batch."""
+        self._lower_ends(end)
+        self._remove_indexes(end)
+        while len(self._segments) > 1 and self._segments[-1].base_offset >= end:
+            self._segments.pop_last().remove()
+        self._disk.sync_dir(self.directory)
+        last = self._segments[-1]
+        if last.next_offset > end:
+            last.truncate(end, index_interval_bytes=self.config.index_interval_bytes)
+            if last.size_bytes == 0:
+                self._follow_what_is_before(last)
+        self._segments.forget_positions()
+        left = list(self._segments)
+        self._unsynced = [s for s in self._unsynced if s in left]
+        self._sealed = [s for s in self._sealed if s in left[:-1]]
+        # Also remove an epoch that starts at ``end``: none of its batches is left (as in Kafka).
+        if self.epochs.cut(end - 1):
+            self._files.replace_epochs(self.epochs)
+        self._files.cut_snapshots(end)
+
+    def _lower_ends(self, end: Offset) -> None:
+        """Lower all ends, durably, before the truncation. Otherwise the bytes missing below the
+        durable end offset would count as corruption."""
+        self.log_end_offset = end
+        self.log_start_offset = min(self.log_start_offset, end)
+        self.durable_start_offset = min(self.durable_start_offset, end)
+        self.durable_end_offset = min(self.durable_end_offset, end)
+        self._high_watermark = min(self._high_watermark, end)
+        self._checkpoint.update(
+            log_start_offset=self.log_start_offset,
+            high_watermark=self._high_watermark,
+            durable_end_offset=self.durable_end_offset,
+            sync=True,
+        )
+
+    def _remove_indexes(self, end: Offset) -> None:
+        """Remove the indexes that cover records above ``end``, durably. They also prove that these
+        records were durable."""
+        for segment in self._segments:
+            if segment.next_offset > end:
+                segment.remove_index()
+        self._disk.sync_dir(self.directory)
+
+    def _follow_what_is_before(self, last: Segment) -> None:
+        if len(self._segments) > 1:
+            last.follow(self._segments[-2].anchor)
+        elif self._anchor.offset == last.base_offset:
+            last.follow(self._anchor)
+
+    # -- restart from an empty log -----------------------------------------------------------------
+
+    def restart_at(self, offset: Offset) -> None:
+        """Remove all records and restart from an empty log at ``offset`` (0 or more), durably.
+
+        Only for a replica that has no batch in common with its leader: it ends below the leader's
+        log start, or differs from its first batch on. Epochs and producer state are removed too,
+        and the leader's batches restore them. A crash at any time leaves a prefix of the old log
+        without gaps, or the new empty log.
+
+        Tickets and errors: see ``truncate_to``.
+        """
+        assert self._ticket is None, "a ticket is out: take it back first"
+        assert offset >= 0
+        self._check_writable()
+        self._prepare_checkpoint()
+        try:
+            self._finish_drops()
+            self._compactor.lower_clean_end(0)
+            self._remove_everything()
+            self._begin_at(offset)
+        except OSError as error:
+            raise self._failed(f"restarting {self.directory}", error) from error
+
+    def _remove_everything(self) -> None:
+        """Empty the log at its old start. Each intermediate state is a prefix of the log."""
+        start = self.log_start_offset
+        self._lower_ends(start)
+        self._remove_indexes(start)
+        while self._segments:
+            self._segments.pop_last().remove()
+        self._disk.sync_dir(self.directory)
+        self._segments.forget_positions()
+        self._unsynced, self._sealed, self._new_names = [], [], False
+        self._files.cut_snapshots(-1)
+        self.producers = ProducerTable()
+        self.epochs = EpochCache()
+        self._files.replace_epochs(self.epochs)
+
+    def _begin_at(self, offset: Offset) -> None:
+        """Move the empty log to ``offset``. The first append creates the first segment."""
+        self._anchor = Anchor(offset)
+        self.log_start_offset = self.log_end_offset = self.durable_end_offset = offset
+        self._high_watermark = offset
+        self._checkpoint.update(
+            log_start_offset=offset,
+            high_watermark=offset,
+            durable_end_offset=offset,
+            anchor=self._anchor,
+            sync=True,
+        )
+        self.durable_start_offset = offset
+
+    # -- compaction --------------------------------------------------------------------------------
+
+    @property
+    def compaction(self) -> CompactionStatus:
+        return self._compactor.status(self._segments, self._sure_start)
+
+    @property
+    def tombstones_removed_below(self) -> Offset:
+        """Offset below which tombstones may be missing, while other replicas still have their keys.
+        See ``replication.following``."""
+        return self._compactor.tombstones_removed_below
+
+    @property
+    def _sure_start(self) -> Offset:
+        """Durable log start: records below it are permanently deleted. A crash can restore records
+        at or above it."""
+        return min(self.log_start_offset, self._checkpoint.latest.log_start_offset)
+
+    @property
+    def _may_get_back_more(self) -> bool:
+        """True if a crash could restore segments that were deleted from the list.
+
+        A pass would not see these segments and would mark the log as clean. A later pass could then
+        remove a tombstone while a restored segment still contains records of its key.
+        """
+        return any(drop.paths and not drop.is_done for drop in self._drops)
+
+    def _compactable(self, high_watermark: Offset) -> Compactable:
+        return Compactable(
+            directory=self.directory,
+            config=self.config,
+            sealed=self._segments[:-1],
+            candidates=self._cleanable(high_watermark),
+            log_start=self._sure_start,
+            producers=self.producers,
+        )
+
+    def _cleanable(self, high_watermark: Offset) -> list[Segment]:
+        """Return the segments that a pass may rewrite, a prefix of the log."""
+        bound = min(high_watermark, self.durable_end_offset, self._files.snapshot_offset)
+        found: list[Segment] = []
+        for segment in self._segments[:-1]:
+            is_busy = segment in self._unsynced or segment in self._sealed
+            if segment.next_offset > bound or is_busy or not segment.size_bytes:
+                break
+            found.append(segment)
+        return found
+
+    def dirty_ratio(
+        self,
+        *,
+        now_ms: TimestampMs,
+        high_watermark: Offset,
+        tombstones_kept_from: Offset = INT64_MAX,
+    ) -> float:
+        """Return the ratio of dirty bytes to compactable bytes if a pass is due, else 0.
+
+        Returns 1 for a pass that was started, so that it is continued first. Parameters: see
+        ``begin_compaction``. Raises ``DamagedLogError``.
+        """
+        if not self._is_writable or not self.config.is_compacted or self._may_get_back_more:
+            return 0.0
+        return self._compactor.dirty_ratio(
+            self._compactable(high_watermark),
+            now_ms=now_ms,
+            tombstones_kept_from=tombstones_kept_from,
+        )
+
+    def begin_compaction(
+        self,
+        *,
+        now_ms: TimestampMs,
+        high_watermark: Offset,
+        chance_seed: int,
+        memory_bytes: int,
+        tombstones_kept_from: Offset = INT64_MAX,
+        ticket_bytes: int = TICKET_BYTES,
+    ) -> CompactionTicket | None:
+        """Return a ticket that compacts a part of the log; None if no pass is due, if a ticket is
+        not returned yet, or if the log is not writable.
+
+        A pass over a large log takes several tickets, to limit the additional disk space. Call the
+        method again after each ticket.
+
+        ``now_ms``: current time in ms. ``high_watermark``: records at or above it are not
+        compacted. ``chance_seed``: 64 bits that producers must not know. ``memory_bytes``: limit of
+        the key map (32 bytes per key; see ``OffsetMap``). ``tombstones_kept_from``: tombstones at
+        or above this offset are kept. ``ticket_bytes``: maximum bytes of segments per ticket, but
+        at least one group; default 1 GiB.
+
+        Raises ``OSError``, and ``DamagedLogError`` if planning reads a corrupt batch.
+        """
+        if self._ticket is not None or not self._is_writable or self._compactor.is_busy:
+            return None
+        if not self.config.is_compacted:
+            self._compactor.cancel()
+        if not self.config.is_compacted or self._may_get_back_more:
+            return None
+        return self._compactor.begin(
+            self._compactable(high_watermark),
+            now_ms=now_ms,
+            chance_seed=chance_seed,
+            memory_bytes=memory_bytes,
+            tombstones_kept_from=tombstones_kept_from,
+            ticket_bytes=ticket_bytes,
+        )
+
+    def complete_compaction(self, ticket: CompactionTicket) -> None:
+        """Accept a ticket that has run, and replace the segments by the cleaned ones.
+
+        The replacement is durable after the next sync. After a crash before it, the next start
+        performs the replacement again. A stale ticket is discarded. Do not call this while a sync
+        ticket is not returned. Raises ``StorageFailedError`` and ``DamagedLogError``.
+        """
+        assert self._ticket is None, "a ticket is out: take it back first"
+        if ticket.is_stale or ticket.error is not None or not self._is_writable:
+            self.abandon_compaction(ticket)
+            return
+        try:
+            self._compactor.complete(ticket)
+        except OSError as error:
+            raise self._failed(f"swapping segments of {self.directory}", error) from error
+        for swap, segment in ticket.cleaned:
+            self._segments.swap(swap.replaced, segment)
+            self._sealed.append(segment)
+            self._new_names = True
+
+    def abandon_compaction(self, ticket: CompactionTicket) -> None:
+        """Discard a ticket, whether it has run or failed. The log does not change.
+
+        If the ticket found a corrupt batch, the log is marked as corrupt (``note_damage``). After a
+        failed write, the log rejects further writes. Do not call this while ``run`` executes.
+        """
+        error = ticket.error
+        if isinstance(error, DamagedLogError):
+            self.note_damage(str(error), offset=ticket.damage_offset)
+        elif isinstance(error, OSError) and (error.errno not in NO_ROOM or ticket.is_unsure):
+            self._failed(f"compacting {self.directory}", error)
+        try:
+            self._compactor.abandon(ticket)
+        except OSError as failure:
+            self._failed(f"taking back a compaction of {self.directory}", failure)
+        if ticket.lost_indexes:
+            names = {base for swap, _segment in ticket.cleaned for base in swap.replaced}
+            self._sealed += [s for s in self._segments[:-1] if s.base_offset in names]
+
+    def note_missing_tombstones(self, below: Offset) -> None:
+        """Record that tombstones below ``below`` may be missing. Durable on return.
+
+        For a log that will be copied from a replica that has removed these tombstones. Call it
+        after ``restart_at``: there must be no ticket and no unsettled swap. Raises
+        ``DiskFullError`` (nothing has changed then), ``DamagedLogError`` and
+        ``StorageFailedError``.
+        """
+        try:
+            self._compactor.note_missing_tombstones(below)
+        except OSError as error:
+            raise self._write_failed(error) from error
+
+    # -- closing -----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Make the log durable, save indexes and producer state, and close the files. Raises
+        ``StorageFailedError``."""
+        if self._is_writable and self._ticket is None:
+            try:
+                self._compactor.settle()
+            except OSError as error:
+                if error.errno not in NO_ROOM:  # if the disk is full, the next start does it
+                    self._failed(f"closing {self.directory}", error)
+        try:
+            if (ticket := self.begin_sync(snapshot=True)) is not None:
+                with suppress(DamagedLogError):  # files are missing: the next start detects it
+                    self._run(ticket)
+            if self._is_writable:
+                self._sync_checkpoint()
+        finally:
+            self.abandon()
+
+    def _sync_checkpoint(self) -> None:
+        """Make the last checkpoint and the data directory's record of it durable."""
+        try:
+            self._checkpoint.sync()
+        except OSError as error:
+            failure = self._write_failed(error)
+            if isinstance(failure, StorageFailedError):
+                raise failure from error
+
+    def abandon(self) -> None:
+        """Close the files without writing."""
+        self._compactor.cancel()
+        for segment in self._segments:
+            segment.close()
+        self._checkpoint.close()
+
+
+def _ignore() -> None:
+    """Default of ``on_missing``: do nothing."""

@@ -9,10 +9,11 @@ from tests.mutation.guard import Guard
 
 _CLEANER: Final = "raftlog/storage/cleaner.py"
 _FILES: Final = "raftlog/storage/compaction_files.py"
-_LOG: Final = "raftlog/storage/log_compacting.py"
+_LOG: Final = "raftlog/storage/log.py"
+_COMPACTOR: Final = "raftlog/storage/compactor.py"
 _TEST_CLEANER: Final = "tests/storage/test_cleaner.py"
 _TEST_FILES: Final = "tests/storage/test_compaction_files.py"
-_TEST_LOG: Final = "tests/storage/test_log_compacting.py"
+_TEST_COMPACTOR: Final = "tests/storage/test_compactor.py"
 _TEST_TICKETS: Final = "tests/storage/test_compaction_tickets.py"
 _TEST_CRASHES: Final = "tests/storage/test_compaction_crashes.py"
 
@@ -23,7 +24,7 @@ KEPT: Final = [
         module=_CLEANER,
         function="CompactionTicket._kept",
         change=swap("compare +", "<"),
-        tests=(f"{_TEST_LOG}::test_the_last_record_of_each_key_is_kept_at_its_offset",),
+        tests=(f"{_TEST_COMPACTOR}::test_the_last_record_of_each_key_is_kept_at_its_offset",),
     ),
     Guard(
         name="tombstones wait",
@@ -32,7 +33,7 @@ KEPT: Final = [
         function="CompactionTicket._kept",
         change=replace("compare due_below", "_.left >= 0"),
         tests=(
-            f"{_TEST_LOG}::test_a_tombstone_stays_for_its_time_after_the_pass_that_met_it_first",
+            f"{_TEST_COMPACTOR}::test_a_tombstone_stays_for_its_time_after_the_pass_that_met_it_first",
         ),
     ),
     Guard(
@@ -54,7 +55,7 @@ KEPT: Final = [
         module=_CLEANER,
         function="CompactionTicket._kept",
         change=value("assign <=", "_.right"),
-        tests=(f"{_TEST_LOG}::test_a_record_without_a_key_is_kept",),
+        tests=(f"{_TEST_COMPACTOR}::test_a_record_without_a_key_is_kept",),
     ),
     Guard(
         name="the batch that tells a producer's sequence stays",
@@ -62,7 +63,7 @@ KEPT: Final = [
         module=_CLEANER,
         function="CompactionTicket._rewrite_chunk",
         change=never("compare remembered"),
-        tests=(f"{_TEST_LOG}::test_producers_are_known_from_the_compacted_log_alone",),
+        tests=(f"{_TEST_COMPACTOR}::test_producers_are_known_from_the_compacted_log_alone",),
     ),
     Guard(
         name="a compacted batch counts its sequences by offsets",
@@ -70,7 +71,7 @@ KEPT: Final = [
         module="raftlog/storage/producer_state.py",
         function="ProducerTable.note",
         change=argument("call last_sequence", 1, "_.args[0].value.record_count"),
-        tests=(f"{_TEST_LOG}::test_producers_are_known_from_the_compacted_log_alone",),
+        tests=(f"{_TEST_COMPACTOR}::test_producers_are_known_from_the_compacted_log_alone",),
     ),
     Guard(
         name="a compacted batch has one epoch",
@@ -105,33 +106,35 @@ BOUNDS: Final = [
         name="no pass before a deletion is durable",
         why="a crash brings back records below what counts as clean, and tombstones go before them",
         module=_LOG,
-        function="LogCompacting._may_get_back_more",
+        function="Log._may_get_back_more",
         change=replace("and is_done", "_.values[0].value.log_start_offset < 0"),
-        tests=(f"{_TEST_LOG}::test_no_pass_begins_before_a_deletion_of_segments_is_durable",),
+        tests=(f"{_TEST_COMPACTOR}::test_no_pass_begins_before_a_deletion_of_segments_is_durable",),
     ),
     Guard(
         name="only what is committed, durable and in a snapshot is compacted",
         why="a record that replaces another is cut, and neither is left",
         module=_LOG,
-        function="LogCompacting._cleanable",
+        function="Log._cleanable",
         change=calls("call min", "max"),
-        tests=(f"{_TEST_LOG}::test_only_what_is_committed_durable_and_in_a_snapshot_is_compacted",),
+        tests=(
+            f"{_TEST_COMPACTOR}::test_only_what_is_committed_durable_and_in_a_snapshot_is_compacted",
+        ),
     ),
     Guard(
         name="segments that wait for their index are not compacted",
         why="the index of the old segment is written beside the new one",
         module=_LOG,
-        function="LogCompacting._cleanable",
+        function="Log._cleanable",
         change=drop("compare _sealed"),
-        tests=(f"{_TEST_LOG}::test_segments_that_a_sync_has_yet_to_index_wait",),
+        tests=(f"{_TEST_COMPACTOR}::test_segments_that_a_sync_has_yet_to_index_wait",),
     ),
     Guard(
         name="young records stay",
         why="records go before min.compaction.lag.ms",
-        module=_LOG,
-        function="LogCompacting._cleanable",
+        module=_COMPACTOR,
+        function="Compactor._old_enough",
         change=never("if _append_ms"),
-        tests=(f"{_TEST_LOG}::test_young_records_stay_by_the_time_of_their_append",),
+        tests=(f"{_TEST_COMPACTOR}::test_young_records_stay_by_the_time_of_their_append",),
     ),
     Guard(
         name="a pass ends where its map is full",
@@ -139,7 +142,7 @@ BOUNDS: Final = [
         module=_CLEANER,
         function="CompactionTicket._learn",
         change=never("if flush"),
-        tests=(f"{_TEST_LOG}::test_any_number_of_keys_is_compacted_in_little_memory",),
+        tests=(f"{_TEST_COMPACTOR}::test_any_number_of_keys_is_compacted_in_little_memory",),
     ),
     Guard(
         name="what is compacted follows on what is before it",
@@ -153,16 +156,16 @@ BOUNDS: Final = [
         name="damage that compaction meets is noted",
         why="the log goes on to serve a batch that is bad",
         module=_LOG,
-        function="LogCompacting.abandon_compaction",
+        function="Log.abandon_compaction",
         change=replace("call note_damage", "_.args[0]"),
         tests=(f"{_TEST_TICKETS}::test_damage_is_noted_and_nothing_past_it_is_compacted",),
     ),
     Guard(
         name="a log that was cut has no use for what was cleaned before",
         why="records that were cut come back",
-        module=_LOG,
-        function="LogCompacting._end_compaction",
-        change=replace("assign _compaction", "_.targets[0] |= False"),
+        module=_COMPACTOR,
+        function="Compactor.cancel",
+        change=replace("assign _ticket", "_.targets[0] |= False"),
         tests=(
             f"{_TEST_TICKETS}::test_a_log_that_was_cut_meanwhile_has_no_use_for_it",
             f"{_TEST_TICKETS}::test_a_log_that_was_dropped_from_meanwhile_has_no_use_for_it",
@@ -281,25 +284,25 @@ ORDERS: Final = [
     Guard(
         name="new names are durable before a cut forgets the decision",
         why="a power cut brings back segments that were replaced",
-        module=_LOG,
-        function="LogCompacting._lower_clean_end",
+        module=_COMPACTOR,
+        function="Compactor.lower_clean_end",
         change=drop("if _disk"),
         tests=(f"{_TEST_CLEANER}::test_new_names_are_durable_before_swaps_are_forgotten",),
     ),
     Guard(
         name="new names are durable before a clean stop forgets the decision",
         why="a power cut brings back segments that were replaced",
-        module=_LOG,
-        function="LogCompacting.close",
+        module=_COMPACTOR,
+        function="Compactor.settle",
         change=drop("call sync_dir"),
         tests=(f"{_TEST_CLEANER}::test_new_names_are_durable_before_swaps_are_forgotten",),
     ),
     Guard(
         name="the clean end is lowered before a cut",
         why="what comes after the cut counts as clean: its tombstones go too early",
-        module="raftlog/storage/log_cutting.py",
-        function="LogCutting.truncate_to",
-        change=replace("call _lower_clean_end", "self._end_compaction()"),
+        module="raftlog/storage/log.py",
+        function="Log.truncate_to",
+        change=replace("call lower_clean_end", "self._compactor.cancel()"),
         tests=(f"{_TEST_CLEANER}::test_the_clean_end_is_lowered_durably_before_the_log_is_cut",),
     ),
     Guard(

@@ -160,8 +160,8 @@ SYNCS: Final = [
     Guard(
         name="durable end is what the ticket covers",
         why="what was appended while a sync ran counts as synced",
-        module="raftlog/storage/log_syncing.py",
-        function="LogSyncing.complete_sync",
+        module="raftlog/storage/log.py",
+        function="Log.complete_sync",
         change=value("assign durable_end_offset", "self.log_end_offset"),
         tests=(
             (
@@ -173,8 +173,8 @@ SYNCS: Final = [
     Guard(
         name="acknowledged is what is durable",
         why="with flush.policy=fsync, what is only written is acknowledged",
-        module="raftlog/storage/log_reading.py",
-        function="LogReading.acknowledged_end_offset",
+        module="raftlog/storage/log.py",
+        function="Log.acknowledged_end_offset",
         change=replace("compare config", "_.left != ''"),
         tests=(
             "tests/storage/test_log.py::test_what_may_be_acknowledged_depends_on_the_flush_policy",
@@ -183,8 +183,8 @@ SYNCS: Final = [
     Guard(
         name="failed fsync is fatal",
         why="the next fsync says that all is well, and the pages are gone",
-        module="raftlog/storage/log_syncing.py",
-        function="LogSyncing.failed_sync",
+        module="raftlog/storage/log.py",
+        function="Log.failed_sync",
         change=value(
             "return _failed", "StorageFailedError(f'syncing {self.directory}: {_.args[1]}')"
         ),
@@ -198,8 +198,8 @@ SYNCS: Final = [
     Guard(
         name="failed write is fatal",
         why="a disk that fails writes is trusted with more",
-        module="raftlog/storage/log_syncing.py",
-        function="LogSyncing._failed",
+        module="raftlog/storage/log.py",
+        function="Log._failed",
         change=both(
             replace("assign StorageFailedError", "return _.value"), drop("return _failure")
         ),

@@ -321,8 +321,8 @@ DELETING: Final = [
     Guard(
         name="a log start counts when it is durable",
         why="a power cut brings records back that were acknowledged as deleted",
-        module="raftlog/storage/log_cutting.py",
-        function="LogCutting.advance_log_start",
+        module="raftlog/storage/log.py",
+        function="Log.advance_log_start",
         change=replace(
             "assign log_start_offset", "self.log_start_offset = self.durable_start_offset = _.value"
         ),

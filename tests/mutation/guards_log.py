@@ -168,29 +168,29 @@ OPENING: Final = [
     Guard(
         name="a damaged log takes no writes",
         why="a log goes on behind a hole",
-        module="raftlog/storage/log_syncing.py",
-        function="LogSyncing._check_writable",
+        module="raftlog/storage/log.py",
+        function="Log._check_writable",
         change=drop("if damage"),
         tests=("tests/storage/test_damage.py::test_a_bad_batch_below_the_durable_end_is_damage",),
     ),
     Guard(
         name="reads stop at damage",
         why="a consumer is given bad bytes",
-        module="raftlog/storage/log_reading.py",
-        function="LogReading.readable_end_offset",
+        module="raftlog/storage/log.py",
+        function="Log.readable_end_offset",
         change=value("return _readable_end", "_.body"),
         tests=(
-            "tests/storage/test_log_syncing.py::test_a_bad_batch_is_found_noted_and_served_no_more",
+            "tests/storage/test_verification.py::test_a_bad_batch_is_found_noted_and_served_no_more",
         ),
     ),
     Guard(
         name="a scrub checks chains",
         why="a batch of another log is never found",
-        module="raftlog/storage/log_syncing.py",
-        function="LogSyncing._check_batches",
+        module="raftlog/storage/log.py",
+        function="Log._check_batches",
         change=value("if base_offset", "_.values[0]"),
         tests=(
-            "tests/storage/test_log_syncing.py::test_a_batch_of_another_log_is_found_by_its_chain",
+            "tests/storage/test_verification.py::test_a_batch_of_another_log_is_found_by_its_chain",
         ),
     ),
 ]
@@ -199,8 +199,8 @@ COPYING: Final = [
     Guard(
         name="chain of what is copied",
         why="a follower goes on from records that its leader does not have (S28)",
-        module="raftlog/storage/log.py",
-        function="Log._check_continues",
+        module="raftlog/storage/admission.py",
+        function="check_replicated",
         change=never("not verify_chain"),
         tests=(
             (
@@ -212,8 +212,8 @@ COPYING: Final = [
     Guard(
         name="offsets of what is copied",
         why="a follower has a gap, or two records of one offset",
-        module="raftlog/storage/log.py",
-        function="Log._check_continues",
+        module="raftlog/storage/admission.py",
+        function="check_replicated",
         change=never("if base_offset"),
         tests=(
             "tests/storage/test_replicated_append.py::test_a_gap_inside_what_is_copied_is_refused",
@@ -222,20 +222,20 @@ COPYING: Final = [
     Guard(
         name="epochs of what is copied",
         why="a follower takes batches of an old leader behind those of a newer one",
-        module="raftlog/storage/log.py",
-        function="Log._check_continues",
+        module="raftlog/storage/admission.py",
+        function="check_replicated",
         change=never("if append_timestamp"),
         tests=("tests/storage/test_replicated_append.py::test_an_epoch_that_goes_back_is_refused",),
     ),
     Guard(
         name="the durable end goes back before a cut",
         why="a crash during a cut looks like damage",
-        module="raftlog/storage/log_cutting.py",
-        function="LogCutting._truncate",
+        module="raftlog/storage/log.py",
+        function="Log._truncate",
         change=move("call _lower_ends", after="call _remove_indexes"),
         tests=(
             (
-                "tests/storage/test_log_cutting.py"
+                "tests/storage/test_truncation.py"
                 "::test_the_ends_on_disk_go_back_before_anything_else_does"
             ),
         ),
@@ -243,8 +243,8 @@ COPYING: Final = [
     Guard(
         name="the durable end goes back durably",
         why="a power cut during a cut looks like damage",
-        module="raftlog/storage/log_cutting.py",
-        function="LogCutting._lower_ends",
+        module="raftlog/storage/log.py",
+        function="Log._lower_ends",
         change=drop("keyword True"),
         tests=(
             "tests/storage/test_durability.py::test_the_durable_end_goes_back_before_anything_goes",
@@ -253,12 +253,12 @@ COPYING: Final = [
     Guard(
         name="indexes go before what they cover",
         why="an index that outlives its batches says that durable bytes are gone",
-        module="raftlog/storage/log_cutting.py",
-        function="LogCutting._remove_indexes",
+        module="raftlog/storage/log.py",
+        function="Log._remove_indexes",
         change=drop("call sync_dir"),
         tests=(
             (
-                "tests/storage/test_log_cutting.py"
+                "tests/storage/test_truncation.py"
                 "::test_indexes_are_gone_for_good_before_any_segment_goes"
             ),
         ),
@@ -266,8 +266,8 @@ COPYING: Final = [
     Guard(
         name="segments go durably, the last one first",
         why="a power cut in the middle of a cut leaves a hole",
-        module="raftlog/storage/log_cutting.py",
-        function="LogCutting._truncate",
+        module="raftlog/storage/log.py",
+        function="Log._truncate",
         change=drop("call sync_dir"),
         tests=("tests/storage/test_durability.py::test_a_cut_is_durable_when_it_returns",),
     ),
@@ -282,20 +282,20 @@ COPYING: Final = [
     Guard(
         name="epochs are cut with their batches",
         why="a replica answers for an epoch of which nothing is left",
-        module="raftlog/storage/log_cutting.py",
-        function="LogCutting._truncate",
+        module="raftlog/storage/log.py",
+        function="Log._truncate",
         change=argument("condition epochs", 0, "_.args[0].left + (1 << 62)"),
-        tests=("tests/storage/test_log_cutting.py::test_an_epoch_that_starts_at_the_cut_goes_too",),
+        tests=("tests/storage/test_truncation.py::test_an_epoch_that_starts_at_the_cut_goes_too",),
     ),
     Guard(
         name="the file of epochs is cut too",
         why="epochs that were cut come back with the next start",
-        module="raftlog/storage/log_cutting.py",
-        function="LogCutting._truncate",
+        module="raftlog/storage/log.py",
+        function="Log._truncate",
         change=replace("if epochs", "_.test"),
         tests=(
             (
-                "tests/storage/test_guards_epochs.py"
+                "tests/storage/test_truncation.py"
                 "::test_an_epoch_that_starts_at_the_cut_is_gone_from_the_disk_too"
             ),
         ),
@@ -303,8 +303,8 @@ COPYING: Final = [
     Guard(
         name="snapshots are cut",
         why="sequences of batches that were cut pass for true later",
-        module="raftlog/storage/log_cutting.py",
-        function="LogCutting._truncate",
+        module="raftlog/storage/log.py",
+        function="Log._truncate",
         change=drop("call cut_snapshots"),
         tests=(
             (
@@ -326,12 +326,12 @@ COPYING: Final = [
     Guard(
         name="producers are cut",
         why="a producer's record is taken for a duplicate of one that was cut",
-        module="raftlog/storage/log_cutting.py",
-        function="LogCutting._cut_producers",
+        module="raftlog/storage/log.py",
+        function="Log._cut_producers",
         change=drop("call cut"),
         tests=(
             (
-                "tests/storage/test_log_cutting.py"
+                "tests/storage/test_truncation.py"
                 "::test_producers_are_as_of_the_cut_whatever_newer_snapshots_say"
             ),
         ),
@@ -339,12 +339,12 @@ COPYING: Final = [
     Guard(
         name="drops end before a cut",
         why="a deletion that ends later speaks of records that are gone",
-        module="raftlog/storage/log_cutting.py",
-        function="LogCutting._finish_drops",
+        module="raftlog/storage/log.py",
+        function="Log._finish_drops",
         change=replace("call run", "assert _.func.value"),
         tests=(
             (
-                "tests/storage/test_log_cutting.py"
+                "tests/storage/test_truncation.py"
                 "::test_a_drop_that_is_out_is_done_before_the_cut_and_never_after"
             ),
         ),
@@ -352,20 +352,20 @@ COPYING: Final = [
     Guard(
         name="no cut while a ticket is out",
         why="a ticket makes an end durable that was cut",
-        module="raftlog/storage/log_cutting.py",
-        function="LogCutting.truncate_to",
+        module="raftlog/storage/log.py",
+        function="Log.truncate_to",
         change=drop("assert _ticket"),
-        tests=("tests/storage/test_log_cutting.py::test_a_ticket_that_is_out_forbids_it",),
+        tests=("tests/storage/test_truncation.py::test_a_ticket_that_is_out_forbids_it",),
     ),
     Guard(
         name="a new beginning is durable",
         why="after a power cut an empty log is where the old one was",
-        module="raftlog/storage/log_cutting.py",
-        function="LogCutting._begin_at",
+        module="raftlog/storage/log.py",
+        function="Log._begin_at",
         change=drop("keyword True"),
         tests=(
             (
-                "tests/storage/test_log_cutting.py"
+                "tests/storage/test_truncation.py"
                 "::test_an_old_drop_does_not_reach_into_the_new_beginning"
             ),
         ),
@@ -412,8 +412,8 @@ COPYING: Final = [
     Guard(
         name="segments wait for a snapshot of their producers",
         why="retention forgets sequences that no snapshot has",
-        module="raftlog/storage/log_cutting.py",
-        function="LogCutting.advance_log_start",
+        module="raftlog/storage/log.py",
+        function="Log.advance_log_start",
         change=argument("call drop_below", 0, "_.args[0].args[0]"),
         tests=(
             (
@@ -494,7 +494,7 @@ PRODUCER_STATE: Final = [
 
 _COPIES: Final = "tests/storage/test_copies.py"
 _RECORDED_END: Final = f"{_COPIES}::test_a_bad_batch_below_the_recorded_end_"
-_SYNCING: Final = "tests/storage/test_log_syncing.py"
+_SYNCING: Final = "tests/storage/test_verification.py"
 
 COPIES: Final = [
     Guard(
@@ -614,8 +614,8 @@ COPIES: Final = [
     Guard(
         name="files that are gone are damage of their log",
         why="a broker ends, with all its partitions, because one of them was removed",
-        module="raftlog/storage/log_syncing.py",
-        function="LogSyncing._failed",
+        module="raftlog/storage/log.py",
+        function="Log._failed",
         change=never("compare MISSING"),
         tests=(f"{_SYNCING}::test_a_change_that_finds_no_directory_is_damage_of_the_log_alone",),
     ),

@@ -1,6 +1,6 @@
 """A compaction at work: in which order it makes things durable, what it holds and what it writes.
 
-What it keeps is in ``test_log_compacting``; what is left of it by a crash, in
+What it keeps is in ``test_compactor``; what is left of it by a crash, in
 ``test_compaction_crashes``.
 """
 

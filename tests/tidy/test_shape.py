@@ -10,6 +10,8 @@ from tests.tidy.sources import ROOT, Source
 
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 1000
+# Modules that hold one class whose invariants span all of its methods.
+LARGER_MODULES = {"raftlog/storage/log.py": 1200}
 UNFINISHED = re.compile(
     r"\b(" + "|".join(("FIX" + "ME", "TO" + "DO", "X" * 3, "HA" + "CK")) + r")\b"
 )
@@ -39,9 +41,10 @@ def test_functions_fit_on_a_page() -> None:
 
 def test_modules_stay_small() -> None:
     big = [
-        f"{source.path} has {count} lines, {MODULE_LINES_MAX} are allowed"
+        f"{source.path} has {count} lines, {allowed} are allowed"
         for source in sources.everything()
-        if (count := source.text.count("\n")) > MODULE_LINES_MAX
+        if (count := source.text.count("\n"))
+        > (allowed := LARGER_MODULES.get(source.path, MODULE_LINES_MAX))
     ]
     assert not big, f"split these by what they hold: {big}"
 

@@ -1,4 +1,4 @@
-"""Finding damage in a running log, and what is made of it. Syncing: test_log, test_durability."""
+"""Verification of a running log, and its handling of corrupt and missing files."""
 
 from __future__ import annotations
 

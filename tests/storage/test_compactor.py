@@ -1,4 +1,4 @@
-"""When a log is compacted, what of it, and what else may happen to it meanwhile."""
+"""Tests of raftlog.storage.compactor: when a pass is due, and what it keeps."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_a_pass_for_new_records_takes_tombstones_that_are_due_along() -> None:
     seal(log)
     compact(log, now_ms=NOW_MS + HOUR_MS)
     assert offsets(log) == [4, 5]
-    assert [part.tombstones for part in log._compaction_state.parts] == [1]
+    assert [part.tombstones for part in log._compactor._state.parts] == [1]
     compact(log, now_ms=NOW_MS + 2 * HOUR_MS)
     assert offsets(log) == [5]
 

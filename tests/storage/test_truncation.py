@@ -1,6 +1,6 @@
-"""Cutting a tail and beginning anew: what is left, on disk too.
+"""Truncation and restart of a log: what is left, in memory and on disk.
 
-Crashes on the way: test_replica_crashes. Dropping old records: test_retention, test_log,
+Crashes in between: test_replica_crashes. Deletion of old records: test_retention, test_log,
 test_durability.
 """
 
@@ -20,6 +20,7 @@ from tests.storage.logs import (
     SMALL,
     after_power_cut,
     append,
+    base_offsets_of,
     files,
     fill,
     killed,
@@ -36,6 +37,76 @@ CONFIGS = pytest.mark.parametrize("config", [SEGMENTED, ONE_SEGMENT], ids=["segm
 
 
 # -- truncating ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [SMALL, ONE_SEGMENT], ids=["segments", "segment"])
+@pytest.mark.parametrize("offset", [0, 1, 5, 6, 7, 13, 19, 20])
+def test_truncating_leaves_what_lies_before(offset: int, config: TopicConfig) -> None:
+    disk = sim_disk()
+    log = open_log(disk, config)
+    fill(log, 15)
+    fill(log, 5, sync=False)
+    log.truncate_to(offset)
+    assert (log.log_end_offset, log.damage) == (offset, "")
+    assert log.durable_end_offset == (15 if offset == 20 else offset)
+    assert values(log) == [value_at(o) for o in range(offset)]
+    fill(log, 3)
+    log = killed(disk, config)
+    assert values(log) == [value_at(o) for o in range(offset + 3)]
+
+
+def test_truncating_inside_a_batch_takes_all_of_it() -> None:
+    log = open_log(sim_disk())
+    append(log, b"a")
+    append(log, b"b", b"c", b"d")
+    log.truncate_to(3)
+    assert log.log_end_offset == 1
+
+
+def test_truncating_inside_the_batch_that_holds_the_start_takes_the_start_back() -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    append(log, b"a", b"b")
+    append(log, b"c", b"d", b"e")
+    log.sync()
+    log.advance_log_start(3).run()
+    log.truncate_to(4)
+    assert (log.log_start_offset, log.log_end_offset) == (2, 2)
+    log = after_power_cut(disk)
+    assert (log.log_start_offset, log.log_end_offset, log.damage) == (2, 2, "")
+    append(log, b"on")
+    assert values(log) == [b"on"]
+
+
+def test_truncating_forgets_epochs_that_are_gone() -> None:
+    log = open_log(sim_disk())
+    for epoch in (0, 2, 3):
+        fill(log, 4, leader_epoch=epoch)
+    log.truncate_to(6)
+    assert list(log.epochs) == [(0, 0), (2, 4)]
+    append(log, b"x", leader_epoch=5)
+    assert list(log.epochs) == [(0, 0), (2, 4), (5, 6)]
+
+
+def test_a_reader_is_not_misled_by_where_batches_were_before_a_truncation() -> None:
+    log = open_log(sim_disk(), ONE_SEGMENT)
+    fill(log, 10)
+    log.read(start_offset=0, end_offset=10, bytes_max=1_000)  # notes where the next one starts
+    log.truncate_to(1)
+    append(log, b"a longer one" * 30)
+    fill(log, 8)
+    for offset in range(1, 10):
+        assert base_offsets_of(stored(log, offset))[0] == offset
+
+
+def test_an_epoch_that_starts_at_the_cut_is_gone_from_the_disk_too() -> None:
+    disk = sim_disk()
+    first = open_log(disk)
+    follow(first, leader_of((0, 4), (3, 3)))
+    first.sync()
+    first.truncate_to(4)
+    for log in lives(first, disk, SMALL):
+        assert list(log.epochs) == [(0, 0)]
 
 
 @CONFIGS
