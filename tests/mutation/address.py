@@ -73,7 +73,7 @@ class Place:
         }
         functions = [scope for scope in around if isinstance(scope, Function)]
         self.locals = frozenset(name for function in functions for name in _locals(function))
-        self._told: dict[ast.AST, frozenset[str]] = {}
+        self._words_of: dict[ast.AST, frozenset[str]] = {}
 
     def find(self, address: str) -> ast.AST:
         """Raises ``StaleAddressError``."""
@@ -111,7 +111,7 @@ class Place:
         """With what each costs."""
         first = [_called(node)] if isinstance(node, ast.Call) and kind == "call" else []
         head = set()
-        for part in list(_told_by(node))[:1]:
+        for part in list(_distinguishing(node))[:1]:
             head |= {
                 word for each in _below(part, itself=True) for word in _words(each, self.locals)
             }
@@ -139,13 +139,13 @@ class Place:
         return "".join((*lines[: first - 1], indented, *lines[self.original.end_lineno :]))
 
     def mentioned(self, node: ast.AST) -> frozenset[str]:
-        """What ``node`` is told by; nothing that is local to its function."""
-        if node not in self._told:
-            parts = (each for part in _told_by(node) for each in _below(part, itself=True))
+        """Words that distinguish ``node``; nothing that is local to its function."""
+        if node not in self._words_of:
+            parts = (each for part in _distinguishing(node) for each in _below(part, itself=True))
             words = {word for each in parts for word in _words(each, self.locals)}
             called = {_called(node)} if isinstance(node, ast.Call) else set()
-            self._told[node] = frozenset(words | called)
-        return self._told[node]
+            self._words_of[node] = frozenset(words | called)
+        return self._words_of[node]
 
     def _mentions(self, node: ast.AST, kind: str, words: list[str]) -> bool:
         if kind == "call" and isinstance(node, ast.Call) and words[:1] != [_called(node)]:
@@ -237,7 +237,7 @@ def _below(node: ast.AST, *, itself: bool = False) -> Iterator[ast.AST]:
         yield from _below(child, itself=True)
 
 
-def _told_by(node: ast.AST) -> Iterator[ast.AST]:
+def _distinguishing(node: ast.AST) -> Iterator[ast.AST]:
     """``node`` itself; of a statement with a block its head, and its block's simple statements."""
     if not isinstance(getattr(node, "body", None), list):
         yield node
@@ -297,10 +297,10 @@ def _locals(function: Function) -> set[str]:
         for node in ast.walk(function)
         if isinstance(node, Function) and node is not function
     }
-    told = {
+    known = {
         n
         for node in ast.walk(function)
         if isinstance(node, ast.Global | ast.Nonlocal)
         for n in node.names
     }
-    return names - told - {"self", "cls"}
+    return names - known - {"self", "cls"}

@@ -1,4 +1,4 @@
-"""Guards of a broker's time and memory: what hostile clients cannot take from the others."""
+"""Guards of the broker's time and memory limits against hostile clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TURNS: Final = "tests/server/test_turns.py"
 
 GUARDS: Final = [
     Guard(
-        name="long requests give way",
+        name="long requests yield",
         why="one request of thousands of partitions stops the broker for seconds",
         module="raftlog/server/turns.py",
         function="Turns.has_time",
@@ -19,7 +19,7 @@ GUARDS: Final = [
         tests=(f"{_TURNS}::test_a_long_request_gives_way_to_a_short_one_of_another_connection",),
     ),
     Guard(
-        name="what a thread works on holds up its connection",
+        name="work in a thread delays its connection",
         why="a producer's next batch is appended before the one that a thread validates",
         module="raftlog/server/connection.py",
         function="Connection._go_on",
@@ -28,15 +28,15 @@ GUARDS: Final = [
     ),
     Guard(
         name="a request names each partition once",
-        why="10,000 times the same partition cost 10,000 reads",
+        why="10,000 entries of the same partition cost 10,000 reads",
         module="raftlog/server/once.py",
         function="check_once",
         change=value("if 2", "_.values[0].left.args[0]"),
         tests=("tests/server/test_once.py::test_what_is_named_twice_is_refused",),
     ),
     Guard(
-        name="waiting fetches have a bound",
-        why="fetches that wait take gigabytes",
+        name="the memory of waiting fetches is limited",
+        why="waiting fetches occupy gigabytes",
         module="raftlog/server/purgatory.py",
         function="Purgatory.park",
         change=never("while _bytes_max"),
@@ -45,16 +45,16 @@ GUARDS: Final = [
         ),
     ),
     Guard(
-        name="memory follows what has arrived",
-        why="500 connections with 20 bytes each take a gigabyte",
+        name="memory grows with the received bytes",
+        why="500 connections with 20 bytes each occupy a gigabyte",
         module="raftlog/protocol/frame_reader.py",
         function="FrameReader._begin_large",
         change=argument("call bytearray", 0, "_.args[0].args[0]"),
         tests=("tests/protocol/test_frame_reader.py::test_memory_grows_only_with_what_arrives",),
     ),
     Guard(
-        name="slow senders pay alone",
-        why="200 connections that send a byte now and then keep the memory from all others",
+        name="slow senders do not block others",
+        why="200 connections that rarely send a byte occupy the memory of all others",
         module="raftlog/server/listener.py",
         function="Connections._relieve",
         change=replace("compare received_bytes", "_.left.left < _.left.right"),
@@ -92,7 +92,7 @@ GUARDS: Final = [
         ),
     ),
     Guard(
-        name="leadership is moved only so often",
+        name="the rate of leadership transfers is limited",
         why="828 requests in 10 s cause 790 elections",
         module="raftlog/server/cluster/operations.py",
         function="ClusterOperations.transfer_leader",
@@ -102,7 +102,7 @@ GUARDS: Final = [
         ),
     ),
     Guard(
-        name="a secret that others may read is none",
+        name="a secret file must be private",
         why="any user of the machine can act as a broker",
         module="raftlog/server/broker.py",
         function="read_secret",

@@ -1,4 +1,4 @@
-"""Guards of the time by which a broker deletes: one wrong clock decides nothing."""
+"""Guards of the trusted time: one wrong clock must not delete records."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _RULES: Final = "raftlog/replication/trusted_time.py"
 
 GUARDS: Final = [
     Guard(
-        name="a broker alone follows no step of its clock",
-        why="a clock that is days ahead deletes everything",
+        name="a single broker follows no step of its clock",
+        why="a clock that is days ahead deletes all records",
         module=_RULES,
         function="TrustedTime.update",
         change=drop("not is_alone"),
@@ -22,7 +22,7 @@ GUARDS: Final = [
     ),
     Guard(
         name="a majority of the clocks decides",
-        why="one clock of three deletes everything",
+        why="one clock of three deletes all records",
         module=_RULES,
         function="TrustedTime._majority",
         change=replace("binop _voters", "0"),
@@ -33,7 +33,7 @@ GUARDS: Final = [
     ),
     Guard(
         name="a step is followed after it has settled",
-        why="two clocks that are ahead for a moment delete everything",
+        why="two clocks that are temporarily ahead delete all records",
         module=_RULES,
         function="TrustedTime._has_settled",
         change=always("compare CLOCK_SETTLE_S"),
@@ -49,7 +49,7 @@ GUARDS: Final = [
     ),
     Guard(
         name="a start compares the clock with the saved time",
-        why="a clock that is wrong until NTP corrects it deletes everything at the start",
+        why="a clock that is wrong until NTP corrects it deletes all records at the start",
         module=_RULES,
         function="TrustedTime._begin",
         change=value("if _has_settled", "_.values[1].args[0] is not None"),
@@ -58,15 +58,15 @@ GUARDS: Final = [
         ),
     ),
     Guard(
-        name="what peers said long ago is no sample",
-        why="a clock that was right an hour ago confirms one that is wrong now",
+        name="old reports of peers are no sample",
+        why="a clock that was right an hour ago confirms a wrong one",
         module=_RULES,
         function="TrustedTime._majority",
         change=replace("compare CLOCK_SAMPLE_S_MAX", "_.left.left >= _.left.right"),
         tests=(f"{_TIME}::test_old_and_slow_answers_do_not_count",),
     ),
     Guard(
-        name="retention goes by the trusted time",
+        name="retention uses the trusted time",
         why="one broker's clock that is ahead deletes every record on all replicas",
         module="raftlog/server/partition.py",
         function="Partition.apply_retention.retire",
@@ -76,8 +76,8 @@ GUARDS: Final = [
         tests=(f"{_CLUSTERS}::test_no_broker_deletes_records_because_one_clock_steps",),
     ),
     Guard(
-        name="records are stamped by the trusted time",
-        why="a leader whose clock is behind stamps batches that expire when it is right again",
+        name="records are stamped with the trusted time",
+        why=("a leader whose clock is behind stamps batches that expire when it is right again"),
         module="raftlog/server/broker_clock.py",
         function="BrokerClock.wall_ms",
         change=value("return _trusted", "(lambda _now, wall_ms: wall_ms)(0, _.args[1])"),
@@ -85,7 +85,7 @@ GUARDS: Final = [
     ),
     Guard(
         name="committed offsets expire by the trusted time",
-        why="a coordinator whose clock is ahead forgets where its groups are",
+        why="a coordinator whose clock is ahead deletes committed offsets",
         module="raftlog/server/consumer_groups/active_shard.py",
         function="ActiveShard._tick",
         change=calls("call deletion_ms", "self._services.clock.machine.wall_ms"),
@@ -93,7 +93,7 @@ GUARDS: Final = [
     ),
     Guard(
         name="no offset expires while the time is unknown",
-        why="a coordinator that has just started forgets where its groups are",
+        why="a coordinator that has just started deletes committed offsets",
         module="raftlog/consumer_groups/shard.py",
         function="GroupShard._tidy",
         change=replace(
@@ -107,7 +107,7 @@ GUARDS: Final = [
     ),
     Guard(
         name="nothing is compacted while the time is unknown",
-        why="tombstones go at once after a start with a wrong clock",
+        why="tombstones are removed immediately after a start with a wrong clock",
         module="raftlog/server/log_cleaner.py",
         function="LogCleaner.step",
         change=drop("if _clock"),

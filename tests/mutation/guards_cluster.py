@@ -1,4 +1,4 @@
-"""Guards of what the cluster agrees on: brokers, topics, producer ids."""
+"""Guards of the cluster state: brokers, topics, producer ids."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.mutation.guard import Guard
 
 CLUSTER: Final = [
     Guard(
-        name="one copy is not left to the page cache",
-        why="a power cut of one broker takes acknowledged records of which there is no other copy",
+        name="a single copy does not depend on the page cache",
+        why=("a power failure of one broker removes acknowledged records that have no other copy"),
         module="raftlog/config/topic.py",
         function="TopicConfig.check_replication",
         change=replace("compare 1", "not _.left"),
@@ -20,9 +20,11 @@ CLUSTER: Final = [
         ),
     ),
     Guard(
-        name="a deletion waits for no topic to be made",
-        why="a deletion that was asked for before a topic was made anew, and decided after, takes "
-        "the new topic with all that was acknowledged in it",
+        name="a deletion applies to the topic that it was requested for",
+        why=(
+            "a deletion that was requested before a topic was recreated deletes the new "
+            "topic and its acknowledged records"
+        ),
         module="raftlog/server/cluster/administration.py",
         function="ClusterTopics.delete",
         change=argument("call DeleteTopic", "topic_id", "None if _.test else _.orelse"),
@@ -35,7 +37,7 @@ CLUSTER: Final = [
     ),
     Guard(
         name="an old copy of a broker does not register",
-        why="a disk that was put back leads with what it forgot (S22)",
+        why="a restored disk leads without what it has lost (S22)",
         module="raftlog/replication/cluster_state.py",
         function="_check_registration",
         change=never("if StaleBrokerError"),
@@ -48,7 +50,7 @@ CLUSTER: Final = [
     ),
     Guard(
         name="a broker id has one live disk",
-        why="two brokers with one id take each other's place (S22)",
+        why="two brokers with one id replace each other (S22)",
         module="raftlog/replication/cluster_state.py",
         function="_check_registration",
         change=never("if fenced directory_id"),
@@ -74,7 +76,7 @@ CLUSTER: Final = [
     ),
     Guard(
         name="fencing is for one registration",
-        why="a broker that is back is fenced for what an older run did (KIP-903)",
+        why="a broker that rejoined is fenced for an older incarnation (KIP-903)",
         module="raftlog/replication/cluster_state.py",
         function="ClusterMachine._fence",
         change=never("if broker_epoch"),
@@ -96,8 +98,8 @@ CLUSTER: Final = [
         ),
     ),
     Guard(
-        name="replicas are noted by version",
-        why="an older assignment takes the place of a newer one",
+        name="replicas are recorded by version",
+        why="an older assignment replaces a newer one",
         module="raftlog/replication/cluster_state.py",
         function="ClusterMachine._set_replicas",
         change=never("if version"),
@@ -118,7 +120,7 @@ CLUSTER: Final = [
     ),
     Guard(
         name="a deletion is of one topic id",
-        why="a deletion that is repeated takes the topic that was created since (S19)",
+        why="a repeated deletion deletes the topic that was created since (S19)",
         module="raftlog/replication/cluster_state.py",
         function="ClusterMachine._delete",
         change=never("if topic_id"),
@@ -131,15 +133,18 @@ CLUSTER: Final = [
     ),
     Guard(
         name="producer ids cannot be guessed",
-        why="a stranger's batch under the next id passes for the producer's own, which is dropped",
+        why=(
+            "another client's batch under the next id counts as the producer's, whose own "
+            "batch is discarded"
+        ),
         module="raftlog/server/producer_ids.py",
         function="draw",
         change=value("return PRODUCER_ID_BITS", "int.from_bytes(_.left.args[0].func(1))"),
         tests=("tests/server/test_producer_ids.py",),
     ),
     Guard(
-        name="producer ids are not those of names",
-        why="a producer gets the id of another one's name, and its records pass for duplicates",
+        name="producer ids differ from those of named producers",
+        why=("a producer gets the id of another one's name, and its records count as duplicates"),
         module="raftlog/server/producer_ids.py",
         function="",
         change=value("assign Final", "63"),

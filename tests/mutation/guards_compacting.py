@@ -1,4 +1,4 @@
-"""Guards of compaction in brokers: what may be compacted, and who may follow a log that was."""
+"""Guards of compaction in brokers: scheduling, and replication of compacted logs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _HOST: Final = "tests/server/test_host_compaction.py"
 
 GUARDS: Final = [
     Guard(
-        name="a compacted topic takes only records with keys",
-        why="records that nobody can ever supersede fill it for ever",
+        name="a compacted topic accepts only records with keys",
+        why="records that no record can replace fill it",
         module="raftlog/server/handlers/produce.py",
         function="_Produce.append",
         change=drop("keyword config"),
@@ -27,15 +27,15 @@ GUARDS: Final = [
     ),
     Guard(
         name="a key may be missing in a few records",
-        why="a batch in which some records have a key passes for one in which all have",
+        why="a batch in which some records have a key counts as one in which all have",
         module="raftlog/record/decoder.py",
         function="validate",
         change=drop("compare key_nulls #1/2"),
         tests=("tests/record/test_decoder.py::test_keys_may_be_required_of_every_record",),
     ),
     Guard(
-        name="only what is committed is compacted",
-        why="a record is removed for one that is cut again: the key has lost both",
+        name="only committed records are compacted",
+        why="a record is removed for one that is truncated: the key has lost both",
         module="raftlog/server/log_cleaner.py",
         function="LogCleaner._compact",
         change=argument(
@@ -46,8 +46,8 @@ GUARDS: Final = [
         tests=(f"{_HOST}::test_only_what_is_committed_is_compacted",),
     ),
     Guard(
-        name="a log is not cut while it is compacted",
-        why="what was compacted comes back as part of a log that no longer has it",
+        name="a log is not truncated while it is compacted",
+        why="compacted records reappear in a log that no longer has them",
         module="raftlog/server/partition.py",
         function="Partition.cut",
         change=replace("call when_over", "_.args[0].body"),
@@ -55,15 +55,15 @@ GUARDS: Final = [
     ),
     Guard(
         name="files stay until their compaction is over",
-        why="a thread writes into the directory of a topic that was deleted",
+        why="a thread writes into the directory of a deleted topic",
         module="raftlog/server/partition.py",
         function="Partition.when_quiet",
         change=replace("call when_over", "_.args[0].body"),
         tests=(f"{_HOST}::test_a_host_that_closes_is_quiet_when_the_compaction_is_over",),
     ),
     Guard(
-        name="a compaction that is given up counts for nothing",
-        why="it takes the place of segments that are about to be cut",
+        name="an abandoned compaction has no effect",
+        why="it replaces segments that will be truncated",
         module="raftlog/server/log_compaction.py",
         function="LogCompaction._end",
         change=drop("not is_given_up"),
@@ -71,7 +71,7 @@ GUARDS: Final = [
     ),
     Guard(
         name="compaction begins and ends between syncs",
-        why="segments change places under a sync that has their files",
+        why="segments are replaced during a sync of their files",
         module="raftlog/server/log_compaction.py",
         function="LogCompaction._begin.came_back",
         change=replace(
@@ -81,8 +81,8 @@ GUARDS: Final = [
         tests=(f"{_ONE_LOG}::test_it_begins_and_ends_between_two_syncs",),
     ),
     Guard(
-        name="a copy restarts that lacks removed tombstones",
-        why="a key that was deleted while a replica was away is there again, once it leads",
+        name="a copy that lacks removed tombstones restarts",
+        why="a key that was deleted while a replica was down reappears once it leads",
         module="raftlog/server/cluster/fetcher.py",
         function="ReplicaFetcher._append",
         change=argument("call must_restart", "removed_below", "0"),
@@ -99,7 +99,7 @@ GUARDS: Final = [
         tests=(f"{_COPIES}::test_a_copy_restarts_once_and_not_again_while_it_copies",),
     ),
     Guard(
-        name="a copy notes what its leader lacks",
+        name="a copy records what its leader lacks",
         why="it leads later, and its followers miss tombstones that it never had",
         module="raftlog/server/partition.py",
         function="Partition.cut.work",
@@ -123,24 +123,24 @@ GUARDS: Final = [
         tests=(f"{_HOST}::test_tombstones_stay_that_a_follower_still_needs",),
     ),
     Guard(
-        name="only compacted batches are taken in part",
-        why="a log that differs from its leader's goes on with a part of a batch",
+        name="only compacted batches are accepted in part",
+        why="a log that differs from its leader's continues with a part of a batch",
         module="raftlog/server/cluster/fetcher.py",
         function="_fitted",
         change=drop("not is_compacted"),
         tests=(f"{_COPIES}::test_batches_that_do_not_fit_for_another_reason_are_damage",),
     ),
     Guard(
-        name="a batch of another epoch is not taken in part",
-        why="a log whose end another leader wrote goes on with what does not follow from it",
+        name="a batch of another epoch is not accepted in part",
+        why="a log whose end another leader wrote continues with an unrelated batch",
         module="raftlog/server/cluster/fetcher.py",
         function="_fitted",
         change=drop("compare last_epoch"),
         tests=(f"{_COPIES}::test_batches_that_do_not_fit_for_another_reason_are_damage",),
     ),
     Guard(
-        name="a part of a batch has nothing that the log has already",
-        why="a record is there twice, at offsets that go back",
+        name="a part of a batch has only new offsets",
+        why="a record is stored twice, at decreasing offsets",
         module="raftlog/record/compaction.py",
         function="tail_of",
         change=value("assign offsets", "_.left >= 0"),

@@ -1,4 +1,4 @@
-"""Guards of consumer groups: of who has a partition, who may commit, and who is a member."""
+"""Guards of consumer groups: assignments, commits and membership."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.mutation.guard import Guard
 
 MEMBERS: Final = [
     Guard(
-        name="a partition is handed on once it is free",
+        name="a partition is reassigned once it is released",
         why="two members read one partition",
         module="raftlog/consumer_groups/group.py",
         function="Group.hand_out",
@@ -24,7 +24,7 @@ MEMBERS: Final = [
     ),
     Guard(
         name="a release counts at the member's current epoch",
-        why="what a member has yet to hear of counts as given up",
+        why="a revocation that the member has not received counts as released",
         module="raftlog/consumer_groups/heartbeats.py",
         function="_stay",
         change=replace(
@@ -35,8 +35,8 @@ MEMBERS: Final = [
         ),
     ),
     Guard(
-        name="an old heartbeat counts for nothing",
-        why="one from before a partition was given counts as its release",
+        name="an old heartbeat has no effect",
+        why="a heartbeat from before an assignment counts as its release",
         module="raftlog/consumer_groups/heartbeats.py",
         function="take",
         change=never("if sequence"),
@@ -49,16 +49,16 @@ MEMBERS: Final = [
         ),
     ),
     Guard(
-        name="an old heartbeat proves no life",
-        why="a dead member keeps its partitions while the network repeats what it said",
+        name="an old heartbeat extends no session",
+        why="a failed member keeps its partitions while the network repeats its messages",
         module="raftlog/consumer_groups/shard.py",
         function="GroupShard.heartbeat",
         change=drop("compare sequence"),
         tests=("tests/consumer_groups/test_heartbeats.py::test_an_old_sequence_proves_no_life",),
     ),
     Guard(
-        name="a heartbeat whose answer gives something is written",
-        why="after a failover it may come late, and counts as the release of what it brought",
+        name="a heartbeat that is answered with an assignment is written",
+        why=("after a failover it may arrive late, and counts as the release of that assignment"),
         module="raftlog/consumer_groups/heartbeats.py",
         function="_stay",
         change=never("if write"),
@@ -70,8 +70,8 @@ MEMBERS: Final = [
         ),
     ),
     Guard(
-        name="no member claims at an old epoch what is not its",
-        why="a zombie goes on as if nothing had happened",
+        name="no member claims partitions of others at an old epoch",
+        why="a zombie continues to read",
         module="raftlog/consumer_groups/heartbeats.py",
         function="_stay",
         change=never("if FencedMemberError #2/2"),
@@ -84,7 +84,7 @@ MEMBERS: Final = [
     ),
     Guard(
         name="a session ends",
-        why="the partitions of a dead member are never read again",
+        why="the partitions of a failed member are never read again",
         module="raftlog/consumer_groups/member.py",
         function="Member.renew",
         change=value("assign session_ends", "math.inf"),
@@ -96,8 +96,8 @@ MEMBERS: Final = [
         ),
     ),
     Guard(
-        name="giving up takes so long at most",
-        why="a member that hangs, and heartbeats, keeps what it was asked for",
+        name="the time for a revocation is limited",
+        why="a member that hangs, but sends heartbeats, keeps revoked partitions",
         module="raftlog/consumer_groups/group.py",
         function="Group._ask_back",
         change=value("assign rebalance_timeout_ms", "math.inf"),
@@ -109,8 +109,8 @@ MEMBERS: Final = [
         ),
     ),
     Guard(
-        name="who lost its instance stays fenced",
-        why="a zombie takes its place back from the process that replaced it",
+        name="a member that lost its instance stays fenced",
+        why="a zombie replaces the process that replaced it",
         module="raftlog/consumer_groups/group.py",
         function="Group.supersede",
         change=value("assign is_away", "None"),
@@ -119,8 +119,8 @@ MEMBERS: Final = [
         ),
     ),
     Guard(
-        name="a late join brings nobody back",
-        why="partitions go to a member that left, until its session would end",
+        name="a late join restores no member",
+        why="partitions are assigned to a member that left, until its session ends",
         module="raftlog/consumer_groups/heartbeats.py",
         function="_join",
         change=drop("compare sequence"),
@@ -132,8 +132,8 @@ MEMBERS: Final = [
         ),
     ),
     Guard(
-        name="an assignor gives a partition to one member",
-        why="a mistake in somebody's own assignor makes two owners",
+        name="an assignor assigns a partition to one member",
+        why="an error in a custom assignor creates two owners",
         module="raftlog/consumer_groups/assignors.py",
         function="checked",
         change=never("if setdefault"),
@@ -156,16 +156,16 @@ OFFSETS: Final = [
         ),
     ),
     Guard(
-        name="an epoch that never was commits nothing",
-        why="who was never given a partition commits for it",
+        name="an unknown epoch commits nothing",
+        why="a member without an assignment commits for a partition",
         module="raftlog/consumer_groups/commits.py",
         function="check_committer",
         change=never("if FencedMemberError"),
         tests=("tests/consumer_groups/test_commits.py::test_an_epoch_that_never_was_is_fenced",),
     ),
     Guard(
-        name="only who has a partition commits for it",
-        why="a member's place is overwritten by another's",
+        name="only the owner of a partition commits for it",
+        why="a member's position is overwritten by another's",
         module="raftlog/consumer_groups/commits.py",
         function="_refusal",
         change=never("if PartitionNotOwnedError"),
@@ -175,8 +175,8 @@ OFFSETS: Final = [
         ),
     ),
     Guard(
-        name="nobody commits where there are members",
-        why="an offset that is reset is committed over by those who read on",
+        name="no outside commit for a group with members",
+        why="an offset that is reset is overwritten by active members",
         module="raftlog/consumer_groups/commits.py",
         function="check_committer",
         change=never("if members"),
@@ -196,15 +196,15 @@ OFFSETS: Final = [
     ),
     Guard(
         name="an offset is found for its topic id only",
-        why="a consumer of a topic made anew begins in its middle, or beyond its end",
+        why="a consumer of a recreated topic starts in its middle, or beyond its end",
         module="raftlog/consumer_groups/offsets.py",
         function="OffsetTable.committed",
         change=drop("compare topic_id"),
         tests=("tests/consumer_groups/test_offsets.py::test_none_is_none_and_never_0",),
     ),
     Guard(
-        name="who knows less of topics than the log does not judge",
-        why="a new coordinator takes a topic for deleted of which it has yet to hear",
+        name="a coordinator with older metadata than the log does not decide",
+        why="a new coordinator treats a topic as deleted that it has not received yet",
         module="raftlog/consumer_groups/shard.py",
         function="GroupShard.start",
         change=never("if _topics_version_min"),
@@ -217,7 +217,7 @@ OFFSETS: Final = [
     ),
     Guard(
         name="each key of a deleted group has its tombstone",
-        why="offsets rise again when compaction drops the tombstone of the group",
+        why="offsets reappear when compaction deletes the tombstone of the group",
         module="raftlog/consumer_groups/group.py",
         function="Group.tombstones",
         change=drop("starred OffsetKey"),

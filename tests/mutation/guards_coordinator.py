@@ -1,4 +1,4 @@
-"""Guards of the coordinator of consumer groups: what it tells, and when it may."""
+"""Guards of the group coordinator: responses and their commits."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ CLUSTERS: Final = "tests/server/consumer_groups/test_clusters.py"
 
 TELLING: Final = [
     Guard(
-        name="an answer waits for its commit",
-        why="a commit of offsets is told ok, and is gone after a failover (S39)",
+        name="a response waits for its commit",
+        why="an offset commit succeeds, and is lost after a failover (S39)",
         module="raftlog/server/consumer_groups/pending_responses.py",
         function="PendingResponses.settle",
         change=replace("call when_committed", "_.args[1](None)"),
@@ -27,8 +27,8 @@ TELLING: Final = [
         ),
     ),
     Guard(
-        name="an answer waits for all that was decided before it",
-        why="a read tells an offset that is not committed, and that goes back",
+        name="a response waits for all earlier decisions",
+        why="a read returns an offset that is not committed, and that decreases",
         module="raftlog/server/consumer_groups/active_shard.py",
         function="ActiveShard._settle",
         change=argument("call settle", "end", "self._end if _.keywords[2].value else 0"),
@@ -38,8 +38,8 @@ TELLING: Final = [
         ),
     ),
     Guard(
-        name="offsets are read from who certainly leads",
-        why="a coordinator that was cut off tells an old offset, and records are read again",
+        name="offsets are read from a confirmed leader",
+        why="an isolated coordinator returns an old offset, and records are read again",
         module="raftlog/server/consumer_groups/active_shard.py",
         function="ActiveShard.ask",
         change=drop("keyword _confirmations"),
@@ -49,8 +49,8 @@ TELLING: Final = [
         ),
     ),
     Guard(
-        name="a question about leadership answers for nobody who came after it",
-        why="another leader may have begun in between, and have committed more",
+        name="a leadership confirmation covers earlier requests only",
+        why="another leader may have started in between, and have committed more",
         module="raftlog/server/rounds.py",
         function="Rounds._begin",
         change=replace("assign _under_way", "self._under_way = self._waiting"),
@@ -62,8 +62,8 @@ TELLING: Final = [
         ),
     ),
     Guard(
-        name="a heartbeat is answered by a broker that led after it came",
-        why="members stay with one that was cut off, while another one ends their sessions",
+        name="a heartbeat is answered by a leader confirmed after it",
+        why=("members stay with an isolated coordinator, while another one ends their sessions"),
         module="raftlog/server/consumer_groups/active_shard.py",
         function="ActiveShard._settle_beat",
         change=drop("keyword mark"),
@@ -74,7 +74,7 @@ TELLING: Final = [
     ),
     Guard(
         name="an old confirmation renews no lease",
-        why="a coordinator that was cut off keeps its members past the sessions of its successor",
+        why="an isolated coordinator keeps its members past the sessions of its successor",
         module="raftlog/server/rounds.py",
         function="Rounds.ask",
         change=replace("compare _answered", "self._answered"),
@@ -84,8 +84,11 @@ TELLING: Final = [
         ),
     ),
     Guard(
-        name="a member is reassured by a broker that led after its heartbeat came",
-        why="a member that only hears a deposed coordinator goes on while another has its share",
+        name="a keepalive is sent by a leader confirmed after the heartbeat",
+        why=(
+            "a member that only reaches a deposed coordinator continues while another has "
+            "its assignment"
+        ),
         module="raftlog/server/consumer_groups/heartbeat_keepalive.py",
         function="HeartbeatAnswer._confirm",
         change=replace("call ask", "self._reassure(None)"),
@@ -94,8 +97,8 @@ TELLING: Final = [
         ),
     ),
     Guard(
-        name="only members are told that all is as it was",
-        why="one that was thrown out goes on, or one joins in what is never committed",
+        name="only members receive an unchanged assignment",
+        why="a removed member continues, or one joins in what is never committed",
         module="raftlog/server/consumer_groups/heartbeat_keepalive.py",
         function="HeartbeatKeepalive.last",
         change=drop("not member_epoch", "not _may_tell"),
@@ -105,16 +108,16 @@ TELLING: Final = [
         ),
     ),
     Guard(
-        name="who leads no more tells nothing",
-        why="what is committed at an offset from then on is another leader's decision",
+        name="a former leader sends no assignment",
+        why="commits at later offsets are another leader's decision",
         module="raftlog/server/consumer_groups/active_shard.py",
         function="ActiveShard._settle",
         change=value("if is_over", "self._closed"),
         tests=(f"{BEATS}::test_who_leads_no_more_tells_nothing_even_if_nobody_has_noticed",),
     ),
     Guard(
-        name="what was written and is not committed is unknown",
-        why="a commit that came to be is told as not done, and sent again over a newer one",
+        name="an uncommitted write has an unknown outcome",
+        why=("a commit that was applied is reported as failed, and sent again over a newer one"),
         module="raftlog/server/consumer_groups/pending_responses.py",
         function="PendingResponses._failure",
         change=drop("if is_appended"),
@@ -126,8 +129,8 @@ TELLING: Final = [
         ),
     ),
     Guard(
-        name="answers of a leader that was cut off come to an end",
-        why="whoever asks it waits until the network is whole again",
+        name="requests to an isolated leader time out",
+        why="a client waits until the network works again",
         module="raftlog/server/consumer_groups/pending_responses.py",
         function="PendingResponses._lose_patience",
         change=replace("call ask", "pass"),
@@ -142,8 +145,11 @@ TELLING: Final = [
 
 STATE: Final = [
     Guard(
-        name="what the log does not take is forgotten",
-        why="the state has what no log has: it is told to members, and gone after a failover",
+        name="a state change that the log rejects is reverted",
+        why=(
+            "the state contains what no log has: members receive it, and it is lost after a "
+            "failover"
+        ),
         module="raftlog/server/consumer_groups/active_shard.py",
         function="ActiveShard._carry_out",
         change=drop("call _begin_anew"),
@@ -153,8 +159,8 @@ STATE: Final = [
         ),
     ),
     Guard(
-        name="a state that a mistake left half done is forgotten",
-        why="the coordinator goes on with a state that is not in the log",
+        name="a state that an error left incomplete is discarded",
+        why="the coordinator continues with a state that is not in the log",
         module="raftlog/server/consumer_groups/active_shard.py",
         function="ActiveShard._operate",
         change=drop("call _begin_anew"),
@@ -162,7 +168,7 @@ STATE: Final = [
     ),
     Guard(
         name="a new coordinator reads up to the end of its log",
-        why="what an earlier leader has told ok is missing: offsets go back",
+        why="what an earlier leader acknowledged is missing: offsets decrease",
         module="raftlog/server/consumer_groups/loading.py",
         function="load",
         change=both(
@@ -176,7 +182,7 @@ STATE: Final = [
     ),
     Guard(
         name="a state is of one leader epoch",
-        why="somebody else has led in between, and has decided what this state does not have",
+        why="another leader has decided what this state does not have",
         module="raftlog/server/consumer_groups/active_shard.py",
         function="ActiveShard.is_over",
         change=drop("compare epoch"),
@@ -186,8 +192,8 @@ STATE: Final = [
         ),
     ),
     Guard(
-        name="a coordinator begins with the topics of now",
-        why="it knows an older version of the cluster's state than its log, and waits for ever",
+        name="a coordinator starts with current topics",
+        why="it has older metadata than its log, and waits indefinitely",
         module="raftlog/server/consumer_groups/coordinator.py",
         function="Coordinator._topics_now",
         change=drop("assign _known"),
@@ -198,8 +204,8 @@ STATE: Final = [
         ),
     ),
     Guard(
-        name="loading lets others have their turn",
-        why="a broker that becomes a coordinator answers nobody for seconds",
+        name="loading yields to other work",
+        why="a broker that becomes a coordinator does not respond for seconds",
         module="raftlog/server/consumer_groups/loading.py",
         function="_replay",
         change=drop("if RECORDS_PER_TURN"),
@@ -209,7 +215,7 @@ STATE: Final = [
     ),
     Guard(
         name="the topic of groups waits for all brokers",
-        why="it is made with fewer copies than the cluster could have, and keeps so many",
+        why="it is created with fewer copies than the cluster could have, and keeps them",
         module="raftlog/server/consumer_groups/lookup.py",
         function="Lookup._make",
         change=drop("call _wait_for_brokers"),
@@ -225,7 +231,7 @@ STATE: Final = [
 INTERNAL: Final = [
     Guard(
         name="clients do not write to internal topics",
-        why="a record of a client's is read as the state of a consumer group",
+        why="a client's record is read as the state of a consumer group",
         module="raftlog/server/handlers/produce.py",
         function="_Produce.append",
         change=drop("call check_not_internal"),
@@ -233,7 +239,7 @@ INTERNAL: Final = [
     ),
     Guard(
         name="clients do not delete internal topics",
-        why="all groups and all that they have committed are gone by one command",
+        why="one command deletes all groups and their committed offsets",
         module="raftlog/server/handlers/topics.py",
         function="handle_delete.delete",
         change=drop("call check_not_internal"),
@@ -241,7 +247,7 @@ INTERNAL: Final = [
     ),
     Guard(
         name="clients do not extend internal topics",
-        why="groups are looked for in other partitions than those that have them",
+        why="groups are searched in other partitions than those that store them",
         module="raftlog/server/handlers/topics.py",
         function="handle_add_partitions.extend",
         change=drop("call check_not_internal"),

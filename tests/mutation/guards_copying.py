@@ -1,4 +1,4 @@
-"""Guards of copying: what a leader counts, and whom a follower obeys."""
+"""Guards of replication: counted progress, and responses that a follower accepts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from tests.mutation.guard import Guard
 COPYING: Final = [
     Guard(
         name="a fetch of another epoch is not counted",
-        why="an old leader's followers commit for it, or the new one counts what is cut (S04)",
+        why=(
+            "an old leader's followers commit for it, or the new one counts what is truncated (S04)"
+        ),
         module="raftlog/server/cluster/fetch_session.py",
         function="FetchSession._count",
         change=drop("compare leader_epoch"),
@@ -49,22 +51,22 @@ COPYING: Final = [
     ),
     Guard(
         name="a follower of an older epoch is fenced",
-        why="it takes records of this epoch for those of its own (S04)",
+        why="it appends records of this epoch as those of its own (S04)",
         module="raftlog/server/cluster/fetch_session.py",
         function="_check_epoch",
         change=never("if FencedLeaderEpochError"),
         tests=("tests/server/cluster/test_fetch_session.py::test_other_epochs_are_refused",),
     ),
     Guard(
-        name="a follower of a newer epoch is refused",
-        why="a leader that was deposed answers its successor's followers (S04)",
+        name="a follower of a newer epoch is rejected",
+        why="a deposed leader serves its successor's followers (S04)",
         module="raftlog/server/cluster/fetch_session.py",
         function="_check_epoch",
         change=never("if UnknownLeaderEpochError"),
         tests=("tests/server/cluster/test_fetch_session.py::test_other_epochs_are_refused",),
     ),
     Guard(
-        name="only the leader is copied",
+        name="only the leader is replicated",
         why="followers copy each other",
         module="raftlog/server/cluster/fetch_session.py",
         function="_check_epoch",
@@ -78,7 +80,7 @@ COPYING: Final = [
     ),
     Guard(
         name="a watermark is for logs that are a prefix",
-        why="records that are still to be cut are handed out as committed",
+        why="records that will be truncated are served as committed",
         module="raftlog/server/cluster/fetch_session.py",
         function="FetchSession._watermarks",
         change=drop("attribute is_prefix"),
@@ -103,8 +105,8 @@ COPYING: Final = [
         ),
     ),
     Guard(
-        name="a leader in doubt looks at its disk",
-        why="bytes that rotted are sent for ever",
+        name="a leader in doubt verifies its disk",
+        why="corrupt bytes are sent indefinitely",
         module="raftlog/server/cluster/fetch_session.py",
         function="FetchSession._doubt",
         change=replace("call verify", "_.func.value.check_range(_.args[0])"),
@@ -116,8 +118,8 @@ COPYING: Final = [
         ),
     ),
     Guard(
-        name="an answer is of the epoch that is followed",
-        why="an old leader's answer is taken for the new one's (S05)",
+        name="a response has the epoch that is followed",
+        why="an old leader's response counts as the new one's (S05)",
         module="raftlog/server/cluster/fetcher.py",
         function="ReplicaFetcher._take",
         change=drop("compare epoch"),
@@ -129,8 +131,8 @@ COPYING: Final = [
         ),
     ),
     Guard(
-        name="a follower obeys its leader only",
-        why="an answer that comes after an election cuts what the new leader committed (S05)",
+        name="a follower accepts responses of its leader only",
+        why="a response after an election truncates what the new leader committed (S05)",
         module="raftlog/server/cluster/fetcher.py",
         function="ReplicaFetcher._take",
         change=never("if follows"),
@@ -143,7 +145,7 @@ COPYING: Final = [
     ),
     Guard(
         name="following is of one epoch",
-        why="a follower obeys the leader of an epoch that is over",
+        why="a follower accepts responses of the leader of an old epoch",
         module="raftlog/server/partition.py",
         function="Partition.follows",
         change=drop("compare _following"),
@@ -152,8 +154,8 @@ COPYING: Final = [
         ),
     ),
     Guard(
-        name="a cut of an epoch that is over",
-        why="a cut that waited for the disk takes what the new leader committed (S05)",
+        name="a truncation of an old epoch",
+        why=("a truncation that waited for the disk removes what the new leader committed (S05)"),
         module="raftlog/server/partition.py",
         function="Partition.cut.work",
         change=drop("compare _following"),
@@ -165,8 +167,8 @@ COPYING: Final = [
         ),
     ),
     Guard(
-        name="answers of another connection are nobody's",
-        why="an answer is taken for one to a question that was not asked",
+        name="responses of another connection are discarded",
+        why="a response is matched to another request",
         module="raftlog/server/cluster/fetcher.py",
         function="ReplicaFetcher._answered",
         change=drop("compare _session"),
@@ -178,8 +180,8 @@ COPYING: Final = [
         ),
     ),
     Guard(
-        name="a partition that is being cut takes nothing",
-        why="records are appended behind those that are to be cut",
+        name="a partition that is being truncated rejects appends",
+        why="records are appended after those that will be truncated",
         module="raftlog/server/cluster/fetcher.py",
         function="ReplicaFetcher._take",
         change=drop("attribute is_resting"),
@@ -191,8 +193,8 @@ COPYING: Final = [
         ),
     ),
     Guard(
-        name="a chain that does not fit is this broker's damage",
-        why="a replica that differs asks the same for ever, and stays in sync (S28)",
+        name="a hash-chain mismatch is corruption of the follower",
+        why=("a replica that differs repeats its request indefinitely, and stays in sync (S28)"),
         module="raftlog/server/cluster/fetcher.py",
         function="ReplicaFetcher._append",
         change=drop("call _on_damage"),
@@ -205,7 +207,7 @@ COPYING: Final = [
     ),
     Guard(
         name="a log starts at most where it is committed",
-        why="a follower drops what it needs for an election",
+        why="a follower deletes what it needs for an election",
         module="raftlog/server/cluster/fetcher.py",
         function="ReplicaFetcher._append",
         change=argument("call advance_log_start", 0, "_.args[0].args[0]"),
@@ -217,7 +219,7 @@ COPYING: Final = [
         ),
     ),
     Guard(
-        name="progress is told by what is durable",
+        name="progress is reported for durable records",
         why="a leader commits what its followers have in memory only",
         module="raftlog/server/cluster/fetcher.py",
         function="ReplicaFetcher._durable_position",
@@ -232,7 +234,7 @@ COPYING: Final = [
         ),
     ),
     Guard(
-        name="positions are told by what is durable",
+        name="positions are reported for durable records",
         why="a leader commits what its followers have in memory only",
         module="raftlog/server/cluster/fetcher.py",
         function="ReplicaFetcher._tell_position",
@@ -258,7 +260,7 @@ COMMITTED: Final = [
         ),
     ),
     Guard(
-        name="a leader that lacks committed records gives its copy up",
+        name="a leader that lacks committed records releases its copy",
         why="a leader whose files vanished unnoticed commits over what its followers hold",
         module="raftlog/server/cluster/fetch_session.py",
         function="FetchSession._check_complete",
@@ -285,7 +287,7 @@ COMMITTED: Final = [
     ),
     Guard(
         name="the loss that an operator accepts is of older epochs",
-        why="records that were committed after an unclean election are given up",
+        why="records that were committed after an unclean election are discarded",
         module="raftlog/replication/following.py",
         function="may_lose_committed",
         change=swap("compare", "<="),

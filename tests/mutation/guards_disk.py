@@ -1,4 +1,4 @@
-"""Guards of the disk, of batches, and of the log's files: what is durable when."""
+"""Guards of the disk, of batches and of the files of a log: order of durable steps."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SYSTEM: Final = [
     ),
     Guard(
         name="directory sync is fsync",
-        why="a power cut takes new files and renames back",
+        why="a power failure removes new files and reverts renames",
         module="raftlog/disk.py",
         function="OsDisk.sync_dir",
         change=calls("call sync_all", "os.fstat"),
         tests=("tests/test_disk.py::test_what_durability_is_promised_is_asked_of_the_system",),
     ),
     Guard(
-        name="a directory is synced without a descriptor to be had",
-        why="a broker that has run out of descriptors has to end: it cannot tell what is durable",
+        name="directory sync works without a free descriptor",
+        why="a broker without free file descriptors stops: it does not know what is durable",
         module="raftlog/disk.py",
         function="SpareDescriptor.opened",
         change=value("if NO_DESCRIPTOR", "_.left"),
@@ -34,7 +34,7 @@ SYSTEM: Final = [
     ),
     Guard(
         name="atomic write syncs the new file",
-        why="a power cut leaves a name with nothing behind it",
+        why="a power failure leaves a name without data",
         module="raftlog/disk.py",
         function="OsDisk.write_atomic",
         change=calls("call sync_all", "os.fstat"),
@@ -42,7 +42,7 @@ SYSTEM: Final = [
     ),
     Guard(
         name="atomic write syncs the directory",
-        why="a power cut brings the old file back",
+        why="a power failure restores the old file",
         module="raftlog/disk.py",
         function="OsDisk.write_atomic",
         change=calls("call sync_dir", "exists"),
@@ -50,7 +50,7 @@ SYSTEM: Final = [
     ),
     Guard(
         name="new directory is synced",
-        why="a power cut takes a new directory back, with all that is in it",
+        why="a power failure removes a new directory with its files",
         module="raftlog/disk.py",
         function="OsDisk.make_dirs",
         change=calls("call sync_dir", "exists"),
@@ -69,15 +69,15 @@ SYSTEM: Final = [
 BATCHES: Final = [
     Guard(
         name="batch CRC, one batch",
-        why="bytes that rotted pass for what was written",
+        why="corrupt bytes are accepted as valid",
         module="raftlog/record/batch.py",
         function="check",
         change=value("if _SEALED_POSITION", "len(_.left.args[0].value.args[0]) < _SEALED_POSITION"),
         tests=("tests/record/test_batch.py::test_check_finds_every_flipped_bit",),
     ),
     Guard(
-        name="batch CRC, what was copied",
-        why="a follower stores bytes that changed on the way",
+        name="batch CRC of replicated batches",
+        why="a follower stores bytes that changed in transit",
         module="raftlog/record/batch.py",
         function="check_batches",
         change=value(
@@ -99,8 +99,8 @@ BATCHES: Final = [
         tests=("tests/record/test_batch.py::test_check_finds_every_flipped_bit",),
     ),
     Guard(
-        name="chain value",
-        why="two logs that differ cannot be told apart",
+        name="hash-chain value",
+        why="two different logs cannot be distinguished",
         module="raftlog/record/batch.py",
         function="verify_chain",
         change=value("return chain", "_ or bool(_.comparators[0].args[1])"),
@@ -121,7 +121,7 @@ SYNCS: Final = [
     ),
     Guard(
         name="new segment's name is synced",
-        why="a power cut takes a whole new segment",
+        why="a power failure removes a new segment",
         module="raftlog/storage/disk_tasks.py",
         function="SyncTask.run",
         change=calls("call sync_dir", "exists"),
@@ -133,8 +133,11 @@ SYNCS: Final = [
         ),
     ),
     Guard(
-        name="noted only once it is durable",
-        why="the checkpoint names a durable end that a power cut takes back: a torn tail is damage",
+        name="the checkpoint is updated after the sync",
+        why=(
+            "after a power failure the checkpoint names a durable end above the data: a torn "
+            "write counts as corruption"
+        ),
         module="raftlog/storage/disk_tasks.py",
         function="SyncTask.run",
         change=replace("for data", "self._note()\n_"),
@@ -182,7 +185,7 @@ SYNCS: Final = [
     ),
     Guard(
         name="failed fsync is fatal",
-        why="the next fsync says that all is well, and the pages are gone",
+        why="the next fsync succeeds, although the kernel has dropped the pages",
         module="raftlog/storage/log.py",
         function="Log.failed_sync",
         change=value(
@@ -197,7 +200,7 @@ SYNCS: Final = [
     ),
     Guard(
         name="failed write is fatal",
-        why="a disk that fails writes is trusted with more",
+        why="more records are written to a disk that rejects writes",
         module="raftlog/storage/log.py",
         function="Log._failed",
         change=both(
@@ -206,8 +209,8 @@ SYNCS: Final = [
         tests=("tests/storage/test_bad_disk.py::test_a_failed_write_ends_all_writing",),
     ),
     Guard(
-        name="only no room passes",
-        why="a broken disk is taken for a full one, and used again",
+        name="only disk-full errors are not fatal",
+        why="a failed disk is treated as a full one, and is used again",
         module="raftlog/storage/faults.py",
         function="storage_error",
         change=value("if NO_ROOM", "_.left != 0"),
@@ -219,16 +222,16 @@ SYNCS: Final = [
         ),
     ),
     Guard(
-        name="half a write is taken back",
-        why="half a batch stands in the middle of the log",
+        name="a partial write is truncated",
+        why="half a batch stays in the middle of the log",
         module="raftlog/storage/log.py",
         function="Log._undo",
         change=replace("call truncate", "_.func.value.size()"),
         tests=("tests/storage/test_full_disk.py::test_half_a_batch_leaves_no_trace",),
     ),
     Guard(
-        name="a write that was taken back is synced",
-        why="a power cut brings it back behind a segment that the log has left",
+        name="the truncation of a partial write is synced",
+        why="a power failure restores it after the log has continued in another segment",
         module="raftlog/storage/log.py",
         function="Log._undo",
         change=drop("call _note_unsynced"),
@@ -242,7 +245,7 @@ SYNCS: Final = [
     ),
     Guard(
         name="epoch is durable before its batches",
-        why="after a crash a replica answers for an epoch that it does not know",
+        why="after a crash a replica responds about an epoch that it does not know",
         module="raftlog/storage/log.py",
         function="Log._begin_epoch",
         change=drop("call write_epochs"),
@@ -254,8 +257,8 @@ SYNCS: Final = [
         ),
     ),
     Guard(
-        name="copied epoch is durable before its batches",
-        why="after a crash a follower says that its batches are of another epoch",
+        name="replicated epoch is durable before its batches",
+        why="after a crash a follower reports another epoch for its batches",
         module="raftlog/storage/log.py",
         function="Log._note_epochs",
         change=drop("call write_epochs"),
@@ -278,8 +281,8 @@ SYNCS: Final = [
 
 STATE_FILES: Final = [
     Guard(
-        name="checkpoint is synced when asked",
-        why="a power cut brings deleted records back, or a durable end that was cut",
+        name="checkpoint is synced on request",
+        why="a power failure restores deleted records, or a durable end that was lowered",
         module="raftlog/storage/checkpoint.py",
         function="CheckpointFile._write",
         change=calls("call sync", "size"),
@@ -292,7 +295,7 @@ STATE_FILES: Final = [
     ),
     Guard(
         name="durable change is in both slots",
-        why="losing one sector takes a durable change back",
+        why="the loss of one sector reverts a durable change",
         module="raftlog/storage/checkpoint.py",
         function="CheckpointFile._write",
         change=argument("call range", 0, "1"),
@@ -318,15 +321,15 @@ STATE_FILES: Final = [
     ),
     Guard(
         name="checkpoint's CRC",
-        why="a torn slot is believed",
+        why="a torn slot is used",
         module="raftlog/storage/checkpoint.py",
         function="_decode_slot",
         change=drop("compare crc32c"),
         tests=("tests/storage/test_checkpoint.py::test_a_changed_bit_gives_the_other_slot",),
     ),
     Guard(
-        name="checkpoint's file is made durably",
-        why="slots are written to a file that a power cut takes away",
+        name="checkpoint's file is created durably",
+        why="slots are written to a file that a power failure removes",
         module="raftlog/storage/checkpoint.py",
         function="CheckpointFile._open",
         change=both(calls("call sync", "size"), calls("call sync_dir", "list_dir")),
@@ -338,8 +341,8 @@ STATE_FILES: Final = [
         ),
     ),
     Guard(
-        name="log start never goes back",
-        why="two deletions that end out of order bring records back",
+        name="log start never decreases",
+        why="two deletions that end out of order restore records",
         module="raftlog/storage/checkpoint.py",
         function="CheckpointFile.raise_log_start",
         change=value("assign log_start_offset", "_.args[0]"),
@@ -347,7 +350,7 @@ STATE_FILES: Final = [
     ),
     Guard(
         name="state file is replaced durably",
-        why="a power cut takes a topic, an identity or an epoch back",
+        why="a power failure reverts a topic, an identity or an epoch",
         module="raftlog/storage/state_file.py",
         function="write",
         change=replace(
@@ -362,15 +365,15 @@ STATE_FILES: Final = [
     ),
     Guard(
         name="state file's CRC",
-        why="a state file that rotted is believed",
+        why="a corrupt state file is used",
         module="raftlog/storage/state_file.py",
         function="decode",
         change=value("if _sealed", "len(_.left) <= _TEXT_POSITION"),
         tests=("tests/storage/test_state_file.py::test_no_damaged_byte_goes_unnoticed",),
     ),
     Guard(
-        name="clean mark is taken durably",
-        why="after a power cut a directory that was in use passes for clean",
+        name="clean mark is removed durably",
+        why="after a power failure a directory that was in use counts as clean",
         module="raftlog/storage/clean_mark.py",
         function="take",
         change=drop("call sync_dir"),
@@ -390,8 +393,8 @@ STATE_FILES: Final = [
         ),
     ),
     Guard(
-        name="only what is durable is left clean",
-        why="a directory whose disk has failed passes for clean",
+        name="only a durable directory is marked clean",
+        why="a directory whose disk has failed counts as clean",
         module="raftlog/storage/store.py",
         function="Store.close",
         change=value("if _logs", "self._logs is not None"),
@@ -403,16 +406,16 @@ STATE_FILES: Final = [
         ),
     ),
     Guard(
-        name="directory of another broker is refused",
-        why="a broker answers with another one's records and votes",
+        name="directory of another broker is rejected",
+        why="a broker serves the records and votes of another one",
         module="raftlog/storage/identity.py",
         function="IdentityFile.take",
         change=never("compare broker_id"),
         tests=("tests/storage/test_store.py::test_the_directory_of_another_is_refused",),
     ),
     Guard(
-        name="directory of another cluster is refused",
-        why="a disk that was swapped brings another cluster's records",
+        name="directory of another cluster is rejected",
+        why="a replaced disk adds the records of another cluster",
         module="raftlog/storage/identity.py",
         function="IdentityFile.adopt",
         change=never("if CLUSTER_UNKNOWN"),
@@ -447,8 +450,8 @@ STATE_FILES: Final = [
         ),
     ),
     Guard(
-        name="a replica's torn end is not cut unasked",
-        why="a bit that flipped in acknowledged records is taken for a torn write, and cut",
+        name="a replica's torn write is not truncated without its group",
+        why="a flipped bit in acknowledged records counts as a torn write, and is truncated",
         module="raftlog/storage/recovery.py",
         function="recover",
         change=always("if _cut"),
@@ -461,7 +464,7 @@ STATE_FILES: Final = [
     ),
     Guard(
         name="quarantine is durable before the new log",
-        why="a power cut puts the damaged log back under what was copied since",
+        why="a power failure puts the corrupt log below the records that were copied since",
         module="raftlog/storage/quarantine.py",
         function="move_aside",
         change=drop("call sync_dir"),
@@ -474,7 +477,7 @@ STATE_FILES: Final = [
     ),
     Guard(
         name="a killed process's renames are synced",
-        why="what a start has read, and acted on, goes back in a power cut",
+        why="a power failure reverts what a start has read and acted on",
         module="raftlog/storage/store.py",
         function="Store.open",
         change=drop("call sync_dir"),
@@ -482,7 +485,7 @@ STATE_FILES: Final = [
     ),
     Guard(
         name="topic's directories are durable before its name",
-        why="after a power cut the catalog names a topic without its logs",
+        why="after a power failure the catalog names a topic without its logs",
         module="raftlog/storage/store.py",
         function="Store.create_topic",
         change=drop("call make_names_durable"),
@@ -490,7 +493,7 @@ STATE_FILES: Final = [
     ),
     Guard(
         name="hosted copy's directories are durable before its name",
-        why="after a power cut a broker believes it has copies that are empty",
+        why="after a power failure a broker counts copies that are empty",
         module="raftlog/storage/store.py",
         function="Store.host_partitions",
         change=drop("if make_names_durable"),

@@ -1,4 +1,4 @@
-"""Guards of how a cluster begins, and of how it goes on after a loss of its majority."""
+"""Guards of the foundation of a cluster, and of its recovery after a lost majority."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ GUARDS: Final = [
         tests=(f"{_TESTS}::test_two_lost_disks_join_the_third_and_found_nothing",),
     ),
     Guard(
-        name="who sees a cluster founds none",
-        why="an empty disk and the operator's word make a second cluster beside one that lives",
+        name="a broker that sees a cluster does not found one",
+        why=("an empty disk and the operator's command create a second cluster next to a live one"),
         module=_FOUNDING,
         function="next_step",
         change=never("if cluster_id"),
@@ -50,8 +50,8 @@ GUARDS: Final = [
         tests=("tests/replication/test_cluster_state.py::test_a_cluster_is_named_once",),
     ),
     Guard(
-        name="what a broker said of itself holds when the link comes about",
-        why="a broker counts as one without a cluster that has joined one in between",
+        name="a broker's own state is checked again when the link is established",
+        why="a broker counts as one without a cluster although it has joined one",
         module="raftlog/server/peers/peering.py",
         function="Peering.admit",
         change=value("if BrokerUnavailableError", "_.left.broker_id != _.comparators[0].broker_id"),
@@ -64,7 +64,7 @@ GUARDS: Final = [
     ),
     Guard(
         name="brokers with other voters do not work together",
-        why="a broker with a wrong list becomes a cluster of its own",
+        why="a broker with a wrong list becomes a separate cluster",
         module="raftlog/protocol/peer_auth.py",
         function="check_cluster",
         change=swap("compare voters", ">"),
@@ -72,15 +72,15 @@ GUARDS: Final = [
     ),
     Guard(
         name="a survivor is a directory",
-        why="two empty disks with links pass for a majority: recovering does nothing",
+        why="two empty disks with links count as a majority: recovery does nothing",
         module=_RECOVERY,
         function="group_loss",
         change=replace("compare get", "_.left.args[0] not in _.left.func.value"),
         tests=(f"{_PLANS}::test_directories_count_and_not_links",),
     ),
     Guard(
-        name="who may have left the ISR does not lead by itself",
-        why="acknowledged records that it lacks are lost without a word",
+        name="a broker that may have left the ISR does not lead automatically",
+        why="acknowledged records that it lacks are lost without an error",
         module=_RECOVERY,
         function="plan",
         change=always("or broker"),
@@ -91,15 +91,15 @@ GUARDS: Final = [
     ),
     Guard(
         name="a restarted survivor is certain of what it alone stores",
-        why="it goes on although the others had another ISR, and acknowledged records are lost",
+        why=("it continues although the others had another ISR, and acknowledged records are lost"),
         module=_RECOVERY,
         function="plan",
         change=replace("compare broker", "loss.newest.broker in state.replicas"),
         tests=(f"{_PLANS}::test_a_restarted_broker_with_the_only_replica_has_missed_nothing",),
     ),
     Guard(
-        name="voters that fell silent may be at work",
-        why="a broker that was cut off takes what it knew then for the last word",
+        name="unresponsive voters may be running",
+        why="an isolated broker treats its state as the latest one",
         module=_RECOVERY,
         function="group_loss",
         change=replace("compare saw_end", "_.left <= 2 * _.comparators[0]"),
@@ -107,23 +107,26 @@ GUARDS: Final = [
     ),
     Guard(
         name="the newest journal of the voters counts",
-        why="a replica leads that had left the ISR, beside one that has everything",
+        why="a replica that had left the ISR leads, although another one is complete",
         module=_RECOVERY,
         function="group_loss",
         change=calls("call max", "min"),
         tests=(f"{_PLANS}::test_the_newest_journal_says_who_is_in_sync",),
     ),
     Guard(
-        name="the cluster's own state needs the operator's word",
-        why="topics that were made while the survivor was down are lost, and their records removed",
+        name="the cluster group needs the operator's confirmation",
+        why=(
+            "topics that were created while the survivor was down are lost, and their "
+            "records removed"
+        ),
         module="raftlog/server/cluster/recovery.py",
         function="Recovery.recover",
         change=replace("attribute accept_loss", "True"),
         tests=(f"{_CLUSTER}::test_the_last_one_may_have_been_started_again",),
     ),
     Guard(
-        name="who stood still has not seen how links ended",
-        why="a paused broker takes all that happened meanwhile for the others' end",
+        name="a paused broker does not know how links ended",
+        why="a paused broker treats events of that time as the end of the others",
         module="raftlog/server/cluster/liveness.py",
         function="Liveness.note_running",
         change=value("if STANDSTILL_SECONDS", "_.left.left < self._ran_at"),
@@ -136,7 +139,7 @@ GUARDS: Final = [
     ),
     Guard(
         name="a connection that timed out is no end of a process",
-        why="a broker that was cut off takes the others for ended",
+        why="an isolated broker treats the others as stopped",
         module="raftlog/server/peers/channel.py",
         function="PeerChannel.connection_lost",
         change=value("assign by_peer", "True"),

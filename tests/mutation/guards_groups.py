@@ -1,4 +1,4 @@
-"""Guards of generations of a raft group, of its commands, and of the links between voters."""
+"""Guards of generations of a Raft group, of its commands, and of links between voters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GENERATIONS: Final = [
         ),
     ),
     Guard(
-        name="commands after a seal do nothing",
+        name="commands after a seal have no effect",
         why="brokers end a generation with different states",
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._SyncObj__doApplyCommand",
@@ -32,8 +32,8 @@ GENERATIONS: Final = [
         ),
     ),
     Guard(
-        name="a sealed generation takes no commands",
-        why="a command is placed where it never counts, and its outcome is not known",
+        name="a sealed generation rejects commands",
+        why="a command is placed where it never counts, and its outcome is unknown",
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup.accepts",
         change=drop("compare _log"),
@@ -45,8 +45,8 @@ GENERATIONS: Final = [
         ),
     ),
     Guard(
-        name="a seal that is cut seals no more",
-        why="a leader takes no commands for a seal that never was",
+        name="a truncated seal has no effect",
+        why="a leader rejects commands for a seal that was never committed",
         module="raftlog/consensus/raft_log.py",
         function="RaftLog._cut",
         change=never("compare seal_index #2/2"),
@@ -56,7 +56,7 @@ GENERATIONS: Final = [
     ),
     Guard(
         name="only newer generations are adopted",
-        why="a broker falls back to a state that it has left",
+        why="a broker returns to a state that it has left",
         module="raftlog/consensus/hosted_group.py",
         function="HostedGroup._on_offer",
         change=never("if generation"),
@@ -68,8 +68,8 @@ GENERATIONS: Final = [
         ),
     ),
     Guard(
-        name="an offer of a voter without its disk is refused",
-        why="who has forgotten its votes says how the group goes on",
+        name="an offer of a voter without its disk is rejected",
+        why="a voter that lost its votes decides how the group continues",
         module="raftlog/consensus/hosted_group.py",
         function="HostedGroup._on_offer",
         change=replace("return False #1/2", "pass"),
@@ -82,7 +82,7 @@ GENERATIONS: Final = [
     ),
     Guard(
         name="a wiped voter does not vote",
-        why="a broker that has forgotten its votes gives them again (hazard 13)",
+        why="a broker that lost its votes votes again (hazard 13)",
         module="raftlog/consensus/hosted_group.py",
         function="HostedGroup._build",
         change=value("if broker_id", "_.left.args[0] not in self.voters"),
@@ -105,7 +105,7 @@ GENERATIONS: Final = [
         ),
     ),
     Guard(
-        name="only voters are heard",
+        name="only messages of voters count",
         why="a broker that is no voter is counted",
         module="raftlog/consensus/hosted_group.py",
         function="HostedGroup.receive",
@@ -118,8 +118,8 @@ GENERATIONS: Final = [
         ),
     ),
     Guard(
-        name="who says where it placed a command was asked",
-        why="a peer that errs ends the command of another",
+        name="only the broker that received a command reports its position",
+        why="a faulty peer ends another broker's command",
         module="raftlog/consensus/proposals.py",
         function="Proposals.answered",
         change=drop("if forwarded_to #2/2"),
@@ -128,8 +128,8 @@ GENERATIONS: Final = [
         ),
     ),
     Guard(
-        name="a command whose place was taken was not applied",
-        why="a client hears that its command is agreed, and another one is",
+        name="a command whose index has another entry was not applied",
+        why="a client receives success for another command",
         module="raftlog/consensus/hosted_group.py",
         function="HostedGroup._on_applied",
         change=never("if VOID"),
@@ -142,7 +142,7 @@ GENERATIONS: Final = [
     ),
     Guard(
         name="a forwarded command is unknown once the leader changed",
-        why="its client waits for ever, or hears that it was not proposed",
+        why="its client waits indefinitely, or receives that it was not proposed",
         module="raftlog/consensus/proposals.py",
         function="Proposals.leader_is",
         change=calls("call Unknown", "NotProposed"),
@@ -154,7 +154,7 @@ GENERATIONS: Final = [
         ),
     ),
     Guard(
-        name="a command that ran out of time is unknown",
+        name="a command that timed out is unknown",
         why="a client repeats what was applied",
         module="raftlog/consensus/proposals.py",
         function="Proposals.expire",
@@ -171,7 +171,7 @@ GENERATIONS: Final = [
 LINKS: Final = [
     Guard(
         name="envelopes of another boot or directory",
-        why="what an older run of a peer has sent counts",
+        why="messages of an older incarnation of a peer count",
         module="raftlog/consensus/peer_transport.py",
         function="Link.admits",
         change=drop("compare boot"),
@@ -193,7 +193,7 @@ LINKS: Final = [
         ),
     ),
     Guard(
-        name="envelopes that come twice or late",
+        name="repeated and late envelopes",
         why="an old acknowledgement or vote counts again (hazard 3)",
         module="raftlog/consensus/peer_transport.py",
         function="Link.admits",
@@ -207,7 +207,7 @@ LINKS: Final = [
     ),
     Guard(
         name="envelopes of a superseded connection",
-        why="what was on its way on an older connection counts after newer ones (hazard 5)",
+        why="messages of an older connection count after newer ones (hazard 5)",
         module="raftlog/consensus/peer_transport.py",
         function="Link.admits",
         change=replace("compare SEQUENCE_JUMP_MAX link", "_.comparators[0] <= _.comparators[1]"),
@@ -220,7 +220,7 @@ LINKS: Final = [
     ),
     Guard(
         name="each connection is a new session",
-        why="a peer cannot tell what was sent on an older connection",
+        why="a peer accepts messages of an older connection",
         module="raftlog/consensus/peer_transport.py",
         function="Link.up",
         change=replace("assign _number", "self._number = 1"),
@@ -229,8 +229,8 @@ LINKS: Final = [
         ),
     ),
     Guard(
-        name="a disk that was set back is not heard",
-        why="an old copy has forgotten what it promised (S22)",
+        name="messages of a restored disk do not count",
+        why="an old copy has lost what it acknowledged (S22)",
         module="raftlog/consensus/node.py",
         function="ConsensusNode._peer_up",
         change=never("if boot"),
@@ -242,8 +242,8 @@ LINKS: Final = [
         ),
     ),
     Guard(
-        name="boots of peers are remembered",
-        why="after a restart an old copy of a peer's disk is believed (S22)",
+        name="boot numbers of peers are stored",
+        why="after a restart an old copy of a peer's disk counts (S22)",
         module="raftlog/consensus/node.py",
         function="ConsensusNode._peer_up",
         change=replace("call note_peer", "self._journal.peers.get(_.args[0])"),
@@ -255,7 +255,7 @@ LINKS: Final = [
         ),
     ),
     Guard(
-        name="a namesake is not heard",
+        name="messages of another broker with the same id do not count",
         why="a broker with this broker's id votes in its name",
         module="raftlog/consensus/node.py",
         function="ConsensusNode._peer_up",
@@ -268,8 +268,8 @@ LINKS: Final = [
         ),
     ),
     Guard(
-        name="messages are checked whole",
-        why="a bad field stops the broker, or is counted",
+        name="messages are checked completely",
+        why="an invalid field stops the broker, or is counted",
         module="raftlog/consensus/envelope.py",
         function="decode",
         change=value("if is_message", "type(_.operand.args[0]) is not list"),
@@ -281,8 +281,8 @@ LINKS: Final = [
         ),
     ),
     Guard(
-        name="the library is the one this was written for",
-        why="another version's internals are overridden, and every promise is off",
+        name="the library has the expected version",
+        why="another version's internals are overridden, and no guarantee holds",
         module="raftlog/consensus/selftest.py",
         function="_faults",
         change=never("if VERSION"),

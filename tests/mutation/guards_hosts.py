@@ -1,4 +1,4 @@
-"""Guards of what a broker answers: to producers, to consumers, about ends of logs."""
+"""Guards of broker responses to producers, consumers and offset requests."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.mutation.guard import Guard
 
 HOSTS: Final = [
     Guard(
-        name="a damaged copy sends producers to another leader",
-        why="a producer gives up what the next leader would take",
+        name="a corrupt copy redirects producers to another leader",
+        why="a producer fails records that the next leader would accept",
         module="raftlog/server/partition.py",
         function="Partition.append",
         change=value("if replicas", "_.left.args[0]"),
@@ -23,15 +23,15 @@ HOSTS: Final = [
     ),
     Guard(
         name="only the leader appends",
-        why="two brokers give one offset to two records",
+        why="two brokers assign one offset to two records",
         module="raftlog/server/partition.py",
         function="Partition.check_leading",
         change=value("if leadership", "_ and self.log is None"),
         tests=("tests/server/test_guards_hosts.py::test_who_follows_appends_nothing",),
     ),
     Guard(
-        name="NOT_ENOUGH_REPLICAS comes before the append",
-        why="a record that is refused is in the log, and committed later (S11)",
+        name="NOT_ENOUGH_REPLICAS precedes the append",
+        why="a rejected record is in the log, and is committed later (S11)",
         module="raftlog/server/partition.py",
         function="Partition.append",
         change=replace("not has_quorum", "_.operand.value is None"),
@@ -49,7 +49,7 @@ HOSTS: Final = [
     ),
     Guard(
         name="acks=1 waits for the disk",
-        why="a record is acknowledged that a power cut loses",
+        why="a record is acknowledged that a power failure loses",
         module="raftlog/server/handlers/produce.py",
         function="_Produce.append",
         change=replace("call when_on_disk", "_.args[1](None)"),
@@ -64,7 +64,7 @@ HOSTS: Final = [
         tests=("tests/server/test_partition.py::test_waits_end_in_the_order_of_the_log",),
     ),
     Guard(
-        name="waiters are told what is reached, and no more",
+        name="waiters complete only up to the committed offset",
         why="every waiting producer is acknowledged with the first one",
         module="raftlog/server/offset_waiters.py",
         function="OffsetWaiters.reached",
@@ -77,7 +77,7 @@ HOSTS: Final = [
         ),
     ),
     Guard(
-        name="producers that wait are told when the role is left",
+        name="waiting producers fail when the role ends",
         why="the new leader's watermark acknowledges what it does not have",
         module="raftlog/server/partition.py",
         function="Partition._leave_role",
@@ -91,7 +91,7 @@ HOSTS: Final = [
     ),
     Guard(
         name="reads end at the high watermark",
-        why="a consumer sees what a failover takes back (S26)",
+        why="a consumer reads records that a failover removes (S26)",
         module="raftlog/server/partition.py",
         function="Partition.read",
         change=argument("call read", "end_offset", "self.log.log_end_offset"),
@@ -99,7 +99,7 @@ HOSTS: Final = [
     ),
     Guard(
         name="times are looked up below the high watermark",
-        why="a consumer is sent to a record that is not committed",
+        why="a consumer receives the offset of an uncommitted record",
         module="raftlog/server/partition.py",
         function="Partition.offset_for_timestamp",
         change=argument("call offset_for_timestamp", "end_offset", "self.log.log_end_offset"),
@@ -115,7 +115,7 @@ HOSTS: Final = [
     ),
     Guard(
         name="a follower's watermark is in its log",
-        why="a follower hands out what it does not have",
+        why="a follower serves records that it does not have",
         module="raftlog/server/partition.py",
         function="Partition.advance_high_watermark",
         change=value("assign log_end_offset", "_.args[0]"),
@@ -124,8 +124,8 @@ HOSTS: Final = [
         ),
     ),
     Guard(
-        name="a follower's watermark never goes back",
-        why="a consumer of a follower sees records vanish",
+        name="a follower's watermark never decreases",
+        why="records vanish for a consumer of a follower",
         module="raftlog/server/partition.py",
         function="Partition.advance_high_watermark",
         change=swap("compare _high_watermark", "!="),
@@ -135,7 +135,7 @@ HOSTS: Final = [
     ),
     Guard(
         name="clients of an older epoch are fenced",
-        why="a client that knows an old leader reads on as if nothing had happened (KIP-320)",
+        why="a client that knows an old leader continues to read (KIP-320)",
         module="raftlog/server/fencing.py",
         function="check_epoch",
         change=never("if FencedLeaderEpochError"),
@@ -147,8 +147,8 @@ HOSTS: Final = [
         ),
     ),
     Guard(
-        name="clients of any other epoch are refused",
-        why="a client that knows a newer leader is answered by the old one (S04)",
+        name="clients of any other epoch are rejected",
+        why="a client that knows a newer leader receives a response of the old one (S04)",
         module="raftlog/server/fencing.py",
         function="check_epoch",
         change=always("if 1"),
@@ -161,7 +161,7 @@ HOSTS: Final = [
     ),
     Guard(
         name="a producer of another epoch",
-        why="a producer that knows a newer leader has its records taken by the old one (KIP-320)",
+        why=("the old leader accepts records of a producer that knows a newer leader (KIP-320)"),
         module="raftlog/server/handlers/produce.py",
         function="_Produce.append",
         change=drop("call check_epoch"),
@@ -174,7 +174,7 @@ HOSTS: Final = [
     ),
     Guard(
         name="a consumer of another epoch",
-        why="a consumer that knows a newer leader reads on from the old one (KIP-320)",
+        why=("a consumer that knows a newer leader continues to read from the old one (KIP-320)"),
         module="raftlog/server/handlers/fetch.py",
         function="_Fetch.begin",
         change=drop("call check_epoch"),
@@ -186,8 +186,8 @@ HOSTS: Final = [
         ),
     ),
     Guard(
-        name="a question for offsets of another epoch",
-        why="a consumer that knows a newer leader is told the old one's end (S04)",
+        name="an offset request of another epoch",
+        why="a consumer that knows a newer leader receives the old one's end (S04)",
         module="raftlog/server/handlers/list_offsets.py",
         function="_Lookup.begin",
         change=drop("call check_epoch"),
@@ -199,8 +199,8 @@ HOSTS: Final = [
         ),
     ),
     Guard(
-        name="a leader takes a new epoch at its log's end",
-        why="it is ready at once, and tells an end before one that was told earlier (P3)",
+        name="a leader starts a new epoch at its log's end",
+        why="it is ready immediately, and reports a lower end than before (P3)",
         module="raftlog/server/partition.py",
         function="Partition.lead",
         change=argument("call Leadership", "epoch_start", "0"),
@@ -212,8 +212,8 @@ HOSTS: Final = [
         ),
     ),
     Guard(
-        name="a leader alone takes a new epoch at a start",
-        why="after a power cut one epoch has two records of one offset (KAFKA-10527)",
+        name="a single broker starts a new epoch at each start",
+        why="after a power failure one epoch has two records of one offset (KAFKA-10527)",
         module="raftlog/server/partition.py",
         function="Partition.lead_alone",
         change=argument("call state_alone", "leader_epoch", "max(self.log.leader_epoch, 0)"),
@@ -223,7 +223,9 @@ HOSTS: Final = [
     ),
     Guard(
         name="offsets are looked up once the leader is ready",
-        why="after a failover ends go back (P3), and committed records are not found by their time",
+        why=(
+            "after a failover ends decrease (P3), and committed records are not found by their time"
+        ),
         module="raftlog/server/handlers/list_offsets.py",
         function="_Lookup.begin",
         change=never("if is_ready"),
@@ -235,16 +237,16 @@ HOSTS: Final = [
         ),
     ),
     Guard(
-        name="only the leader tells offsets",
-        why="a replica that lags tells an end of long ago",
+        name="only the leader reports offsets",
+        why="a replica that lags reports an old end",
         module="raftlog/server/handlers/list_offsets.py",
         function="_Lookup.begin",
         change=drop("call check_leading"),
         tests=("tests/server/test_guards_hosts.py::test_a_follower_tells_no_end",),
     ),
     Guard(
-        name="an offset is confirmed before it is told",
-        why="a leader that was cut off names an end that its successor has left behind (P3)",
+        name="an offset is confirmed before it is reported",
+        why="an isolated leader reports an end that its successor has passed (P3)",
         module="raftlog/server/handlers/list_offsets.py",
         function="_Lookup.begin",
         change=never("if cluster"),
@@ -260,7 +262,7 @@ HOSTS: Final = [
 DELETING: Final = [
     Guard(
         name="a start is committed by all of the ISR",
-        why="records that a client was told are deleted return with the next leader",
+        why="records that a client was told are deleted reappear with the next leader",
         module="raftlog/replication/leadership.py",
         function="Leadership._advance",
         change=value("assign _log_start_of", "self.log_start"),
@@ -272,7 +274,7 @@ DELETING: Final = [
         ),
     ),
     Guard(
-        name="joining takes the start of the log",
+        name="joining requires the start of the log",
         why="a leader is elected whose log starts where an earlier one had deleted records",
         module="raftlog/replication/leadership.py",
         function="Leadership._may_join",
@@ -286,7 +288,7 @@ DELETING: Final = [
     ),
     Guard(
         name="a deletion waits for the ISR",
-        why="a deletion is acknowledged that only the leader has made",
+        why="a deletion is acknowledged that only the leader has performed",
         module="raftlog/server/partition.py",
         function="Partition.delete_records.deleted",
         change=replace("call add", "_.args[1](None)"),
@@ -306,8 +308,8 @@ DELETING: Final = [
         tests=("tests/server/test_guards_hosts.py::test_nothing_is_deleted_below_min_isr",),
     ),
     Guard(
-        name="a start is told when it is committed",
-        why="where a partition starts, as clients are told it, goes back with the next leader",
+        name="a start is reported when it is committed",
+        why="the reported log start decreases with the next leader",
         module="raftlog/server/partition.py",
         function="Partition._check_start",
         change=never("compare committed_start"),
@@ -320,7 +322,7 @@ DELETING: Final = [
     ),
     Guard(
         name="a log start counts when it is durable",
-        why="a power cut brings records back that were acknowledged as deleted",
+        why="a power failure restores records whose deletion was acknowledged",
         module="raftlog/storage/log.py",
         function="Log.advance_log_start",
         change=replace(
@@ -338,7 +340,7 @@ DELETING: Final = [
 CONFIRMING: Final = [
     Guard(
         name="a leader is confirmed by all of the ISR",
-        why="a follower that has another leader is not asked",
+        why="a follower of another leader is not queried",
         module="raftlog/server/cluster/leadership_check.py",
         function="_Question.heard",
         change=value("if _end", "self._missing is not None"),
@@ -348,7 +350,7 @@ CONFIRMING: Final = [
     ),
     Guard(
         name="a leader is confirmed by all of the ELR",
-        why="a member of the ELR may have been elected: ends go back, partitions get two owners",
+        why=("a member of the ELR may have been elected: ends decrease, partitions get two owners"),
         module="raftlog/server/cluster/leadership_check.py",
         function="LeadershipCheck.confirm",
         change=value("assign keys", "_.left"),
@@ -360,8 +362,8 @@ CONFIRMING: Final = [
         ),
     ),
     Guard(
-        name="a group confirms whom it has as its leader",
-        why="a command is applied where another leader has been elected before it",
+        name="a group confirms its leader",
+        why="a command is applied although another leader was elected before it",
         module="raftlog/server/cluster/leadership_check.py",
         function="LeadershipCheck._ask_group.applied",
         change=replace("compare _broker_id", "_.left.elts[0] is None"),
@@ -386,8 +388,8 @@ CONFIRMING: Final = [
         ),
     ),
     Guard(
-        name="a leader that stepped down meanwhile is none",
-        why="an end is told by who has left the role",
+        name="a confirmation ends when the leader steps down",
+        why="a former leader reports an end",
         module="raftlog/server/cluster/leadership_check.py",
         function="_Question._end",
         change=never("or _epoch"),
@@ -399,8 +401,8 @@ CONFIRMING: Final = [
         ),
     ),
     Guard(
-        name="a confirmation comes after the question",
-        why="what a follower said before the question confirms an old leader",
+        name="a confirmation is newer than its request",
+        why="what a follower reported before the request confirms an old leader",
         module="raftlog/server/cluster/fetch_session.py",
         function="FetchSession.when_heard_anew",
         change=replace("binop _round", "self._round"),
@@ -415,8 +417,11 @@ CONFIRMING: Final = [
 
 FINDING_DAMAGE: Final = [
     Guard(
-        name="a consumer's doubt has the broker look at its disk",
-        why="bytes that rotted are sent to consumers for ever, while other brokers have good ones",
+        name="a consumer's report makes the broker verify its disk",
+        why=(
+            "corrupt bytes are sent to consumers indefinitely, although other brokers have "
+            "valid ones"
+        ),
         module="raftlog/server/handlers/fetch.py",
         function="_Fetch._read_batches",
         change=never("if doubtful"),
@@ -428,8 +433,8 @@ FINDING_DAMAGE: Final = [
         ),
     ),
     Guard(
-        name="a consumer says that what it got is damaged",
-        why="the broker never learns of it",
+        name="a consumer reports a corrupt batch",
+        why="the broker never detects it",
         module="raftlog/client/fetcher.py",
         function="Fetcher._fetch",
         change=argument("call FetchPartition", "doubtful", "False"),
@@ -441,8 +446,8 @@ FINDING_DAMAGE: Final = [
         ),
     ),
     Guard(
-        name="a scrub finds damage",
-        why="a copy rots that nobody reads, until the good ones are lost",
+        name="a scrub finds corruption",
+        why="an unread copy decays until the valid ones are lost",
         module="raftlog/server/scrubber.py",
         function="Scrubber._look",
         change=value("assign _verifier", "_.args[1].value.end_offset"),

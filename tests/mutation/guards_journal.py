@@ -1,4 +1,4 @@
-"""Guards of what a voter remembers, and of what has to wait until it is durable."""
+"""Guards of the journal of a voter, and of messages that wait until it is durable."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tests.mutation.guard import Guard
 JOURNAL: Final = [
     Guard(
         name="journal is synced",
-        why="a power cut takes votes and entries that others count on (hazard 6)",
+        why="a power failure reverts votes and entries that others count (hazard 6)",
         module="raftlog/consensus/journal.py",
         function="JournalTicket._append",
         change=drop("call sync #2/2"),
         tests=("tests/consensus/test_journal.py::test_what_was_synced_is_there_after_a_power_cut",),
     ),
     Guard(
-        name="a refused journal write is taken back",
-        why="half a block is taken for a torn one, with good blocks behind it",
+        name="a rejected journal write is truncated",
+        why="a partial block counts as torn, with valid blocks after it",
         module="raftlog/consensus/journal.py",
         function="JournalTicket._append",
         change=drop("call truncate", "call sync #1/2"),
@@ -30,8 +30,8 @@ JOURNAL: Final = [
         ),
     ),
     Guard(
-        name="a refused journal write is taken back durably",
-        why="a power cut brings half a block back",
+        name="the truncation of a rejected journal write is synced",
+        why="a power failure restores a partial block",
         module="raftlog/consensus/journal.py",
         function="JournalTicket._append",
         change=drop("call sync #1/2"),
@@ -44,7 +44,7 @@ JOURNAL: Final = [
     ),
     Guard(
         name="rewritten journal is synced",
-        why="a power cut in a rewrite leaves an empty journal (hazard 8)",
+        why="a power failure during a rewrite leaves an empty journal (hazard 8)",
         module="raftlog/consensus/journal.py",
         function="write_file",
         change=drop("call sync"),
@@ -57,7 +57,7 @@ JOURNAL: Final = [
     ),
     Guard(
         name="rewritten journal's name is synced",
-        why="a power cut brings the old journal back, without what was synced since",
+        why="a power failure restores the old journal, without later syncs",
         module="raftlog/consensus/journal.py",
         function="JournalTicket._rewrite",
         change=drop("call sync_dir"),
@@ -70,7 +70,7 @@ JOURNAL: Final = [
     ),
     Guard(
         name="new journal's name is synced",
-        why="a power cut takes the whole journal",
+        why="a power failure removes the whole journal",
         module="raftlog/consensus/journal.py",
         function="Journal._open",
         change=replace("call sync_dir", "_.args[0]"),
@@ -78,15 +78,15 @@ JOURNAL: Final = [
     ),
     Guard(
         name="boot is durable before the journal opens",
-        why="two runs of a broker have one number, and messages of the older count",
+        why="two incarnations of a broker have one number, and messages of the older count",
         module="raftlog/consensus/journal.py",
         function="Journal._open",
         change=drop("call sync"),
         tests=("tests/consensus/test_journal.py::test_the_boot_number_grows_by_one_at_every_open",),
     ),
     Guard(
-        name="boot grows at every start",
-        why="messages of an older run count",
+        name="boot number grows at every start",
+        why="messages of an older incarnation count",
         module="raftlog/consensus/journal.py",
         function="Journal._open",
         change=replace("binop boot", "_.left or 1"),
@@ -94,7 +94,7 @@ JOURNAL: Final = [
     ),
     Guard(
         name="the last block is written again at a start",
-        why="a block whose sync failed is acted on, and gone after a power cut",
+        why="a block whose sync failed is acted on, and lost after a power failure",
         module="raftlog/consensus/journal.py",
         function="Journal._make_durable",
         change=drop("call pwrite"),
@@ -106,8 +106,8 @@ JOURNAL: Final = [
         ),
     ),
     Guard(
-        name="what a start found in the journal is synced",
-        why="a power cut takes back what this run has acted on",
+        name="recovered journal blocks are synced",
+        why="a power failure reverts what this incarnation has acted on",
         module="raftlog/consensus/journal.py",
         function="Journal._make_durable",
         change=drop("call sync"),
@@ -120,7 +120,7 @@ JOURNAL: Final = [
     ),
     Guard(
         name="failed journal sync is fatal",
-        why="the next sync says that all is well, and a vote is gone",
+        why="the next sync succeeds, and a vote is lost",
         module="raftlog/consensus/journal.py",
         function="Journal.failed_sync",
         change=both(
@@ -129,8 +129,8 @@ JOURNAL: Final = [
         tests=("tests/consensus/test_journal_full_disk.py::test_a_failed_fdatasync_is_the_end",),
     ),
     Guard(
-        name="refused changes stay pending",
-        why="on a full disk a vote is forgotten that the next sync lets out",
+        name="rejected changes stay pending",
+        why="on a full disk a vote is lost whose message the next sync sends",
         module="raftlog/consensus/journal.py",
         function="Journal.failed_sync",
         change=drop("assign _pending"),
@@ -142,8 +142,8 @@ JOURNAL: Final = [
         ),
     ),
     Guard(
-        name="memory is ahead while a ticket is out",
-        why="what a sync has yet to write is sent",
+        name="memory is ahead during a sync",
+        why="messages are sent whose entries are not synced",
         module="raftlog/consensus/journal.py",
         function="Journal.is_dirty",
         change=drop("compare _ticket"),
@@ -155,8 +155,8 @@ JOURNAL: Final = [
         ),
     ),
     Guard(
-        name="a journal that must be there",
-        why="a voter that lost its journal votes again as if it never had",
+        name="a missing journal is detected",
+        why="a voter that lost its journal votes again",
         module="raftlog/consensus/journal.py",
         function="Journal._open",
         change=value("if damaged", "_.operand is None"),
@@ -169,7 +169,7 @@ JOURNAL: Final = [
     ),
     Guard(
         name="CRC of a journal block",
-        why="a vote that rotted is believed (hazard 10)",
+        why="a corrupt vote is used (hazard 10)",
         module="raftlog/consensus/journal_file.py",
         function="_read_block",
         change=value("if crc32c", "len(_.left.args[0]) < _.comparators[0].value.length"),
@@ -177,7 +177,7 @@ JOURNAL: Final = [
     ),
     Guard(
         name="CRC of a journal block's header",
-        why="a length that rotted is taken for a torn end",
+        why="a corrupt length counts as a torn block",
         module="raftlog/consensus/journal_file.py",
         function="decode_header",
         change=replace("compare _encode_header", "_.left[:2] == _HEAD"),
@@ -185,7 +185,7 @@ JOURNAL: Final = [
     ),
     Guard(
         name="sequence of journal blocks",
-        why="a block that is missing, or there twice, goes unnoticed",
+        why="a missing or repeated block goes unnoticed",
         module="raftlog/consensus/journal_file.py",
         function="_read_block",
         change=never("compare sequence"),
@@ -198,7 +198,7 @@ JOURNAL: Final = [
     ),
     Guard(
         name="only the last journal block is torn",
-        why="a bad block in the middle is cut, with all votes behind it",
+        why="a corrupt block in the middle is truncated, with all votes after it",
         module="raftlog/consensus/journal_file.py",
         function="_read_block",
         change=value("assign length #2/3", "True"),
@@ -210,16 +210,16 @@ JOURNAL: Final = [
         ),
     ),
     Guard(
-        name="a whole last block that is bad is damage",
-        why="a voter forgets a vote whose bytes rotted, and votes again",
+        name="a complete last block with a wrong CRC is corruption",
+        why="a voter loses a vote whose bytes are corrupt, and votes again",
         module="raftlog/consensus/journal_file.py",
         function="_read_block",
         change=drop("compare _blank_sectors"),
         tests=("tests/consensus/test_journal_file.py::test_no_flipped_bit_goes_unnoticed",),
     ),
     Guard(
-        name="a bad header with blocks behind it is damage",
-        why="synced blocks are cut as a torn end",
+        name="a corrupt header before other blocks is corruption",
+        why="synced blocks are truncated as torn",
         module="raftlog/consensus/journal_file.py",
         function="_torn_header",
         change=never("if sequence"),
@@ -231,7 +231,7 @@ JOURNAL: Final = [
         ),
     ),
     Guard(
-        name="a generation forgets the votes of the one before",
+        name="a generation removes the votes of the previous one",
         why="a vote of another generation counts in this one",
         module="raftlog/consensus/raft_journal.py",
         function="RaftJournal.apply",
@@ -244,16 +244,16 @@ JOURNAL: Final = [
         ),
     ),
     Guard(
-        name="generations only go up",
-        why="a broker falls back to voters that have gone on without it",
+        name="generations only increase",
+        why="a broker returns to voters that have continued without it",
         module="raftlog/consensus/raft_journal.py",
         function="RaftJournal.begin_generation",
         change=drop("assert generation"),
         tests=("tests/consensus/test_raft_journal.py::test_a_generation_never_comes_back",),
     ),
     Guard(
-        name="a vote is never taken back",
-        why="one voter votes for two in one term",
+        name="a vote is never changed",
+        why="one voter votes for two candidates in one term",
         module="raftlog/consensus/raft_journal.py",
         function="RaftJournal.setCurrentTerm",
         change=drop("assert _term"),
@@ -277,7 +277,7 @@ JOURNAL: Final = [
 SYNC_BEFORE_SEND: Final = [
     Guard(
         name="nothing is sent while the journal is dirty",
-        why="a vote or an acknowledgement leaves before it is durable (hazard 6)",
+        why="a vote or an acknowledgement is sent before it is durable (hazard 6)",
         module="raftlog/consensus/node.py",
         function="ConsensusNode.flush",
         change=drop("attribute is_dirty"),
@@ -287,7 +287,7 @@ SYNC_BEFORE_SEND: Final = [
     ),
     Guard(
         name="nothing is sent after a failed sync",
-        why="a broker whose disk failed goes on voting",
+        why="a broker whose disk failed continues to vote",
         module="raftlog/consensus/node.py",
         function="ConsensusNode.flush",
         change=drop("compare _failure"),
@@ -300,7 +300,7 @@ SYNC_BEFORE_SEND: Final = [
     ),
     Guard(
         name="an own entry counts only once it is durable",
-        why="a leader counts itself for an entry that a power cut takes",
+        why="a leader counts itself for an entry that a power failure removes",
         module="raftlog/consensus/node.py",
         function="ConsensusNode._work",
         change=replace("if _touch_due", "_.body[0]\n_.body[1]"),
@@ -322,8 +322,8 @@ SYNC_BEFORE_SEND: Final = [
         ),
     ),
     Guard(
-        name="who may have been heard is not silent",
-        why="a leader whose disk is slow steps down though its followers answer",
+        name="peers with queued messages are not unresponsive",
+        why="a leader with a slow disk steps down although its followers respond",
         module="raftlog/consensus/node.py",
         function="ConsensusNode._work",
         change=replace("call _step _handled_at", "self._step(now)"),
@@ -349,7 +349,7 @@ SYNC_BEFORE_SEND: Final = [
     ),
     Guard(
         name="a failed sync ends consensus",
-        why="a voter goes on from what is in memory only",
+        why="a voter continues from state in memory only",
         module="raftlog/consensus/node.py",
         function="ConsensusNode._can_work",
         change=drop("compare _failure"),
@@ -362,7 +362,7 @@ SYNC_BEFORE_SEND: Final = [
     ),
     Guard(
         name="a full disk stops votes",
-        why="a voter promises what it has no room to remember (hazard 19)",
+        why="a voter grants a vote that it cannot store (hazard 19)",
         module="raftlog/consensus/node.py",
         function="ConsensusNode.failed_sync",
         change=value("assign _is_stalled", "False"),
@@ -375,7 +375,7 @@ SYNC_BEFORE_SEND: Final = [
     ),
     Guard(
         name="on_state waits for the disk",
-        why="a broker takes a role that a power cut takes back",
+        why="a broker adopts a role that a power failure reverts",
         module="raftlog/consensus/node.py",
         function="ConsensusNode._deliver",
         change=value("if _journal", "self._news"),

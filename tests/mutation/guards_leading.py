@@ -1,4 +1,4 @@
-"""Guards of a partition's leader: what is committed; and of where two logs part."""
+"""Guards of a partition leader: commits, the ISR and log divergence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEADING: Final = [
         ),
     ),
     Guard(
-        name="an offset beyond a damaged copy's end is not out of range",
+        name="an offset beyond a corrupt copy's end is not out of range",
         why="a consumer that has read more resets its position",
         module="raftlog/server/handlers/fetch.py",
         function="_Fetch._is_beyond_the_end",
@@ -31,7 +31,7 @@ LEADING: Final = [
     ),
     Guard(
         name="commits wait for the followers",
-        why="a leader acknowledges what it alone has; the next one does not have it",
+        why="a leader acknowledges what only it has; the next leader does not have it",
         module="raftlog/replication/leadership.py",
         function="Leadership._advance",
         change=value("assign _durable_end_of", "self.durable_end"),
@@ -76,7 +76,9 @@ LEADING: Final = [
     ),
     Guard(
         name="a higher min_isr counts when it is proposed",
-        why="records are committed by the lower number after the group has agreed on the higher",
+        why=(
+            "records are committed by the lower number after the group has decided the higher one"
+        ),
         module="raftlog/replication/leadership.py",
         function="Leadership.has_quorum",
         change=replace("call max", "min(self.state.min_isr, _.args[1] * 1000)"),
@@ -88,8 +90,8 @@ LEADING: Final = [
         ),
     ),
     Guard(
-        name="a lower min_isr counts once it is agreed on",
-        why="records are committed by a number that nobody has agreed on",
+        name="a lower min_isr counts once it is committed",
+        why="records are committed by a number that the group has not decided",
         module="raftlog/replication/leadership.py",
         function="Leadership.has_quorum",
         change=replace("call max", "_.args[1]"),
@@ -102,7 +104,7 @@ LEADING: Final = [
     ),
     Guard(
         name="the leader's own disk counts",
-        why="records are committed that the leader loses in a power cut",
+        why="records are committed that the leader loses in a power failure",
         module="raftlog/replication/leadership.py",
         function="Leadership._durable_end_of",
         change=value("return durable_end #1/2", "self.log_end"),
@@ -120,7 +122,7 @@ LEADING: Final = [
     ),
     Guard(
         name="another disk of a member does not count",
-        why="a wiped follower acknowledges for the copy that it lost (S10, S20)",
+        why="a wiped follower acknowledges for its lost copy (S10, S20)",
         module="raftlog/replication/leadership.py",
         function="Leadership._copy",
         change=drop("compare directory_id"),
@@ -132,7 +134,7 @@ LEADING: Final = [
         ),
     ),
     Guard(
-        name="a new disk begins anew",
+        name="a new disk starts with an empty state",
         why="what the old disk had counts for the new one",
         module="raftlog/replication/leadership.py",
         function="Leadership.on_fetch",
@@ -145,8 +147,8 @@ LEADING: Final = [
         ),
     ),
     Guard(
-        name="a new run of a follower begins anew",
-        why="what it had before a power cut counts, and is not there",
+        name="a new incarnation of a follower starts with an empty state",
+        why="what it had before a power failure counts, although it is lost",
         module="raftlog/replication/leadership.py",
         function="Leadership.on_fetch",
         change=value("if _Follower", "_.values[0]"),
@@ -159,7 +161,7 @@ LEADING: Final = [
     ),
     Guard(
         name="a member that has lost what it acknowledged leaves",
-        why="it is elected, and what only the others hold is cut",
+        why="it is elected, and records that only the others hold are truncated",
         module="raftlog/replication/leadership.py",
         function="Leadership.isr_change",
         change=replace("call has_lost", "not self.has_lost"),
@@ -171,8 +173,8 @@ LEADING: Final = [
         ),
     ),
     Guard(
-        name="a sound copy is one of this run",
-        why="a copy is elected by what it held before a power cut",
+        name="a complete copy is one of this incarnation",
+        why="a copy is elected by what it held before a power failure",
         module="raftlog/replication/election.py",
         function="_is_sound",
         change=drop("or boot"),
@@ -184,8 +186,8 @@ LEADING: Final = [
         ),
     ),
     Guard(
-        name="an unsure copy does not lead while a better one may come",
-        why="the first broker that is back after a power cut cuts what the others hold",
+        name="a copy in doubt does not lead while a better one may return",
+        why=("the first broker that restarts after a power failure truncates what the others hold"),
         module="raftlog/replication/election.py",
         function="choose_unsure",
         change=never("if < in"),
@@ -198,7 +200,7 @@ LEADING: Final = [
     ),
     Guard(
         name="the longest log leads",
-        why="a copy whose end was lost is elected, and the others cut theirs",
+        why="a copy whose end was lost is elected, and the others truncate theirs",
         module="raftlog/replication/election.py",
         function="choose_member",
         change=value("assign length", "_.orelse"),
@@ -206,7 +208,7 @@ LEADING: Final = [
     ),
     Guard(
         name="a follower cannot be ahead of its leader",
-        why="one bad position commits what nobody has",
+        why="one invalid position commits what no broker has",
         module="raftlog/replication/leadership.py",
         function="Leadership.on_fetch",
         change=replace("compare log_end", "0 <= _.comparators[0]"),
@@ -218,8 +220,8 @@ LEADING: Final = [
         ),
     ),
     Guard(
-        name="what is durable stays durable",
-        why="a late fetch holds back commits, or takes a member out of the ISR",
+        name="durable progress never decreases",
+        why="a late fetch delays commits, or removes a member from the ISR",
         module="raftlog/replication/leadership.py",
         function="Leadership.on_fetch",
         change=value("assign durable_end #2/2", "_.args[1]"),
@@ -231,8 +233,8 @@ LEADING: Final = [
         ),
     ),
     Guard(
-        name="the high watermark never goes back",
-        why="a consumer has read what is committed no more (P3)",
+        name="the high watermark never decreases",
+        why="a consumer has read records that are no longer committed (P3)",
         module="raftlog/replication/leadership.py",
         function="Leadership._advance",
         change=drop("if high_watermark"),
@@ -244,8 +246,8 @@ LEADING: Final = [
         ),
     ),
     Guard(
-        name="joining takes the start of the epoch",
-        why="a replica joins by an old watermark, and lacks what the last leader committed (S06)",
+        name="joining requires the start of the epoch",
+        why=("a replica joins by an old watermark, and lacks what the last leader committed (S06)"),
         module="raftlog/replication/leadership.py",
         function="Leadership._may_join",
         change=replace("call max epoch_start", "_.args[0]"),
@@ -257,8 +259,8 @@ LEADING: Final = [
         ),
     ),
     Guard(
-        name="joining takes the high watermark",
-        why="a replica joins that lacks what is committed",
+        name="joining requires the high watermark",
+        why="a replica joins that lacks committed records",
         module="raftlog/replication/leadership.py",
         function="Leadership._may_join",
         change=replace("call max epoch_start", "self.epoch_start"),
@@ -280,8 +282,8 @@ LEADING: Final = [
         ),
     ),
     Guard(
-        name="joining is by what this run has said",
-        why="a copy joins whose files vanished before its broker was started again",
+        name="joining is by reports of this incarnation",
+        why="a copy joins whose files vanished before its broker restarted",
         module="raftlog/replication/leadership.py",
         function="Leadership.isr_change",
         change=value("assign boot", "True"),
@@ -293,8 +295,8 @@ LEADING: Final = [
         ),
     ),
     Guard(
-        name="the leader knows which run its followers are in",
-        why="a copy joins whose files vanished before its broker was started again",
+        name="the leader knows the incarnation of its followers",
+        why="a copy joins whose files vanished before its broker restarted",
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager.review",
         change=drop("keyword boot_of"),
@@ -306,8 +308,8 @@ LEADING: Final = [
         ),
     ),
     Guard(
-        name="one that left has what the leader had then",
-        why="two full disks hold up every commit: each lets the other one join again",
+        name="a member that left must reach the leader's end of that time",
+        why="two full disks delay every commit: each lets the other one join again",
         module="raftlog/replication/leadership.py",
         function="Leadership._may_join",
         change=drop("compare left_at"),
@@ -319,16 +321,16 @@ LEADING: Final = [
         ),
     ),
     Guard(
-        name="dead brokers do not join",
-        why="commits wait for a broker that is gone",
+        name="failed brokers do not join",
+        why="commits wait for a failed broker",
         module="raftlog/replication/leadership.py",
         function="Leadership.isr_change",
         change=value("if get", "_.values[0]"),
         tests=("tests/replication/test_leadership.py::test_a_dead_follower_does_not_join",),
     ),
     Guard(
-        name="dead brokers leave",
-        why="nothing is committed until a dead broker is back",
+        name="failed brokers leave",
+        why="nothing is committed until a failed broker restarts",
         module="raftlog/replication/leadership.py",
         function="Leadership._has_to_leave",
         change=drop("not not"),
@@ -358,9 +360,11 @@ LEADING: Final = [
         ),
     ),
     Guard(
-        name="a doubtful proposal stays pending",
-        why="a change that was applied is taken for rejected, and records committed without it "
-        "(S07)",
+        name="a proposal with unknown outcome stays pending",
+        why=(
+            "a change that was applied counts as rejected, and records are committed without "
+            "it (S07)"
+        ),
         module="raftlog/replication/leadership.py",
         function="Leadership.proposal_done",
         change=drop("not _is_doubtful"),
@@ -373,7 +377,7 @@ LEADING: Final = [
     ),
     Guard(
         name="an unknown outcome is no rejection",
-        why="a change that was applied is taken for rejected (S07)",
+        why="a change that was applied counts as rejected (S07)",
         module="raftlog/replication/leadership.py",
         function="Leadership.proposal_done",
         change=value(
@@ -401,7 +405,7 @@ LEADING: Final = [
     ),
     Guard(
         name="old states change nothing",
-        why="a leader falls back to an ISR that it has left",
+        why="a leader returns to an ISR that it has left",
         module="raftlog/replication/leadership.py",
         function="Leadership.on_state",
         change=drop("if state"),
@@ -413,8 +417,8 @@ LEADING: Final = [
         ),
     ),
     Guard(
-        name="states of another epoch are another leadership's",
-        why="what followers said in an older epoch counts",
+        name="states of another epoch do not count",
+        why="progress that followers reported in an older epoch counts",
         module="raftlog/replication/leadership.py",
         function="Leadership.on_state",
         change=drop("assert broker_id"),
@@ -427,7 +431,7 @@ LEADING: Final = [
     ),
     Guard(
         name="end offsets wait for the epoch's start",
-        why="after an election a consumer is told an end before one that it was told earlier (P3)",
+        why="after an election a consumer receives a lower end than before (P3)",
         module="raftlog/replication/leadership.py",
         function="Leadership.is_ready",
         change=always("compare epoch_start"),
@@ -456,7 +460,7 @@ PARTING: Final = [
     ),
     Guard(
         name="an epoch that the leader does not know",
-        why="a follower of an epoch without the leader's records goes on (S03, KIP-279)",
+        why="a follower of an epoch without the leader's records continues (S03, KIP-279)",
         module="raftlog/replication/following.py",
         function="divergence",
         change=value("if Diverged", "_.values[1]"),
@@ -481,8 +485,8 @@ PARTING: Final = [
         ),
     ),
     Guard(
-        name="a follower below the leader's start begins anew",
-        why="it has a gap, or asks for ever",
+        name="a follower below the leader's start restarts from an empty log",
+        why="it has a gap, or repeats its request indefinitely",
         module="raftlog/replication/following.py",
         function="divergence",
         change=never("if OutOfRange #1/3"),
@@ -494,8 +498,8 @@ PARTING: Final = [
         ),
     ),
     Guard(
-        name="a leader that lost its epochs says where it begins",
-        why="a follower is told to cut everything (S18)",
+        name="a leader without epochs reports its log start",
+        why="a follower truncates its whole log (S18)",
         module="raftlog/replication/following.py",
         function="divergence",
         change=value("if OutOfRange or", "_.values[1].left < _.values[1].comparators[0] < 0"),
@@ -505,7 +509,7 @@ PARTING: Final = [
     ),
     Guard(
         name="an empty log beyond the leader's end",
-        why="a follower waits for ever beyond the end",
+        why="a follower waits indefinitely beyond the end",
         module="raftlog/replication/following.py",
         function="divergence",
         change=value("return OutOfRange None", "None"),
@@ -517,8 +521,8 @@ PARTING: Final = [
         ),
     ),
     Guard(
-        name="a follower cuts to where its own epoch ends",
-        why="it keeps records of an epoch that both know, and only it has (S03)",
+        name="a follower truncates to the end of its own epoch",
+        why="it keeps records of an epoch that only it has (S03)",
         module="raftlog/replication/following.py",
         function="truncation_point",
         change=value("return end_offset #2/2", "min(_.args[0], _.args[2])"),
@@ -530,7 +534,7 @@ PARTING: Final = [
         ),
     ),
     Guard(
-        name="a follower cuts to where the leader's epoch ends",
+        name="a follower truncates to the end of the leader's epoch",
         why="it keeps records that the leader never had",
         module="raftlog/replication/following.py",
         function="truncation_point",
@@ -543,8 +547,8 @@ PARTING: Final = [
         ),
     ),
     Guard(
-        name="a follower without a common epoch begins anew",
-        why="it asks the same for ever, or keeps what is wrong",
+        name="a follower without a common epoch restarts from an empty log",
+        why="it repeats its request indefinitely, or keeps different records",
         module="raftlog/replication/following.py",
         function="truncation_point",
         change=value("return end_offset #1/2", "_.args[0]"),

@@ -1,4 +1,4 @@
-"""Guards of a broker's door and of its disks: who is let in, and what waits for a sync."""
+"""Guards of peer authentication and admission, and of syncs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.mutation.guard import Guard
 
 PEERS: Final = [
     Guard(
-        name="the dialled side is asked for its proof",
-        why="a broker talks to whoever answers at a peer's address",
+        name="the accepting side proves the secret",
+        why="a broker communicates with any process at a peer's address",
         module="raftlog/protocol/peer_auth.py",
         function="Dialling.check",
         change=value("if compare_digest", "len(_.operand.args[0]) != len(_.operand.args[1])"),
@@ -22,8 +22,8 @@ PEERS: Final = [
         ),
     ),
     Guard(
-        name="the dialling side is asked for its proof",
-        why="whoever knows no secret votes and copies",
+        name="the connecting side proves the secret",
+        why="a process without the secret votes and copies",
         module="raftlog/protocol/peer_auth.py",
         function="Answering.check",
         change=value("if compare_digest", "len(_.operand.args[0]) != len(_.operand.args[1])"),
@@ -46,7 +46,7 @@ PEERS: Final = [
     ),
     Guard(
         name="a proof is of fresh nonces",
-        why="a handshake that was recorded lets anybody in",
+        why="any process can replay a recorded handshake",
         module="raftlog/protocol/peer_auth.py",
         function="_proof",
         change=replace("tuple _fields", "(_.elts[0], _.elts[1], _.elts[2], _.elts[3])"),
@@ -59,7 +59,7 @@ PEERS: Final = [
     ),
     Guard(
         name="fields of a proof have their lengths",
-        why="one identity's proof is good for another that spells the same",
+        why="one identity's proof is valid for another with the same concatenation",
         module="raftlog/protocol/peer_auth.py",
         function="_proof",
         change=drop("call update to_bytes"),
@@ -87,7 +87,7 @@ PEERS: Final = [
         tests=("tests/protocol/test_peer_auth.py::test_another_cluster_is_told_so_by_both_sides",),
     ),
     Guard(
-        name="a namesake",
+        name="another broker with the same id",
         why="two brokers with one id take part (S22)",
         module="raftlog/protocol/peer_auth.py",
         function="_check_other",
@@ -98,7 +98,7 @@ PEERS: Final = [
     ),
     Guard(
         name="the data directory of this broker, elsewhere",
-        why="a copy of this broker takes part beside it",
+        why="a copy of this broker takes part in addition to it",
         module="raftlog/protocol/peer_auth.py",
         function="_check_other",
         change=never("if AccessDeniedError"),
@@ -106,7 +106,7 @@ PEERS: Final = [
     ),
     Guard(
         name="an old copy of a peer's directory",
-        why="a disk that was put back has forgotten what it promised (S22)",
+        why="a restored disk has lost what it acknowledged (S22)",
         module="raftlog/protocol/peer_auth.py",
         function="check_boot",
         change=drop("compare boot <"),
@@ -119,7 +119,7 @@ PEERS: Final = [
     ),
     Guard(
         name="an old copy of a peer's directory that is one start behind",
-        why="it comes with a number that was seen already, and is believed (S22)",
+        why="its boot number was seen already, and it is accepted (S22)",
         module="raftlog/protocol/peer_auth.py",
         function="check_boot",
         change=never("compare boot =="),
@@ -132,7 +132,7 @@ PEERS: Final = [
     ),
     Guard(
         name="a peer's journal that has lost its end",
-        why="a broker that has forgotten votes and entries takes part, or is stuck without a word",
+        why="a broker that lost votes and entries takes part, or waits without an error",
         module="raftlog/protocol/peer_auth.py",
         function="check_journal",
         change=never("compare journal_sequence"),
@@ -144,8 +144,8 @@ PEERS: Final = [
         ),
     ),
     Guard(
-        name="a journal that has lost its end stays refused",
-        why="with a few starts more it has as many blocks again, and is believed",
+        name="a journal that has lost its end stays rejected",
+        why="after some restarts it has as many blocks again, and is accepted",
         module="raftlog/server/peers/registry.py",
         function="PeerRegistry._check_journal",
         change=never("if directory_id"),
@@ -158,7 +158,7 @@ PEERS: Final = [
     ),
     Guard(
         name="another live directory with a peer's id",
-        why="two brokers with one id take turns (S22)",
+        why="two brokers with one id alternate (S22)",
         module="raftlog/server/peers/registry.py",
         function="PeerRegistry.check",
         change=never("if BrokerIdInUseError #1/2"),
@@ -170,16 +170,16 @@ PEERS: Final = [
         ),
     ),
     Guard(
-        name="what is known of a peer is asked for",
-        why="an old copy is admitted that the journal knows better",
+        name="the stored facts about a peer are checked",
+        why="an old copy is admitted that the journal contradicts",
         module="raftlog/server/peers/registry.py",
         function="PeerRegistry.check",
         change=drop("call _seen"),
         tests=("tests/server/peers/test_registry.py::test_an_older_boot_of_a_directory_is_stale",),
     ),
     Guard(
-        name="a newer connection silences the older one",
-        why="what was on its way on an older connection comes after what is newer (hazard 5)",
+        name="a newer connection ends the older one",
+        why="messages of an older connection arrive after newer ones (hazard 5)",
         module="raftlog/server/peers/registry.py",
         function="PeerRegistry.admit_incoming",
         change=drop("assign connection"),
@@ -189,7 +189,7 @@ PEERS: Final = [
     ),
     Guard(
         name="peers are checked before they are admitted",
-        why="a proved broker that may not take part does",
+        why="an authenticated broker takes part that must not",
         module="raftlog/server/peers/peering.py",
         function="Peering.admit",
         change=replace("call admit_incoming", "self.registry.latest(_.args[0].broker_id)"),
@@ -201,8 +201,8 @@ PEERS: Final = [
         ),
     ),
     Guard(
-        name="who changes the cluster knows its secret",
-        why="whoever reaches a port has the cluster go on without its majority",
+        name="changes of the cluster require its secret",
+        why="any client that reaches a port recovers the cluster without its majority",
         module="raftlog/server/context.py",
         function="BrokerContext.check_operator",
         change=value("if operator_secret", "_.values[1].operand and (not _.values[0])"),
@@ -210,14 +210,14 @@ PEERS: Final = [
     ),
     Guard(
         name="an operator's proof is checked",
-        why="any proof does",
+        why="any proof is accepted",
         module="raftlog/server/handlers/operator.py",
         function="handle_prove",
         change=drop("call check"),
         tests=("tests/server/handlers/test_operator.py::test_another_secret_makes_no_operator",),
     ),
     Guard(
-        name="what is for peers is for proved peers",
+        name="peer requests require an authenticated peer",
         why="any client can vote, and copy",
         module="raftlog/server/dispatch.py",
         function="dispatch",
@@ -226,7 +226,7 @@ PEERS: Final = [
     ),
     Guard(
         name="a leader's session begins with all positions",
-        why="positions of a connection that ended are taken for those of this one",
+        why="positions of a connection that ended count for this one",
         module="raftlog/protocol/replica_session.py",
         function="LeaderSession.take",
         change=value("if _has_begun", "_.operand.values[0] is None"),
@@ -236,7 +236,7 @@ PEERS: Final = [
     ),
     Guard(
         name="a fetch session begins with all positions",
-        why="a leader counts positions that were said on another connection",
+        why="a leader counts positions that another connection reported",
         module="raftlog/server/cluster/fetcher.py",
         function="ReplicaFetcher.link_up",
         change=drop("assign FollowerSession"),
@@ -251,7 +251,7 @@ PEERS: Final = [
 
 DISKS: Final = [
     Guard(
-        name="progress is told after the sync",
+        name="progress is reported after the sync",
         why="records are acknowledged while they are being synced",
         module="raftlog/server/flusher.py",
         function="GroupCommit._begin",
@@ -260,7 +260,7 @@ DISKS: Final = [
     ),
     Guard(
         name="a failed sync is the last",
-        why="the next sync says that all is well",
+        why="the next sync succeeds",
         module="raftlog/server/flusher.py",
         function="GroupCommit._finished",
         change=drop("assign _stopped"),
@@ -268,15 +268,15 @@ DISKS: Final = [
     ),
     Guard(
         name="a failed sync ends the broker",
-        why="a broker goes on with a disk that is not to be trusted",
+        why="a broker continues with a failed disk",
         module="raftlog/server/flusher.py",
         function="GroupCommit._finished",
         change=drop("call _on_failed"),
         tests=("tests/server/test_flusher.py::test_a_failed_sync_is_the_last",),
     ),
     Guard(
-        name="cuts wait for the sync that is out",
-        why="a log is cut while its end is being made durable",
+        name="truncations wait for the sync in progress",
+        why="a log is truncated while its end is being made durable",
         module="raftlog/server/flusher.py",
         function="GroupCommit.between_syncs",
         change=value("if _ticket", "self._log is not None"),
@@ -297,7 +297,7 @@ DISKS: Final = [
     ),
     Guard(
         name="no turn while the disk is full",
-        why="what has no room is sent",
+        why="messages are sent whose state could not be stored",
         module="raftlog/server/consensus_plane.py",
         function="ConsensusPlane._turn",
         change=drop("attribute _pausing"),
@@ -310,7 +310,7 @@ DISKS: Final = [
     ),
     Guard(
         name="no consensus after a failure",
-        why="a broker votes from a memory that is not to be trusted",
+        why="a broker votes from a state that may be wrong",
         module="raftlog/server/consensus_plane.py",
         function="ConsensusPlane._ended",
         change=drop("compare failure"),
@@ -318,7 +318,7 @@ DISKS: Final = [
     ),
     Guard(
         name="nothing is completed after a failure",
-        why="what a mistake left in memory is sent when the disk is back",
+        why="the result of an internal error is sent when the disk works again",
         module="raftlog/server/consensus_plane.py",
         function="ConsensusPlane._synced",
         change=value("if failure", "self._stopped"),

@@ -1,4 +1,4 @@
-"""Guards of producers with a name: what they are told is stored, and what their places are."""
+"""Guards of named producers: stored sequences and their order."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _TEST_CLIENT: Final = "tests/client/test_resumable.py"
 
 GUARDS: Final = [
     Guard(
-        name="what is stored under a name is committed",
-        why="a run leaves out records that the next leader cuts away: they are lost",
+        name="the sequence of a named producer is committed",
+        why="a run skips records that the next leader truncates: they are lost",
         module=_HANDLER,
         function="_Describing.begin",
         change=replace(
@@ -40,24 +40,24 @@ GUARDS: Final = [
         ),
     ),
     Guard(
-        name="all producers of an answer are waited for",
-        why="the end of the last one asked for stands for all: another one's is not committed",
+        name="all producers of a response are waited for",
+        why="the end of the last producer counts for all: another one's is not committed",
         module=_HANDLER,
         function="_described",
         change=value("assign last_offset", "_.args[1]"),
         tests=(f"{_TEST_HANDLER}::test_the_last_of_all_that_are_asked_for_is_waited_for",),
     ),
     Guard(
-        name="only the leader says what is stored under a name",
-        why="a replica that lags knows less, and a run is refused for nothing",
+        name="only the leader reports a named producer's sequence",
+        why="a replica that lags has less, and a run is rejected without need",
         module=_HANDLER,
         function="_Describing.begin",
         change=value("assign check_leading", "_.func.value.leadership"),
         tests=(f"{_TEST_HANDLER}::test_who_leads_no_more_says_that_it_is_not_known",),
     ),
     Guard(
-        name="what is stored under a name is confirmed",
-        why="a leader that was cut off tells less than its successor has",
+        name="a named producer's sequence is confirmed",
+        why="an isolated leader reports less than its successor has",
         module=_HANDLER,
         function="_Describing._committed",
         change=value("if _confirmed", "_.values[0] or _.values[1].left is not None or _.values[1]"),
@@ -65,46 +65,48 @@ GUARDS: Final = [
     ),
     Guard(
         name="a lost batch breaks its partition",
-        why="later batches are sent into a gap; were it filled by another run, in its place",
+        why="later batches are sent after a gap, which another run could fill",
         module=_FLIGHT,
         function="ResumableInFlightBatches.lose",
         change=argument("call _break", 0, "1 << 62"),
         tests=(f"{_TEST_FLIGHT}::test_what_is_refused_takes_all_later_ones_with_it",),
     ),
     Guard(
-        name="a topic made anew breaks its partitions",
-        why="a run goes on in a log that has none of what it counted",
+        name="a recreated topic breaks its partitions",
+        why="a run continues in a log that has none of its records",
         module=_FLIGHT,
         function="ResumableInFlightBatches.begin_anew",
         change=argument("call _break", 0, "1 << 62"),
         tests=(f"{_TEST_FLIGHT}::test_in_another_topic_of_the_name_nothing_goes_on",),
     ),
     Guard(
-        name="a number is not given back after Ctrl-C",
-        why="two batches have one number: the second is taken for a repeat, and lost",
+        name="a sequence is not reused after Ctrl-C",
+        why="two batches have one sequence: the second counts as a duplicate, and is lost",
         module=_CLIENT,
         function="ResumableProducer._place",
         change=replace("name RaftlogError", "BaseException"),
         tests=(f"{_TEST_CLIENT}::test_an_interrupt_between_a_number_and_its_batch_is_no_repeat",),
     ),
     Guard(
-        name="a sequence of a name ends",
-        why="the number after the last is 0: a run that is late is let in, and stores all twice",
+        name="the sequence of a named producer ends",
+        why=(
+            "the sequence after the last is 0: a late run is accepted, and stores all records twice"
+        ),
         module=_CLIENT,
         function="ResumableProducer._place",
         change=never("if RECORDS_MAX"),
         tests=(f"{_TEST_CLIENT}::test_no_sequence_begins_again_from_0",),
     ),
     Guard(
-        name="what is stored is asked before the first append",
-        why="a run that does not ask begins at 0, and looks like a repeat of the first",
+        name="the stored sequence is requested before the first append",
+        why="a run starts at 0, and counts as a repetition of the first",
         module=_CLIENT,
         function="ResumableProducer._place",
         change=value("assign get", "self._next.get(_.args[0], 0)"),
         tests=(f"{_TEST_CLIENT}::test_what_is_stored_has_to_be_asked_first",),
     ),
     Guard(
-        name="a later epoch is told before anything is appended",
+        name="a later epoch is detected before anything is appended",
         why="a run that is over counts its records from 0, as if none were stored",
         module=_CLIENT,
         function="ResumableProducer._count",
@@ -137,7 +139,7 @@ GUARDS: Final = [
     ),
     Guard(
         name="only the named producer's batches are read back",
-        why="a row is taken for stored because another producer wrote the same record: it is lost",
+        why=("a row counts as stored because another producer wrote the same record: it is lost"),
         module=_RANGES,
         function="Range.add",
         change=never("if producer"),
@@ -146,7 +148,7 @@ GUARDS: Final = [
         ),
     ),
     Guard(
-        name="a stored record stands for one row",
+        name="a stored record matches one row",
         why="of equal rows only one is stored after a retry",
         module=_RECALL,
         function="Multiset.take",
@@ -165,14 +167,14 @@ GUARDS: Final = [
     ),
     Guard(
         name="stored records that were deleted end the attempt",
-        why="their rows are written again without a word",
+        why="their rows are written again without an error",
         module=_SINK,
         function="Attempt._read_back",
         change=value("if _plan", "_.values[0].left > _.values[0].comparators[0]"),
         tests=(f"{_TEST_SINK}::test_stored_records_that_were_deleted_end_the_attempt",),
     ),
     Guard(
-        name="a row without a key goes by its value",
+        name="a row without a key is routed by its value",
         why="another order sends it to another partition, where it is not stored yet",
         module=_ROUTING,
         function="Router._by_value",

@@ -1,4 +1,4 @@
-"""Guards of elections and appends: whom a voter believes, and what it counts."""
+"""Guards of elections and appends: accepted messages and counted responses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.mutation.guard import Guard
 ELECTIONS: Final = [
     Guard(
         name="vote is journaled",
-        why="after a restart one voter votes for two in one term",
+        why="after a restart one voter votes for two candidates in one term",
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_vote",
         change=replace(
@@ -41,7 +41,7 @@ ELECTIONS: Final = [
     ),
     Guard(
         name="votes of this term only",
-        why="a vote for an old term makes a leader of this one",
+        why="a vote for an old term elects a leader of this one",
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_vote_answer",
         change=drop("compare term"),
@@ -49,15 +49,15 @@ ELECTIONS: Final = [
     ),
     Guard(
         name="votes are granted in this term only",
-        why="a vote is given for a term that is over",
+        why="a vote is granted for a term that is over",
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_vote",
         change=swap("compare term", "<="),
         tests=("tests/consensus/test_raft_group.py::test_no_message_breaks_the_order_of_things",),
     ),
     Guard(
-        name="a refused vote is none",
-        why="a candidate that nobody wants leads",
+        name="a rejected vote does not count",
+        why="a candidate that no voter supports leads",
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_vote_answer",
         change=value("if vote", "_.values[0] and _.values[2]"),
@@ -65,7 +65,7 @@ ELECTIONS: Final = [
     ),
     Guard(
         name="votes are counted by identity",
-        why="one answer that comes twice is a majority (hazard 4)",
+        why="one response that arrives twice is a majority (hazard 4)",
         module="raftlog/consensus/ballot.py",
         function="Ballot.vote",
         change=argument("call add", 0, "_.args[0] + 1000 * len(self._votes)"),
@@ -73,7 +73,7 @@ ELECTIONS: Final = [
     ),
     Guard(
         name="pre-votes are counted by identity",
-        why="a broker that one other can hear begins elections",
+        why="a broker that reaches one voter starts elections",
         module="raftlog/consensus/ballot.py",
         function="Ballot.would_vote",
         change=argument("call add", 0, "_.args[0] + 1000 * len(self._would_vote)"),
@@ -89,15 +89,15 @@ ELECTIONS: Final = [
     ),
     Guard(
         name="pre-votes of an older round do not count",
-        why="answers of long ago begin an election",
+        why="old responses start an election",
         module="raftlog/consensus/ballot.py",
         function="Ballot.would_vote",
         change=drop("compare _round"),
         tests=("tests/consensus/test_ballot.py::test_answers_to_an_older_round_do_not_count",),
     ),
     Guard(
-        name="a pre-vote comes before a term",
-        why="a broker that comes back deposes a leader that all others hear (hazard 15)",
+        name="a pre-vote precedes a term",
+        why="a broker that restarts deposes a leader that all others follow (hazard 15)",
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_silence",
         change=always("if _ballot"),
@@ -110,7 +110,7 @@ ELECTIONS: Final = [
     ),
     Guard(
         name="no pre-vote with a live leader",
-        why="a broker that hears half of the others inflates terms (hazard 15)",
+        why="a broker that receives from half of the voters inflates terms (hazard 15)",
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_pre_vote",
         change=drop("not _has_live_leader"),
@@ -123,7 +123,7 @@ ELECTIONS: Final = [
     ),
     Guard(
         name="a pre-vote needs a log that is up to date",
-        why="a broker that cannot win goes on raising the term",
+        why="a broker that cannot win continues to raise the term",
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_pre_vote",
         change=drop("compare _log"),
@@ -131,7 +131,7 @@ ELECTIONS: Final = [
     ),
     Guard(
         name="a higher term ends any role",
-        why="a leader that was deposed goes on as if nothing had happened (hazard 14)",
+        why="a deposed leader continues to lead (hazard 14)",
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup.receive",
         change=drop("call _step_down"),
@@ -143,16 +143,16 @@ ELECTIONS: Final = [
         ),
     ),
     Guard(
-        name="a higher term is taken over",
-        why="an old leader never learns that it is none (hazard 14)",
+        name="a higher term is adopted",
+        why="an old leader never steps down (hazard 14)",
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup.receive",
         change=never("if _SyncObj__setCurrentTerm"),
         tests=("tests/consensus/test_raft_group.py::test_only_a_log_as_good_as_ours_gets_a_vote",),
     ),
     Guard(
-        name="an old leader is told of the newer term",
-        why="it leads on for those that hear it only (hazard 14)",
+        name="an old leader receives the newer term",
+        why="it still leads the followers that only it can reach (hazard 14)",
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_append",
         change=drop("call _send #1/3"),
@@ -165,7 +165,7 @@ ELECTIONS: Final = [
     ),
     Guard(
         name="check-quorum",
-        why="a leader that nobody answers any more stays one (hazard 14)",
+        why="a leader without responses stays leader (hazard 14)",
         module="raftlog/consensus/library.py",
         function="Timing.__init__",
         change=argument("call SyncObjConf", "leaderFallbackTimeout", "1000000000.0"),
@@ -178,7 +178,7 @@ ELECTIONS: Final = [
     ),
     Guard(
         name="a leader without links steps down",
-        why="its clients wait for answers that cannot come",
+        why="its clients wait for responses that cannot arrive",
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup.step",
         change=value("if LEADER", "_.values[1]"),
@@ -190,8 +190,8 @@ ELECTIONS: Final = [
         ),
     ),
     Guard(
-        name="terms jump only so far",
-        why="one bad message uses up all terms",
+        name="the increase of a term is limited",
+        why="one corrupt message exhausts all terms",
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup.receive",
         change=drop("if TERM_JUMP_MAX"),
@@ -206,8 +206,8 @@ ELECTIONS: Final = [
 
 APPENDS: Final = [
     Guard(
-        name="appends of an old term are refused",
-        why="a deposed leader's entries are taken",
+        name="appends of an old term are rejected",
+        why="a deposed leader's entries are accepted",
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_append",
         change=never("if term"),
@@ -219,8 +219,8 @@ APPENDS: Final = [
         ),
     ),
     Guard(
-        name="append answers of another term are dropped",
-        why="an answer about an older log counts for the entries of this one (hazard 3)",
+        name="append responses of another term are discarded",
+        why="a response about an older log counts for the entries of this one (hazard 3)",
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_append_answer",
         change=drop("compare term"),
@@ -232,8 +232,8 @@ APPENDS: Final = [
         ),
     ),
     Guard(
-        name="an append has to fit what is before it",
-        why="a follower acknowledges entries behind a gap or a difference",
+        name="an append continues the previous entry",
+        why="a follower acknowledges entries after a gap or a difference",
         module="raftlog/consensus/raft_log.py",
         function="RaftLog.conflict",
         change=value("if None #1/2", "_.left is not None"),
@@ -245,24 +245,24 @@ APPENDS: Final = [
         ),
     ),
     Guard(
-        name="entries are cut only where terms differ",
-        why="an append that comes late cuts what was acknowledged since (hazard 2)",
+        name="entries are truncated only where terms differ",
+        why="a late append truncates what was acknowledged since (hazard 2)",
         module="raftlog/consensus/raft_log.py",
         function="RaftLog.merge",
         change=never("if =="),
         tests=("tests/consensus/test_raft_log.py::test_a_matching_suffix_stays",),
     ),
     Guard(
-        name="entries are cut where terms differ",
-        why="two logs differ below what both hold committed",
+        name="entries are truncated where terms differ",
+        why="two logs differ below the commit index of both",
         module="raftlog/consensus/raft_log.py",
         function="RaftLog.merge",
         change=value("if ==", "_.left is not None"),
         tests=("tests/consensus/test_raft_log.py::test_what_conflicts_is_cut_with_all_after_it",),
     ),
     Guard(
-        name="committed entries are never cut",
-        why="a peer that errs takes back what was applied (hazard 1)",
+        name="committed entries are never truncated",
+        why="a faulty peer reverts applied entries (hazard 1)",
         module="raftlog/consensus/raft_log.py",
         function="RaftLog.merge",
         change=never("if CommittedEntryError"),
@@ -270,7 +270,7 @@ APPENDS: Final = [
     ),
     Guard(
         name="a follower commits only what it has compared",
-        why="it applies entries of its own that the leader does not have",
+        why="it applies entries that the leader does not have",
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_append",
         change=replace(
@@ -284,8 +284,8 @@ APPENDS: Final = [
         ),
     ),
     Guard(
-        name="an answer cannot be beyond the leader's log",
-        why="a peer that errs has entries committed that nobody has",
+        name="a response cannot be beyond the leader's log",
+        why="a faulty peer commits entries that no broker has",
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_append_answer",
         change=drop("if _log"),
@@ -297,16 +297,16 @@ APPENDS: Final = [
         ),
     ),
     Guard(
-        name="an answer takes nothing back",
-        why="a late answer makes a leader forget what a follower holds",
+        name="a response never lowers the match index",
+        why="a late response removes what a follower holds",
         module="raftlog/consensus/follower.py",
         function="Follower.appended",
         change=drop("if match_index"),
         tests=("tests/consensus/test_follower.py::test_an_old_answer_takes_nothing_back",),
     ),
     Guard(
-        name="a refusal never goes below what matched",
-        why="a late refusal makes a leader send all again",
+        name="a rejection never goes below the match index",
+        why="a late rejection makes a leader send all entries again",
         module="raftlog/consensus/follower.py",
         function="Follower.refused",
         change=value("assign match_index", "_.args[1]"),
@@ -318,8 +318,8 @@ APPENDS: Final = [
         ),
     ),
     Guard(
-        name="appends that no leader sends are refused",
-        why="a log gets terms that descend, and election by the last term breaks",
+        name="invalid appends are rejected",
+        why="a log has descending terms, which breaks elections by the last term",
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_append",
         change=drop("if is_consistent"),
@@ -332,7 +332,7 @@ APPENDS: Final = [
     ),
     Guard(
         name="one leader in a term",
-        why="a leader obeys another one of its own term",
+        why="a leader follows another one of its own term",
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_append",
         change=never("if is_leader"),
@@ -358,7 +358,7 @@ APPENDS: Final = [
     ),
     Guard(
         name="commands do not raise",
-        why="one command that a machine cannot take stops the group on all brokers (hazard 16)",
+        why="one invalid command stops the group on all brokers (hazard 16)",
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._SyncObj__doApplyCommand",
         change=replace("name Exception", "KeyboardInterrupt"),

@@ -1,4 +1,4 @@
-"""Guards of the roles of copies, of copies that are damaged, and of who is there."""
+"""Guards of replica roles, corrupt copies and broker liveness."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.mutation.guard import Guard
 ROLES: Final = [
     Guard(
         name="a leader is on the disk that was elected",
-        why="a broker that came back with an empty disk leads (S20, S21)",
+        why="a broker that restarted with an empty disk leads (S20, S21)",
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager._is_elected",
         change=drop("compare directory_id"),
@@ -22,8 +22,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a leader is in the run that was elected",
-        why="a leader that was killed goes on in its epoch with less than it had (S17)",
+        name="a leader is in the incarnation that was elected",
+        why="a leader that was killed continues in its epoch with fewer records (S17)",
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager._is_elected",
         change=drop("compare boot"),
@@ -35,8 +35,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a damaged copy does not lead",
-        why="a leader serves a log with a hole in it",
+        name="a corrupt copy does not lead",
+        why="a leader serves a log with a hole",
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager._set_role",
         change=value("if _lead", "_.values[0]"),
@@ -45,8 +45,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a damaged copy does not follow",
-        why="a damaged replica acknowledges",
+        name="a corrupt copy does not follow",
+        why="a corrupt replica acknowledges",
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager._follow",
         change=drop("operand not"),
@@ -55,8 +55,11 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a leader that hears nobody decides nothing",
-        why="one to which nothing comes makes itself the only one that may lead, and is cut off",
+        name="a leader without incoming messages decides nothing",
+        why=(
+            "a leader that cannot receive makes itself the only eligible leader, and is "
+            "isolated then"
+        ),
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager.review",
         change=replace("call _hears_who_decides", "True"),
@@ -68,8 +71,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a leader without room hands over",
-        why="nothing is acknowledged for as long as one disk is full (S31)",
+        name="a leader with a full disk transfers leadership",
+        why="nothing is acknowledged as long as one disk is full (S31)",
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager._lead",
         change=drop("call _give_way"),
@@ -78,8 +81,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a follower without room leaves the ISR",
-        why="the new leader commits nothing until the full one has lagged for long enough (S31)",
+        name="a follower with a full disk leaves the ISR",
+        why="the new leader commits nothing until the full one has lagged long enough (S31)",
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager._follow",
         change=drop("call _give_way"),
@@ -91,8 +94,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="giving way in vain is ever rarer",
-        why="where all disks are full, leadership goes round and round",
+        name="useless leadership transfers become rarer",
+        why="where all disks are full, leadership rotates continuously",
         module="raftlog/server/hindrance.py",
         function="Hindrance.gave_way",
         change=drop("assign _in_vain"),
@@ -104,8 +107,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a leader whose disk hangs hands over",
-        why="a leader whose disk hangs leads for ever, and nothing is acknowledged (S36)",
+        name="a leader whose disk hangs transfers leadership",
+        why="it leads indefinitely, and nothing is acknowledged (S36)",
         module="raftlog/server/partition.py",
         function="Partition.must_give_way",
         change=drop("attribute is_hung"),
@@ -117,8 +120,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a leader whose disk trails hands over",
-        why="every record waits for the slowest disk, the leader's, for ever (S36)",
+        name="a leader whose disk is slow transfers leadership",
+        why="every record waits for the slowest disk, the leader's (S36)",
         module="raftlog/server/partition.py",
         function="Partition.must_give_way",
         change=value("assign is_hung", "_.values[0]"),
@@ -130,15 +133,15 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="nobody waits for a disk that hangs",
-        why="where nobody else can lead, producers wait for ever for an answer",
+        name="no producer waits for a disk that hangs",
+        why="where no other broker can lead, producers wait indefinitely for a response",
         module="raftlog/server/partition.py",
         function="Partition.disk_hangs",
         change=drop("call refuse _waiting_for_disk", "call refuse _waiting_for_commit"),
         tests=("tests/server/test_partition.py::test_nobody_waits_for_a_disk_that_hangs",),
     ),
     Guard(
-        name="a disk is tried while other work on it takes long",
+        name="a disk is probed during other long work",
         why="a disk that hangs is not noticed while no log is synced",
         module="raftlog/server/broker.py",
         function="Broker._keep_time",
@@ -151,8 +154,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a process that slept has not waited for its disk",
-        why="a broker that was stopped for a while ends for a journal that was never slow",
+        name="a suspended process has not waited for its disk",
+        why="a broker that was stopped temporarily ends for a journal that was never slow",
         module="raftlog/server/disk_watch.py",
         function="DiskWatch.start.look",
         change=replace("call min", "_.args[0]"),
@@ -162,7 +165,7 @@ ROLES: Final = [
     ),
     Guard(
         name="a broker whose journal hangs ends",
-        why="it leads what it can hand over to nobody, for as long as its disk hangs (S36)",
+        why="it leads groups that it cannot transfer as long as its disk hangs (S36)",
         module="raftlog/server/broker.py",
         function="Broker._while_disk_hangs",
         change=never("attribute is_journal_hung"),
@@ -171,8 +174,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a broker whose journal hangs stays where nobody could go on",
-        why="the last broker of a cluster ends, and with it what can be read",
+        name="a broker whose journal hangs stays where no other could continue",
+        why="the last broker of a cluster ends, and its records are unreadable",
         module="raftlog/server/broker.py",
         function="Broker._while_disk_hangs",
         change=drop("if can_others_decide"),
@@ -184,8 +187,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a role never goes back an epoch",
-        why="a broker takes an old role while its journal is replayed",
+        name="a role never returns to an older epoch",
+        why="a broker adopts an old role while its journal is replayed",
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager._set_role",
         change=never("if closed"),
@@ -193,7 +196,7 @@ ROLES: Final = [
     ),
     Guard(
         name="after a start a state has to be current",
-        why="a replica follows a leader of long ago, and cuts what it has to keep",
+        why="a replica follows an old leader, and truncates what it must keep",
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager._set_role",
         change=value("if _follow", "_.args[0]"),
@@ -206,7 +209,7 @@ ROLES: Final = [
     ),
     Guard(
         name="a state is current once something was applied",
-        why="a proposal that came to nothing counts as news",
+        why="a rejected proposal counts as an update",
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager._is_current.done",
         change=value("if Applied", "_.args[0]"),
@@ -215,8 +218,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a copy is dropped when the cluster agrees, too",
-        why="a copy that is still counted on is removed",
+        name="a copy is deleted only when the cluster agrees, too",
+        why="a copy that still counts is deleted",
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager.may_drop",
         change=drop("compare _broker_id"),
@@ -229,7 +232,7 @@ ROLES: Final = [
     ),
     Guard(
         name="an unknown outcome stays in doubt",
-        why="an ISR change that was applied is taken for rejected (S07)",
+        why="an ISR change that was applied counts as rejected (S07)",
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager.review.done",
         change=argument("call proposal_done", 1, "_.args[1].orelse"),
@@ -241,7 +244,7 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a damaged copy leaves the ISR before it goes",
+        name="a corrupt copy leaves the ISR before its deletion",
         why="a broker without its copy is elected, or counted (P6)",
         module="raftlog/server/cluster/damage.py",
         function="next_step",
@@ -254,8 +257,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a damaged copy that is a member again stays",
-        why="a copy goes that is counted on",
+        name="a corrupt copy that is a member again stays",
+        why="a copy that counts is deleted",
         module="raftlog/server/cluster/damage.py",
         function="next_step",
         change=value("if SET_ASIDE", "_.values[0] and _.values[1]"),
@@ -267,8 +270,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a damaged copy says that it is lost",
-        why="it leaves as one that may be elected (P6)",
+        name="a corrupt copy is reported as lost",
+        why="it leaves as eligible for election (P6)",
         module="raftlog/server/cluster/damage.py",
         function="next_step",
         change=value("return ChangeIsr", "ChangeIsr(_.args[0], _.args[1], _.args[2], _.args[3])"),
@@ -280,8 +283,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a copy stays until a sound one leads",
-        why="of two copies that may lack something, the longer one is given up",
+        name="a copy stays until a complete one leads",
+        why="of two copies that may lack records, the longer one is deleted",
         module="raftlog/server/cluster/damage.py",
         function="next_step",
         change=drop("if leader #2/2"),
@@ -293,8 +296,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a copy in doubt leads only as the best that is left",
-        why="leadership that is moved to it loses what the others hold",
+        name="a copy in doubt leads only if it is the best remaining one",
+        why="leadership moves to it, and records that the others hold are lost",
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager.is_to_settle",
         change=drop("compare leader_epoch"),
@@ -306,8 +309,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a copy is set aside only when it may be",
-        why="the only whole copy is moved aside",
+        name="a copy is quarantined only with permission",
+        why="the only complete copy is quarantined",
         module="raftlog/server/cluster/partitions.py",
         function="Partitions._work_off",
         change=drop("compare SET_ASIDE"),
@@ -316,8 +319,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a copy that does not fit is closed to reads",
-        why="a replica that differs serves what was never committed",
+        name="a copy that differs rejects reads",
+        why="a replica that differs serves records that were never committed",
         module="raftlog/server/cluster/partitions.py",
         function="Partitions.damaged",
         change=drop("call note_damage"),
@@ -329,8 +332,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a copy is dropped only by who is no replica",
-        why="who became a replica again meanwhile loses its copy",
+        name="only a broker that is no replica deletes its copy",
+        why="a broker that became a replica again loses its copy",
         module="raftlog/server/cluster/partitions.py",
         function="Partitions._work_off",
         change=value("if _drop_copy", "_.values[1]"),
@@ -342,8 +345,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="topics that are not known are not strays at once",
-        why="after a start, copies go that the cluster has not told of yet (S19)",
+        name="unknown topics are not strays immediately",
+        why="after a start, copies are deleted whose topics are not received yet (S19)",
         module="raftlog/server/cluster/partitions.py",
         function="Partitions._drop_strays",
         change=value("if _machine", "_.left.args[0].value"),
@@ -355,8 +358,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a state of an older run names no leader",
-        why="clients are sent to a leader of long ago",
+        name="a state of an older incarnation names no leader",
+        why="clients are sent to an old leader",
         module="raftlog/server/cluster/partitions.py",
         function="Partitions.state_of",
         change=value("if _is_known", "_.args[0].state"),
@@ -368,8 +371,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="states that are told have versions",
-        why="a broker without a vote goes back to an old leader",
+        name="broadcast states have versions",
+        why="a broker without a vote returns to an old leader",
         module="raftlog/server/cluster/state_broadcast.py",
         function="StateBroadcast.take",
         change=value("if told", "_.values[1].comparators[0].value is not None"),
@@ -379,7 +382,7 @@ ROLES: Final = [
     ),
     Guard(
         name="a fenced broker is not live",
-        why="a broker is elected that the cluster has given up",
+        why="a broker is elected that the cluster has fenced",
         module="raftlog/server/cluster/liveness.py",
         function="Liveness.is_live",
         change=drop("if _is_fenced"),
@@ -391,8 +394,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a silent broker is fenced",
-        why="a dead broker stays in sync for ever",
+        name="an unresponsive broker is fenced",
+        why="a failed broker stays in sync indefinitely",
         module="raftlog/server/cluster/membership.py",
         function="Membership._fencing",
         change=never("if _session_seconds"),
@@ -404,8 +407,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a broker is let in when it serves",
-        why="a broker is counted on whose logs are not open",
+        name="a broker is unfenced when it serves",
+        why="a broker counts whose logs are not open",
         module="raftlog/server/cluster/membership.py",
         function="Membership._wanted",
         change=drop("call _is_ready"),
@@ -417,8 +420,8 @@ ROLES: Final = [
         ),
     ),
     Guard(
-        name="a registration is of this run",
-        why="a restart is not seen, and its old promises are counted on (KIP-903)",
+        name="a registration is of this incarnation",
+        why="a restart goes unnoticed, and its old acknowledgements count (KIP-903)",
         module="raftlog/server/cluster/membership.py",
         function="Membership.is_registered",
         change=drop("compare boot"),

@@ -1,4 +1,4 @@
-"""Guards of what a partition's group agrees on, and of what its arbiter proposes."""
+"""Guards of the state of a partition's Raft group, and of its controller's proposals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.mutation.guard import Guard
 STATES: Final = [
     Guard(
         name="commands are for one version",
-        why="a proposal that comes late undoes what was agreed on since (S08)",
+        why="a late proposal reverts a newer decision (S08)",
         module="raftlog/replication/partition_state.py",
         function="apply",
         change=never("if version"),
@@ -65,7 +65,7 @@ STATES: Final = [
     ),
     Guard(
         name="a copy is in sync or lost",
-        why="a copy that is gone counts for a commit (P6)",
+        why="a lost copy counts for a commit (P6)",
         module="raftlog/replication/partition_state.py",
         function="_change_isr",
         change=value("if keys", "_.left is None"),
@@ -86,7 +86,7 @@ STATES: Final = [
     ),
     Guard(
         name="a lost copy ends the epoch",
-        why="what it has acknowledged before brings it back into the ISR (P6)",
+        why="what it acknowledged before restores it to the ISR (P6)",
         module="raftlog/replication/partition_state.py",
         function="_change_isr",
         change=argument("call replace", 0, "_.args[0].body.args[0]"),
@@ -107,7 +107,7 @@ STATES: Final = [
     ),
     Guard(
         name="only members of the ISR or ELR lead",
-        why="a replica without committed records is elected, and they are gone",
+        why="a replica without committed records is elected, and they are lost",
         module="raftlog/replication/partition_state.py",
         function="_elect",
         change=never("if get #2/2"),
@@ -120,7 +120,7 @@ STATES: Final = [
     ),
     Guard(
         name="a leader is elected with its directory",
-        why="a broker that came back with an empty disk leads (S20)",
+        why="a broker that restarted with an empty disk leads (S20)",
         module="raftlog/replication/partition_state.py",
         function="_elect",
         change=value("if _without", "_.left.args[0] not in _.left.func.value"),
@@ -133,7 +133,7 @@ STATES: Final = [
     ),
     Guard(
         name="an election is a new epoch",
-        why="fetches and answers of the old leader's time count (S17)",
+        why="fetches and responses of the old leader's time count (S17)",
         module="raftlog/replication/partition_state.py",
         function="_elect",
         change=argument("call replace", "leader_epoch", "_.keywords[1].value.left"),
@@ -158,8 +158,8 @@ STATES: Final = [
         ),
     ),
     Guard(
-        name="an election is for one run of the leader",
-        why="a leader that was killed goes on with less than it had (S17)",
+        name="an election is for one incarnation of the leader",
+        why="a leader that was killed continues with fewer records (S17)",
         module="raftlog/replication/partition_state.py",
         function="_elect",
         change=drop("keyword boot"),
@@ -185,7 +185,9 @@ STATES: Final = [
     ),
     Guard(
         name="those that leave a small ISR stay eligible",
-        why="after the last member died nobody may lead, though copies are whole (KIP-966)",
+        why=(
+            "after the last member fails no broker can lead, although copies are complete (KIP-966)"
+        ),
         module="raftlog/replication/partition_state.py",
         function="_elr_after",
         change=never("compare len"),
@@ -210,8 +212,8 @@ STATES: Final = [
         ),
     ),
     Guard(
-        name="the leader is not dropped",
-        why="a partition has a leader that stores nothing",
+        name="the leader is not removed",
+        why="a partition has a leader that stores no records",
         module="raftlog/replication/partition_state.py",
         function="_change_replicas",
         change=swap("compare leader", "is"),
@@ -224,7 +226,7 @@ STATES: Final = [
     ),
     Guard(
         name="one member of the ISR is left",
-        why="the last copy of what is committed is dropped",
+        why="the last copy of committed records is removed",
         module="raftlog/replication/partition_state.py",
         function="_change_replicas",
         change=value("if not #2/2", "_.operand is None"),
@@ -236,8 +238,8 @@ STATES: Final = [
         ),
     ),
     Guard(
-        name="copies that are needed are not dropped",
-        why="a reassignment takes copies below min_isr",
+        name="required copies are not removed",
+        why="a reassignment reduces the copies below min_isr",
         module="raftlog/replication/partition_state.py",
         function="_change_replicas",
         change=never("compare min_isr"),
@@ -249,8 +251,8 @@ STATES: Final = [
         ),
     ),
     Guard(
-        name="a dropped replica ends the epoch",
-        why="what it has said before counts when it is added again (S20)",
+        name="a removed replica ends the epoch",
+        why="what it reported before counts when it is added again (S20)",
         module="raftlog/replication/partition_state.py",
         function="_change_replicas",
         change=argument("call replace", 0, "_.args[0].body.args[0]"),
@@ -279,7 +281,7 @@ STATES: Final = [
 ELECTIONS: Final = [
     Guard(
         name="the ISR comes before the ELR",
-        why="a leader is taken that needs others to catch up first",
+        why="a leader is elected that must wait for others to catch up",
         module="raftlog/replication/election.py",
         function="choose_member",
         change=move("attribute isr", after="attribute elr"),
@@ -292,7 +294,7 @@ ELECTIONS: Final = [
     ),
     Guard(
         name="the ELR leads when the ISR cannot",
-        why="a partition stays down though a whole copy is there (KIP-966)",
+        why="a partition stays offline although a complete copy exists (KIP-966)",
         module="raftlog/replication/election.py",
         function="choose_member",
         change=drop("attribute elr"),
@@ -313,7 +315,7 @@ ELECTIONS: Final = [
     ),
     Guard(
         name="a candidate is live",
-        why="a dead broker is elected",
+        why="a failed broker is elected",
         module="raftlog/replication/election.py",
         function="_there",
         change=drop("call is_live"),
@@ -326,7 +328,7 @@ ELECTIONS: Final = [
     ),
     Guard(
         name="a leader that starts again is elected again",
-        why="a leader goes on in an epoch whose unsynced records it has lost (S17)",
+        why="a leader continues in an epoch whose unsynced records it has lost (S17)",
         module="raftlog/replication/election.py",
         function="has_leader",
         change=value("assign None", "None"),
@@ -335,15 +337,15 @@ ELECTIONS: Final = [
         ),
     ),
     Guard(
-        name="a leader on another disk is none",
-        why="nobody is elected in the place of a leader that was wiped",
+        name="a leader on another disk is replaced",
+        why="no broker is elected after a leader was wiped",
         module="raftlog/replication/election.py",
         function="has_leader",
         change=drop("compare get"),
         tests=("tests/replication/test_election.py::test_a_leader_on_another_disk_is_no_leader",),
     ),
     Guard(
-        name="leadership goes to who is in sync",
+        name="leadership is transferred to ISR members only",
         why="an operator's transfer is proposed to a replica that lags",
         module="raftlog/replication/election.py",
         function="transfer",
@@ -356,8 +358,8 @@ ELECTIONS: Final = [
         ),
     ),
     Guard(
-        name="a dead member of the ISR is not replaced",
-        why="a copy that may be the only other one is dropped",
+        name="a failed member of the ISR is not replaced",
+        why="a copy that may be the only other one is removed",
         module="raftlog/replication/election.py",
         function="choose_replacement",
         change=drop("starred elr"),
@@ -370,7 +372,7 @@ ELECTIONS: Final = [
     ),
     Guard(
         name="a surplus replica waits for the others",
-        why="a copy is dropped while others are still being made",
+        why="a copy is removed while others are being created",
         module="raftlog/replication/election.py",
         function="_drop_surplus",
         change=drop("call all"),

@@ -1,4 +1,4 @@
-"""The manual's table of guards, written from the tables here."""
+"""The page of guards in the manual, generated from the entries."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ INTRODUCTION: Final = """\
 
 # Guards
 
-An fsync that can be deleted unnoticed is untested, and so is a check of an epoch. `make mutation`
-takes {count} guards out of the source, one at a time, in a copy of the repository; the tests that
-are named here then have to fail. The product itself has no switches. The entries stand in
-`tests/mutation/guards_*.py`: the function, what is changed in it, and why. They name nodes of its
-syntax tree ("the call of `sync`", "the if that mentions `leader_epoch`"), not its text.
+A guard is a check or a sync that protects data. `make mutation` removes {count} guards from a copy
+of the source, one at a time. The tests in the last column must then fail. The product itself has no
+switches. The entries are in `tests/mutation/guards_*.py`: the function, the change and the
+consequence. An entry addresses nodes of the syntax tree ("the call of `sync`", "the if that
+mentions `leader_epoch`"), not text.
 
-When code changes, `tests/mutation/test_guards.py` says which entries have to follow it. A new guard
-comes with an entry; `make mutation ARGS="'NAME'"` tries one, and
-`python -m tests.mutation.run --at raftlog/disk.py:120` prints how to name what is on a line.
+If code changes, `tests/mutation/test_guards.py` reports the entries to update. Add an entry for
+each new guard. `make mutation ARGS="'NAME'"` runs one, and
+`python -m tests.mutation.run --at raftlog/disk.py:120` prints the addresses of a line.
 """
 HEAD: Final = """\
 ## {title}
 
-| guard | in | without it | noticed by |
+| guard | module | consequence if removed | tests that fail |
 | --- | --- | --- | --- |
 """
 

@@ -1,13 +1,12 @@
-"""The mutation gate: each guard of the product is switched off, and the tests have to notice.
+"""Mutation gate: remove each guard of the product, and check that the tests detect it.
 
     python -m tests.mutation.run [NAME ...] [--jobs 2]
-    python -m tests.mutation.run --at raftlog/disk.py:120     (how to address what is there)
+    python -m tests.mutation.run --at raftlog/disk.py:120     (addresses of a line)
 
-The product carries no switches: a guard is taken out of the source of a copy of the repository, the
-tests that are named for it run there, and at least one of them has to fail. A guard that can be
-taken out unnoticed is untested, whatever the coverage says. Exit status 1 when one survives, when
-no product code reaches it, when its address fits nothing, when its tests cannot be run, or when
-they fail with the guard in place.
+The product has no switches: a guard is removed from the source of a copy of the repository, the
+tests of its entry run there, and at least one of them must fail. Coverage does not show a guard
+that can be removed unnoticed. Exit status 1 if a guard survives, if no product code reaches it, if
+its address matches nothing, if its tests cannot run, or if they fail with the guard in place.
 """
 
 from __future__ import annotations
@@ -269,8 +268,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                                      formatter_class=argparse.RawTextHelpFormatter)  # fmt: skip
     parser.add_argument("names", nargs="*", metavar="NAME", help="guards (default: all)")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time (default: 2)")
-    parser.add_argument("--page", action="store_true", help="only write docs/contributing' table")
-    parser.add_argument("--at", metavar="PATH:LINE", help="only print the addresses of that line")
+    parser.add_argument(
+        "--page", action="store_true", help="only write docs/contributing/mutations.md"
+    )
+    parser.add_argument("--at", metavar="PATH:LINE", help="only print the addresses of the line")
     options = parser.parse_args(arguments)
     if options.at:
         path, _, line = options.at.rpartition(":")
