@@ -119,7 +119,7 @@ def broker(
 
 
 def _stop_with_stdin() -> None:
-    """The starter is gone when the pipe that it held closes: then stop as if told to."""
+    """Stop when the pipe that the starting process holds closes: that process has ended."""
     while os.read(sys.stdin.fileno(), 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

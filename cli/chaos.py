@@ -276,10 +276,13 @@ def print_kinds(*, without_root: bool, as_json: bool) -> None:
 
     found = kinds_here(without_root=without_root)
     if as_json:
-        output.print_json([kind._asdict() for kind in found])
+        output.print_json(
+            [{"name": k.name, "told": k.description, "why_not": k.why_not} for k in found]
+        )
         return
     rows = [
-        (kind.name, kind.told, f"no: {kind.why_not}" if kind.why_not else "yes") for kind in found
+        (kind.name, kind.description, f"no: {kind.why_not}" if kind.why_not else "yes")
+        for kind in found
     ]
     output.print_table(("kind", "what it does", "here"), rows)
 

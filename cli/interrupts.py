@@ -1,8 +1,7 @@
-"""Signals that end a command: Ctrl-C, a service manager, a terminal that is closed.
+"""Signals that end a command: Ctrl-C, and the stop signals of service managers and terminals.
 
-All of them become a ``KeyboardInterrupt`` where the command is, so that it ends as it would by
-Ctrl-C: places are committed, processes that it started are ended. ``broker`` and ``up`` have
-their own handlers.
+All of them raise ``KeyboardInterrupt`` in the command, so that it ends as after Ctrl-C: it commits
+its offsets and ends the processes that it started. ``broker`` and ``up`` have their own handlers.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from types import FrameType
 from typing import Final
 
 # SIGHUP is ignored under nohup, and then stays so.
-TOLD_BY: Final = (signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Terminated(KeyboardInterrupt):
-    """By another signal than Ctrl-C's."""
+    """Interrupt by another signal than SIGINT."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -28,9 +27,9 @@ def status_of(error: KeyboardInterrupt) -> int:
     return 128 + (error.number if isinstance(error, Terminated) else signal.SIGINT)
 
 
-def raise_when_told() -> None:
-    """From now on, ``Terminated`` is raised in the main thread when one of these signals comes."""
-    for number in TOLD_BY:
+def raise_on_signals() -> None:
+    """Raise ``Terminated`` in the main thread on each of ``STOP_SIGNALS`` from now on."""
+    for number in STOP_SIGNALS:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _terminate)
 
@@ -40,14 +39,13 @@ def _terminate(number: int, _frame: FrameType | None) -> None:
 
 
 class HeldInterrupt:
-    """Holds an interrupt back while something is done that it would leave half done; only the
-    first. ``has_come``: what would have been raised.
-    """
+    """Defers the first interrupt to the end of a block that must complete. ``has_come``: the
+    deferred exception."""
 
     has_come: KeyboardInterrupt | None = None
 
     def __enter__(self) -> HeldInterrupt:
-        held = [n for n in (signal.SIGINT, *TOLD_BY) if callable(signal.getsignal(n))]
+        held = [n for n in (signal.SIGINT, *STOP_SIGNALS) if callable(signal.getsignal(n))]
         self._before = {number: signal.signal(number, self._note) for number in held}
         return self
 

@@ -189,5 +189,5 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> NoReturn:
     """The console script."""
-    interrupts.raise_when_told()
+    interrupts.raise_on_signals()
     sys.exit(run(sys.argv[1:]))

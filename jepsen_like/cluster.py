@@ -245,7 +245,7 @@ class ClusterUnderTest:
         """Resume and start all brokers that do not run. Returns the actions and failures."""
         paused = [host.id for host in self.hosts.values() if host.process.paused]
         self.resume(paused)
-        told = [f"broker {broker_id} was still paused: resumed" for broker_id in paused]
+        reported = [f"broker {broker_id} was still paused: resumed" for broker_id in paused]
         down = [host for host in self.hosts.values() if not host.process.running]
         for act in (Host.spawn, Host.wait_ready):
             for host in list(down):
@@ -253,11 +253,11 @@ class ClusterUnderTest:
                     act(host)
                 except (OSError, RaftlogError) as error:
                     down.remove(host)
-                    told.append(f"broker {host.id} was down and cannot be started: {error}")
+                    reported.append(f"broker {host.id} was down and cannot be started: {error}")
         for host in down:
             host.may_exit = False
-            told.append(f"broker {host.id} was still down: started")
-        return told
+            reported.append(f"broker {host.id} was still down: started")
+        return reported
 
     # -- what they say
 

@@ -74,14 +74,14 @@ async def committed(
         done.type, done.error = "fail", describe(error)
         recorder.record(done)
         return None
-    told = {tp: offset_of(found.get(tp)) for tp in partitions}
-    done.offsets = {str(tp): offset for tp, offset in told.items()}
+    reported = {tp: offset_of(found.get(tp)) for tp in partitions}
+    done.offsets = {str(tp): offset for tp, offset in reported.items()}
     recorder.record(done)
-    return told
+    return reported
 
 
 def offset_of(found: OffsetAndMetadata | None) -> Offset:
-    """The offset that was told; ``NOTHING`` for none.
+    """The reported offset; ``NOTHING`` for none.
 
     A note is there only where it was committed by hand; it says the offset.
     """

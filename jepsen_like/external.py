@@ -317,7 +317,7 @@ class ExternalCluster:
 
     def ensure_all_up(self) -> list[str]:
         """Resume and start the brokers that the script paused and killed. Returns the actions."""
-        told = []
+        reported = []
         for act, ids in (("resume", self._paused), ("start", self._down)):
             for broker_id in sorted(ids):
                 try:
@@ -325,10 +325,10 @@ class ExternalCluster:
                         self.resume([broker_id])
                     else:
                         self.start_broker(broker_id)
-                    told.append(f"broker {broker_id} still needed {act}")
+                    reported.append(f"broker {broker_id} still needed {act}")
                 except (ScriptError, BrokerUnavailableError) as error:
-                    told.append(f"broker {broker_id} failed to {act}: {error}")
-        return told
+                    reported.append(f"broker {broker_id} failed to {act}: {error}")
+        return reported
 
     # -- what they say
 

@@ -232,7 +232,7 @@ class Members:
                 process_group=0,
             )
         life = self._lives[slot.number] = Life(slot, settings.name, process)
-        self._tell(life, "start", args=_told(settings))
+        self._tell(life, "start", args=_reported(settings))
         life.reader = threading.Thread(
             target=self._listen, args=(life,), name=f"listen {life.name}", daemon=True
         )
@@ -376,7 +376,7 @@ def _say(life: Life, line: bytes) -> None:
             life.process.stdin.flush()
 
 
-def _told(settings: Settings) -> dict[str, Any]:
+def _reported(settings: Settings) -> dict[str, Any]:
     """Return the settings of a member that the checker needs."""
     return {
         "topics": settings.topics,

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal, Protocol, TypeAlias
 
 from raftlog.config.address import Address
-from raftlog.jepsen_like.control.namespaces import CONTROL, Namespaces, run_all
+from raftlog.jepsen_like.control.namespaces import CONTROL, UNUSED_MAC, Namespaces, run_all
 from raftlog.jepsen_like.relays import BACKWARD, FORWARD, Direction, Pair, RelayLinks
 from raftlog.jepsen_like.toxics import DIRECTIONS, Bandwidth, Hold
 
@@ -22,7 +22,6 @@ Backend: TypeAlias = Literal["namespaces", "relays", "none"]
 
 PROBE_TIMEOUT_S: Final = 0.3
 PROBE_INTERVAL_S: Final = 0.02
-NOBODY: Final = "02:00:00:00:ff:ff"  # a hardware address that no device has
 QUEUE_MS: Final = 400  # maximum time of a packet in the queue of a slow link before it is dropped
 BURST_BYTES_MIN: Final = 3_200  # two Ethernet packets: a larger one never passes
 
@@ -106,7 +105,7 @@ class NamespaceNet:
 
     def cut(self, pairs: Collection[Pair]) -> None:
         """Takes some milliseconds, for any number of pairs."""
-        lines = self._lines(pairs, NOBODY)
+        lines = self._lines(pairs, UNUSED_MAC)
         self._cut |= set(pairs)  # recorded first, so that a partial failure is undone too
         self._namespaces.batches(lines)
 

@@ -382,8 +382,8 @@ class _LoopThread:
                 found.append(f"{task.get_coro()!r:.120} at {at}")
             return sorted(found)
 
-        told: list[str] = self.wait(look())
-        return told
+        reported: list[str] = self.wait(look())
+        return reported
 
     def call(self, act: Callable[[], None]) -> None:
         self._loop.call_soon_threadsafe(act)

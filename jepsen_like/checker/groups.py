@@ -90,7 +90,7 @@ def _at_least_once(
 def _missing(
     where: str, part: Cover, kind: str, committed: int, farthest: int, findings: Findings
 ) -> None:
-    told = {
+    reported = {
         "GROUP-SKIPPED": f"and the group has committed {committed}",
         "GROUP-UNDELIVERED": f"though {farthest - 1} was",
         "GROUP-STUCK": "after all faults were healed and with enough time",
@@ -99,7 +99,7 @@ def _missing(
     def tell(place: int) -> Found:
         first, last = int(part.start[place]), int(part.end[place]) - 1
         return (
-            f"{where}: {first} to {last} was delivered to no member, {told}",
+            f"{where}: {first} to {last} was delivered to no member, {reported}",
             {"partition": where, "offsets": [first, last], "committed": committed},
         )
 

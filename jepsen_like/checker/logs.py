@@ -88,7 +88,7 @@ def compare(
     differ = mine.shift != final.shift
     restamped = ~differ & other_epochs(mine, final)
 
-    def told(place: int, what: str) -> Found:
+    def finding(place: int, what: str) -> Found:
         name, found = who(int(mine.by[place]))
         message = (
             f"{partition.name}: {name} {mine.tell(place)}; the final log has "
@@ -104,9 +104,9 @@ def compare(
             | found,
         )
 
-    findings.each(kind, np.flatnonzero(differ), lambda place: told(place, ""))
+    findings.each(kind, np.flatnonzero(differ), lambda place: finding(place, ""))
     findings.each(
-        "EPOCH-ORDER", np.flatnonzero(restamped), lambda place: told(place, ", of another epoch")
+        "EPOCH-ORDER", np.flatnonzero(restamped), lambda place: finding(place, ", of another epoch")
     )
 
 

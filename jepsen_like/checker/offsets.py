@@ -119,15 +119,15 @@ def _share(
     came_late &= commits.attempted(offset, fetched.completed, late_only=True)
 
     def tell(place: int) -> Found:
-        told, least = int(offset[place]), int(known[place])
+        reported, least = int(offset[place]), int(known[place])
+        shown = "no committed offset" if reported == NOTHING else reported
         message = (
-            f"{where}: {run.names[int(fetched.who[place])]} was told "
-            f"{'that nothing is committed' if told == NOTHING else told}, after {least} had been "
-            "acknowledged"
+            f"{where}: {run.names[int(fetched.who[place])]} received {shown}, after {least} had "
+            "been acknowledged"
         )
         return (
             message,
-            {"partition": where, "offsets": [told, least], "lines": _lines(fetched, place)},
+            {"partition": where, "offsets": [reported, least], "lines": _lines(fetched, place)},
         )
 
     findings.each("GROUP-OFFSET-ZERO", np.flatnonzero(is_zero), tell)
@@ -142,7 +142,7 @@ def _share(
 
     def tell_phantom(place: int) -> Found:
         message = (
-            f"{where}: {run.names[int(fetched.who[place])]} was told {int(offset[place])}, which "
+            f"{where}: {run.names[int(fetched.who[place])]} received {int(offset[place])}, which "
             "no client had tried to commit"
         )
         return (

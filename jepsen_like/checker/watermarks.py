@@ -52,12 +52,14 @@ def _known(partition: Partition, life: int) -> tuple[Ints, Ints, Ints]:
     """Return for each known end: time, end offset, and line of the history."""
     polls, appends = partition.polls, partition.appends
     end, invoked, completed, line = partition.gathered.ends.columns()
-    told = partition.lifetimes.seen_at(invoked, completed) == life
+    reported = partition.lifetimes.seen_at(invoked, completed) == life
     seen = partition.seen.take(partition.seen_life == life)
     is_committed = (partition.acked_life == life) & (appends.acks[partition.acked.by] == -1)
     acked = partition.acked.take(is_committed)
     return (
-        np.concatenate((completed[told], polls.completed[seen.by], appends.completed[acked.by])),
-        np.concatenate((end[told], seen.end, acked.end)),
-        np.concatenate((line[told], polls.last_line[seen.by], appends.last_line[acked.by])),
+        np.concatenate(
+            (completed[reported], polls.completed[seen.by], appends.completed[acked.by])
+        ),
+        np.concatenate((end[reported], seen.end, acked.end)),
+        np.concatenate((line[reported], polls.last_line[seen.by], appends.last_line[acked.by])),
     )

@@ -65,8 +65,8 @@ class Change:
     before: bytes
     after: bytes
 
-    def told(self) -> dict[str, Any]:
-        """For the history."""
+    def to_history(self) -> dict[str, Any]:
+        """Return the change for the history."""
         return {
             "file": str(self.place.path),
             "region": self.place.region,

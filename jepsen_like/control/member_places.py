@@ -20,6 +20,7 @@ from raftlog.jepsen_like.control.namespaces import (
     CONTROL,
     DEVICE,
     FOLDER,
+    UNUSED_MAC,
     Namespaces,
     run,
     set_namespace,
@@ -28,7 +29,6 @@ from raftlog.jepsen_like.control.namespaces import run_all as _run_all
 
 COUNT_MAX: Final = 100
 PROBE_TIMEOUT_S: Final = 0.3
-NOBODY: Final = "02:00:00:00:ff:ff"  # a hardware address that no device has
 _SUBNET: Final = "10.77.0"
 _FIRST: Final = 100
 
@@ -77,7 +77,7 @@ class MemberPlaces:
         """Block the traffic between the member and these brokers."""
         # recorded first, so that a partial failure is undone too
         self._cut[slot] = [*self._cut.get(slot, ()), *brokers]
-        self._point(slot, dict.fromkeys(brokers, NOBODY))
+        self._point(slot, dict.fromkeys(brokers, UNUSED_MAC))
 
     def mend(self, slot: int) -> None:
         """Undo all cuts of the member's."""

@@ -30,6 +30,7 @@ BROKERS_MAX: Final = 250
 BRIDGE: Final = "br0"
 DEVICE: Final = "e0"  # a broker's end of its cable
 FOLDER: Final = Path("/run/netns")  # where `ip netns` looks
+UNUSED_MAC: Final = "02:00:00:00:ff:ff"  # a hardware address that no device has
 COMMANDS: Final = ("ip", "bridge", "tc", "nsenter", "unshare", "mount", "umount")
 COMMAND_TIMEOUT_S: Final = 20.0
 

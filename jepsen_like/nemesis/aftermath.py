@@ -23,7 +23,7 @@ from raftlog.testing.probes import POLL_INTERVAL_S
 LINES_MAX: Final = 12  # log lines of a broker in the history
 LINE_CHARS_MAX: Final = 400
 REFUSED_BY_PEERS: Final = "cannot work together"
-TELLING: Final = (
+REPORTING: Final = (
     "damage",
     "corrupt",
     "quarantined",
@@ -114,7 +114,7 @@ class Words:
             log.seek(self._at)
             return log.read().decode(errors="replace")
 
-    def lines(self, words: Collection[str] = TELLING) -> list[str]:
+    def lines(self, words: Collection[str] = REPORTING) -> list[str]:
         """Return the lines that contain one of ``words``, each once; the first few."""
         found = dict.fromkeys(
             line[:LINE_CHARS_MAX]
@@ -138,7 +138,7 @@ class Start:
         """Return whether the broker itself reported why it does not start."""
         return not self.started and "raftlog broker " in self.said
 
-    def told(self) -> dict[str, Any]:
+    def to_history(self) -> dict[str, Any]:
         """Return the result for the history."""
         if self.started:
             return {"started_after_s": round(self.seconds, 2)}
@@ -170,7 +170,7 @@ def replace_disk(cluster: Cluster, ledger: Losses, broker_id: int) -> dict[str, 
     count = files.empty(cluster.hosts[broker_id].data_dir)
     started = try_start(cluster, broker_id)
     ledger.returned((broker_id,))
-    return {"disk": f"replaced by an empty one; it had {count} files", **started.told()}
+    return {"disk": f"replaced by an empty one; it had {count} files", **started.to_history()}
 
 
 def is_back(cluster: Cluster, broker_id: int) -> bool:

@@ -167,15 +167,15 @@ class ClocksNemesis:
             wanted: list[tuple[float, ...]] = [(offset_s,) for offset_s in fault.args["offsets_s"]]
         else:
             wanted = [(fault.args["from_s"], fault.args["to_s"])] * len(fault.targets)
-        told = {"offset_s": {broker: found.offset_s for broker, found in looks.items()}}
+        reported = {"offset_s": {broker: found.offset_s for broker, found in looks.items()}}
         if not all(
             any(found.may_be(offset_s) for offset_s in several)
             for found, several in zip(looks.values(), wanted, strict=True)
         ):
-            return Effect(False, {"why": "the wall clocks do not have their offsets", **told})
+            return Effect(False, {"why": "the wall clocks do not have their offsets", **reported})
         if not all(found.is_monotonic_right for found in looks.values()):
-            return Effect(False, {"why": "monotonic clocks have changed, too", **told})
-        return Effect(True, told)
+            return Effect(False, {"why": "monotonic clocks have changed, too", **reported})
+        return Effect(True, reported)
 
     def _look(self, targets: Collection[int]) -> dict[str, _Look]:
         seen = {}

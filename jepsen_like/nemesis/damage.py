@@ -196,7 +196,7 @@ class DamageNemesis:
         self._start_again(sorted(unharmed - self._cluster.up()))
         if not done:
             return not_injected(f"no {fault.args['region']} file with bytes to change")
-        changed = {str(harm.broker): harm.change.told() for harm in done}
+        changed = {str(harm.broker): harm.change.to_history() for harm in done}
         return Effect(True, {"changed": changed}, tuple(harm.broker for harm in done))
 
     def _roll_back(self, fault: FaultPlan) -> Effect:
@@ -257,7 +257,7 @@ class DamageNemesis:
         self._cluster.kill([broker])
         seen["wrong"] = _trouble(harm.change)
         start = try_start(self._cluster, broker)
-        seen |= start.told()
+        seen |= start.to_history()
         if start.started:
             poll(lambda: self._is_seen_to(harm), self._notice_s, interval_s=LOOK_S)
         seen["said"] = harm.words.lines()
@@ -271,7 +271,7 @@ class DamageNemesis:
         still = _trouble(harm.change)
         if still and harm.fault.lossy:
             seen["unnoticed"] = still
-            self.unnoticed.append({**harm.change.told(), "broker": broker, "wrong": still})
+            self.unnoticed.append({**harm.change.to_history(), "broker": broker, "wrong": still})
         elif harm.fault.lossy:
             self._ledger.returned((broker,))
         else:

@@ -226,7 +226,10 @@ class LossesNemesis:
         for broker, old_id in sorted(state.wiped.items()):
             start = try_start(self._cluster, broker)
             new_id = files.directory_id(self._cluster.hosts[broker].data_dir)
-            seen[str(broker)] = {**start.told(), "is_new_directory": new_id not in {"", old_id}}
+            seen[str(broker)] = {
+                **start.to_history(),
+                "is_new_directory": new_id not in {"", old_id},
+            }
         targets = tuple(sorted(state.wiped))
         self._ledger.returned(targets)
         state.wiped.clear()
@@ -283,7 +286,7 @@ class LossesNemesis:
         self._exchange(pair)
         self._state.swapped = pair
         starts = {broker: try_start(self._cluster, broker) for broker in pair}
-        seen = {str(broker): start.told() for broker, start in starts.items()}
+        seen = {str(broker): start.to_history() for broker, start in starts.items()}
         if any(start.started for start in starts.values()):
             self._cluster.kill(pair)  # before it changes data
             return Effect(True, {"accepted": "a broker accepted the disk of another", **seen})
@@ -300,7 +303,7 @@ class LossesNemesis:
         self._cluster.kill(pair)
         self._exchange(pair)
         self._state.swapped = None
-        seen = {str(broker): try_start(self._cluster, broker).told() for broker in pair}
+        seen = {str(broker): try_start(self._cluster, broker).to_history() for broker in pair}
         return Effect(True, seen, pair)
 
     # -- old-backup
@@ -331,7 +334,7 @@ class LossesNemesis:
         if start.started and is_same:  # otherwise it counts as another, unknown disk
             self._poll(lambda: REFUSED_BY_PEERS in words.text(), REFUSAL_S)
         seen = {"copy": str(backup), "is_same_directory": is_same, "lacks_records": is_behind}
-        return Effect(True, {**start.told(), **seen, "said": words.lines()})
+        return Effect(True, {**start.to_history(), **seen, "said": words.lines()})
 
     def _backup(self, broker: int, args: Mapping[str, Any]) -> Path:
         """Return a copy of the disk of the stopped broker; or the oldest copy of this run."""

@@ -31,7 +31,7 @@ from raftlog.testing.probes import answers
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 REQUEST_BYTES: Final = 8 * MIB  # size of each request that is sent incompletely
-NOBODYS_TOPIC: Final = "half-sent"  # a topic that does not exist
+UNKNOWN_TOPIC: Final = "half-sent"  # a topic that does not exist
 CLIENT_ID: Final = "raftlog.jepsen_like"
 CONNECTIONS: Final = 64  # connections that are opened to use up free descriptors
 CONNECT_TIMEOUT_S: Final = 0.5
@@ -170,7 +170,7 @@ class ResourcesNemesis:
         if not start.started:  # it was about to end
             start = try_start(self._cluster, squeeze.broker)
         seen["ended"] = squeeze.words.lines((NO_FILES, "broker stops"))
-        return {**seen, **start.told()}
+        return {**seen, **start.to_history()}
 
     # -- file descriptors
 
@@ -228,7 +228,7 @@ class ResourcesNemesis:
             correlation_id=0,
             message=ApiVersionsRequest(client_id=CLIENT_ID),
         )
-        part = ProducePartition(topic=NOBODYS_TOPIC, partition=0, length=REQUEST_BYTES)
+        part = ProducePartition(topic=UNKNOWN_TOPIC, partition=0, length=REQUEST_BYTES)
         buffers = encode_request(
             PRODUCE.number,
             version=PRODUCE.version_max,

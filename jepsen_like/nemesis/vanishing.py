@@ -192,7 +192,7 @@ class VanishNemesis:
                 return seen
             self._cluster.kill([broker])
         start = try_start(self._cluster, broker)
-        seen |= start.told()
+        seen |= start.to_history()
         if not start.started:
             seen |= replace_disk(self._cluster, self._ledger, broker)
             if seen["disk"] == "kept":

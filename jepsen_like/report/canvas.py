@@ -113,18 +113,18 @@ def _step(wanted: float, steps: Sequence[int]) -> int:
 class Sheet:
     """An SVG of ``WIDTH`` by ``height`` whose x axis is the time of the run."""
 
-    def __init__(self, name: str, title: str, told: str, *, length_s: float) -> None:
+    def __init__(self, name: str, title: str, description: str, *, length_s: float) -> None:
         self.name = name
         self.length_s = max(length_s, 1.0)
         self.root = node(
             "svg",
             node("title", title, id=f"{name}-title"),
-            node("desc", told, id=f"{name}-told"),
+            node("desc", description, id=f"{name}-description"),
             node("defs", *(self._pattern(kind) for kind in ("hatch", "cross"))),
             xmlns=markup.SVG_NAMESPACE,
             class_="picture",
             role="img",
-            aria_labelledby=f"{name}-title {name}-told",
+            aria_labelledby=f"{name}-title {name}-description",
         )
 
     def finish(self, height: float) -> Element:

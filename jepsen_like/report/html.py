@@ -153,7 +153,8 @@ def _verdict(judged: Judgement) -> Iterator[Element]:
             node("td", anomaly.kind),
             node("td", "not judged" if anomaly.why_not else f"{anomaly.count:,}", class_="n"),
             node(
-                "td", anomaly.told + (f" (not judged: {anomaly.why_not})" * bool(anomaly.why_not))
+                "td",
+                anomaly.description + (f" (not judged: {anomaly.why_not})" * bool(anomaly.why_not)),
             ),
             class_="found" if anomaly.count else "zero",
         )

@@ -25,7 +25,7 @@ class Anomaly:
     """
 
     kind: str
-    told: str
+    description: str
     count: int
     evidence: tuple[str, ...] = ()
     why_not: str = ""
@@ -79,12 +79,12 @@ def _anomaly(kind: str, verdict: Verdict) -> Anomaly:
         kind,
         checker.KINDS.get(kind, ""),
         verdict.counts.get(kind, 0),
-        tuple(_told(one) for one in verdict.anomalies if one.kind == kind),
+        tuple(_describe(one) for one in verdict.anomalies if one.kind == kind),
         verdict.not_applicable.get(kind, ""),
     )
 
 
-def _told(anomaly: checker.Anomaly) -> str:
+def _describe(anomaly: checker.Anomaly) -> str:
     evidence = (f"  {name}: {_shown(value)}" for name, value in anomaly.evidence.items())
     lines = [anomaly.message, *evidence]
     return markup.cut("\n".join(lines), EVIDENCE_CHARS_MAX)
@@ -97,10 +97,10 @@ def _shown(value: Any) -> str:
 def _window(outage: Outage, base_ns: int) -> Window:
     begin = (outage.start_ns - base_ns) / NS
     length = outage.length_ns / NS
-    told = f"no acknowledgement for {markup.seconds(length)}"
+    description = f"no acknowledgement for {markup.seconds(length)}"
     if outage.unexcused_ns > 0:
-        told += f", {markup.seconds(outage.unexcused_ns / NS)} of it not excused by a fault"
-    return Window(begin, begin + length, told)
+        description += f", {markup.seconds(outage.unexcused_ns / NS)} of it not excused by a fault"
+    return Window(begin, begin + length, description)
 
 
 def stat_rows(verdict: Verdict, without: Collection[str] = ()) -> tuple[Row, ...]:

@@ -21,10 +21,11 @@ SHAPE: Final = Shape(
 
 
 class Kind(NamedTuple):
-    """One kind of fault. ``told``: description. ``why_not``: empty if it can be injected here."""
+    """One kind of fault. ``description``: what the fault does. ``why_not``: reason why it cannot be
+    injected here, or ""."""
 
     name: str
-    told: str
+    description: str
     why_not: str
 
 

@@ -93,8 +93,8 @@ def ownership(digest: Digest) -> Element | None:
     if not rows:
         return None
     bars = sum(map(len, found.by_partition.values()))
-    told = f"{len(rows)} partitions of groups, assigned {bars} times in total."
-    sheet = Sheet("owners", "Partition ownership", told, length_s=digest.length_s)
+    description = f"{len(rows)} partitions of groups, assigned {bars} times in total."
+    sheet = Sheet("owners", "Partition ownership", description, length_s=digest.length_s)
     top = y = 6.0
     tints = _tints(found)
     left = BARS_MAX
@@ -141,12 +141,12 @@ def _draw(
     right = max(sheet.x(one.end_s), left + BAR_WIDTH_MIN)
     height = BAR / 2 if lane else BAR
     place = {"y": y + (BAR - height), "height": height}
-    told = (
+    description = (
         f"{one.member}: {markup.clock(one.begin_s)} to {markup.clock(one.end_s)}"
         f"{f', {one.how}' if one.how else ''}"
         f"{'; another member assumed the same' if lane else ''}"
     )
-    shape = node("rect", node("title", told), x=left, width=right - left, rx=1.5, **place)
+    shape = node("rect", node("title", description), x=left, width=right - left, rx=1.5, **place)
     shape.set("style", f"fill: var(--{tint}); stroke: var(--paper); stroke-width: 0.6")
     yield shape
     for begin_s, end_s in found.stopped.get(one.member, ()):

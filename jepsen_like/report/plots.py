@@ -34,8 +34,8 @@ def throughput(digest: Digest, windows: Sequence[Window]) -> Element:
         Curve("read by consumers", "read", "5 3", [b.counts.read / b.width_s for b in run]),
     ]
     largest = max(value or 0.0 for curve in curves for value in curve.values)
-    told = f"Records per second, {largest:,.0f} at most."
-    sheet = Sheet("throughput", "Throughput", told, length_s=digest.length_s)
+    description = f"Records per second, {largest:,.0f} at most."
+    sheet = Sheet("throughput", "Throughput", description, length_s=digest.length_s)
     limit, step = scale_of(largest)
     lines = [number * step for number in range(round(limit / step) + 1)]
     _scale(sheet, [(BOTTOM - (BOTTOM - TOP) * at / limit, f"{at:,g}") for at in lines])
@@ -63,8 +63,8 @@ def latency(digest: Digest, windows: Sequence[Window]) -> Element:
     unknown = [_unknown(b) for b in run]
     values = [v for values in (*(c.values for c in curves), unknown) for v in values if v]
     low, high = _decades(values)
-    told = f"Latency of appends; the longest that was acknowledged took {_worst(run)}."
-    sheet = Sheet("latency", "Latency of appends", told, length_s=digest.length_s)
+    description = f"Latency of appends; the longest that was acknowledged took {_worst(run)}."
+    sheet = Sheet("latency", "Latency of appends", description, length_s=digest.length_s)
 
     def y(value: float | None) -> float | None:
         if value is None:
@@ -79,7 +79,7 @@ def latency(digest: Digest, windows: Sequence[Window]) -> Element:
     for one, value in zip(run, map(y, unknown), strict=True):
         if value is not None:
             sheet.put(_cross(sheet.x(one.begin_s + one.width_s / 2), value))
-    return _finish(sheet, run, curves, [_told(b) for b in run], crosses=any(unknown))
+    return _finish(sheet, run, curves, [_describe(b) for b in run], crosses=any(unknown))
 
 
 def _round(value: float) -> str:
@@ -106,7 +106,7 @@ def _worst(run: Sequence[Bin]) -> str:
     return markup.seconds(max(one.counts.longest_ns for one in run) / 1e9)
 
 
-def _told(one: Bin) -> str:
+def _describe(one: Bin) -> str:
     parts = [
         f"{text} {markup.seconds(value)}"
         for text, value in (

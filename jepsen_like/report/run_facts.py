@@ -97,8 +97,8 @@ def _asked(digest: Digest) -> Iterator[Row]:
         copies = f"replication factor {one.get('replication_factor')}"
         plural = "" if one.get("partitions") == 1 else "s"
         parts = f"{one.get('partitions')} partition{plural}"
-        told = f"{parts}, {copies}, min ISR {one.get('min_isr')}"
-        yield f"topic {one['name']}", told
+        description = f"{parts}, {copies}, min ISR {one.get('min_isr')}"
+        yield f"topic {one['name']}", description
     if shape.get("flush_policy"):
         yield "flush policy", str(shape["flush_policy"])
     if isinstance(plan.get("time_s"), int | float):

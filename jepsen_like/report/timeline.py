@@ -42,13 +42,13 @@ def family(kind: str) -> str:
 
 def timeline(digest: Digest, windows: Sequence[Window]) -> Element:
     """What happened when, from the first entry of the history to its last."""
-    told = (
+    description = (
         f"{markup.counted(len(digest.faults), 'fault')} of "
         f"{markup.counted(len({fault.kind for fault in digest.faults}), 'kind')} in "
         f"{markup.seconds(digest.length_s)}, {markup.counted(len(windows), 'time')} without an "
         "acknowledgement."
     )
-    sheet = Sheet("timeline", "Timeline of the run", told, length_s=digest.length_s)
+    sheet = Sheet("timeline", "Timeline of the run", description, length_s=digest.length_s)
     top = y = 6.0
     y = _phases(sheet, digest, y)
     y = draw_faults(sheet, digest, y)
@@ -68,8 +68,8 @@ def _phases(sheet: Sheet, digest: Digest, y: float) -> float:
     sheet.label(y + 11, "phase")
     for phase in digest.phases:
         left, right = sheet.x(phase.begin_s), sheet.x(phase.end_s)
-        told = f"{phase.name}: {markup.clock(phase.begin_s)} to {markup.clock(phase.end_s)}"
-        box = node("rect", node("title", told), x=left, y=y, width=right - left, height=BAR)
+        description = f"{phase.name}: {markup.clock(phase.begin_s)} to {markup.clock(phase.end_s)}"
+        box = node("rect", node("title", description), x=left, y=y, width=right - left, height=BAR)
         box.set("style", "fill: var(--soft); stroke: var(--line)")
         sheet.put(box)
         if right - left > 6.6 * len(phase.name) + 6:
@@ -137,12 +137,12 @@ def _draw(sheet: Sheet, bar: _Bar, y: float) -> Iterator[Element]:
     first = bar.faults[0]
     injected = any(fault.injected for fault in bar.faults)
     beyond = any(fault.beyond for fault in bar.faults)
-    told = "\n".join(describe(fault) for fault in bar.faults[:5])
+    description = "\n".join(describe(fault) for fault in bar.faults[:5])
     if len(bar.faults) > 5:
-        told += f"\nand {len(bar.faults) - 5} more"
+        description += f"\nand {len(bar.faults) - 5} more"
     colour = f"var(--{family(first.kind)})"
     place = {"x": bar.left, "y": y, "width": bar.right - bar.left, "height": BAR}
-    shape = node("rect", node("title", told), rx=2, **place)
+    shape = node("rect", node("title", description), rx=2, **place)
     shape.set("style", f"fill: {colour}; stroke: {'var(--ink)' if beyond else colour}")
     yield shape
     if not injected:
@@ -196,8 +196,8 @@ def _new_leaders(sheet: Sheet, digest: Digest, y: float) -> float:
     sheet.label(y + 11, "new leaders")
     places: dict[int, list[str]] = {}
     for at_s, partition, epoch in digest.new_leaders:
-        told = f"{partition}: epoch {epoch} at {markup.clock(at_s)}"
-        places.setdefault(int(sheet.x(at_s) / 2), []).append(told)
+        description = f"{partition}: epoch {epoch} at {markup.clock(at_s)}"
+        places.setdefault(int(sheet.x(at_s) / 2), []).append(description)
     for place, seen in places.items():
         text = "\n".join(seen[:8]) + (f"\nand {len(seen) - 8} more" if seen[8:] else "")
         mark = node("path", node("title", text), d=f"M{place * 2} {y + 2:.0f}l4 10h-8z")

@@ -155,11 +155,11 @@ async def ask(context: WorkloadContext, process: str, group: GroupShape, entranc
     succeeded."""
     partitions = [tp for tp in context.targets if tp.topic in group.topics]
     async with group_consumer_of(entrance, group.name) as consumer:
-        told = await committed(context.recorder, consumer, process, group.name, partitions)
-    return told is not None
+        reported = await committed(context.recorder, consumer, process, group.name, partitions)
+    return reported is not None
 
 
-async def _until_told(context: WorkloadContext, process: str, group: GroupShape) -> None:
+async def _until_reported(context: WorkloadContext, process: str, group: GroupShape) -> None:
     """Retry until it succeeds. Each attempt is a separate process: an attempt without a response
     must not count."""
     attempt = 1
@@ -176,7 +176,7 @@ async def final_offsets(context: WorkloadContext) -> bool:
             for group in context.plan.workload.groups:
                 for number in range(1, FINAL_READERS + 1):
                     process = f"final-{group.name}-{number}"
-                    await _until_told(context, process, group)
+                    await _until_reported(context, process, group)
     except TimeoutError:
         context.note("not all groups' offsets could be read at the end", is_trouble=True)
         return False

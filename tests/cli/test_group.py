@@ -43,7 +43,7 @@ from tests.cli.conftest import Raftlog
 
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
 
-NOBODY = "127.0.0.1:1"  # where no broker is: what is refused here was refused before connecting
+UNREACHABLE = "127.0.0.1:1"  # no broker: errors are found before a connection
 
 
 @pytest.fixture
@@ -266,7 +266,7 @@ def test_an_unknown_group_says_how_to_find_the_known_ones(
 def test_a_name_that_is_none_is_refused_before_connecting(
     raftlog: Raftlog, arguments: list[str], name: str
 ) -> None:
-    ran = raftlog(*[argument.format(name) for argument in arguments], "--bootstrap", NOBODY)
+    ran = raftlog(*[argument.format(name) for argument in arguments], "--bootstrap", UNREACHABLE)
     assert ran.status == 1
     assert "is not a name of a consumer group" in ran.err
     assert len(ran.err.splitlines()) == 1

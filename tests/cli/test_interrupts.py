@@ -7,13 +7,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from raftlog.cli.interrupts import TOLD_BY, HeldInterrupt, Terminated, raise_when_told, status_of
+from raftlog.cli.interrupts import (
+    STOP_SIGNALS,
+    HeldInterrupt,
+    Terminated,
+    raise_on_signals,
+    status_of,
+)
 
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
     """What was there before stays."""
-    before = {number: signal.getsignal(number) for number in TOLD_BY}
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -22,7 +28,7 @@ def handlers() -> Iterator[None]:
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_it_is_an_interrupt_with_a_status_of_its_own(number: int, status: int) -> None:
     signal.signal(number, signal.SIG_DFL)
-    raise_when_told()
+    raise_on_signals()
     with pytest.raises(Terminated) as told:
         signal.raise_signal(number)
     assert isinstance(told.value, KeyboardInterrupt)
@@ -36,7 +42,7 @@ def test_ctrl_c_has_its_own_status() -> None:
 def test_what_is_ignored_stays_ignored() -> None:
     """As under nohup."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    raise_when_told()
+    raise_on_signals()
     signal.raise_signal(signal.SIGHUP)
     with HeldInterrupt() as held:
         signal.raise_signal(signal.SIGHUP)
@@ -45,7 +51,7 @@ def test_what_is_ignored_stays_ignored() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_is_held_back_once(number: int) -> None:
-    raise_when_told()
+    raise_on_signals()
     before = signal.getsignal(number)
     with HeldInterrupt() as held:
         assert held.has_come is None

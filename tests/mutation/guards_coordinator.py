@@ -14,7 +14,7 @@ WIRE_STATE: Final = "tests/server/handlers/test_group_state.py"
 INTERNAL_WIRE: Final = "tests/server/handlers/test_internal_topics.py"
 CLUSTERS: Final = "tests/server/consumer_groups/test_clusters.py"
 
-TELLING: Final = [
+RESPONSES: Final = [
     Guard(
         name="a response waits for its commit",
         why="an offset commit succeeds, and is lost after a failover (S39)",
@@ -255,4 +255,4 @@ INTERNAL: Final = [
     ),
 ]
 
-GUARDS: Final = [*TELLING, *STATE, *INTERNAL]
+GUARDS: Final = [*RESPONSES, *STATE, *INTERNAL]

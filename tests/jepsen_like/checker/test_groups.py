@@ -235,7 +235,7 @@ def test_a_commit_that_came_late_may_be_where_the_next_one_begins() -> None:
     small.given(*ALL[1:], name="m2")
     small.commit(5, process="m2")
     assert ended(small, told=5) == {"GROUP-OFFSET-LOST": 1}, "6 was acknowledged, and 5 told"
-    assert "was told 5" in small.judge().anomalies[0].message
+    assert "received 5" in small.judge().anomalies[0].message
 
 
 def test_an_owner_that_goes_back_itself() -> None:

@@ -139,10 +139,10 @@ def test_an_old_file_in_the_place_of_a_new_one(data_dir: Path) -> None:
 
 def test_what_was_done_is_told(data_dir: Path) -> None:
     place = one(data_dir, "closed")
-    told = files.corrupt(place, "flip", Random(1), bits=1).told()
-    assert told["file"].endswith(LOG_SUFFIX)
-    assert told["before"] != told["after"]
-    assert told["is_indexed"]
+    changed = files.corrupt(place, "flip", Random(1), bits=1).to_history()
+    assert changed["file"].endswith(LOG_SUFFIX)
+    assert changed["before"] != changed["after"]
+    assert changed["is_indexed"]
 
 
 # -- whole directories

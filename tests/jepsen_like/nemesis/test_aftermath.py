@@ -26,7 +26,7 @@ def test_a_broker_that_starts(tmp_path: Path) -> None:
     cluster.kill([2])
     start = try_start(cluster, 2)
     assert start.started
-    assert start.told() == {"started_after_s": 0.25}
+    assert start.to_history() == {"started_after_s": 0.25}
     assert cluster.expected == {2}
 
 
@@ -37,13 +37,13 @@ def test_a_broker_that_refuses_says_so_in_a_sentence(tmp_path: Path) -> None:
     start = try_start(cluster, 2)
     assert not start.started
     assert start.is_refusal
-    assert "identity is corrupt" in start.told()["refused"]
+    assert "identity is corrupt" in start.to_history()["refused"]
     assert cluster.up() == {1, 3}
 
 
 def test_a_traceback_is_no_sentence() -> None:
     start = Start(False, 0.1, "broker 2 ended with status 1: KeyError: 'topics'")
-    assert start.told()["in_a_sentence"] is False
+    assert start.to_history()["in_a_sentence"] is False
 
 
 def test_an_empty_disk_is_given_with_the_ledgers_consent(tmp_path: Path) -> None:

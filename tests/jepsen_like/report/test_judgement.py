@@ -20,7 +20,7 @@ def verdict(valid: Any = "valid", found: dict[str, int] | None = None, **other: 
 
 def test_every_kind_is_there_with_its_sentence() -> None:
     judged = judgement_of(verdict(), 0)
-    assert {a.kind: a.told for a in judged.anomalies} == dict(checker.KINDS)
+    assert {a.kind: a.description for a in judged.anomalies} == dict(checker.KINDS)
     assert not any(a.count for a in judged.anomalies)
     assert (judged.state, judged.sentence) == ("valid", "No anomaly was found.")
 

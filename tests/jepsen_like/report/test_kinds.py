@@ -15,7 +15,7 @@ from raftlog.jepsen_like.report.kinds import kinds_here
 def test_every_kind_has_a_sentence() -> None:
     found = kinds_here(without_root=True)
     assert [kind.name for kind in found] == list(registry.KINDS)
-    assert all(kind.told[-1] == "." for kind in found)
+    assert all(kind.description[-1] == "." for kind in found)
 
 
 def test_without_root_what_needs_it_is_refused_and_the_rest_is_not() -> None:
