@@ -284,7 +284,9 @@ def compact(
     figure = bench.compact(directory, records=count, value_bytes=value_bytes, rounds=rounds)
     print_figures([figure], as_json=as_json)
     if trips:
-        figure = bench.beside(directory, records=count, value_bytes=value_bytes, count=trips)
+        figure = bench.while_compacting(
+            directory, records=count, value_bytes=value_bytes, count=trips
+        )
         print_figures([figure], as_json=as_json)
 
 

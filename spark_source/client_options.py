@@ -1,9 +1,9 @@
 """Options that concern raftlog's client: the brokers' address, and ``raftlog.<setting>``.
 
 Pure. A setting has the name that it has in the client's constructor, with dots or underscores:
-``raftlog.request.timeout.ms`` is ``request_timeout_ms``. What the source decides by itself is
-refused with the option that says it here; so are Kafka's names, ``kafka.<setting>``, but for the
-address.
+``raftlog.request.timeout.ms`` is ``request_timeout_ms``. A setting that the source
+controls is rejected, and the error names the option to use instead. Kafka's names
+(``kafka.<setting>``) are rejected too, except for the address.
 """
 
 from __future__ import annotations

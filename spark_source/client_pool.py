@@ -1,7 +1,7 @@
-"""The clients of this process: made when needed, lent to one user at a time, kept for the next.
+"""Client pool of this process: clients are created on demand and lent to one user at a time.
 
-Spark runs many short tasks in one Python worker, and plans many reads in another: connecting anew
-for each would cost more than the reading. What is kept here is never pickled.
+Spark runs many short tasks in one Python worker, and plans many reads in another. A new connection
+for each would cost more than the read. Pooled clients are never pickled.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Connection:
     reading: Settings = ()
 
     def arguments(self, *, reading: bool) -> dict[str, Any]:
-        """Of a client's constructor, but for what it does not take."""
+        """Return the constructor arguments of a client. ``reading``: include those of consumers."""
         found: dict[str, Any] = {"request_timeout_ms": self.timeout_ms, **dict(self.connecting)}
         return found | dict(self.reading) if reading else found
 
@@ -88,9 +88,9 @@ class ClientPool(Generic[ClientT]):
 
     @contextmanager
     def lend(self, connection: Connection) -> Iterator[ClientT]:
-        """A client that nobody else uses, for as long as the block runs.
+        """Lend a client exclusively for the duration of the block.
 
-        Kept afterwards, unless the block ends with an error or is left in the middle of a read.
+        It returns to the pool afterwards, unless the block ends with an error or during a read.
         """
         client = self._take(connection)
         try:

@@ -1,7 +1,7 @@
-"""A stream's progress as the offsets of a consumer group, so that tools that show lag show it.
+"""Commits of a stream's progress as offsets of a consumer group, for tools that show lag.
 
-Nothing is read from there: a stream's offsets are in its checkpoint. So a failure is told, and no
-more; and the group is left in peace for a while, so that the stream does not wait for it each time.
+The offsets of a stream are in its checkpoint, and the commits are never read. So a failure is only
+logged, and the next commits are skipped for some time, so that the stream does not wait for each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class GroupProgress:
-    """Commits what one query has read. It never goes back, unless a topic was made anew."""
+    """Commits the progress of one query. Offsets never decrease, unless a topic was recreated."""
 
     def __init__(self, group: str) -> None:
         """``group``: no members may be in it."""
@@ -40,8 +40,8 @@ class GroupProgress:
         except RaftlogError as error:
             self._not_before_s = now_s + PAUSE_S
             logger.warning(
-                "the stream goes on, but its progress was not committed for the group %r "
-                "(groupId, commitOffsets), and is not for the next %g s: %s",
+                "the stream continues, but its progress was not committed for the group %r "
+                "(groupId, commitOffsets). Next attempt in %g s: %s",
                 self._group,
                 PAUSE_S,
                 error,

@@ -12,7 +12,7 @@ the end of the log:
 A bound by time (``startingOffsetsByTimestamp``) has milliseconds since 1970 in place of offsets.
 
 A position in a stream is what Spark keeps in its checkpoint: the next offset of each partition, and
-the ids of the topics, which tell a topic from one that was made anew under the same name:
+the ids of the topics, which distinguish a topic from one that was recreated with the same name:
 
     {"clicks":{"0":17,"10":4},"~raftlog":{"topic_ids":{"clicks":"..."},"version":1}}
 
@@ -150,7 +150,7 @@ def parse_partitions(option: str, text: str) -> dict[str, tuple[int, ...]]:
 def check_covers(option: str, bound: Bound, partitions: Mapping[str, Iterable[int]]) -> None:
     """Raise ``InvalidRequestError`` unless ``bound`` names exactly ``partitions``.
 
-    A word for a topic names all that it has; ``Word`` and ``Time`` name whatever there is.
+    A word for a topic names all its partitions; ``Word`` and ``Time`` name all partitions.
     """
     if isinstance(bound, Word | Time):
         return
@@ -277,7 +277,7 @@ def _newer(problem: str) -> InvalidRequestError:
 
 
 def _topics(option: str, text: str, advice: str) -> dict[str, Any]:
-    """The topics in a JSON object of some, each with whatever it has."""
+    """Return the JSON object of topics in ``text``. The values are not checked."""
     found = _loads(option, text, advice)
     if not isinstance(found, dict):
         raise InvalidRequestError(f"{option}={_cut(text)!r} is not an object of topics: {advice}")

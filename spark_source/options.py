@@ -1,8 +1,8 @@
-"""The options of a read and of a write: text in, checked and frozen values out.
+"""Options of reads and writes: text in, checked and immutable values out.
 
-Pure: whatever needs no cluster is checked here, before any work, and every error names the option,
-what it was given, and what to do. Names are the manual's, in any case. Nothing is ignored in
-silence: an option is used, or refused, or noted among ``notices`` for the caller to log.
+Pure: all checks that need no cluster are here, before any work. Every error names the option, its
+value and the remedy. Names are those of the manual, case-insensitive. No option is ignored without
+a message: it is used, rejected, or mentioned in ``notices``, which the caller logs.
 
     option                                      in a batch read    in a stream        in a write
     ------------------------------------------  -----------------  -----------------  ------------

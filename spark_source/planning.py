@@ -1,6 +1,6 @@
-"""What is read by which task, how much at a time, and whether records were lost: pure functions.
+"""Planning of reads: ranges of tasks, sizes of batches, detection of lost records. Pure functions.
 
-Numbers in, decisions out. Whoever calls has asked the cluster, knows the time, and logs.
+The caller queries the cluster, passes the time, and logs.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ def judge(wanted: PartitionRange, now: PartitionNow, *, asked_by: str = "") -> V
 
     An empty range wants nothing, so it loses nothing. A range without a topic id is not compared
     with the topic's. ``asked_by``: the option that named these offsets (``endingOffsets``); then an
-    end that is above the log's is a mistake of whoever wrote it, and not a log that went back.
+    end above the log end is an error in the option, and not a log that was truncated.
     """
     if not wanted.size:
         return Verdict(wanted)
@@ -298,10 +298,10 @@ def judge(wanted: PartitionRange, now: PartitionNow, *, asked_by: str = "") -> V
 def judge_position(
     tp: TopicPartition, position: Offset, topic_id: str, now: PartitionNow
 ) -> tuple[Offset | None, Loss | None]:
-    """Where a stream that has come to ``position`` can go on, and what it lost meanwhile.
+    """Return where a stream at ``position`` can continue, and what it has lost since.
 
-    None: nowhere, the partition does not exist any more. In a topic made anew, and when retention
-    has overtaken the stream: at the earliest record. When the log's end went back: at that end.
+    None: the partition does not exist any more. In a recreated topic, and if retention has deleted
+    records that were not read: the earliest record. If the log end has decreased: that end.
     """
     here = PartitionRange(tp.topic, topic_id, tp.partition, position, position)
     gone = _gone(here, now)
@@ -340,9 +340,9 @@ def _gone(wanted: PartitionRange, now: PartitionNow) -> Loss | None:
         )
         return Loss(
             LossKind.RECREATED,
-            f"{_asked(wanted)}, but the topic was deleted and made anew since (its id was "
+            f"{_asked(wanted)}, but the topic was deleted and recreated since (its id was "
             f"{wanted.topic_id}, and is {now.topic_id}); {there}",
-            "it goes on with the new topic's earliest record",
+            "it continues with the new topic's earliest record",
         )
     if now.latest == NO_OFFSET:
         return Loss(
@@ -358,7 +358,7 @@ def _aged_out(wanted: PartitionRange, now: PartitionNow, left: PartitionRange) -
     return Loss(
         LossKind.AGED_OUT,
         f"{_asked(wanted)}, but its log has offsets {_offsets(now.earliest, now.latest)}: "
-        f"retention, or somebody, has deleted offsets {_offsets(wanted.start, lost_end)}",
+        f"retention or an operator has deleted offsets {_offsets(wanted.start, lost_end)}",
         _reading(left, now),
     )
 

@@ -34,12 +34,12 @@ BLOCK_BYTES_MAX: Final = 16 * limits.MIB
 BLOCK_ROWS_PER_PARTITION: Final = 128
 PENDING_BYTES_MAX: Final = 64 * limits.MIB  # of the chunks that one task has begun, together
 
-# A record beside its key, value and headers, at most: timestamp 8, two lengths 8, two indexes of
+# Maximum of a record without its key, value and headers: timestamp 8, two lengths 8, two indexes of
 # nulls 8, header count 4.
 RECORD_BYTES: Final = 28
-# A header beside its name and value: two lengths 8, an index of nulls 4.
+# A header without its name and value: two lengths 8, an index of nulls 4.
 HEADER_BYTES: Final = 12
-# A batch beside its records: its header, and the framing of the columns.
+# A batch without its records: its header, and the framing of the columns.
 _BATCH_BYTES: Final = 256
 
 _US_PER_MS: Final = 1_000
@@ -327,7 +327,7 @@ class Chunker:
     """Gathers the runs of each partition until they make a chunk.
 
     A chunk ends before the record that takes the partition's sum of bytes over the next multiple of
-    ``chunk_bytes``; a larger record is a chunk of its own. When the records in all begun chunks
+    ``chunk_bytes``; a larger record is a separate chunk. When the records in all begun chunks
     exceed ``PENDING_BYTES_MAX``, all of them end.
     """
 

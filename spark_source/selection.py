@@ -126,10 +126,10 @@ def parse_strategy(texts: Texts) -> TimestampStrategy:
 
 
 def parse_bounds(texts: Texts, selection: Selection, *, streaming: bool) -> Bounds:
-    """Where the read begins and ends, by the options that come first.
+    """Return start and end of the read, from the options with the highest precedence.
 
-    A stream takes its start from its checkpoint but for the first time, so what was given is not
-    compared with ``selection`` here: the topics may have changed since. Raises
+    After its first start, a stream continues from its checkpoint. So the options are not compared
+    with ``selection`` here: the topics may have changed since. Raises
     ``InvalidRequestError``.
     """
     starting_option, starting = _bound(

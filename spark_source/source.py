@@ -38,7 +38,7 @@ class RaftlogDataSource(DataSource):
         .option("subscribe", "clicks").load()
 
     The options are those of ``spark_source.options``. Errors are raftlog's own
-    (``raftlog.errors``); Spark shows their text in an exception of its own.
+    (``raftlog.errors``); Spark shows their text in one of its exceptions.
     """
 
     @classmethod

@@ -1,6 +1,6 @@
-"""What a stream reads next: decided from offsets and from what the cluster said. No I/O, no clock.
+"""Planning of a stream's batches, from offsets and the state of the cluster. No I/O, no clock.
 
-How one run of a query goes, with whoever holds the planner asking the cluster in between:
+The sequence of one run of a query. The owner of the planner queries the cluster between the steps:
 
     initial offsets -> the first batch, which is empty -> end, end, end ...
                        |                                  |
@@ -10,8 +10,8 @@ How one run of a query goes, with whoever holds the planner asking the cluster i
 - *Spark keeps only the end of each batch.* The start of the first one is asked for again when a
   query is restarted before that batch was committed, and "latest" is another place by then. So the
   first batch ends where it starts: its end is the exact start of the second.
-- *A partition that is new is taken in the same way*: at its earliest offset, in a batch that reads
-  nothing of it. So is the topic that was made anew under its old name (``failOnDataLoss=false``).
+- *A new partition is added in the same way*: at its earliest offset, in a batch that reads none of
+  it. So is a topic that was recreated with the same name (``failOnDataLoss=false``).
 - *So a range is what lies between two offsets of the same topic id*, and the same two offsets make
   the same ranges, whenever they are asked for.
 - *What is not selected any more stays where it is* in the offset, so that nothing is skipped or
@@ -104,7 +104,7 @@ class StreamPlanner:
     def __init__(self, selects: Callable[[TopicPartition], bool]) -> None:
         self._selects = selects
         self._initial: StreamOffset | None = None
-        self._has_batch = False  # the checkpoint has a batch, so a start is there for good
+        self._has_batch = False  # the checkpoint has a batch, so the start is final
         self._target: View | None = None  # where Trigger.AvailableNow ends
         self._last_rows_s: float | None = None  # when a batch with records was last planned
 

@@ -60,7 +60,7 @@ def starting_offset(catalog: Catalog, options: SourceOptions) -> StreamOffset:
 def look(catalog: Catalog, selection: Selection) -> View:
     """What there is of the selected partitions, and where they end.
 
-    Raises ``UnknownTopicError`` if one goes away meanwhile: look again.
+    Raises ``UnknownTopicError`` if a topic is deleted during the query: query again.
     """
     if isinstance(selection, Pattern):
         found = catalog.matching(selection.matches)

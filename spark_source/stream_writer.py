@@ -113,11 +113,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         logger.info("batch done: batch=%d records=%d skipped=%d unmatched=%d", batchId, *totals)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """The batch has failed. What was stored stays, and is left out when Spark replays it."""
+        """Log that the batch has failed. Stored records are skipped when Spark replays it."""
         done = sum(isinstance(message, TaskReport) for message in messages)
         logger.warning(
-            "batch %d failed, and %d of its tasks had ended: what is stored stays, and is left out "
-            "when the query starts again and replays the batch",
+            "batch failed: batch=%d completed_tasks=%d. Their records stay in the log, and are "
+            "skipped when the query restarts and replays the batch",
             batchId,
             done,
         )

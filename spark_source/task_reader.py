@@ -69,7 +69,7 @@ def settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
 def read_partition(partition: InputPartition, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
     """The records of the ``PartitionRange`` in ``partition``; none of one without, as Spark makes.
 
-    Raises ``DataLossError``, and whatever the range reader raises.
+    Raises ``DataLossError``, and the errors of the range reader.
     """
     wanted = partition.value
     return iter(()) if wanted is None else _read(wanted, settings)

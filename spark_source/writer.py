@@ -4,9 +4,8 @@ A task writes as a producer with a name (``raftlog.client.resumable``): the name
 which write it is, and is the same for every attempt. An attempt that finds records of that name
 reads them back, skips those of its rows that are among them (each as often as it is there), and
 appends the rest. A partition accepts a batch only from an attempt that knows all records of the
-name before it. So each row is stored once, however often the task is tried, in whatever order its
-rows come, and also when two attempts run at once: then one of them fails, or both fail and are
-tried again.
+name before it. So each row is stored once, for any number of attempts and any order of the rows,
+and also if two attempts run at once: then one of them fails, or both fail and are repeated.
 
 What every attempt must have is the same rows. What breaks that:
 
@@ -201,7 +200,7 @@ class Attempt:
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskReport:
         """Write all rows; when it returns, every in-sync replica has them.
 
-        Raises ``StoredRecordsGoneError``, and whatever routing and the producer raise.
+        Raises ``StoredRecordsGoneError``, and the errors of routing and the producer.
         """
         for batch in blocks_of(batches, self._partition_count):
             for run in self._router.split(batch):
@@ -231,8 +230,8 @@ class Attempt:
         if topic == self._plan.options.topic:
             if self._producer.topic_id(topic) != self._plan.topic_id:
                 raise UnknownTopicError(
-                    f"topic {topic!r} was deleted and made anew after this write was planned: "
-                    "what was written before is gone with the old one. Run the write again"
+                    f"topic {topic!r} was deleted and recreated after this write was planned: "
+                    "records of this write in the old topic are deleted. Run the write again"
                 )
             count = self._plan.partition_count
         message_bytes = min(self._producer.max_message_bytes(topic), self._batch_bytes_max)
@@ -455,11 +454,10 @@ class BatchWriter(DataSourceArrowWriter):
         logger.info("write done: records=%d skipped=%d unmatched=%d", *totals)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """The write has failed. What was stored stays: say so."""
+        """Log that the write has failed, and that stored records stay."""
         done = sum(isinstance(message, TaskReport) for message in messages)
         logger.warning(
-            "the write failed, and %d of its tasks had ended: their records stay in the log. To "
-            "have them left out when the write is repeated, give it the options idempotenceId and "
-            "idempotenceVersion",
+            "write failed: completed_tasks=%d. Their records stay in the log. To skip them in a "
+            "repeated write, set the options idempotenceId and idempotenceVersion",
             done,
         )

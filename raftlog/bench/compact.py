@@ -142,11 +142,13 @@ def _copy(paths: list[Path], to: Path) -> float:
     return seconds
 
 
-# -- beside it -------------------------------------------------------------------------------------
+# -- during it -------------------------------------------------------------------------------------
 
 
-def beside(directory: Path | None, *, records: int, value_bytes: int, count: int) -> Figure:
-    """Round trips to a broker that has nothing else to do, and then that compacts a topic.
+def while_compacting(
+    directory: Path | None, *, records: int, value_bytes: int, count: int
+) -> Figure:
+    """Measure round trips to an idle broker, and then to one that compacts a topic.
 
     Times are in microseconds. ``megabytes_per_s``: of the compaction.
     """
@@ -167,20 +169,20 @@ def beside(directory: Path | None, *, records: int, value_bytes: int, count: int
         cleaning = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
         admin.alter_topic(load, {**cleaning, "segment.ms": "1"})
         began = time.perf_counter()
-        meanwhile = round_trips(producer, topic, VALUE, 20)
+        loaded = round_trips(producer, topic, VALUE, 20)
         while not (partition / "compaction").exists():
-            meanwhile += round_trips(producer, topic, VALUE, 20)
+            loaded += round_trips(producer, topic, VALUE, 20)
             if time.perf_counter() - began > BEGIN_S_MAX:
                 raise TimeoutError(f"no compaction of {partition} within {BEGIN_S_MAX:g} s")
         rate = before / (time.perf_counter() - began) / 1e6
-    return _beside(alone, meanwhile, rate)
+    return _while_compacting(alone, loaded, rate)
 
 
-def _beside(alone: list[float], meanwhile: list[float], megabytes_per_s: float) -> Figure:
+def _while_compacting(alone: list[float], loaded: list[float], megabytes_per_s: float) -> Figure:
     name = "send, one in flight"
     p50, p99 = percentile_us(alone, 50), percentile_us(alone, 99)
-    beside_p50, beside_p99 = percentile_us(meanwhile, 50), percentile_us(meanwhile, 99)
-    worst = max(meanwhile) * 1e6
+    loaded_p50, loaded_p99 = percentile_us(loaded, 50), percentile_us(loaded, 99)
+    worst = max(loaded) * 1e6
     return Figure(
         {
             "name": name,
@@ -188,17 +190,17 @@ def _beside(alone: list[float], meanwhile: list[float], megabytes_per_s: float) 
             "count": len(alone),
             "p50_us": p50,
             "p99_us": p99,
-            "beside_count": len(meanwhile),
-            "beside_p50_us": beside_p50,
-            "beside_p99_us": beside_p99,
+            "beside_count": len(loaded),
+            "beside_p50_us": loaded_p50,
+            "beside_p99_us": loaded_p99,
             "beside_worst_us": worst,
         },
         {
             "benchmark": name,
             "p50 us": f"{p50:.0f}",
             "p99 us": f"{p99:.0f}",
-            "beside a compaction: p50 us": f"{beside_p50:.0f}",
-            "p99 us ": f"{beside_p99:.0f}",
+            "during a compaction: p50 us": f"{loaded_p50:.0f}",
+            "p99 us ": f"{loaded_p99:.0f}",
             "worst us": f"{worst:.0f}",
             "compaction MB/s": f"{megabytes_per_s:.0f}",
         },

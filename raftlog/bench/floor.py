@@ -215,8 +215,8 @@ def empty_files(directory: Path) -> None:
 def warm_page_cache(directory: Path, size_bytes: int) -> None:
     """Write and remove so many bytes, so that measuring does not meet memory never used before.
 
-    On a virtual machine the first use of a page of memory may cost ten times what its second does:
-    whoever came first would pay for all.
+    On a virtual machine the first use of a memory page may cost ten times as much as the second.
+    Otherwise the first measurement would include this cost.
     """
     path = directory / "warm"
     with path.open("wb", buffering=0) as file:

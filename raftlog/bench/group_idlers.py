@@ -38,7 +38,7 @@ async def main(bootstrap: str, kind: str, topic: str, members: int, groups: Sequ
 
 
 async def _poll(consumer: AsyncConsumer, begun: asyncio.Semaphore) -> None:
-    """Ask for records for ever; raise ``begun`` once there is a partition that may have some."""
+    """Poll indefinitely. Release ``begun`` once a partition is assigned."""
     has_begun = False
     while True:
         await consumer.poll(timeout_ms=10_000 if has_begun else 100)

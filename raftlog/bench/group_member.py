@@ -1,7 +1,7 @@
-"""One member of a consumer group, as a process of its own that ``groups`` starts and reads.
+"""One member of a consumer group, in a separate process that ``groups`` starts and reads.
 
-It prints a JSON value per line, each with the system's monotonic time: what it was assigned and
-what it gave up, when, and at the end when records of each partition came.
+It prints a JSON value per line, each with the system's monotonic time: assigned partitions, revoked
+partitions, and at the end when records of each partition were received.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What Spark's reading and writing of topics costs: on one cluster, in one session.
+"""Benchmarks of reads and writes of topics with Spark: on one cluster, in one session.
 
-Each figure is measured beside what bounds it, in alternate rounds of the same run: the pipe between
-Spark and Python fed from memory, Parquet with the same records, the rows without a writer.
+Each result is measured together with its bound, in alternate rounds of the same run: the pipe from
+Python to Spark fed from memory, Parquet with the same records, the rows without a writer.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ def _rate(
 def reading(
     scene: Scene, *, large: str, records: int, small: str, few: int, parquet: str
 ) -> list[Figure]:
-    """A topic as Arrow batches, beside the pipe alone, the same as rows, and Parquet."""
+    """Measure a topic as Arrow batches, the pipe alone, the topic as rows, and Parquet."""
     as_rows = (
         scene.spark.read.format(sources.AsRows.name())
         .option("bootstrap", scene.bootstrap)
@@ -282,7 +282,7 @@ def _reads(load: Callable[[], DataFrame]) -> Callable[[], None]:
 
 
 def writing(scene: Scene, large: str, wanted: int) -> list[Figure]:
-    """So many of a topic's values to another one, beside the same to a sink that drops them.
+    """Measure ``wanted`` values of a topic to another one, and to a sink that discards them.
 
     They come from Spark's cache, which costs little. The new topic is as topics are: every record
     is synced by all brokers.

@@ -71,7 +71,8 @@ def _settings(home: Path) -> dict[str, str]:
 
 
 def _worker_environment() -> dict[str, str]:
-    """Workers are new processes: by default they run any python3, with a path of its own."""
+    """Return the environment of Python workers. By default they run the first ``python3``, with its
+    default path."""
     root = str(Path(__file__).resolve().parents[2])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {

@@ -1,6 +1,6 @@
-"""Data sources and a sink that only benchmarks use: the same columns by other ways.
+"""Data sources and a sink for benchmarks: the same columns with minimal work.
 
-They do as little as can be done, each in its way, for what the real source does to be seen beside.
+The difference to the real source is the cost of the real source.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What benchmarks measure: brokers and topics of their own, on the disk that is to be measured."""
+"""Targets of benchmarks: new brokers and topics, on the disk to be measured."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Counting votes, and waiting between elections. Identities and numbers only.
+"""Vote counting and election timeouts. Identities and numbers only.
 
-A pre-vote asks who would vote, before a term is spent on it (Raft dissertation, 9.6). Who answered
-is remembered by name: an answer that comes twice is one (hazard 4).
+A pre-vote finds out which voters would vote, before a term is used (Raft dissertation, 9.6). Voters
+are counted by identity: a response that arrives twice counts once (hazard 4).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Ballot:
         return len(self._votes) >= self._quorum
 
     def close(self) -> None:
-        """Whatever was asked is moot: the term or the leader is another."""
+        """End the election and the pre-vote: the term or the leader has changed."""
         self._votes = self._would_vote = None
 
     def is_quorum(self, count: int) -> bool:

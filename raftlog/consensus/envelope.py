@@ -1,12 +1,12 @@
-"""What brokers say to each other about raft groups: the messages, and the envelope around them.
+"""Messages between brokers about Raft groups, and the envelope around them.
 
     envelope = [boot, link, sequence, directory id, journal sequence, [message, ...]]
     message  = [group id, generation, term, type, field, ...]
 
-``boot`` and ``link`` are the sender's session: it begins a new one with every link. ``journal
-sequence`` is of the last block of its journal, and durable: who starts with less has forgotten what
-it said. Everything here is msgpack and comes from outside: ``decode`` checks every type, length and
-number, so that what is behind it needs no checks but those of meaning. Values only; no state.
+``boot`` and ``link`` identify the sender's session. Each link is a new session. ``journal
+sequence`` is the durable sequence of the last block of its journal: a broker that starts with a
+lower one has lost state that it acted on. All fields are msgpack from outside: ``decode`` checks
+every type, length and number. The code behind it checks only their meaning. Values only; no state.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from raftlog.limits import MIB
 Message: TypeAlias = list[Any]
 
 # -- types of messages, with their fields ----------------------------------------------------------
-HELLO: Final = 0  # is answer: says which generation the sender knows, no more
+HELLO: Final = 0  # is answer: the generation that the sender knows
 OFFER: Final = 1  # voters, base: how the generation of this message began
 PRE_VOTE: Final = 2  # round, last term, last index: would you vote for me?
 PRE_VOTE_ANSWER: Final = 3  # round, is granted
@@ -52,7 +52,7 @@ COMMAND: Final = 0x10  # the rest is the machine's
 SEAL: Final = 0x11  # the rest is the next generation's voters: [[broker id, directory id], ...]
 
 ENTRY_BYTES_MAX: Final = 1 * MIB + COMMAND_OVERHEAD_BYTES
-_MESSAGE_BYTES: Final = 64  # of a message beside its commands, about
+_MESSAGE_BYTES: Final = 64  # of a message without its commands, about
 
 assert ENVELOPE_BYTES // _MESSAGE_BYTES < MESSAGES_PER_ENVELOPE_MAX, "what is sent is accepted"
 
@@ -80,7 +80,7 @@ def decode(data: bytes) -> Envelope:
         raise EnvelopeError(f"{len(data)} bytes, at most {ENVELOPE_BYTES_MAX} are allowed")
     try:
         fields = msgpack.unpackb(data)
-    except Exception as error:  # noqa: BLE001 - whatever the decoder thinks of bytes from outside
+    except Exception as error:  # noqa: BLE001 - the decoder may raise any error
         raise EnvelopeError(f"not msgpack: {error!r}") from None
     if type(fields) is not list or len(fields) != len(Envelope._fields):
         raise EnvelopeError("not an envelope")
@@ -151,7 +151,7 @@ def encode_seal(voters: Mapping[int, str]) -> bytes:
 
 
 def decode_seal(entry: bytes) -> dict[int, str] | None:
-    """The next generation's voters; None when the entry does not say them."""
+    """Return the next generation's voters; None if the entry is invalid."""
     try:
         fields = msgpack.unpackb(entry[1:])
     except Exception:  # noqa: BLE001 - bytes from outside, as in decode

@@ -1,11 +1,12 @@
-"""One raft group on one broker, through its generations.
+"""One Raft group on one broker, through its generations.
 
-A generation has fixed voters, a state that it began with (its *base*) and a log of its own. A seal,
-committed like any command, ends it: the state at that point is the base of the next. Whoever missed
-that is *offered* the newer generation by the first broker that hears it speak in the older one, and
-adopts it whole, durably, before it says anything in it. Whoever hears a newer one says *hello* in
-its own, and so is offered it. A broker that is no voter keeps no log; it says hello to the voters
-until each has said which generation it knows: so news reaches voters that are all new.
+A generation has fixed voters, an initial state (its *base*) and a separate log. A seal, committed
+like any command, ends it: the state at that point is the base of the next generation. A broker that
+missed the seal sends messages of the older generation. The first broker that receives one *offers*
+it the newer generation, and it adopts that durably before it sends messages of it. A broker that
+receives a message of a newer generation sends *hello* in its current one, and is offered the newer.
+A broker that is no voter keeps no log. It sends hello to the voters until each has reported its
+generation, so that voters that are all new receive it too.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class HostedGroup:
         self._services = services
         self._asked: list[tuple[int, int, bytes]] = []  # by whom, their number, entry
         self._answered: dict[int, float] = {}  # when a peer was last offered or greeted
-        self._silent: set[int] = set()  # voters that have not said which generation they know
+        self._silent: set[int] = set()  # voters that have not reported their generation
         self._hello_due = NEVER  # of an observer
         self._hello_wait = 0.0
 
@@ -131,7 +132,7 @@ class HostedGroup:
         self._build(now)
 
     def close(self) -> None:
-        """Take no more part, even if that was called while the machine applies."""
+        """Leave the group. The machine may call this while it applies a command."""
         self.raft = None
         self._hello_due = NEVER
         self.proposals.close("the group was closed")
@@ -167,7 +168,7 @@ class HostedGroup:
         return Journaled(self.generation, term, index, dict(self.voters), tuple(unapplied))
 
     def standing(self) -> tuple[int, int, int | None]:
-        """What its users want to be told of when it changes: generation, role, leader."""
+        """Return generation, role and leader: the values whose changes are reported."""
         raft = self.raft
         if raft is None:
             return self.generation, -1, None
@@ -213,13 +214,13 @@ class HostedGroup:
         self._build(now)
 
     def _pass_seal(self, raft: RaftGroup, voters: Mapping[int, str], now: float) -> None:
-        """The seal was applied here. Followers are told that it is committed, then all begins."""
+        """Start the next generation after its seal was applied. First send followers the commit."""
         ended, was_leader = self.generation, raft.is_leader
         raft.send_appends(now)
         base = self.machine.snapshot()
         if len(base) > BASE_BYTES_MAX:
             logger.error(
-                "the state of %s is %d bytes, too large to be offered to others: over %d",
+                "group state too large to offer to other brokers: group=%s bytes=%d bytes_max=%d",
                 self.group_id, len(base), BASE_BYTES_MAX,
             )  # fmt: skip
         self._begin(ended + 1, voters, now, base)
@@ -231,7 +232,7 @@ class HostedGroup:
     def force(
         self, voters: Mapping[int, str], now: float, base: bytes | None = None, above: int = 0
     ) -> None:
-        """Go on without the voters that are gone for good, from ``base``, or with what is here."""
+        """Continue without permanently lost voters, from ``base`` or from the local state."""
         ended = max(self.generation, above)
         if base is not None:
             self.machine.restore(base)
@@ -260,7 +261,9 @@ class HostedGroup:
         try:
             self.machine.restore(base)
         except Exception:  # bytes from outside, and what reads them is the user's
-            logger.exception("the state offered by broker %d cannot be read", peer)
+            logger.exception(
+                "offered group state rejected: group=%s broker=%d", self.group_id, peer
+            )
             self.machine.restore(before)
             return False
         ended = self.generation
@@ -332,7 +335,8 @@ class HostedGroup:
         self._hello_wait = self._services.timing.heartbeat
 
     def _say_hello(self, now: float) -> None:
-        """To those who are silent, ever more rarely: some will never have the group."""
+        """Send hello to voters that have not responded, at growing intervals. Some may never have
+        the group."""
         for peer in sorted(self._silent):
             self._post(peer, 0, envelope.HELLO, False)
         self._hello_due = now + self._hello_wait if self._silent else NEVER
@@ -356,7 +360,7 @@ class HostedGroup:
         proposal = self.proposals.answered(number, peer)
         if proposal is None:
             return True
-        if index <= raft.applied_index:  # leaders say where before anybody can have applied it
+        if index <= raft.applied_index:  # leaders report the index before any broker can apply it
             self.proposals.finish(proposal, Unknown("the leader's answer came too late"))
             return False
         raft.watch(index, term, partial(self._on_applied, proposal, self.generation))
@@ -408,7 +412,7 @@ class HostedGroup:
             self.proposals.expire(now)
 
     def speak(self, now: float) -> None:
-        """Place what waits, and tell followers what is new to them."""
+        """Append waiting commands, and send followers their new entries."""
         raft = self.raft
         if raft is None:
             if self.proposals:

@@ -23,13 +23,13 @@ from raftlog.disk import NO_ROOM, TEMPORARY_SUFFIX, Disk, File
 from raftlog.errors import DamagedJournalError, DiskFullError, StorageFailedError
 
 REWRITE_BYTES: Final = 16 * limits.MIB  # a smaller file is left as it is
-REWRITE_FACTOR: Final = 4  # and so is one that is not that much larger than what it still says
+REWRITE_FACTOR: Final = 4  # and one below this multiple of its live contents
 
 
 class PeerSeen(NamedTuple):
     """The newest boot of a peer that this broker has met, and of which data directory.
 
-    ``run`` is of that very start, and tells it from the same start of a copy.
+    ``run`` identifies the incarnation. A copy of the directory with the same boot has another one.
     """
 
     directory_id: DirectoryId
@@ -121,7 +121,7 @@ class Journal:
     ) -> Journal:
         """Open the journal at ``path``, with its boot number already one higher, durably.
 
-        ``create`` says whether it may be new; a broker that has had one before says no. A file
+        ``create``: whether it may be new; False for a broker that has had a journal. A file
         smaller than ``rewrite_bytes`` is never rewritten. Raises ``DamagedJournalError``,
         ``DiskFullError`` and ``StorageFailedError``.
         """
@@ -129,7 +129,7 @@ class Journal:
             return cls._open(disk, path, create=create, rewrite_bytes=rewrite_bytes)
         except OSError as error:
             if error.errno in NO_ROOM:
-                raise DiskFullError(f"no room on the disk to open {path}: {error}") from error
+                raise DiskFullError(f"disk full while opening {path}: {error}") from error
             raise StorageFailedError(f"opening {path} failed: {error}") from error
 
     @classmethod
@@ -186,12 +186,12 @@ class Journal:
     def note_peer(
         self, broker_id: BrokerId, directory_id: DirectoryId, boot: int, run: str = ""
     ) -> None:
-        """Remember the newest boot of a peer. Which of two is newer is the caller's to say."""
+        """Store the newest boot of a peer. The caller has compared it with the stored one."""
         if self.peers.get(broker_id) != (directory_id, boot, run):
             self._note([int(Kind.PEER), broker_id, directory_id, boot, run])
 
     def drop(self, group_id: str) -> None:
-        """Forget a group. What is still held of it takes no more changes."""
+        """Remove a group. Its remaining handles reject changes."""
         group = self._groups.get(group_id)
         if group is None:
             return
@@ -239,7 +239,7 @@ class Journal:
         """Write the last block once more, as it is.
 
         Its sync may have failed, or never been tried. After a failed one the kernel shows bytes
-        that it has given up writing, and a second sync says nothing of them (Rebello et al., "Can
+        that it has given up writing, and a second sync does not report them (Rebello et al., "Can
         Applications Recover from fsync Failures?", USENIX ATC 2020). This takes no room.
         """
         self._file.pwrite(self._file.pread(found.end - found.start, found.start), found.start)
@@ -289,11 +289,11 @@ class Journal:
     def failed_sync(
         self, ticket: JournalTicket, error: OSError
     ) -> DiskFullError | StorageFailedError:
-        """Take back a ticket whose ``run`` raised.
+        """Accept a ticket whose ``run`` raised.
 
-        ``DiskFullError``: nothing was written, the changes are pending still, and the next ticket
-        tries again. ``StorageFailedError``: what is on the disk is unknown, the journal takes no
-        more changes and the broker has to end.
+        ``DiskFullError``: nothing was written. The changes stay pending, and the next ticket
+        retries. ``StorageFailedError``: the content of the disk is unknown. The journal rejects
+        further changes, and the broker must end.
         """
         assert ticket is self._ticket
         self._ticket = None
@@ -319,12 +319,12 @@ class Journal:
             self.complete_sync(ticket)
 
     def close(self) -> None:
-        """Close the file. Changes that were not synced are gone: nobody was told of them."""
+        """Close the file. Unsynced changes are lost; no message depended on them."""
         self._is_closed = True
         self._file.close()
 
     def _whole_if_due(self) -> bytes | None:
-        """The payload of a new file, when the old one says much that is true no more."""
+        """Return the payload of a new file if much of the old one is obsolete, else None."""
         if self._file.size() < self._rewrite_at:
             return None
         records: list[list[Any]] = [[Kind.BOOT, self.boot]]

@@ -1,19 +1,19 @@
-"""The bytes of a consensus journal: blocks in a file, and what a crash may have left of the last.
+"""File format of a consensus journal: blocks, and detection of a torn last block.
 
-Facts about bytes only: what the records in a block mean is ``journal``'s.
+``journal`` interprets the records in a block.
 
     "rj" 2 | length 4 | sequence 8 | blank sectors 4 | payload crc32c 4 | header crc32c 4 | "v1" 2 |
     payload: one msgpack array of records, then 0xff                                   little-endian
 
-One block is one sync, and no block is written before the one ahead of it is durable. So at most the
-*last* block can be torn, and nobody was promised anything of it: it is cut. All else that does not
-check out is damage, and a voter that has lost part of its memory may not vote: the file is refused.
+One block is one sync, and no block is written before the previous one is durable. So at most the
+*last* block can be torn. No message depended on it, and it is truncated. All other invalid bytes
+are corruption. A voter that has lost part of its state must not vote: the file is rejected.
 
-What tells the two apart. A disk writes sectors of 512 bytes, each whole or not at all; a sector of
-a grown file that was not written reads as zeros, or is past the file's end. So a torn block has its
-end missing, or a sector blank that was not written blank (the header counts those that were). The
-header and the payload begin and end with bytes that are not 0, and the header has a checksum of its
-own: a length that rotted is not mistaken for a block that the file ends in.
+Torn blocks and corruption are distinguished by sectors. A disk writes each sector of 512 bytes
+completely or not at all. A sector of a grown file that was not written reads as zeros, or is past
+the file's end. So a torn block lacks its end, or has a blank sector that was not written blank (the
+header counts those that were). Header and payload start and end with bytes that are not 0. The
+header has a separate checksum, so that a corrupt length does not look like a torn block.
 """
 
 from __future__ import annotations
@@ -106,12 +106,12 @@ def read(file: File) -> Found:
 
 
 def damaged(path: str, position: int, trouble: str) -> DamagedJournalError:
-    """The error for ``trouble`` at a byte of a file: it says what to do."""
+    """Return the error for ``trouble`` at a byte of a file, with advice."""
     return DamagedJournalError(f"{path} is damaged at byte {position}: {trouble}. {ADVICE}")
 
 
 def _read_block(file: File, size: int, found: Found) -> None:
-    """Take in the block at ``found.end``, or say why it is torn."""
+    """Read the block at ``found.end``, or record why it is torn."""
     start = found.end
     piece = _pread(file, HEADER_BYTES, start)
     header = decode_header(piece, 0)

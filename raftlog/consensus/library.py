@@ -1,7 +1,7 @@
-"""PySyncObj's surroundings: the clock, journal and poller that it takes from globals, its settings.
+"""Environment of PySyncObj: its settings, and the clock, journal and poller in its globals.
 
-Importing this module changes those globals, for groups only: whoever else uses the library in this
-process gets what it got before. No group knowledge, and no mangled names.
+Importing this module changes these globals, for Raft groups only. Other users of the library in
+this process are not affected. No knowledge of groups, and no mangled names.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def subscriber(placed: Placed) -> Callable[[object, int], None]:
 
 
 class Timing:
-    """The settings of time in seconds, and what the library is told of them."""
+    """Timeouts in seconds, and the library's settings for them."""
 
     def __init__(self, settings: ConsensusSettings) -> None:
         self.election = settings.election_timeout_ms / 1_000

@@ -1,12 +1,12 @@
 """All raft groups of one broker: their turn, their messages, and what must wait for the disk.
 
-Everything that happens is an input. Inputs are handled in order; then, while all that was journaled
-is durable, groups take a step: they count, apply and hold elections. What they say is posted to the
-links and leaves when the journal is synced again:
+Every event is an input. Inputs are processed in order. Then, if all journaled changes are durable,
+groups take a step: they count entries, apply commands and hold elections. Their messages are queued
+on the links and sent after the next sync of the journal:
 
     node.receive(peer, data, now)           # or propose, tick, peer_up, ...
     while (ticket := node.begin_sync()) is not None:
-        ticket.run()                        # in any thread; meanwhile inputs are queued
+        ticket.run()                        # in any thread; inputs are queued while it runs
         node.complete_sync(ticket, now)
 
 No sockets, files, threads or clocks: those are arguments, or the caller's.
@@ -66,13 +66,13 @@ class ConsensusNode:
         send: Callable[[BrokerId, bytes], None],
         on_state: Callable[[str], None] = _ignore,
     ) -> None:
-        """``chance`` gives numbers in [0, 1); ``send`` hands an envelope to a peer's connection.
+        """``chance``: returns random numbers in [0, 1). ``send``: sends an envelope to a peer.
 
-        ``on_state`` is told the id of a group whose role, leader or generation changed. Raises
-        ``RuntimeError`` when PySyncObj is not the version that this was written for.
+        ``on_state``: called with the id of a group whose role, leader or generation has changed.
+        Raises ``RuntimeError`` if PySyncObj has another version than this module expects.
         """
         selftest.check()
-        self.refused_messages = 0  # that were no messages, or made no sense, or came too many
+        self.refused_messages = 0  # invalid, stale, or above the queue limit
         self._broker_id = broker_id
         self._directory_id = directory_id
         self._journal = journal
@@ -96,8 +96,8 @@ class ConsensusNode:
         self._proposals = 0  # whose outcome is not known
         self._outcomes: deque[tuple[Done, Outcome]] = deque()
         self._touched: dict[str, None] = {}  # groups that may have something to do, in order
-        self._unspoken: dict[str, None] = {}  # groups that may have something to say
-        self._news: dict[str, None] = {}  # groups of which on_state is to be told
+        self._unspoken: dict[str, None] = {}  # groups that may have messages to send
+        self._news: dict[str, None] = {}  # groups to report to on_state
         self._heap: list[tuple[float, str]] = []  # when to look at which group
         self._ticket: JournalTicket | None = None
         self._failure: StorageFailedError | None = None
@@ -119,12 +119,12 @@ class ConsensusNode:
         base: bytes,
         now: float,
     ) -> None:
-        """Take part in a group, as a voter or, not being one, as somebody who may become one.
+        """Join a group, as a voter or as an observer that may become a voter.
 
-        ``voters`` and ``base`` are those of generation 0, and do not count when the journal has the
-        group. A voter whose directory is ``""`` has no vote, and is asked for a newer generation.
-        ``machine`` is restored to the base; what was committed since comes as it is known again.
-        Raises what the machine's ``restore`` does.
+        ``voters`` and ``base``: those of generation 0; ignored if the journal contains the group. A
+        voter with directory ``""`` has no vote, but is asked for a newer generation. ``machine`` is
+        restored to the base; later commands are applied once they are known to be committed.
+        Raises the exceptions of the machine's ``restore``.
         """
         assert group_id not in self._groups, f"{group_id} is open"
         assert 0 < len(voters) <= VOTERS_MAX
@@ -135,7 +135,7 @@ class ConsensusNode:
         self._work(now)
 
     def close_group(self, group_id: str, *, forget: bool) -> None:
-        """Take no more part in a group; ``forget`` it when it is deleted everywhere."""
+        """Leave a group. ``forget``: remove it from the journal, if it is deleted everywhere."""
         host = self._groups.pop(group_id, None)
         if host is not None:
             host.close()
@@ -186,11 +186,12 @@ class ConsensusNode:
         base: bytes | None = None,
         above: int = 0,
     ) -> None:
-        """An operator's recovery, for when the majority of the voters is gone for good.
+        """Recover a group whose majority of voters is permanently lost, on an operator's request.
 
-        This broker goes on from ``base``, or from all that it has, committed or not, in a
-        generation far above its own and ``above``; what only the others had is lost. On one broker
-        of a group, once. Raises ``KeyError`` for a group that is not open.
+        This broker continues from ``base``, or from all its entries, committed or not, in a
+        generation far above its current one and ``above``. Entries that only the lost voters had
+        are lost. Call it on one broker of a group, once. Raises ``KeyError`` for a group that is
+        not open.
         """
         assert 0 < len(voters) <= VOTERS_MAX
         host = self._groups[group_id]
@@ -202,9 +203,9 @@ class ConsensusNode:
     def found(
         self, group_id: str, voters: Mapping[BrokerId, DirectoryId], base: bytes, now: float
     ) -> None:
-        """Begin the first generation of a group in which nobody had a vote. On one broker, once.
+        """Start the first generation of a group in which no broker had a vote. On one broker, once.
 
-        Whether nobody had is the caller's to know. Raises ``KeyError`` for a group that is not
+        The caller must know that no broker had a vote. Raises ``KeyError`` for a group that is not
         open.
         """
         assert 0 < len(voters) <= VOTERS_MAX
@@ -256,26 +257,26 @@ class ConsensusNode:
     def peer_up(
         self, peer: BrokerId, directory_id: DirectoryId, boot: int, now: float, *, run: str = ""
     ) -> None:
-        """A connection to ``peer`` was made and proven; the one before, if any, is gone.
+        """Accept a new authenticated connection to ``peer``. It replaces an earlier one.
 
-        To be called at both ends, for each connection, before anything that comes by it. ``run`` is
-        only kept, for whoever asks the journal.
+        Call it at both ends, for each connection, before its first message. ``run`` is stored in
+        the journal only.
         """
         self._inputs.append(lambda now: self._peer_up(peer, directory_id, boot, run, now))
         self._work(now)
 
     def peer_down(self, peer: BrokerId, now: float) -> None:
-        """The connection to ``peer`` is gone."""
+        """Note that the connection to ``peer`` has ended."""
         self._inputs.append(lambda now: self._peer_down(peer, now))
         self._work(now)
 
     def heard(self, peer: BrokerId) -> Heard | None:
-        """What ``peer`` has told of its journal; None when its link was never up."""
+        """Return what ``peer`` has reported about its journal; None if its link was never up."""
         link = self._links.get(peer)
         return None if link is None else Heard(link.directory_id, link.boot, link.journal_sequence)
 
     def receive(self, peer: BrokerId, data: bytes, now: float) -> None:
-        """Take an envelope. Raises nothing, whatever the bytes: bad ones are counted."""
+        """Accept an envelope. Never raises: invalid envelopes are counted."""
         is_full = len(self._inputs) >= INPUTS_MAX or self._input_bytes > INPUT_BYTES_MAX
         if is_full or self._failure is not None:
             self._refuse_message(peer, "more than can be kept while the disk is busy")
@@ -289,13 +290,13 @@ class ConsensusNode:
     ) -> None:
         self._peer_down(peer, now)
         if peer == self._broker_id:
-            logger.error("a broker with this broker's id %d has directory %s", peer, directory_id)
+            logger.error("duplicate broker id: broker=%d directory_id=%s", peer, directory_id)
             return
         seen = self._journal.peers.get(peer)
         if seen is not None and seen.directory_id == directory_id and boot < seen.boot:
             logger.error(
-                "broker %d is in boot %d of directory %s, and was in %d before: its disk was set "
-                "back, so it may have forgotten what it promised. It is not listened to",
+                "peer ignored: broker=%d boot=%d directory_id=%s seen_boot=%d "
+                "reason=disk_restored. It may have lost votes and entries",
                 peer, boot, directory_id, seen.boot,
             )  # fmt: skip
             return
@@ -323,7 +324,7 @@ class ConsensusNode:
             return
         link = self._links.get(peer)
         if link is None or not link.admits(arrived):
-            self.refused_messages += 1  # of a link that is gone: nothing to tell anybody
+            self.refused_messages += 1  # of a link that has ended: not worth a log line
             return
         for message in arrived.messages:
             host = self._groups.get(message[0])
@@ -336,11 +337,11 @@ class ConsensusNode:
                 self._touched[message[0]] = None
 
     def _refuse_message(self, peer: BrokerId, what: object) -> None:
-        """Count it; tell the operator of ever fewer of them."""
+        """Count it. Log the 1st, 2nd, 4th, 8th … of them."""
         self.refused_messages += 1
         if self.refused_messages.bit_count() == 1:
             logger.warning(
-                "broker %d sent what is refused, the %d. so far: %.200r",
+                "message rejected: broker=%d count=%d message=%.200r",
                 peer, self.refused_messages, what,
             )  # fmt: skip
 
@@ -396,9 +397,9 @@ class ConsensusNode:
         try:
             while True:
                 if self._inputs and not self._journal.is_dirty:
-                    # What is durable counts before inputs journal more: on a slow disk, every sync
-                    # leaves some. As of when inputs were handled last: who was heard since is not
-                    # silent.
+                    # Durable entries count before inputs journal more: on a slow disk, inputs wait
+                    # after every sync. The time is that of the last processed inputs: peers whose
+                    # messages wait are not unresponsive.
                     self._step(self._handled_at)
                     self._deliver()
                 while self._inputs:
@@ -415,7 +416,7 @@ class ConsensusNode:
             self._is_working = False
 
     def _step(self, now: float) -> None:
-        """Each group counts only its own entries: what another journals meanwhile is no matter."""
+        """Let groups count their entries. Entries that other groups journal do not matter."""
         touched, self._touched = self._touched, {}
         for group_id in touched:
             host = self._groups.get(group_id)
@@ -448,7 +449,7 @@ class ConsensusNode:
             try:
                 done(outcome)
             except Exception:  # one caller's defect must not stop the others
-                logger.exception("what was to be told of an outcome raised")
+                logger.exception("proposal callback failed")
         self._is_delivering = False
         if not self._journal.is_dirty:
             news, self._news = self._news, {}
@@ -499,7 +500,7 @@ class ConsensusNode:
         return failure
 
     def flush(self, now: float) -> None:
-        """Send what has been said, unless it says what is not durable yet."""
+        """Send the queued messages, unless they depend on unsynced changes."""
         self._now = max(now, self._now)
         if self._journal.is_dirty or self._failure is not None:
             return

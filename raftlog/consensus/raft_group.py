@@ -15,8 +15,8 @@ brackets are the hazards that the tests name.
 - No compaction, snapshots, membership changes, read-only nodes or code versions [7-9, 11, 12, 17];
   no pickle [20]. A command is bytes, and applying it cannot raise [16].
 
-What is sent may say what is not durable yet: the owner holds it back until the journal is synced,
-and calls ``step``, which counts this broker's own entries, only then [6].
+Messages may depend on unsynced changes: the owner holds them back until the journal is synced. Only
+then it calls ``step``, which counts this broker's own entries [6].
 """
 # ruff: noqa: N802 - the names of overridden methods are the library's
 
@@ -65,7 +65,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         now: float,
     ) -> None:
         self.wants_step = False  # something may be committed or applied
-        self.wants_append = False  # a follower should hear of something
+        self.wants_append = False  # followers should receive an append
         self.seal: dict[int, str] | None = None  # the next voters, once a seal was applied
         self._broker_id = broker_id
         self._timing = timing
@@ -110,7 +110,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
 
     @property
     def leader(self) -> int | None:
-        """The last leader heard of in this term; maybe not the newest, and maybe not alive."""
+        """The last known leader of this term. It may be stale, and may have failed."""
         node = self._SyncObj__raftLeader
         return None if node is None else int(node.id)
 
@@ -210,7 +210,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         return self._HANDLERS[kind](self, peer, term, fields, now)
 
     def hears(self, peer: int) -> bool:
-        """Whether ``peer`` is a voter, with a link."""
+        """Return whether ``peer`` is a voter with a link."""
         return peer in self._up
 
     def campaign_at(self, due: float) -> None:
@@ -242,7 +242,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
             self._hurry(now)
 
     def send_appends(self, now: float) -> None:
-        """Tell followers what they have not been told: entries, and what is committed."""
+        """Send followers their missing entries and the commit index."""
         self.wants_append = False
         if self.is_leader:
             library.set_now(now)
@@ -250,7 +250,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
                 self._catch_up(peer)
 
     def apply_all(self, now: float) -> None:
-        """Apply the log to its end, committed or not: for when its majority is gone for good."""
+        """Apply the log to its end, committed or not, because its majority is permanently lost."""
         library.set_now(now)
         self._SyncObj__raftCommitIndex = self._log.last_index
         self._SyncObj__applyLogEntries()
@@ -358,7 +358,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
     def _appended(self) -> None:
         self.wants_append = True
         if not self._peers:
-            self.wants_step = True  # nobody's answer will ask for it
+            self.wants_step = True  # there is no response that triggers it
 
     def _step_down(self, now: float) -> None:
         self._SyncObj__setState(FOLLOWER)
@@ -383,7 +383,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
             self._send(peer, envelope.APPEND_ANSWER, False, previous, previous)
             return True
         if self.is_leader:
-            logger.critical("broker %d leads term %d, which this broker leads", peer, term)
+            logger.critical("second leader in one term: broker=%d term=%d", peer, term)
             return False
         if not raft_log.is_consistent(previous, previous_term, entries, term):
             return False
@@ -394,7 +394,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         try:
             self._log.merge(previous, entries, commit_index=self.commit_index)
         except CommittedEntryError:
-            logger.critical("broker %d contradicts what is committed", peer, exc_info=True)
+            logger.critical("committed entry contradicted: broker=%d", peer, exc_info=True)
             return False
         last = previous + len(entries)
         self._send(peer, envelope.APPEND_ANSWER, True, previous, last)
@@ -406,7 +406,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
     # -- appends: the leader's side ----------------------------------------------------------------
 
     def _SyncObj__sendAppendEntries(self) -> None:
-        """A heartbeat: every follower hears something, and so answers."""
+        """Send a heartbeat, so that every follower responds."""
         if self._peers:
             self._heartbeat_due = self._timing.next_heartbeat(library.now())
         for peer in self._up:
@@ -461,7 +461,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
     # -- applying ----------------------------------------------------------------------------------
 
     def _SyncObj__doApplyCommand(self, entry: bytes) -> object:
-        """Called in order for each committed entry. Raises nothing, whatever the entry."""
+        """Apply a committed entry. Called in log order; never raises."""
         kind = entry[0]
         if kind == NO_OP:
             return None
@@ -475,7 +475,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         try:
             return self._apply(entry[1:])
         except Exception as error:  # a machine's defect must not stop the group
-            logger.exception("a state machine raised: its command is skipped")
+            logger.exception("command skipped: the state machine raised")
             return CommandFailed(repr(error))
 
     # -- what the library has and this has not -----------------------------------------------------

@@ -30,7 +30,7 @@ PEER: Final = 2
 
 @cache
 def check() -> None:
-    """Once in a process. Raises ``RuntimeError`` that says what is different."""
+    """Check the library, once per process. Raises ``RuntimeError`` with the differences."""
     _complain(list(_faults(SyncObj, RaftGroup, library_version.VERSION)))
 
 
@@ -57,7 +57,7 @@ def _faults(library: type, group: type, version: str) -> Iterator[str]:
             yield f"{name.removeprefix(PRIVATE)} takes other arguments"
     try:
         live(group)
-    except Exception as error:  # noqa: BLE001 - whatever another library may raise
+    except Exception as error:  # noqa: BLE001 - the library may raise any error
         yield f"a group does not work: {error!r}"
 
 

@@ -140,7 +140,7 @@ def place(
     witnesses = min(wanted, len(brokers) - replication_factor)
     replica_sets = [replicas.deal(replication_factor) for _ in range(partitions)]
     voters.note(broker for chosen in replica_sets for broker in chosen)
-    witness_sets = [voters.deal(witnesses, beside=chosen) for chosen in replica_sets]
+    witness_sets = [voters.deal(witnesses, existing=chosen) for chosen in replica_sets]
     leaders = _leaders(
         replica_sets,
         given={id_: given[id_].leaders for id_ in ids},
@@ -217,15 +217,15 @@ class _Dealer:
             self._rack_of[broker].given += 1
             self._rank_again(broker)
 
-    def deal(self, count: int, *, beside: Sequence[BrokerId] = ()) -> list[BrokerId]:
+    def deal(self, count: int, *, existing: Sequence[BrokerId] = ()) -> list[BrokerId]:
         """Return ``count`` brokers for one partition, without its current brokers in the argument.
 
         Racks take turns only if the partition has no brokers yet. Otherwise the least loaded broker
         is selected: a small rack often has one free broker, which would be selected each time.
         """
-        taken, dealt = set(beside), []
+        taken, dealt = set(existing), []
         used = dict.fromkeys(self._racks, 0)
-        for broker in beside:
+        for broker in existing:
             used[self._rack_of[broker]] += 1
         for _ in range(count):
             racks = self._racks
@@ -233,7 +233,7 @@ class _Dealer:
                 open_racks = [rack for rack in racks if used[rack] < len(rack.brokers)]
                 fewest = min(map(used.__getitem__, open_racks))
                 racks = [rack for rack in open_racks if used[rack] == fewest]
-                if not beside:
+                if not existing:
                     racks = [min(racks, key=attrgetter("rank"))]
             free = [id_ for rack in racks for id_ in rack.brokers if id_ not in taken]
             broker = min(free, key=self._rank.__getitem__)

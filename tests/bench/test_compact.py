@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.bench.compact import beside, compact
+from raftlog.bench.compact import compact, while_compacting
 
 
 def test_half_of_a_log_is_compacted_away(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_half_of_a_log_is_compacted_away(tmp_path: Path) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("value_bytes", [100, 1_000])  # less than a segment, and more
 def test_producers_are_measured_beside_a_compaction(tmp_path: Path, value_bytes: int) -> None:
-    figure = beside(tmp_path, records=100_000, value_bytes=value_bytes, count=50)
+    figure = while_compacting(tmp_path, records=100_000, value_bytes=value_bytes, count=50)
     assert figure.values["count"] == 50
     assert figure.values["beside_count"] >= 20
     assert figure.values["beside_worst_us"] >= figure.values["beside_p99_us"] / 2

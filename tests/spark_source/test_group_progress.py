@@ -70,7 +70,7 @@ def test_a_failure_is_told_and_the_group_left_in_peace_for_a_while(caplog: Any) 
     told.admin.error = CoordinatorLoadingError("not yet")
     with caplog.at_level(logging.WARNING):
         assert told.tell({T0: 1}, now_s=100) == []
-    assert "the stream goes on" in caplog.text
+    assert "the stream continues" in caplog.text
     assert "'g'" in caplog.text
     assert "not yet" in caplog.text
     told.admin.error = None

@@ -341,13 +341,13 @@ def test_a_message_names_all_that_is_needed() -> None:
     assert loss is not None
     assert str(loss.error()) == (
         "data loss (aged out): topic 'clicks' partition 3: asked for offsets 100 to 199, but its "
-        "log has offsets 150 to 899: retention, or somebody, has deleted offsets 100 to 149. To go "
-        "on without these records, set failOnDataLoss=false: offsets 150 to 199 are read. To lose "
-        "none, read sooner, or raise the topic's retention.ms and retention.bytes"
+        "log has offsets 150 to 899: retention or an operator has deleted offsets 100 to 149. "
+        "To go on without these records, set failOnDataLoss=false: offsets 150 to 199 are read. To "
+        "lose none, read sooner, or raise the topic's retention.ms and retention.bytes"
     )
     assert loss.warning() == (
         "data loss (aged out): topic 'clicks' partition 3: asked for offsets 100 to 199, but its "
-        "log has offsets 150 to 899: retention, or somebody, has deleted offsets 100 to 149; "
+        "log has offsets 150 to 899: retention or an operator has deleted offsets 100 to 149; "
         "failOnDataLoss=false: offsets 150 to 199 are read"
     )
     _, loss = judge_position(TP, 500, "old", PartitionNow("old", 0, 300))

@@ -314,7 +314,7 @@ def test_a_deleted_topic_and_one_made_anew_are_told_apart(
 
     admin.create_topics([NewTopic(topic)])
     append(topic, 25)
-    with pytest.raises(DataLossError, match="made anew since") as failed:
+    with pytest.raises(DataLossError, match="recreated since") as failed:
         strict.batch()
     assert failed.value.kind is LossKind.RECREATED
     anew = Run(lenient, start)

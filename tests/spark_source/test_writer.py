@@ -215,7 +215,7 @@ def test_a_count_of_partitions_that_has_grown_since_the_plan_is_not_looked_at() 
 
 def test_a_topic_that_was_made_anew_since_the_plan_is_refused() -> None:
     plan = WritePlan(options_of(), KEYED, "id of another", 3)
-    with pytest.raises(UnknownTopicError, match="'clicks' was deleted and made anew"):
+    with pytest.raises(UnknownTopicError, match="'clicks' was deleted and recreated"):
         attempt(FakeProducer({}), [batch_of(rows_of(1))], plan)
 
 

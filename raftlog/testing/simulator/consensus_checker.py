@@ -198,10 +198,10 @@ class Checker:
             return any(command[:1] == bytes([SEAL]) for command, _index, _term in group[:])
         return group.generation >= generation
 
-    def stored(self, directory: str, data: bytes, *, anew: bool) -> None:
-        """What is durable of a directory's journal now; ``anew`` when the file is another one."""
+    def stored(self, directory: str, data: bytes, *, replaced: bool) -> None:
+        """Read the durable bytes of a directory's journal. ``replaced``: the file is a new one."""
         view = self.views.setdefault(directory, DurableView())
-        if anew:
+        if replaced:
             view.read_all(data)
         else:
             view.read_on(data)

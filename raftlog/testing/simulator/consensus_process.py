@@ -87,7 +87,7 @@ class Process:
         self.is_alive = True
         self.paused_until = 0.0
         self.journal = Journal.open(broker.disk, PATH, rewrite_bytes=REWRITE_BYTES)
-        self.stored(anew=True)
+        self.stored(replaced=True)
         self.ledgers: dict[str, Ledger] = {}
         self.ticket: JournalTicket | None = None
         self._timer = 0
@@ -166,12 +166,12 @@ class Process:
                 self._retry_at = self.world.now + RETRY_S
                 self.world.at(RETRY_S, "", self.do, lambda: None)
             return
-        self.stored(anew=ticket.file is not file)
+        self.stored(replaced=ticket.file is not file)
         self.node.complete_sync(ticket, self.now)
 
-    def stored(self, *, anew: bool = False) -> None:
+    def stored(self, *, replaced: bool = False) -> None:
         data = self.broker.disk.durable_bytes(PATH) or b""
-        self.world.checker.stored(self.broker.directory_id, data, anew=anew)
+        self.world.checker.stored(self.broker.directory_id, data, replaced=replaced)
 
     def end(self, way: str) -> None:
         """The process is gone. With "power" a sync that was under way may have got anywhere."""

@@ -239,7 +239,7 @@ class Scenario:
         return replace(self, workload=replace(self.workload, recreates_after_s=after_s))
 
     def _with_retained_bytes(self, random: Random) -> Scenario:
-        """Some with a topic that keeps so many bytes, whoever leads it."""
+        """Return the scenario, in some cases with a topic with ``retention.bytes``."""
         workload = self.workload.with_retained_bytes(random)
         is_other = self.mode == "liveness" or self.is_compacted or self.workload.group is not None
         is_other |= bool(self.workload.recreates_after_s)
@@ -423,7 +423,7 @@ def _progress(
     world.heal({*core, *clients, *members.names})
     members.leave_one_paused()
     _slow_disks(world, sorted(core))
-    world.trace(f"healed for good: {sorted(core)} and {clients}")
+    world.trace(f"healed permanently: {sorted(core)} and {clients}")
     since_ns = world.time.now_ns
 
     core_ids = [machine.broker_id for machine in world.brokers if machine.name in core]
