@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
@@ -12,68 +14,87 @@ from raftlog.bench.figures import Figure
 from raftlog.cli import options, output
 from raftlog.limits import MIB
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 MILLION: Final = 1_000_000
 LARGE_PART: Final = 6  # of a cluster's records, one in so many is of 1 KiB
 ROUND_TRIPS_PART: Final = 2_000
 
 
-# -- options, and how figures are printed ----------------------------------------------------------
+# -- options that benchmarks share -----------------------------------------------------------------
 
 
-def common(command: Command) -> Command:
-    """The options of every benchmark."""
-    for option in (
-        click.option(
-            "--directory",
-            type=click.Path(exists=True, file_okay=False, path_type=Path),
-            help="Directory for temporary data, on the disk to measure.",
-        ),
-        options.as_json,
-    ):
-        command = option(command)
-    return command
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Values of the shared options. ``records``, ``value_bytes``, ``rounds``: 0 if the command does
+    not have the option."""
+
+    directory: Path | None
+    as_json: bool
+    rounds: int = 0
+    records: int = 0
+    value_bytes: int = 0
+
+    def show(self, *figures: Figure) -> None:
+        """Print the figures in one table, or in one JSON list."""
+        if self.as_json:
+            output.print_json([dict(figure.values) for figure in figures])
+            return
+        rows = [list(figure.cells.values()) for figure in figures]
+        output.print_table(list(figures[0].cells), rows)
 
 
-def rounds(command: Command) -> Command:
-    return click.option(
-        "--rounds",
-        default=3,
-        show_default=True,
-        type=click.IntRange(1, 100),
-        help="Number of rounds; the median is reported.",
-    )(command)
+def scope(
+    *, records: int = 0, has_size: bool = False, has_rounds: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the shared options, and pass their values to the command as one ``Scope``.
+
+    ``records``: default of --records; 0: no such option.
+    """
+    bundle = [_DIRECTORY, options.as_json]
+    bundle += [_ROUNDS] * has_rounds + [_SIZE] * has_size
+    if records:
+        bundle.append(
+            click.option(
+                "--records",
+                default=records,
+                show_default=True,
+                type=click.IntRange(10_000),
+                help="Records per round.",
+            )
+        )
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            shared = {f.name: given.pop(f.name) for f in fields(Scope) if f.name in given}
+            command(Scope(**shared), **given)
+
+        for option in bundle:
+            option(run)
+        return run
+
+    return decorate
 
 
-def size(command: Command) -> Command:
-    return click.option(
-        "--size",
-        "value_bytes",
-        default=100,
-        show_default=True,
-        type=click.IntRange(1, MIB // 2),
-        help="Bytes per value.",
-    )(command)
-
-
-def records(default: int) -> Callable[[Command], Command]:
-    return click.option(
-        "--records",
-        "count",
-        default=default,
-        show_default=True,
-        type=click.IntRange(10_000),
-        help="Records per round.",
-    )
-
-
-def print_figures(figures: Sequence[Figure], *, as_json: bool) -> None:
-    """All in one table, or in one JSON list."""
-    if as_json:
-        output.print_json([dict(figure.values) for figure in figures])
-        return
-    rows = [list(figure.cells.values()) for figure in figures]
-    output.print_table(list(figures[0].cells), rows)
+_DIRECTORY: Final = click.option(
+    "--directory",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Directory for temporary data, on the disk to measure.",
+)
+_ROUNDS: Final = click.option(
+    "--rounds",
+    default=3,
+    show_default=True,
+    type=click.IntRange(1, 100),
+    help="Number of rounds; the median is reported.",
+)
+_SIZE: Final = click.option(
+    "--size",
+    "value_bytes",
+    default=100,
+    show_default=True,
+    type=click.IntRange(1, MIB // 2),
+    help="Bytes per value.",
+)
 
 
 # -- one broker ------------------------------------------------------------------------------------
@@ -93,8 +114,6 @@ def bench() -> None:
 
 
 @bench.command()
-@records(2 * MILLION)
-@size
 @click.option("--one-by-one", is_flag=True, help="Call send() for each record, not send_many().")
 @click.option(
     "--compression",
@@ -103,17 +122,8 @@ def bench() -> None:
     type=click.Choice(["none", "lz4", "zstd", "gzip"]),
     help="Compression of the producer.",
 )
-@rounds
-@common
-def produce(
-    count: int,
-    value_bytes: int,
-    one_by_one: bool,
-    compression: str,
-    directory: Path | None,
-    rounds: int,
-    as_json: bool,
-) -> None:
+@scope(records=2 * MILLION, has_size=True)
+def produce(run: Scope, one_by_one: bool, compression: str) -> None:
     """Measure acknowledged records per second of one producer, all synced to disk.
 
     \b
@@ -123,33 +133,23 @@ def produce(
     from raftlog.bench.produce import produce as measure
     from raftlog.bench.target import target
 
-    with target(directory) as broker:
+    with target(run.directory) as broker:
         figure = measure(
             broker.bootstrap,
             broker.directory,
-            records=count,
-            value_bytes=value_bytes,
+            records=run.records,
+            value_bytes=run.value_bytes,
             one_by_one=one_by_one,
             compression=compression,
-            rounds=rounds,
+            rounds=run.rounds,
         )
-    print_figures([figure], as_json=as_json)
+    run.show(figure)
 
 
 @bench.command()
-@records(2 * MILLION)
-@size
 @click.option("--arrow", is_flag=True, help="Read Arrow batches, not record objects.")
-@rounds
-@common
-def consume(
-    count: int,
-    value_bytes: int,
-    arrow: bool,
-    directory: Path | None,
-    rounds: int,
-    as_json: bool,
-) -> None:
+@scope(records=2 * MILLION, has_size=True)
+def consume(run: Scope, arrow: bool) -> None:
     """Measure records per second of one consumer, from the page cache.
 
     \b
@@ -159,11 +159,15 @@ def consume(
     from raftlog.bench.consume import consume as measure
     from raftlog.bench.target import target
 
-    with target(directory) as broker:
+    with target(run.directory) as broker:
         figure = measure(
-            broker.bootstrap, records=count, value_bytes=value_bytes, arrow=arrow, rounds=rounds
+            broker.bootstrap,
+            records=run.records,
+            value_bytes=run.value_bytes,
+            arrow=arrow,
+            rounds=run.rounds,
         )
-    print_figures([figure], as_json=as_json)
+    run.show(figure)
 
 
 @bench.command()
@@ -174,10 +178,8 @@ def consume(
     type=click.IntRange(100),
     help="Round trips per round.",
 )
-@size
-@rounds
-@common
-def e2e(count: int, value_bytes: int, directory: Path | None, rounds: int, as_json: bool) -> None:
+@scope(has_size=True)
+def e2e(run: Scope, count: int) -> None:
     """Measure the round trip of one record in microseconds, with one in flight.
 
     \b
@@ -187,15 +189,15 @@ def e2e(count: int, value_bytes: int, directory: Path | None, rounds: int, as_js
     from raftlog.bench.produce import round_trip as measure
     from raftlog.bench.target import target
 
-    with target(directory) as broker:
+    with target(run.directory) as broker:
         figure = measure(
             broker.bootstrap,
             broker.directory,
             count=count,
-            value_bytes=value_bytes,
-            rounds=rounds,
+            value_bytes=run.value_bytes,
+            rounds=run.rounds,
         )
-    print_figures([figure], as_json=as_json)
+    run.show(figure)
 
 
 @bench.command()
@@ -209,14 +211,8 @@ def e2e(count: int, value_bytes: int, directory: Path | None, rounds: int, as_js
 )
 @click.option("--partitions", default=1_000, show_default=True, help="Idle partitions.")
 @click.option("--connections", default=500, show_default=True, help="Idle connections.")
-@common
-def memory(
-    stream_mib: int,
-    partitions: int,
-    connections: int,
-    directory: Path | None,
-    as_json: bool,
-) -> None:
+@scope(has_rounds=False)
+def memory(run: Scope, stream_mib: int, partitions: int, connections: int) -> None:
     """Measure the memory of a broker: under load, and with idle partitions.
 
     \b
@@ -226,18 +222,17 @@ def memory(
     from raftlog.bench.memory import measure
 
     figures = measure(
-        directory,
+        run.directory,
         stream_bytes=stream_mib * MIB,
         partitions=partitions,
         connections=connections,
     )
-    print_figures(figures, as_json=as_json)
+    run.show(*figures)
 
 
 @bench.command()
-@rounds
-@common
-def floor(directory: Path | None, rounds: int, as_json: bool) -> None:
+@scope()
+def floor(run: Scope) -> None:
     """Measure the baseline only: 1 MiB frames with 5 in flight, and small frames.
 
     \b
@@ -246,13 +241,11 @@ def floor(directory: Path | None, rounds: int, as_json: bool) -> None:
     """
     from raftlog.bench.floor import measure
 
-    figure = measure(directory, rounds=rounds)
-    print_figures([figure], as_json=as_json)
+    figure = measure(run.directory, rounds=run.rounds)
+    run.show(figure)
 
 
 @bench.command()
-@records(300_000)
-@size
 @click.option(
     "--trips",
     default=2_000,
@@ -260,16 +253,8 @@ def floor(directory: Path | None, rounds: int, as_json: bool) -> None:
     type=click.IntRange(0),
     help="Round trips of a producer before and during a compaction; 0: none.",
 )
-@rounds
-@common
-def compact(
-    count: int,
-    value_bytes: int,
-    trips: int,
-    directory: Path | None,
-    rounds: int,
-    as_json: bool,
-) -> None:
+@scope(records=300_000, has_size=True)
+def compact(run: Scope, trips: int) -> None:
     """Measure the compaction of a log in which every key occurs twice.
 
     In one thread, next to copying the same bytes in the same run: read, write, fdatasync. Then how
@@ -281,23 +266,23 @@ def compact(
     """
     from raftlog.bench import compact as bench
 
-    figure = bench.compact(directory, records=count, value_bytes=value_bytes, rounds=rounds)
-    print_figures([figure], as_json=as_json)
+    figure = bench.compact(
+        run.directory, records=run.records, value_bytes=run.value_bytes, rounds=run.rounds
+    )
+    run.show(figure)
     if trips:
         figure = bench.while_compacting(
-            directory, records=count, value_bytes=value_bytes, count=trips
+            run.directory, records=run.records, value_bytes=run.value_bytes, count=trips
         )
-        print_figures([figure], as_json=as_json)
+        run.show(figure)
 
 
 # -- clusters --------------------------------------------------------------------------------------
 
 
 @bench.command()
-@records(3 * MILLION)
-@rounds
-@common
-def cluster(count: int, directory: Path | None, rounds: int, as_json: bool) -> None:
+@scope(records=3 * MILLION)
+def cluster(run: Scope) -> None:
     """Measure three brokers, acks=all, synced on three disks: throughput and latency.
 
     The floor is three processes: one passes each frame on to the other two, all write and sync, and
@@ -310,18 +295,17 @@ def cluster(count: int, directory: Path | None, rounds: int, as_json: bool) -> N
     from raftlog.bench.suite import replicated as measure
 
     figures = measure(
-        directory,
-        records=count,
-        large_records=max(10_000, count // LARGE_PART),
-        round_trips=max(100, count // ROUND_TRIPS_PART),
-        rounds=rounds,
+        run.directory,
+        records=run.records,
+        large_records=max(10_000, run.records // LARGE_PART),
+        round_trips=max(100, run.records // ROUND_TRIPS_PART),
+        rounds=run.rounds,
     )
     for figure in figures:
-        print_figures([figure], as_json=as_json)
+        run.show(figure)
 
 
 @bench.command()
-@records(2 * MILLION)
 @click.option(
     "--partitions",
     default=64,
@@ -343,17 +327,8 @@ def cluster(count: int, directory: Path | None, rounds: int, as_json: bool) -> N
     type=click.IntRange(0, 1_000),
     help="Idle groups of ten members; 0: none.",
 )
-@rounds
-@common
-def groups(
-    count: int,
-    partitions: int,
-    members: int,
-    groups: int,
-    directory: Path | None,
-    rounds: int,
-    as_json: bool,
-) -> None:
+@scope(records=2 * MILLION)
+def groups(run: Scope, partitions: int, members: int, groups: int) -> None:
     """Measure rebalances of a consumer group, and the cost of members.
 
     Three brokers. A member joins and another is killed while every partition has records; then one
@@ -369,16 +344,14 @@ def groups(
         raise click.UsageError(
             f"--partitions {partitions}: more than --members {members}: one more is to join"
         )
-    figure = bench.rebalances(directory, partitions=partitions, members=members)
-    print_figures([figure], as_json=as_json)
-    print_figures([bench.share(directory, records=count, rounds=rounds)], as_json=as_json)
+    figure = bench.rebalances(run.directory, partitions=partitions, members=members)
+    run.show(figure)
+    run.show(bench.share(run.directory, records=run.records, rounds=run.rounds))
     if groups:
-        print_figures([bench.idle(directory, groups=groups)], as_json=as_json)
+        run.show(bench.idle(run.directory, groups=groups))
 
 
 @bench.command()
-@records(10 * MILLION)
-@size
 @click.option(
     "--partitions",
     default=4,
@@ -386,16 +359,8 @@ def groups(
     type=click.IntRange(1, 64),
     help="Partitions of the topics.",
 )
-@rounds
-@common
-def spark(
-    count: int,
-    value_bytes: int,
-    partitions: int,
-    directory: Path | None,
-    rounds: int,
-    as_json: bool,
-) -> None:
+@scope(records=10 * MILLION, has_size=True)
+def spark(run: Scope, partitions: int) -> None:
     """Measure how fast Spark reads and writes topics, with two tasks at a time.
 
     Starts three brokers and Spark (needs Java, and raftlog[spark]). How long 1,000
@@ -412,13 +377,13 @@ def spark(
     from raftlog.bench.spark import everything
 
     for figures in everything(
-        directory,
-        records=count,
-        value_bytes=value_bytes,
+        run.directory,
+        records=run.records,
+        value_bytes=run.value_bytes,
         partitions=partitions,
-        rounds=rounds,
+        rounds=run.rounds,
     ):
-        print_figures(figures, as_json=as_json)
+        run.show(*figures)
 
 
 # -- all of it -------------------------------------------------------------------------------------
@@ -432,9 +397,8 @@ def spark(
     type=click.FloatRange(0.001, 10),
     help="Factor for the duration of every benchmark.",
 )
-@rounds
-@common
-def everything(scale: float, directory: Path | None, rounds: int, as_json: bool) -> None:
+@scope()
+def everything(run: Scope, scale: float) -> None:
     """Run all benchmarks; takes about two minutes.
 
     \b
@@ -444,6 +408,6 @@ def everything(scale: float, directory: Path | None, rounds: int, as_json: bool)
     from raftlog.bench import suite
 
     with output.progress("benchmarks") as advance:
-        for figure in suite.everything(directory, rounds=rounds, scale=scale):
+        for figure in suite.everything(run.directory, rounds=run.rounds, scale=scale):
             advance(1)
-            print_figures([figure], as_json=as_json)
+            run.show(figure)

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from raftlog.bench import groups as groups_bench
 from raftlog.bench import spark as spark_bench
 from raftlog.bench.figures import Figure
-from raftlog.cli.bench import bench, common, records, rounds, size
+from raftlog.cli.bench import Scope, bench, scope
 
 
 @pytest.mark.integration
@@ -130,12 +130,9 @@ def test_no_partitions_at_all_are_refused() -> None:
 
 
 @click.command()
-@records(20_000)
-@size
-@rounds
-@common
-def probe(count: int, value_bytes: int, rounds: int, directory: Path | None, as_json: bool) -> None:
-    click.echo(f"{count} {value_bytes} {rounds} {directory} {as_json}")
+@scope(records=20_000, has_size=True)
+def probe(run: Scope) -> None:
+    click.echo(f"{run.records} {run.value_bytes} {run.rounds} {run.directory} {run.as_json}")
 
 
 def test_defaults() -> None:
