@@ -45,6 +45,8 @@ class GroupReport(Message):
 
     ``generation``: Raft group generation; None if its journal does not contain the group.
     ``state``: encoded partition state, or None. ``end``: end offset of its copy, or -1.
+    ``damage``: reason why the copy cannot lead. ``is_unsure``: the copy may lack acknowledged
+    records at its end.
     """
 
     group: _GroupId
@@ -59,6 +61,7 @@ class GroupReport(Message):
     last_epoch: WireEpoch = -1
     high_watermark: WireOffset = -1
     damage: Note = ""
+    is_unsure: bool = False
 
 
 class SurveyResponse(Message):

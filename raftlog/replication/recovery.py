@@ -66,7 +66,8 @@ class Copy:
     end: Offset
     last_epoch: LeaderEpoch
     high_watermark: Offset
-    damage: str = ""
+    damage: str = ""  # it cannot lead
+    is_unsure: bool = False  # it may lack acknowledged records at its end (ADR 26)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +169,7 @@ def plan(reports: Sequence[Report], birth: PartitionState) -> Plan:
         if broker in state.replicas
         and broker in there
         and there[broker].directory_id == disk
-        and _is_sound(there[broker])
+        and _is_complete(there[broker])
     ]
     if members and loss.has_majority:
         return Nothing()
@@ -178,7 +179,7 @@ def plan(reports: Sequence[Report], birth: PartitionState) -> Plan:
         note = f"broker {leader.broker} was in sync: no acknowledged record is lost"
         base = _above_unseen(state)
         return GoOn(leader.broker, generation, base, None, may_lose=False, note=note)
-    copies = [there[b] for b in state.replicas if b in there and _is_sound(there[b])]
+    copies = [there[b] for b in state.replicas if b in there and _can_lead(there[b])]
     if not copies:
         names = ", ".join(map(str, state.replicas))
         return Blocked(
@@ -262,8 +263,12 @@ def _order(state: PartitionState) -> Callable[[Report], tuple[LeaderEpoch, Offse
     return key
 
 
-def _is_sound(report: Report) -> bool:
+def _can_lead(report: Report) -> bool:
     return report.copy is None or not report.copy.damage
+
+
+def _is_complete(report: Report) -> bool:
+    return report.copy is None or not (report.copy.damage or report.copy.is_unsure)
 
 
 def _nowhere(birth: PartitionState) -> Standing:

@@ -90,6 +90,24 @@ GUARDS: Final = [
         ),
     ),
     Guard(
+        name="a copy that may lack its end needs the operator's consent",
+        why="a torn copy leads as if it were complete, and acknowledged records are lost",
+        module=_RECOVERY,
+        function="plan",
+        change=calls("call _is_complete", "_can_lead"),
+        tests=(
+            f"{_PLANS}::test_a_copy_that_may_lack_its_end_leads_before_an_empty_one_and_needs_the_operators_word",
+        ),
+    ),
+    Guard(
+        name="a torn copy can lead in a recovery",
+        why="an empty disk leads instead, and all records of the partition are lost",
+        module="raftlog/server/cluster/recovery.py",
+        function="_with_copy",
+        change=argument("call replace damage", "damage", "log.damage"),
+        tests=(f"{_CLUSTER}::test_a_torn_copy_goes_on_with_what_it_has",),
+    ),
+    Guard(
         name="a restarted survivor is certain of what it alone stores",
         why=("it continues although the others had another ISR, and acknowledged records are lost"),
         module=_RECOVERY,

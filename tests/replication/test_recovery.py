@@ -214,6 +214,19 @@ def test_the_only_copy_begins_empty_above_what_anybody_was_told() -> None:
     assert "has nothing, so the log restarts at offset 0" in step.note
 
 
+def test_a_copy_that_may_lack_its_end_leads_before_an_empty_one_and_needs_the_operators_word() -> (
+    None
+):
+    # Simulator, safety seed 7001177: the empty disk led, and committed offsets were lost.
+    torn = report(standing(3, saw_end=(1, 2)), state(3, 1, 2), 9)
+    assert torn.copy is not None
+    torn = replace(torn, copy=replace(torn.copy, is_unsure=True))
+    empty = Report(broker=2, directory_id="new", boot=1)
+    step = plan([torn, empty], BIRTH)
+    assert isinstance(step, GoOn)
+    assert (step.leader, step.may_lose) == (3, True)
+
+
 def test_without_a_sound_copy_or_an_empty_disk_nothing_can_be_done() -> None:
     birth = initial_state((1,), (), DISKS, 1)
     step = plan([Report(broker=2, directory_id="d2", boot=1)], birth)

@@ -462,6 +462,7 @@ class Recovery:
                 last_epoch=report.last_epoch,
                 high_watermark=report.high_watermark,
                 damage=report.damage,
+                is_unsure=report.is_unsure,
             ),
         )
 
@@ -473,10 +474,11 @@ def _with_copy(report: GroupReport, state: PartitionState, host: Partition | Non
     return msgspec.structs.replace(
         report,
         state=state.encode(),
-        end=log.log_end_offset,
+        end=log.readable_end_offset if log.damage else log.log_end_offset,
         last_epoch=log.last_epoch,
         high_watermark=host.high_watermark,
-        damage=log.damage,
+        damage="" if log.is_torn else log.damage,
+        is_unsure=log.is_torn or bool(log.doubt),
     )
 
 

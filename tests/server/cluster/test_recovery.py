@@ -329,6 +329,24 @@ def test_with_the_operators_word_it_goes_on_from_what_is_left(cluster: Cluster) 
     assert cluster.read(2) == [b"a", b"b"]
 
 
+def test_a_torn_copy_goes_on_with_what_it_has(cluster: Cluster) -> None:
+    cluster.create()
+    cluster.send(b"a", b"b")
+    left = cluster.leader(1)
+    cluster.lose(*({1, 2, 3} - {left}))
+    cluster.world.run_for(5)
+    (member,) = cluster.node(left).partitions.members.values()
+    assert member.host is not None
+    log = member.host.log
+    log.note_damage("a torn write", offset=log.log_end_offset)
+    log.is_torn = True
+    cluster.start(left % 3 + 1)
+    assert "--accept-loss" in only(recover(cluster, left)).note
+    assert only(recover(cluster, left, accept_loss=True)).leader == left
+    cluster.send(b"c")
+    assert cluster.read(3) == [b"a", b"b", b"c"]
+
+
 def alone(cluster: Cluster) -> tuple[int, int]:
     """A partition with one replica, whose disk is lost: who had it, and another broker."""
     cluster.create(copies=1)
