@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from raftlog.jepsen_like.control.namespaces import Namespaces
     from raftlog.jepsen_like.members import Members
     from raftlog.jepsen_like.net import Net
-    from raftlog.jepsen_like.relays import RelayLinks
+    from raftlog.testing.relays import RelayLinks
 
 __all__ = [
     "ClusterStatus",
@@ -323,7 +323,7 @@ class ClusterUnderTest:
         self.member_places = self._stack.enter_context(places)
 
     def _links(self, listen: Mapping[int, Address]) -> RelayLinks:
-        from raftlog.jepsen_like.relays import RelayLinks
+        from raftlog.testing.relays import RelayLinks
 
         links = RelayLinks(
             listen,

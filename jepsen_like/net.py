@@ -15,8 +15,8 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 from raftlog.config.address import Address
 from raftlog.jepsen_like.control.namespaces import CONTROL, UNUSED_MAC, Namespaces, run_all
-from raftlog.jepsen_like.relays import BACKWARD, FORWARD, Direction, Pair, RelayLinks
-from raftlog.jepsen_like.toxics import DIRECTIONS, Bandwidth, Hold
+from raftlog.testing.relays import BACKWARD, FORWARD, Direction, Pair, RelayLinks
+from raftlog.testing.toxics import DIRECTIONS, Bandwidth, Hold
 
 Backend: TypeAlias = Literal["namespaces", "relays", "none"]
 

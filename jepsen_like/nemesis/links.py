@@ -24,8 +24,8 @@ from typing import Any, Final, Protocol, TypeAlias
 from raftlog.jepsen_like.nemesis.base import Effect, Expectation, FaultPlan, not_injected
 from raftlog.jepsen_like.net import Net
 from raftlog.jepsen_like.plan import Shape
-from raftlog.jepsen_like.relays import RelayLinks
-from raftlog.jepsen_like.toxics import (
+from raftlog.testing.relays import RelayLinks
+from raftlog.testing.toxics import (
     DIRECTIONS,
     Bandwidth,
     Counts,

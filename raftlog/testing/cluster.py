@@ -30,7 +30,8 @@ from raftlog.testing.probes import (
     wait_until,
 )
 from raftlog.testing.processes import READY_TIMEOUT_S, BrokerProcess
-from raftlog.testing.proxy import Relay, Relays
+from raftlog.testing.relays import RelayLinks
+from raftlog.testing.toxics import Hold, Reset
 
 __all__ = [
     "BrokerProcess",
@@ -52,8 +53,7 @@ class Cluster:
     """Brokers and their addresses. ``links`` are cut and healed by broker ids."""
 
     brokers: list[BrokerProcess]
-    relays: Relays | None = None
-    links: dict[tuple[int, int], Relay] = field(default_factory=dict)  # (who dials, whom)
+    relays: RelayLinks | None = None
     _apart: set[frozenset[int]] = field(default_factory=set)  # pairs whose links are cut
 
     @property
@@ -201,15 +201,22 @@ class Cluster:
         self._set_apart(())
 
     def _pairs(self) -> set[frozenset[int]]:
-        return {frozenset(link) for link in self.links}
+        return {frozenset(pair) for pair in self._relays().pairs}
 
     def _set_apart(self, pairs: Iterable[frozenset[int]]) -> None:
+        relays, apart = self._relays(), set(pairs)
+        for pair in relays.pairs:
+            if frozenset(pair) in apart:
+                relays.set(pair, Hold(), Reset())
+            else:
+                relays.clear(pair, Hold)
+            relays.clear(pair, Reset)  # only the connections that were open
+        self._apart = apart
+
+    def _relays(self) -> RelayLinks:
         if self.relays is None:
             raise ValueError("this cluster was created without relays. Set with_relays=True")
-        apart = set(pairs)
-        for link, relay in self.links.items():
-            self.relays.do(relay.cut if frozenset(link) in apart else relay.heal)
-        self._apart = apart
+        return self.relays
 
 
 def _leader(views: Mapping[int, PartitionDescription]) -> int | None:
@@ -256,14 +263,12 @@ def _introduce(
     """Configure the voters and the secret of each broker."""
     secret_path = secret_file(directory)
     if with_relays:
-        made.relays = Relays()
+        made.relays = RelayLinks(addresses, clients=False)
     for broker in made.brokers:
         voters = dict(addresses)
         for other in addresses:
             if made.relays is not None and other != broker.id:
-                relay = made.relays.add(addresses[other])
-                made.links[broker.id, other] = relay
-                voters[other] = relay.address
+                voters[other] = made.relays.address(broker.id, other)
         broker.settings = {
             # They listen on this machine only, with a secret that was created here.
             "operations.require.secret": "false",

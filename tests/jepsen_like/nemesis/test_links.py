@@ -16,10 +16,10 @@ from raftlog.jepsen_like.nemesis.base import FaultPlan
 from raftlog.jepsen_like.nemesis.links import DRAWS, KINDS, LinksNemesis
 from raftlog.jepsen_like.net import Net, NoNet, RelayNet
 from raftlog.jepsen_like.plan import Shape, TopicShape
-from raftlog.jepsen_like.relays import RelayLinks
-from raftlog.jepsen_like.toxics import BACKWARD, Hold
 from raftlog.protocol.frame import FRAME, LENGTH_MIN, MAGIC
 from raftlog.testing.cluster import wait_until
+from raftlog.testing.relays import RelayLinks
+from raftlog.testing.toxics import BACKWARD, Hold
 
 SOON_S = 20.0
 SHAPE = Shape(

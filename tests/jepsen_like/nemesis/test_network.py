@@ -15,8 +15,8 @@ from raftlog.jepsen_like.nemesis.grudges import CLIENTS, Pair
 from raftlog.jepsen_like.nemesis.network import KINDS, SWIZZLE, NetworkNemesis
 from raftlog.jepsen_like.net import Backend, NamespaceNet, Net, NoNet
 from raftlog.jepsen_like.plan import Shape, TopicShape
-from raftlog.jepsen_like.relays import RelayLinks
 from raftlog.jepsen_like.status import ClusterStatus, PartitionStatus
+from raftlog.testing.relays import RelayLinks
 from raftlog.types import LeaderEpoch, TopicPartition
 from tests.jepsen_like.places import in_its_own_network
 

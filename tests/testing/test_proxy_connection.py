@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
-from raftlog.jepsen_like.proxy_connection import Channel, ProxyConnection, cancel, close, unread
-from raftlog.jepsen_like.toxics import BACKWARD, DIRECTIONS, FORWARD, Latency, Slicer, SlowClose
+from raftlog.testing.proxy_connection import Channel, ProxyConnection, cancel, close, unread
+from raftlog.testing.toxics import BACKWARD, DIRECTIONS, FORWARD, Latency, Slicer, SlowClose
 
 SOON_S = 10.0
 

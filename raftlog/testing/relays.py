@@ -16,9 +16,8 @@ from random import Random
 from typing import Any, Final, TypeAlias, TypeVar
 
 from raftlog.config.address import Address
-from raftlog.jepsen_like.control.namespaces import CONTROL
-from raftlog.jepsen_like.proxy_connection import Channel, ProxyConnection, cancel, close
-from raftlog.jepsen_like.toxics import (
+from raftlog.testing.proxy_connection import Channel, ProxyConnection, cancel, close
+from raftlog.testing.toxics import (
     BACKWARD,
     DIRECTIONS,
     FORWARD,
@@ -33,11 +32,12 @@ from raftlog.jepsen_like.toxics import (
 
 __all__ = ["BACKWARD", "FORWARD", "Direction", "Pair", "RelayLinks"]
 
-Pair: TypeAlias = tuple[int, int]  # initiator, target; 0 for clients
+Pair: TypeAlias = tuple[int, int]  # initiator, target; ``CLIENTS`` for clients
 SocketMaker: TypeAlias = Callable[[int], socket.socket]
 T = TypeVar("T")
 
 HOST: Final = "127.0.0.1"
+CLIENTS: Final = 0  # the initiator that is no broker
 CONNECTIONS_MAX: Final = 512  # of one relay; it resets further ones
 DIAL_TIMEOUT_S: Final = 10.0
 _GONE: Final = getattr(select, "POLLRDHUP", 0)  # in addition to errors, which poll() always reports
@@ -71,7 +71,7 @@ class RelayLinks:
         )
         self._thread.start()
         self._is_closed = False
-        diallers = [*((CONTROL,) if clients else ()), *addresses]
+        diallers = [*((CLIENTS,) if clients else ()), *addresses]
         maker = socket_in or _socket_here
         chance = random or Random(0)
         self._links: dict[Pair, _Link] = {

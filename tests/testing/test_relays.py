@@ -12,8 +12,10 @@ from functools import partial
 import pytest
 
 from raftlog.config.address import Address
-from raftlog.jepsen_like.relays import BACKWARD, FORWARD, RelayLinks
-from raftlog.jepsen_like.toxics import (
+from raftlog.testing.cluster import wait_until
+from raftlog.testing.probes import free_port
+from raftlog.testing.relays import BACKWARD, FORWARD, RelayLinks
+from raftlog.testing.toxics import (
     Bandwidth,
     Duplicate,
     Garble,
@@ -26,8 +28,6 @@ from raftlog.jepsen_like.toxics import (
     Stall,
     Toxic,
 )
-from raftlog.testing.cluster import wait_until
-from raftlog.testing.probes import free_port
 
 SOON_S = 10.0
 LINK = (1, 2)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from raftlog.jepsen_like.toxics import (
+from raftlog.testing.toxics import (
     BACKWARD,
     FORWARD,
     Counts,

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.jepsen_like.toxics import (
+from raftlog.protocol.api import FETCH, PRODUCE, RAFT
+from raftlog.protocol.frame import FIXED_BYTES, FRAME, LENGTH_MIN, MAGIC
+from raftlog.testing.toxics import (
     BACKWARD,
     COPY_BYTES_MAX,
     FORWARD,
@@ -29,8 +31,6 @@ from raftlog.jepsen_like.toxics import (
     find,
     pieces,
 )
-from raftlog.protocol.api import FETCH, PRODUCE, RAFT
-from raftlog.protocol.frame import FIXED_BYTES, FRAME, LENGTH_MIN, MAGIC
 
 FOUND = 0  # the status of an answer
 
