@@ -1,7 +1,11 @@
-"""A program: write rows after a shuffle, on executors of their own, of which one is killed.
+"""A program: write rows after a shuffle, on executors that are processes of their own.
 
-``python -m tests.spark_source.shuffled_write BOOTSTRAP TOPIC ROWS FOLDER``. The executor that has
-stored some of a task's rows first ends by SIGKILL, once; FOLDER says that it did.
+``python -m tests.spark_source.shuffled_write BOOTSTRAP TOPIC ROWS FOLDER FAULT``. FAULT is
+
+- ``kill``: the executor that has stored some rows of a task first ends by SIGKILL, once. FOLDER has
+  a file ``killed`` then.
+- ``speculate``: the first attempt of task 0 stores some rows, and waits until Spark has started a
+  speculative attempt that has stored rows, too; both go on. FOLDER has a file ``speculated`` then.
 """
 
 from __future__ import annotations
@@ -10,11 +14,12 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyspark
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceWriter
 from pyspark.sql.types import StructType
@@ -28,43 +33,78 @@ from raftlog.testing import wait_until
 MASTER = "local-cluster[2,1,1024]"  # two executors with a core and 1 GiB each
 
 
-def main(bootstrap: str, topic: str, rows: str, folder: str) -> None:
-    killed = Path(folder) / "killed"
+SPECULATION = {  # a task whose neighbour has ended is started a second time at once
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.01",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.minTaskRuntime": "100ms",
+}
 
-    class KilledWriter(BatchWriter):
+
+def main(bootstrap: str, topic: str, rows: str, folder: str, fault: str) -> None:
+    strike = striker(bootstrap, topic, Path(folder), fault)
+
+    class StruckWriter(BatchWriter):
         def write(self, iterator: Iterator[Any]) -> TaskReport:
-            return super().write(self._killed(iterator))
+            return super().write(self._struck(iterator))
 
-        def _killed(self, batches: Iterator[Any]) -> Iterator[Any]:
+        def _struck(self, batches: Iterator[Any]) -> Iterator[Any]:
+            task = TaskContext.get()
+            assert task is not None, "it runs in one"
             for number, batch in enumerate(batches):
-                if number == 2 and not killed.exists():
-                    with Admin(bootstrap) as admin:
-                        wait_until(lambda: any(admin.offsets(topic).values()), timeout_s=60)
-                    killed.touch()
-                    os.kill(executor(), signal.SIGKILL)
+                if number == 2:
+                    strike(task)
                 yield batch
 
-    class Killed(RaftlogDataSource):  # a class of a function travels by value
+    class Struck(RaftlogDataSource):  # a class of a function travels by value
         @classmethod
         def name(cls) -> str:
-            return "killed"
+            return "struck"
 
         def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
             options = SinkOptions.parse(self.options, streaming=False)
-            return KilledWriter(options, schema, overwrite)
+            return StruckWriter(options, schema, overwrite)
 
-    spark = SparkSession.builder.master(MASTER).appName("a shuffled write").getOrCreate()
+    builder = SparkSession.builder.master(MASTER).appName("a shuffled write")
+    for name, value in SPECULATION.items() if fault == "speculate" else ():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(int(rows) // 20))
-    spark.dataSource.register(Killed)
+    spark.dataSource.register(Struck)
     # The rows of a task come from all tasks before it, in the order in which they are fetched.
     frame = spark.range(int(rows), numPartitions=4).selectExpr("cast(id as string) AS value")
     shuffled = frame.repartition(2, "value")
     options = {"bootstrap.servers": bootstrap, "topic": topic, "raftlog.batch.bytes.max": "1024"}
-    shuffled.write.format("killed").mode("append").options(**options).save()
+    shuffled.write.format("struck").mode("append").options(**options).save()
     application = spark.sparkContext.applicationId
     spark.stop()
     # Executors of a local cluster leave their files where Spark is installed.
     shutil.rmtree(Path(pyspark.__file__).parent / "work" / application, ignore_errors=True)
+
+
+def striker(bootstrap: str, topic: str, folder: Path, fault: str) -> Callable[[TaskContext], None]:
+    """What a task does after its first rows, by the kind of fault."""
+    killed, speculated = folder / "killed", folder / "speculated"
+
+    def wait_for_rows() -> None:
+        with Admin(bootstrap) as admin:
+            wait_until(lambda: any(admin.offsets(topic).values()), timeout_s=60)
+
+    def kill(_: TaskContext) -> None:
+        if not killed.exists():
+            wait_for_rows()
+            killed.touch()
+            os.kill(executor(), signal.SIGKILL)
+
+    def wait_for_the_other(task: TaskContext) -> None:
+        if task.partitionId() == 0 and task.attemptNumber() == 0:
+            wait_for_rows()
+            wait_until(speculated.exists, timeout_s=120)
+        elif task.partitionId() == 0:
+            speculated.touch()
+
+    return kill if fault == "kill" else wait_for_the_other
 
 
 def executor() -> int:

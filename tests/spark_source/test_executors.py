@@ -1,4 +1,4 @@
-"""Executors that are processes of their own, and are killed: each row is stored once."""
+"""Executors that are processes of their own, killed or doubled: each row is stored once."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ ROOT = Path(__file__).resolve().parents[2]
 ROWS = 12_000
 
 
-def test_an_executor_killed_after_a_shuffle_stores_nothing_twice(tmp_path: Path) -> None:
-    """The task that is tried again gets its rows in another order."""
+@pytest.mark.parametrize(("fault", "evidence"), [("kill", "killed"), ("speculate", "speculated")])
+def test_a_task_that_runs_twice_after_a_shuffle_stores_each_row_once(
+    tmp_path: Path, fault: str, evidence: str
+) -> None:
+    """The second attempt gets its rows in another order; with speculation, both run at a time."""
     environment = {
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
@@ -31,7 +34,7 @@ def test_an_executor_killed_after_a_shuffle_stores_nothing_twice(tmp_path: Path)
         admin.create_topics([NewTopic("shuffled", 3)])
         program = [sys.executable, "-m", "tests.spark_source.shuffled_write", brokers.bootstrap]
         done = subprocess.run(
-            [*program, "shuffled", str(ROWS), str(tmp_path)],
+            [*program, "shuffled", str(ROWS), str(tmp_path), fault],
             env=environment,
             cwd=tmp_path,
             capture_output=True,
@@ -39,7 +42,7 @@ def test_an_executor_killed_after_a_shuffle_stores_nothing_twice(tmp_path: Path)
             check=False,
         )
         assert done.returncode == 0, done.stderr.decode()[-4_000:]
-        assert (tmp_path / "killed").exists(), "an executor was killed"
+        assert (tmp_path / evidence).exists(), "the fault happened"
         stored = stored_records(brokers.bootstrap, "shuffled").values()
     values = [int(record.value or b"") for records in stored for record in records]
     assert sorted(values) == list(range(ROWS))
