@@ -263,6 +263,7 @@ class Leadership:
         """Return whether a member of the ISR has lost acknowledged records.
 
         This is the case if it has less than in an earlier incarnation, or less than is committed.
+        The highest durable offset reported in this epoch counts, so late fetches have no effect.
         """
         progress, directory_id = self._followers.get(follower), self.state.isr.get(follower)
         if progress is None or directory_id is None or progress.directory_id != directory_id:
@@ -339,18 +340,11 @@ class Leadership:
             self._may_try_again = False
             return self._pending
         state = self.state
-        lost = tuple(
-            broker
-            for broker, directory in state.isr.items()
-            if broker != self.broker_id and self._is_incomplete(broker, directory)
-        )
         isr = {
             broker: directory
             for broker, directory in state.isr.items()
             if broker == self.broker_id
-            or not (
-                broker in lost or self._has_to_leave(broker, directory, now, is_live, directory_of)
-            )
+            or not self._has_to_leave(broker, directory, now, is_live, directory_of)
         }
         for broker, follower in self._followers.items():
             directory = directory_of(broker)
@@ -359,7 +353,7 @@ class Leadership:
             is_its_word = boot_of(broker) in {None, follower.boot}
             if directory is not None and is_its_word and self._may_join(follower, directory):
                 isr[broker] = directory
-        # These members must not become eligible, because they have lost records.
+        # These members must not become eligible by earlier acknowledgements.
         lost = tuple(broker for broker in sorted(state.isr) if self.has_lost(broker))
         isr = {broker: directory for broker, directory in isr.items() if broker not in lost}
         min_isr = max(min_isr, 1)
@@ -367,15 +361,6 @@ class Leadership:
             return None
         self._pending = ChangeIsr(state.version, self.leader_epoch, in_order(isr), min_isr, lost)
         return self._pending
-
-    def _is_incomplete(self, broker_id: BrokerId, directory_id: DirectoryId) -> bool:
-        """Return whether a member of the ISR lacks committed records, so has lost part of its log.
-
-        The highest durable offset reported in this epoch counts, so late fetches have no effect.
-        The member leaves as a lost copy, so that earlier acknowledgements do not make it eligible.
-        """
-        durable_end = self._durable_end_of(broker_id, directory_id)
-        return UNKNOWN < durable_end < self.high_watermark
 
     def _has_to_leave(
         self,

@@ -276,8 +276,8 @@ COMMITTED: Final = [
         name="a member of the ISR that lacks committed records leaves",
         why="a follower whose files vanished unnoticed may be elected before it has caught up",
         module="raftlog/replication/leadership.py",
-        function="Leadership._is_incomplete",
-        change=value("return UNKNOWN", "UNKNOWN < _.comparators[0] < 0"),
+        function="Leadership.has_lost",
+        change=value("return durable_end", "_.values[0]"),
         tests=(
             (
                 "tests/replication/test_leadership.py"

@@ -191,7 +191,7 @@ ROLES: Final = [
         why="a broker adopts an old role while its journal is replayed",
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager._set_role",
-        change=never("if closed"),
+        change=never("if leader_epoch"),
         tests=("tests/server/cluster/test_role_manager.py::test_an_older_state_changes_nothing",),
     ),
     Guard(

@@ -96,7 +96,11 @@ def test_a_partition_that_a_killed_process_had_begun_to_host_is_durable_too() ->
             host(store, 1)
         disk.faults.clear()
         host(reopened(disk), 1, count=1)
-        assert hosted(reopened(disk, power_cut=True)) == {(FIRST, 0): 0, (FIRST, 1): 1}
+        again = reopened(disk, power_cut=True)
+        assert hosted(again) == {(FIRST, 0): 0, (FIRST, 1): 1}
+        log = again.hosted_log(FIRST, 1)
+        assert log is not None
+        assert not log.damage, "its directory did not vanish"
 
 
 def test_several_are_hosted_with_one_write_of_the_catalog() -> None:

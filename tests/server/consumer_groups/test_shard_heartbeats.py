@@ -130,6 +130,7 @@ def test_who_leads_no_more_tells_nothing_even_if_nobody_has_noticed() -> None:
         await s.settle()
         shown.host.follow(2, 6)
         assert shown.told == [CommitUnknownError]
+        shown.lead(epoch=7)
         await asyncio.sleep(4)
         shown.host.advance_high_watermark(shown.host.log.log_end_offset)
         assert shown.told == [CommitUnknownError, ("m", NotCoordinatorError)]
