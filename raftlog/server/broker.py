@@ -153,6 +153,8 @@ class Broker:
         loop = asyncio.get_running_loop()
         self.failure: StorageFailedError | None = None
         self._store = store
+        for note in store.notes:
+            logger.warning("data directory: note=%s", note)
         self._workers = workers
         self._on_fatal = on_fatal
         self._servers: list[asyncio.Server] = []

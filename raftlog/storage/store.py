@@ -74,6 +74,7 @@ class Store:
         self._copies = copies
         self._logs = TopicLogs(disk, directory, copies, cuts_torn=not has_peers)
         self._dropped: dict[str, list[Log]] = {}  # by topic id; deleted, not discarded
+        self.notes: list[str] = []  # what opening found outside the logs, for the operator's log
         # By topic id and partition: quarantined files whose new log found no disk space.
         self._moved: dict[tuple[str, int], tuple[str, list[str]]] = {}
 
@@ -146,6 +147,7 @@ class Store:
         for topic in self._catalog.by_id.values():
             self._logs.open_all(topic)
             self._logs.make_successors_durable(topic)
+        self.notes = self._logs.quarantine_strays()
 
     def _doubt_unsynced(self) -> None:
         """Mark logs with flush.policy=os: acknowledged records may not be on the disk (S12)."""

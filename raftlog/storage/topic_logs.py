@@ -7,6 +7,7 @@ The catalog determines which logs exist. All methods can raise ``OSError``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from raftlog.disk import Disk
@@ -14,6 +15,7 @@ from raftlog.storage import quarantine
 from raftlog.storage.catalog import Dropping, Topic
 from raftlog.storage.copies import Copies
 from raftlog.storage.log import Log
+from raftlog.storage.segment import LOG_SUFFIX, base_offsets
 
 
 class LogKey(NamedTuple):
@@ -113,6 +115,37 @@ class TopicLogs:
         """Sync the names of logs that replaced a quarantined log. Called at the start."""
         if any(map(quarantine.is_quarantine, self._disk.list_dir(self.topic_path(topic)))):
             self._disk.sync_dir(self.topic_path(topic))
+
+    def quarantine_strays(self) -> list[str]:
+        """Quarantine copies that are in no catalog entry and have no record. Called at the start,
+        when the logs are open. Returns notes about them.
+
+        A restore of older files brings back copies that were removed. A broker that becomes a
+        replica again must not continue with such a copy. A copy with a record stays, because the
+        catalog may be the older file; so does an empty log of an interrupted creation.
+        """
+        notes = []
+        for topic_id, path in self._partition_paths():
+            partition = int(path.rpartition("/")[2])
+            copy = self._copies.of(topic_id, partition)
+            is_held = self.get(topic_id, partition) is not None
+            if is_held or copy.known is not None or copy.is_unknown:
+                continue
+            if base_offsets(self._disk.list_dir(path), LOG_SUFFIX):
+                moved, _ = quarantine.move_aside(self._disk, path)
+                notes.append(
+                    f"{path} is no copy of this broker; its files are quarantined in {moved}"
+                )
+        return notes
+
+    def _partition_paths(self) -> Iterator[tuple[str, str]]:
+        """Yield the topic id and the path of each partition directory."""
+        root = f"{self._directory}/topics"
+        for name in self._disk.list_dir(root):
+            for topic_id in self._disk.list_dir(f"{root}/{name}"):
+                for number in self._disk.list_dir(f"{root}/{name}/{topic_id}"):
+                    if number.isascii() and number.isdecimal():
+                        yield topic_id, f"{root}/{name}/{topic_id}/{number}"
 
     def remove_topic(self, topic: Topic | Dropping) -> None:
         """Remove all files of a topic, durably."""

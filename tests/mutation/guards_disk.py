@@ -484,6 +484,24 @@ STATE_FILES: Final = [
         tests=("tests/storage/test_crash_points.py::test_creating_a_topic",),
     ),
     Guard(
+        name="a removed copy that a restore brings back is quarantined",
+        why="a new replica continues with records that its partition has changed since",
+        module="raftlog/storage/store.py",
+        function="Store._open_logs",
+        change=drop("assign quarantine_strays"),
+        tests=(
+            "tests/storage/test_hosting.py::test_a_restored_copy_that_was_removed_is_quarantined",
+        ),
+    ),
+    Guard(
+        name="a restored copy with a record is kept",
+        why="an older catalog makes a broker quarantine copies that are counted",
+        module="raftlog/storage/topic_logs.py",
+        function="TopicLogs.quarantine_strays",
+        change=value("if is_unknown", "_.values[0]"),
+        tests=("tests/storage/test_hosting.py::test_a_copy_that_an_older_catalog_lacks_is_kept",),
+    ),
+    Guard(
         name="topic's directories are durable before its name",
         why="after a power failure the catalog names a topic without its logs",
         module="raftlog/storage/store.py",

@@ -325,3 +325,36 @@ def test_dropping_and_hosting_again(chances: int, seed: int) -> None:
         state.legal = [{(FIRST, 0): 2, (FIRST, 2): 0}]
 
     sweep(prepare_two, act, check_hosts, seed=seed, chances=chances)
+
+
+def test_a_restored_copy_that_was_removed_is_quarantined() -> None:
+    """A replica that comes back to the broker must not continue with its older records."""
+    disk = sim_disk()
+    store = open_store(disk)
+    host(store, 0)
+    host(store, 1, count=3)
+    image = disk.image("var/data/topics")
+    store.drop_partition(FIRST, 1)
+    store.abandon()
+    disk.crash()
+    disk.put_back("var/data/topics", image)
+    store = open_store(disk)
+    assert hosted(store) == {(FIRST, 0): 0}
+    assert [note.split()[1:5] for note in store.notes] == [["is", "no", "copy", "of"]]
+    assert disk.list_dir(f"var/data/topics/clicks/{FIRST}") == ["0", "1.quarantine-1"]
+    host(store, 1)
+    assert hosted(store) == {(FIRST, 0): 0, (FIRST, 1): 0}
+
+
+def test_a_copy_that_an_older_catalog_lacks_is_kept() -> None:
+    disk = sim_disk()
+    store = open_store(disk)
+    host(store, 0)
+    older = disk.image("var/data/catalog")
+    host(store, 1, count=3)
+    store.close()
+    disk.put_back("var/data/catalog", older)
+    store = open_store(disk)
+    assert store.notes == []
+    host(store, 1)
+    assert hosted(store) == {(FIRST, 0): 0, (FIRST, 1): 3}

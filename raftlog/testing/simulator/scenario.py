@@ -619,14 +619,20 @@ def _differing(world: World, workload: Workload, observer: Observer) -> str:
     """What brokers have, if it is not so that exactly the replicas have all of a partition.
 
     A follower may lack deleted records that its leader has: it led when they were deleted, and was
-    followed by one that had not heard of it. The other way round it was not told.
+    followed by one that had not heard of it. The other way round it was not told. Elsewhere there
+    may be an empty directory: of an interrupted creation, or of older files that were put back.
     """
     for name in workload.partitions:
         found = {
             machine.broker_id: dump(machine, name, observer.topic_id) for machine in world.brokers
         }
-        copies = {broker: records for broker, records in found.items() if records is not None}
         state = observer.states.get(name.partition)
+        replicas = () if state is None else state.replicas
+        copies = {
+            broker: records
+            for broker, records in found.items()
+            if records or (records is not None and broker in replicas)
+        }
         if state is None or copies.keys() != set(state.replicas) or state.leader is None:
             return f"{name}, in {state}: brokers {list(copies)} have it"
         sizes = {broker: len(records) for broker, records in copies.items()}
