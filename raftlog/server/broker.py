@@ -153,8 +153,6 @@ class Broker:
         loop = asyncio.get_running_loop()
         self.failure: StorageFailedError | None = None
         self._store = store
-        for note in store.notes:
-            logger.warning("data directory: note=%s", note)
         self._workers = workers
         self._on_fatal = on_fatal
         self._servers: list[asyncio.Server] = []
@@ -328,6 +326,8 @@ class Broker:
         except BaseException:
             workers.stop()
             raise
+        for note in store.notes:
+            logger.warning("data directory: note=%s", note)
         broker_clock = BrokerClock(
             clock,
             broker_id=store.identity.broker_id,
