@@ -1,17 +1,17 @@
-"""Brokers, the network between them, and time: the world of simulated consensus.
+"""Brokers and the network between them: the world of simulated consensus.
 
-One heap of events and one ``Random``: all that happens is drawn from a seed, and goes into a
-running hash. Nothing here decides what goes wrong, or when: ``consensus`` does. What is right,
+One process of ``loop`` runs all brokers, with one ``Random``: all that happens is drawn from a seed
+and is part of the digest. The network carries envelopes, not bytes as ``network`` does: it repeats
+them, lets them overtake each other, and delivers those of connections that ended. Nothing here
+decides what goes wrong, or when: ``consensus`` does. What is right,
 ``consensus_checker`` says.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from heapq import heappop, heappush
 from random import Random
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from raftlog.errors import DiskFullError
 from raftlog.testing.disk import SimDisk
 from raftlog.testing.simulator.consensus_checker import Checker, first_directory
 from raftlog.testing.simulator.consensus_process import PADDING, RETRY_S, Broker, Process
+from raftlog.testing.simulator.loop import NodeLoop, SimLoop
 
 
 @dataclass(slots=True)
@@ -48,7 +49,6 @@ class World:
 
     def __init__(self, seed: int, brokers: int, groups: Mapping[str, Mapping[int, str]]) -> None:
         self.random = Random(seed)
-        self.now = 0.0
         self.checker = Checker()
         self.groups = groups
         self.network = Network()
@@ -56,11 +56,9 @@ class World:
         self.trace: list[str] | None = None
         self.brokers = {number: self._broker(number) for number in range(1, brokers + 1)}
         self.links = {(a, b): Link() for a in self.brokers for b in self.brokers if a < b}
-        self.events = 0
-        self._heap: list[tuple[float, int, str, Callable[..., object], tuple[Any, ...]]] = []
-        self._scheduled = 0
+        self._loop = SimLoop()
+        self._node = NodeLoop(self._loop, "world", step_ns=0)
         self._sessions = 0
-        self._hash = hashlib.sha256()
 
     def _broker(self, number: int) -> Broker:
         return Broker(number, self._disk(), first_directory(number))
@@ -72,32 +70,36 @@ class World:
 
     # -- events ------------------------------------------------------------------------------------
 
-    def at(self, wait: float, name: str, action: Callable[..., object], *args: Any) -> None:
-        """Do something in ``wait`` seconds. Ties go in the order of the calls."""
-        self._scheduled += 1
-        heappush(self._heap, (self.now + max(0.0, wait), self._scheduled, name, action, args))
+    @property
+    def now(self) -> float:
+        """Seconds since the world began."""
+        return self._loop.now
 
-    def run_until(self, end: float, *, unless: Callable[[], bool] = lambda: False) -> None:
-        """Let time pass up to ``end``, or until ``unless`` says so (asked after every event)."""
-        while self._heap and self._heap[0][0] <= end:
-            self.now, _, name, action, args = heappop(self._heap)
-            self.events += 1
-            if name:
-                self.note(name)
-            action(*args)
-            if unless():
-                return
-        self.now = max(self.now, end)
-
-    def note(self, what: str) -> None:
-        line = f"{self.now:.6f} {what}"
-        self._hash.update(line.encode())
-        if self.trace is not None:
-            self.trace.append(line)
+    @property
+    def events(self) -> int:
+        return self._loop.events
 
     @property
     def hash(self) -> str:
-        return self._hash.hexdigest()[:16]
+        return self._loop.digest()
+
+    def at(self, wait: float, name: str, action: Callable[..., object], *args: Any) -> None:
+        """Do something in ``wait`` seconds. Ties go in the order of the calls."""
+        self._node.call_later(max(0.0, wait), self._do, name, action, args)
+
+    def _do(self, name: str, action: Callable[..., object], args: tuple[Any, ...]) -> None:
+        if name:
+            self.note(name)
+        action(*args)
+
+    def run_until(self, end: float) -> None:
+        """Let time pass up to ``end``. Raises ``SimulationError`` if an event has raised."""
+        self._loop.run_until(end)
+
+    def note(self, what: str) -> None:
+        self._loop.note(what)
+        if self.trace is not None:
+            self.trace.append(f"{self.now:.6f} {what}")
 
     # -- processes ---------------------------------------------------------------------------------
 

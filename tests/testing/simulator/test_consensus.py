@@ -139,7 +139,8 @@ def test_a_fault_changes_what_happens(fault: str) -> None:
 def test_a_quiet_day_is_quiet() -> None:
     report = run(5, Mix(brokers=5, groups=3, faults=frozenset()))
     assert not report.violations
-    assert report.counts["kill"] + report.counts["disconnect"] <= 2  # the fault that is kept
+    # The fault that is kept may end a process, and with it its connections.
+    assert (report.counts["kill"], report.counts["disconnect"]) <= (1, 4)
     assert report.acked == report.counts["Applied"] > 30
     assert report.counts["Unknown"] <= 3
 

@@ -34,7 +34,7 @@ def checker_with(*commands: bytes, on: Sequence[str] = ("1.0", "2.0")) -> Checke
     """These commands are entries in the journals of these directories."""
     checker = Checker()
     for directory in on:
-        checker.stored(directory, block(*begun(0, *commands)), anew=True)
+        checker.stored(directory, block(*begun(0, *commands)), replaced=True)
     return checker
 
 
@@ -125,15 +125,15 @@ def lost_at_the_end(checker: Checker) -> None:
 
 
 def begun_without_a_seal(checker: Checker) -> None:
-    checker.stored("3.0", block(*begun(1)), anew=True)
+    checker.stored("3.0", block(*begun(1)), replaced=True)
 
 
 def begun_in_two_ways(checker: Checker) -> None:
-    checker.stored("3.0", block([Kind.GENERATION, "g", 0, PAIRS[:2], b""]), anew=True)
+    checker.stored("3.0", block([Kind.GENERATION, "g", 0, PAIRS[:2], b""]), replaced=True)
 
 
 def begun_with_two_states(checker: Checker) -> None:
-    checker.stored("3.0", block([Kind.GENERATION, "g", 0, PAIRS, b"x"]), anew=True)
+    checker.stored("3.0", block([Kind.GENERATION, "g", 0, PAIRS, b"x"]), replaced=True)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_another_entry_in_its_place_does_not_count() -> None:
     for other in (begun(0, b"x"), begun(0, b"a", term=2), begun(1, b"a"), begun(0, b"x", b"a")):
         checker = checker_with(b"a", on=["1.0"])
         for directory in ("2.0", "3.0"):
-            checker.stored(directory, block(*other), anew=True)
+            checker.stored(directory, block(*other), replaced=True)
         apply(checker, 1, b"a")
         assert "committed and durable only on ['1.0']" in checker.violations[-1]
 
@@ -193,8 +193,8 @@ def test_a_generation_begins_once_its_seal_is_on_most_disks() -> None:
     for on, is_enough in ((("1.0",), False), (("1.0", "2.0"), True)):
         checker = Checker()
         for directory in on:
-            checker.stored(directory, block(*begun(0), *seal), anew=True)
-        checker.stored("1.0", block(*begun(1)), anew=True)
+            checker.stored(directory, block(*begun(0), *seal), replaced=True)
+        checker.stored("1.0", block(*begun(1)), replaced=True)
         assert (checker.violations == []) == is_enough
 
 
@@ -241,9 +241,9 @@ def test_a_directory_takes_nothing_back(before: Any, after: Any, words: str) -> 
 
 def test_a_directory_that_comes_back_older_took_something_back() -> None:
     checker = Checker()
-    checker.stored("1.0", block(*begun(0), [Kind.TERM, "g", 3, 1]), anew=True)
+    checker.stored("1.0", block(*begun(0), [Kind.TERM, "g", 3, 1]), replaced=True)
     assert checker.violations == []
-    checker.stored("1.0", block(*begun(0)), anew=True)
+    checker.stored("1.0", block(*begun(0)), replaced=True)
     assert checker.violations == ["1.0: g: from generation and term (0, 3) to (0, 0)"]
 
 
