@@ -131,7 +131,9 @@ class Segment:
             )
         if position == 0:
             summary.first_append_ms = header.append_timestamp
-        age_ms = min(header.newest_timestamp_ms, header.append_timestamp)
+        age_ms = header.append_timestamp
+        if header.record_count:  # else compaction has removed its records, and their timestamps
+            age_ms = min(age_ms, header.newest_timestamp_ms)
         summary.newest_age_ms = max(summary.newest_age_ms, age_ms)
         summary.newest_timestamp_ms = max(summary.newest_timestamp_ms, header.newest_timestamp_ms)
         summary.log_bytes = position + header.length

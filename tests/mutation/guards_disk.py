@@ -484,6 +484,16 @@ STATE_FILES: Final = [
         tests=("tests/storage/test_crash_points.py::test_creating_a_topic",),
     ),
     Guard(
+        name="a batch without records is as old as its append",
+        why="compaction moves the log start above the committed offsets of groups",
+        module="raftlog/storage/segment.py",
+        function="Segment.note",
+        change=always("if record_count"),
+        tests=(
+            "tests/storage/test_compactor.py::test_a_segment_without_records_is_as_old_as_its_appends",
+        ),
+    ),
+    Guard(
         name="a removed copy that a restore brings back is quarantined",
         why="a new replica continues with records that its partition has changed since",
         module="raftlog/storage/store.py",

@@ -350,6 +350,22 @@ def test_old_records_are_compacted_however_few() -> None:
     assert offsets(log) == [4]
 
 
+def test_a_segment_without_records_is_as_old_as_its_appends() -> None:
+    """Its end may be a committed offset of a group, so it stays as long as a record would."""
+    log = log_of(sim_disk(), cleanup_policy="compact,delete", retention_ms=DAY_MS)
+    put_each(log, [b"k"] * 30)
+    seal(log)
+    put_each(log, [b"k"])
+    seal(log)
+    compact(log)
+    assert offsets(log)[0] > 0, "the first records were removed"
+    end = log.log_end_offset
+    assert log.apply_retention(now_ms=NOW_MS + DAY_MS - 1, high_watermark=end) is None
+    ticket = log.apply_retention(now_ms=NOW_MS + 2 * DAY_MS, high_watermark=end)
+    assert ticket is not None
+    assert log.log_start_offset > 0
+
+
 def test_a_log_that_is_not_compacted_rolls_by_segment_ms_alone() -> None:
     log = log_of(sim_disk(), b"a", cleanup_policy="delete", max_compaction_lag_ms=HOUR_MS)
     put_each(log, [b"a"])
