@@ -34,6 +34,7 @@
     │   ├── InvalidConfigError       an unknown config key, or a value outside its range
     │   ├── OffsetOutOfRangeError    the offset is below the log start or above the log end
     │   ├── RecordTooLargeError      over the topic's max.message.bytes
+    │   ├── KafkaBatchError          a batch of a Kafka client that is not stored
     │   ├── BadRecordError           a record that cannot be read; ``skip`` continues after it
     │   │   ├── CorruptBatchError    bytes that are not a valid record batch
     │   │   └── DeserializationError a deserializer of the consumer raised
@@ -68,6 +69,7 @@ outcome unknown, 200-299 refused, 300-399 storage.
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import ClassVar, Final, Self
 
 
@@ -274,6 +276,37 @@ class RecordTooLargeError(RefusedError):
     """A batch over the topic's ``max.message.bytes``, or a record that fits no batch."""
 
     code = 212
+
+
+class KafkaBatchFault(Enum):
+    """The reason why a batch of a Kafka client is not stored, by Kafka's error codes."""
+
+    CORRUPT_MESSAGE = 2
+    MESSAGE_TOO_LARGE = 10
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    INVALID_RECORD = 87
+
+
+class KafkaBatchError(RefusedError):
+    """A batch of a Kafka client that is not stored.
+
+    ``kind``: the reason. ``rows``: the records that are the reason, counted from 0, if it is one
+    of theirs: at most ``KEYLESS_ROWS_MAX``.
+    """
+
+    code = 234
+
+    def __init__(
+        self,
+        message: str,
+        kind: KafkaBatchFault = KafkaBatchFault.CORRUPT_MESSAGE,
+        rows: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.rows = rows
 
 
 class BadRecordError(RefusedError):

@@ -63,6 +63,9 @@ HEADERS_PER_BATCH_MAX: Final = 1 << 22
 TIMESTAMP_MS_MAX: Final = (
     253_402_300_799_999  # the end of the year 9999, as datetime and Spark have it
 )
+OFFSET_DELTA_MAX: Final = (1 << 31) - 1  # offsets of a batch after its first: 32 bits, as in Kafka
+CODEC_BLOCKS_MAX: Final = 1 << 16  # of a Kafka batch: 64 MiB in the smallest of snappy-java
+KEYLESS_ROWS_MAX: Final = 100  # records without a key that a rejected Kafka batch lists
 CODEC_STATES_KEPT_MAX: Final = 4  # spare zstd (de)compressors, for each level
 CODEC_STATE_BYTES_MAX: Final = 4 * MIB  # a spare that has grown larger is dropped
 

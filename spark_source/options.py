@@ -40,7 +40,7 @@ from typing import Final, TypedDict
 from raftlog import limits
 from raftlog.client.settings import DAY_MS
 from raftlog.errors import InvalidGroupError, InvalidRequestError, InvalidTopicError
-from raftlog.record import Codec
+from raftlog.record import CODEC_NAMES, Codec
 from raftlog.spark_source.client_options import (
     CONNECTION_SETTINGS,
     Setting,
@@ -301,7 +301,7 @@ def _topic(texts: Texts) -> str | None:
 
 
 def _codec(text: str) -> Codec:
-    return Codec[choice("codec", text, tuple(codec.name.lower() for codec in Codec)).upper()]
+    return Codec[choice("codec", text, CODEC_NAMES).upper()]
 
 
 def _idempotence(texts: Texts, *, streaming: bool) -> tuple[str | None, int | None]:

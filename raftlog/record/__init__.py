@@ -28,7 +28,7 @@ from raftlog.record.batch import (
     uncompressed_length_at,
     verify_chain,
 )
-from raftlog.record.compression import Codec
+from raftlog.record.compression import CODEC_NAMES, Codec
 from raftlog.record.decoder import (
     RecordLists,
     decode_lists,
@@ -37,18 +37,22 @@ from raftlog.record.decoder import (
     validate,
 )
 from raftlog.record.encoder import encode
+from raftlog.record.kafka_batch import CheckedBatch, check_batch, to_kafka, to_stored
 
 __all__ = [
     "BATCH_START",
     "BATCH_START_BYTES",
+    "CODEC_NAMES",
     "HEADER_BYTES",
     "LEADER_BYTES",
     "BatchBody",
     "BatchHeader",
+    "CheckedBatch",
     "Codec",
     "RecordLists",
     "arrow_schema",
     "check",
+    "check_batch",
     "check_batches",
     "check_length",
     "decode_arrow",
@@ -62,6 +66,8 @@ __all__ = [
     "seal",
     "split",
     "stamp",
+    "to_kafka",
+    "to_stored",
     "uncompressed_length_at",
     "validate",
     "verify_chain",

@@ -2,7 +2,7 @@
 
 A batch is the unit of compression, replication, checksum and I/O. Its header, little-endian:
 
-     0 | magic u8 = 1      | layout u8 = 1      | leader_flags u16   | length u32, of all of it    |
+     0 | magic u8 = 1      | layout u8 = 1 or 2 | leader_flags u16   | length u32, of all of it    |
      8 | base_offset i64                                                                           |
     16 | chain u64                                                                                 |
     24 | append_timestamp i64, ms, or -1                                                           |
@@ -14,15 +14,19 @@ A batch is the unit of compression, replication, checksum and I/O. Its header, l
     64 | max_timestamp i64, ms, the highest of any record                                          |
     72 | producer_id i64, or -1                                                                    |
     80 | base_sequence i32, or -1               | uncompressed_length u32, of the payload          |
-    88 | the payload: see raftlog.record.payload
+    88 | the payload: see raftlog.record.payload (layout 1) or raftlog.record.kafka_batch (layout 2)
 
     leader_flags  bit 0: LogAppendTime: every record's timestamp is append_timestamp
                   bit 1: compacted: what a broker has left of one batch or of several
-    attributes    bits 0-2: codec (0 none, 1 gzip, 3 lz4, 4 zstd)
+    layout        1: columns, from raftlog's clients; 2: rows, from Kafka's clients, as they came
+    attributes    bits 0-2: codec (0 none, 1 gzip, 2 snappy, in layout 2 only, 3 lz4, 4 zstd)
                   bit 4: transactional; bit 5: control
     chain         xxh3_64(chain of the batch before, u64 ‖ bytes 0 to 16 ‖ append_timestamp ‖
                   leader_epoch ‖ crc32c); before the first batch of a log it is 0. Of a compacted
                   batch: the chain value of the last of the batches that it stands for
+
+A batch of layout 2 without timestamps has -1 as both: it gets the time of its append, by bit 0 of
+the leader's flags.
 
 A producer sends base_offset 0, chain 0, append_timestamp -1, leader_epoch -1, leader_flags 0. A bit
 that is not named is 0: a batch with another bit set, another magic or another layout is refused.
@@ -50,7 +54,8 @@ from raftlog.record.compression import Codec
 from raftlog.types import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, Buffer
 
 MAGIC: Final = 1
-LAYOUT: Final = 1
+COLUMNS: Final = 1  # the layouts
+KAFKA_ROWS: Final = 2
 LOG_APPEND_TIME: Final = 1 << 0  # the bits of leader_flags
 COMPACTED: Final = 1 << 1
 CODEC_MASK: Final = 0b111
@@ -77,9 +82,9 @@ assert _LEADER.size + _CRC.size == LEADER_BYTES, "the drawing above and the code
 assert _SEALED_POSITION + _SEALED.size == HEADER_BYTES, "the drawing above and the code disagree"
 
 # What every batch begins with: magic, layout, leader flags. To look for one among other bytes.
-BATCH_START: Final = re.compile(rb"(?=\x01\x01[\x00-\x03]\x00)", re.DOTALL)
+BATCH_START: Final = re.compile(rb"(?=\x01[\x01\x02][\x00-\x03]\x00)", re.DOTALL)
 BATCH_START_BYTES: Final = 4
-_TIMESTAMP_BYTES: Final = 8  # of each record, in every payload
+_RECORD_BYTES_MIN: Final = {COLUMNS: 8, KAFKA_ROWS: 7}  # in a payload, which has more than that
 _OFFSET_MAX: Final = (1 << 63) - 2  # so that the offset after it fits 63 bits too
 _ATTRIBUTES: Final = frozenset(
     codec | transactional | control
@@ -129,6 +134,11 @@ class BatchHeader(NamedTuple):
     def is_compacted(self) -> bool:
         """Whether a broker has written it in place of one batch or of several, to save room."""
         return bool(self.leader_flags & COMPACTED)
+
+    @property
+    def has_timestamps(self) -> bool:
+        """Whether its records came with timestamps. If not, they get the time of the append."""
+        return self.max_timestamp != NO_TIMESTAMP or self.first_timestamp != NO_TIMESTAMP
 
     @property
     def newest_timestamp_ms(self) -> int:
@@ -186,10 +196,10 @@ def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
             f"{max(len(data) - position, 0)}"
         )
     header = BatchHeader._make(_HEADER.unpack_from(data, position))
-    if header.magic != MAGIC or header.layout != LAYOUT:
+    if header.magic != MAGIC or header.layout not in _RECORD_BYTES_MIN:
         raise CorruptBatchError(
             f"at byte {position}: magic {header.magic} and layout {header.layout}, where this "
-            f"release reads batches of magic {MAGIC} and layout {LAYOUT}"
+            f"release reads batches of magic {MAGIC} and layout {COLUMNS} or {KAFKA_ROWS}"
         )
     if checksum.crc32c(data[position : position + _LEADER.size]) != header.leader_crc:
         raise CorruptBatchError(
@@ -220,17 +230,24 @@ def _fault_of_leader(header: BatchHeader) -> str:
 def _fault_of_producer(header: BatchHeader) -> str:
     """What is out of bounds in the producer's section, or nothing."""
     count, size = header.record_count, header.uncompressed_length
-    if header.attributes not in _ATTRIBUTES:
+    is_columns = header.layout == COLUMNS
+    has_snappy = header.attributes & CODEC_MASK == Codec.SNAPPY
+    if header.attributes not in _ATTRIBUTES or (has_snappy and is_columns):
         return f"unknown attributes {header.attributes:#06x}"
     if not (0 if header.is_compacted else 1) <= count <= limits.RECORDS_PER_BATCH_MAX:
         return f"{count} records; a batch has 1 to {limits.RECORDS_PER_BATCH_MAX}"
     if not count and header.max_timestamp:
         return f"timestamp {header.max_timestamp} without a record"
-    if header.last_offset_delta < count - 1:
+    if not count - 1 <= header.last_offset_delta <= limits.OFFSET_DELTA_MAX:
         return f"{count} records do not fit {header.last_offset_delta + 1} offsets"
-    if not 0 <= header.first_timestamp <= header.max_timestamp <= limits.TIMESTAMP_MS_MAX:
+    if not is_columns and (header.is_compacted or not header.is_dense):
+        return "a batch as a Kafka client sent it, and compacted"
+    if not header.has_timestamps and header.append_timestamp >= 0 and not header.log_append_time:
+        return "records without timestamps, and not with the time of the append"
+    has_times = 0 <= header.first_timestamp <= header.max_timestamp <= limits.TIMESTAMP_MS_MAX
+    if not has_times and (is_columns or header.has_timestamps):
         return f"timestamps {header.first_timestamp} and {header.max_timestamp}: no times in order"
-    if not count * _TIMESTAMP_BYTES < size <= limits.BATCH_UNCOMPRESSED_BYTES_MAX:
+    if not count * _RECORD_BYTES_MIN[header.layout] < size <= limits.BATCH_UNCOMPRESSED_BYTES_MAX:
         return f"a payload of {size} bytes for {count} records"
     if not header.attributes & CODEC_MASK and size != header.length - HEADER_BYTES:
         return f"{header.length - HEADER_BYTES} bytes of payload where {size} are promised"
@@ -331,20 +348,48 @@ def seal(
 
     A retry of the same records repeats these bytes: the sequence is part of what the CRC covers.
     """
+    return seal_payload(
+        body.payload,
+        layout=COLUMNS,
+        attributes=body.codec,
+        record_count=body.record_count,
+        last_offset_delta=body.last_offset_delta,
+        first_timestamp_ms=body.first_timestamp_ms,
+        max_timestamp_ms=body.max_timestamp_ms,
+        producer=(producer_id, producer_epoch, base_sequence),
+        uncompressed_length=body.uncompressed_length,
+    )
+
+
+def seal_payload(
+    payload: Buffer,
+    *,
+    layout: int,
+    attributes: int,
+    record_count: int,
+    last_offset_delta: int,
+    first_timestamp_ms: int,
+    max_timestamp_ms: int,
+    producer: tuple[int, int, int],
+    uncompressed_length: int,
+) -> bytes:
+    """The 88-byte header for a ``payload`` of either layout. ``producer``: id, epoch, sequence."""
+    producer_id, producer_epoch, base_sequence = producer
     assert (producer_id >= 0) == (producer_epoch >= 0) == (base_sequence >= 0), "all or none"
     sealed = _SEALED.pack(
-        body.codec,
+        attributes,
         producer_epoch,
-        body.record_count,
-        body.last_offset_delta,
-        body.first_timestamp_ms,
-        body.max_timestamp_ms,
+        record_count,
+        last_offset_delta,
+        first_timestamp_ms,
+        max_timestamp_ms,
         producer_id,
         base_sequence,
-        body.uncompressed_length,
+        uncompressed_length,
     )
-    leader = _LEADER.pack(MAGIC, LAYOUT, 0, body.size_bytes, 0, 0, NO_TIMESTAMP, NO_EPOCH)
-    crc = checksum.crc32c(body.payload, checksum.crc32c(sealed))
+    length = HEADER_BYTES + len(payload)
+    leader = _LEADER.pack(MAGIC, layout, 0, length, 0, 0, NO_TIMESTAMP, NO_EPOCH)
+    crc = checksum.crc32c(payload, checksum.crc32c(sealed))
     return b"".join((leader, _CRC.pack(checksum.crc32c(leader)), _CRC.pack(crc), sealed))
 
 
@@ -363,10 +408,10 @@ def stamp(
     """
     assert 0 <= base_offset <= _OFFSET_MAX - header.last_offset_delta
     assert leader_epoch >= 0 and 0 <= append_timestamp_ms <= limits.TIMESTAMP_MS_MAX
-    flags = LOG_APPEND_TIME if log_append_time else 0
+    flags = LOG_APPEND_TIME if log_append_time or not header.has_timestamps else 0
     link = _LINK.pack(
         MAGIC,
-        LAYOUT,
+        header.layout,
         flags,
         header.length,
         base_offset,
@@ -376,7 +421,14 @@ def stamp(
     )
     chain = checksum.chain(previous_chain, link)
     leader = _LEADER.pack(
-        MAGIC, LAYOUT, flags, header.length, base_offset, chain, append_timestamp_ms, leader_epoch
+        MAGIC,
+        header.layout,
+        flags,
+        header.length,
+        base_offset,
+        chain,
+        append_timestamp_ms,
+        leader_epoch,
     )
     return leader + _CRC.pack(checksum.crc32c(leader)), chain
 
@@ -394,7 +446,7 @@ def stamp_compacted(
     """
     length = length_at(sealed, 0)
     leader = _LEADER.pack(
-        MAGIC, LAYOUT, COMPACTED, length, base_offset, chain, append_timestamp_ms, leader_epoch
+        MAGIC, COLUMNS, COMPACTED, length, base_offset, chain, append_timestamp_ms, leader_epoch
     )
     return leader + _CRC.pack(checksum.crc32c(leader)) + sealed[LEADER_BYTES:]
 

@@ -46,7 +46,6 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 # A batch that loses nothing is passed on from this size on; smaller ones are joined.
 COPIED_BYTES_MIN: Final = 64 * limits.KIB
-_OFFSET_DELTA_MAX: Final = (1 << 32) - 1
 _NO_INTEGERS: Final = np.zeros(0, np.uint32)
 
 
@@ -262,7 +261,7 @@ class Rewriter:
     def _has_room(self, run: _Run, header: BatchHeader, part: _Part | None) -> bool:
         if (
             header.leader_epoch != run.last.leader_epoch
-            or header.next_offset - 1 - run.base_offset > _OFFSET_DELTA_MAX
+            or header.next_offset - 1 - run.base_offset > limits.OFFSET_DELTA_MAX
         ):
             return False
         if part is None or not run.parts:
@@ -335,7 +334,8 @@ def _body(
         values=_column([part.values for part in parts]),
         headers=_header_rows(parts),
     )
-    stored, codec = compression.compress(packed, codec)
+    # Columns have no snappy; lz4 is as fast.
+    stored, codec = compression.compress(packed, Codec.LZ4 if codec is Codec.SNAPPY else codec)
     assert HEADER_BYTES + len(stored) <= limits.BATCH_BYTES_MAX, "admission leaves room for this"
     return BatchBody(
         payload=stored,

@@ -30,6 +30,7 @@ class Codec(IntEnum):
 
     NONE = 0
     GZIP = 1
+    SNAPPY = 2  # only in batches of Kafka clients: see ``kafka_compression``
     LZ4 = 3
     ZSTD = 4
 
@@ -44,22 +45,25 @@ class Codec(IntEnum):
         return codec
 
 
-_BY_NAME: Final = {codec.name.lower(): codec for codec in Codec}
+# Those of raftlog's clients.
+COLUMN_CODECS: Final = tuple(codec for codec in Codec if codec is not Codec.SNAPPY)
+_BY_NAME: Final = {codec.name.lower(): codec for codec in COLUMN_CODECS}
+CODEC_NAMES: Final = tuple(_BY_NAME)
 
 
 # -- gzip ------------------------------------------------------------------------------------------
 
-_GZIP_WINDOW_BITS: Final = (
+GZIP_WINDOW_BITS: Final = (
     31  # 15 for the largest window, 16 for a gzip header and trailer around it
 )
 
 
 def _compress_gzip(payload: Buffer, level: int) -> bytes:
-    return zlib.compress(payload, level, _GZIP_WINDOW_BITS)
+    return zlib.compress(payload, level, GZIP_WINDOW_BITS)
 
 
 def _decompress_gzip(data: Buffer, length: int) -> bytes:
-    stream = zlib.decompressobj(_GZIP_WINDOW_BITS)
+    stream = zlib.decompressobj(GZIP_WINDOW_BITS)
     try:
         # One byte more than promised: shows a stream that is too long, reaches the end of others.
         payload = stream.decompress(data, length + 1)
@@ -100,7 +104,7 @@ def _decompress_lz4(data: Buffer, length: int) -> bytes:
 # -- zstd ------------------------------------------------------------------------------------------
 
 _compressors: Final[dict[int, Pool[zstandard.ZstdCompressor]]] = {}  # by level: 1 to 22
-_decompressors: Final = Pool(
+zstd_decompressors: Final = Pool(
     lambda: zstandard.ZstdDecompressor(max_window_size=limits.BATCH_UNCOMPRESSED_BYTES_MAX)
 )
 
@@ -131,11 +135,11 @@ def _decompress_zstd(data: Buffer, length: int) -> bytes:
                 f"the payload's zstd frame asks for a window of {frame.window_size} bytes, over "
                 f"{limits.BATCH_UNCOMPRESSED_BYTES_MAX}"
             )
-        decompressor = _decompressors.take()
+        decompressor = zstd_decompressors.take()
         payload = decompressor.decompress(data, max_output_size=length, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise CorruptBatchError(f"the payload is not one zstd frame: {error}") from error
-    _decompressors.give_back(decompressor, size_bytes=decompressor.memory_size())
+    zstd_decompressors.give_back(decompressor, size_bytes=decompressor.memory_size())
     return payload
 
 
@@ -157,6 +161,11 @@ _METHODS: Final = {
     # A zstd block holds at most 128 KiB, and the shortest one that does takes 4 bytes.
     Codec.ZSTD: _Method(_compress_zstd, _decompress_zstd, 1, range(1, 23), 32 * limits.KIB),
 }
+
+
+def ratio_max(codec: Codec) -> int:
+    """The factor by which no valid stream of ``codec`` grows more."""
+    return _METHODS[codec].ratio_max
 
 
 def check_level(codec: Codec, level: int | None) -> None:

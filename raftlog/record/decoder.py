@@ -13,8 +13,8 @@ from itertools import islice, repeat
 from typing import NamedTuple
 
 from raftlog.errors import CorruptBatchError, KeyRequiredError
-from raftlog.record import columns, payload
-from raftlog.record.batch import HEADER_BYTES, BatchHeader, check, check_length
+from raftlog.record import columns, kafka_rows, payload
+from raftlog.record.batch import COLUMNS, HEADER_BYTES, BatchHeader, check, check_length
 from raftlog.record.columns import U32_BYTES, U64_BYTES
 from raftlog.record.compression import decompress
 from raftlog.record.payload import HeaderColumns, Payload
@@ -35,6 +35,8 @@ def open_batch(batch: Buffer, *, check_crc: bool) -> tuple[BatchHeader, Payload]
     """The header and the columns of exactly one batch, decompressed and adding up."""
     header = check(batch) if check_crc else check_length(batch)
     stored, length = memoryview(batch)[HEADER_BYTES:], header.uncompressed_length
+    if header.layout != COLUMNS:
+        return header, kafka_rows.read(stored, header)
     try:
         body = decompress(stored, header.codec, uncompressed_length=length)
     except CorruptBatchError as error:
@@ -43,11 +45,15 @@ def open_batch(batch: Buffer, *, check_crc: bool) -> tuple[BatchHeader, Payload]
 
 
 def validate(data: Buffer, *, keys_required: bool = False) -> BatchHeader:
-    """The header of exactly one batch that every reader will be able to decode.
+    """The header of exactly one batch of columns that every reader will be able to decode.
 
     For a broker, on what producers send: sums, counts, sizes and columns, at no cost per record.
     With ``keys_required``, raises ``KeyRequiredError`` where a record has no key.
     """
+    if check_length(data).layout != COLUMNS:
+        raise CorruptBatchError(
+            "the batch has the layout of Kafka's clients, which send it by Kafka's protocol only"
+        )
     header, rows = open_batch(data, check_crc=True)
     if keys_required and (rows.key_lengths is None or rows.key_nulls is not None):
         row = 0 if rows.key_nulls is None else columns.u32(rows.key_nulls[:U32_BYTES])[0]

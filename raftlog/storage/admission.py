@@ -37,7 +37,7 @@ def check(header: BatchHeader, config: TopicConfig, *, now_ms: TimestampMs) -> N
             f"plus {columns.U32_BYTES} bytes each, are over {limits.BATCH_BYTES_MAX} bytes. "
             "Send fewer or smaller records in a batch"
         )
-    if config.message_timestamp_type == "LogAppendTime":
+    if config.message_timestamp_type == "LogAppendTime" or not header.has_timestamps:
         return
     for distance_ms, limit_ms, side in (
         (header.max_timestamp - now_ms, config.message_timestamp_after_max_ms, "after"),

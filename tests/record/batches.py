@@ -11,7 +11,6 @@ import msgpack
 from raftlog.record import (
     LEADER_BYTES,
     BatchHeader,
-    Codec,
     columns,
     encode,
     parse_header,
@@ -20,6 +19,7 @@ from raftlog.record import (
 )
 from raftlog.record import batch as batch_module
 from raftlog.record.checksum import crc32c
+from raftlog.record.compression import COLUMN_CODECS
 from raftlog.types import Buffer, Headers
 
 NOW_MS: Final = 1_700_000_000_000
@@ -137,4 +137,4 @@ def numpy_from(integers: int) -> Iterator[None]:
         columns.NUMPY_FROM = usual
 
 
-ALL_CODECS: Final = tuple(Codec)
+ALL_CODECS: Final = COLUMN_CODECS

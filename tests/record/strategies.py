@@ -13,6 +13,7 @@ from raftlog.record import HEADER_BYTES, Codec
 from raftlog.record.compression import compress
 from raftlog.types import Headers
 from tests.record.batches import (
+    ALL_CODECS,
     NOW_MS,
     batch_of,
     column_of,
@@ -30,7 +31,7 @@ timestamps = st.integers(0, limits.TIMESTAMP_MS_MAX) | st.integers(NOW_MS, NOW_M
 header_rows = st.lists(
     st.tuples(st.text(st.characters(codec="utf-8"), max_size=4), entries), max_size=3
 ).map(tuple)
-codecs = st.sampled_from(Codec)
+codecs = st.sampled_from(ALL_CODECS)
 numpy_thresholds = st.sampled_from([1, 256])  # see batches.numpy_from
 
 

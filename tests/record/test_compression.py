@@ -17,6 +17,7 @@ import zstandard
 from raftlog import limits
 from raftlog.errors import CorruptBatchError, InvalidRequestError
 from raftlog.record.compression import Codec, compress, decompress
+from tests.record.batches import ALL_CODECS
 
 CHANCE = random.Random(11)
 PAYLOAD = b"".join(
@@ -53,7 +54,7 @@ def refuses(data: bytes, codec: Codec, length: int) -> int:
     return peak_bytes(attempt)
 
 
-@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("codec", ALL_CODECS)
 def test_round_trip(codec: Codec) -> None:
     packed, used = compress(PAYLOAD, codec)
     assert used is codec
@@ -62,7 +63,7 @@ def test_round_trip(codec: Codec) -> None:
         assert bytes(decompress(data, codec, uncompressed_length=len(PAYLOAD))) == PAYLOAD
 
 
-@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("codec", ALL_CODECS)
 def test_what_does_not_shrink_is_left_as_it_is(codec: Codec) -> None:
     noise = random.Random(5).randbytes(2_000)
     assert compress(noise, codec) == (noise, Codec.NONE)
@@ -109,7 +110,7 @@ def test_a_lying_length_is_refused(codec: Codec, change: int) -> None:
     assert refuses(pack(codec), codec, len(PAYLOAD) + change) < 4 * len(PAYLOAD) + 64 * limits.KIB
 
 
-@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("codec", ALL_CODECS)
 @pytest.mark.parametrize("length", [0, -1, limits.BATCH_UNCOMPRESSED_BYTES_MAX + 1, 1 << 32])
 def test_a_length_over_the_limit_is_refused_before_memory_is_taken(
     codec: Codec, length: int

@@ -1,0 +1,351 @@
+"""Batches of Kafka's clients: checked, stored as they came, and returned as they came.
+
+A Kafka client sends and receives record batches of Kafka's format 2 (magic 2), big-endian:
+
+     0 | base_offset i64
+     8 | batch_length i32, of all that follows | partition_leader_epoch i32
+    16 | magic i8 = 2 | crc u32 = crc32c(bytes 21 to the end)
+    21 | attributes i16 | last_offset_delta i32
+    27 | base_timestamp i64, to which the records' timestamps are deltas
+    35 | max_timestamp i64
+    43 | producer_id i64 | producer_epoch i16 | base_sequence i32
+    57 | record_count i32
+    61 | the records section
+
+    attributes    bits 0-2: codec (0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd)
+                  bit 3: LogAppendTime; bit 4: transactional; bit 5: control; bit 6: delete horizon
+
+A log stores it with the header that ``raftlog.record.batch`` draws, with layout 2, and the payload
+that ``raftlog.record.kafka_rows`` draws. Fields that clients leave inconsistent are corrected as
+Kafka's broker corrects them: ``max_timestamp``, and epoch and sequence without a producer ID. The
+CRC is then computed again. Therefore a fetch of the batch consists of 61 bytes that are computed,
+and of the stored bytes.
+
+Source: Kafka's documentation, "Record Batch"; ``LogValidator`` of Kafka's broker for the checks.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple, NoReturn
+
+from raftlog import limits
+from raftlog.errors import CorruptBatchError, KafkaBatchError, KafkaBatchFault
+from raftlog.record import kafka_compression, kafka_rows
+from raftlog.record.batch import (
+    CODEC_MASK,
+    CONTROL,
+    HEADER_BYTES,
+    KAFKA_ROWS,
+    NO_EPOCH,
+    TRANSACTIONAL,
+    BatchHeader,
+    check_length,
+    seal_payload,
+)
+from raftlog.record.checksum import crc32c
+from raftlog.record.compression import Codec
+from raftlog.record.decoder import open_batch
+from raftlog.record.kafka_rows import PREFIX
+from raftlog.types import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, Buffer
+
+_MAGIC: Final = 2
+_FRONT: Final = struct.Struct(">qiibI")  # base offset, length, leader epoch, magic, crc
+_SEALED: Final = struct.Struct(">hiqqqhii")  # what the crc covers, before the records
+_SEALED_POSITION: Final = 21
+_LENGTH_END: Final = 12
+KAFKA_HEADER_BYTES: Final = 61
+assert _FRONT.size == _SEALED_POSITION, "the drawing above and the code disagree"
+assert _SEALED_POSITION + _SEALED.size == KAFKA_HEADER_BYTES, "the drawing and the code disagree"
+
+_LOG_APPEND_TIME: Final = 1 << 3  # in Kafka's attributes; bits 4 and 5 are raftlog's too
+_KNOWN_ATTRIBUTES: Final = CODEC_MASK | TRANSACTIONAL
+_CODECS: Final = frozenset(Codec)
+
+# Compaction stores a batch as columns. They take at most so many bytes more than its rows: eight
+# for a timestamp where rows have one, and so on, and four for each null. See ``payload``.
+_COLUMNS_EXTRA_BYTES: Final = 128
+_COLUMNS_EXTRA_RECORD_BYTES: Final = 32
+_COLUMNS_EXTRA_HEADER_BYTES: Final = 12
+
+
+class _Sealed(NamedTuple):
+    """The fields that Kafka's CRC covers, before the records."""
+
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+
+class CheckedBatch(NamedTuple):
+    """A batch of a Kafka client that can be stored. ``section``: its records, as sent.
+
+    Timestamps are those of the records: the first's, the lowest, the highest; all -1 if it has
+    none. ``kafka_crc`` is that of the batch with its corrected fields.
+    """
+
+    section: Buffer
+    kafka_crc: int
+    kafka_attributes: int
+    record_count: int
+    base_timestamp_ms: int
+    first_timestamp_ms: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    uncompressed_bytes: int  # of the records section
+
+    @property
+    def codec(self) -> Codec:
+        return Codec(self.kafka_attributes & CODEC_MASK)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.kafka_attributes & TRANSACTIONAL)
+
+
+# -- produce ---------------------------------------------------------------------------------------
+
+
+def check_batch(
+    data: Buffer,
+    *,
+    uncompressed_max: int = limits.BATCH_UNCOMPRESSED_BYTES_MAX,
+    keys_required: bool = False,
+) -> CheckedBatch:
+    """Check the batch that a Kafka client sent for one partition, with each of its records.
+
+    ``data``: the field ``records`` of the request, which must be exactly one batch.
+    ``uncompressed_max``: the most bytes that its records may have, decompressed.
+    ``keys_required``: whether a record without a key is an error, as in a compacted topic.
+    Raises ``KafkaBatchError``, whose ``kind`` is Kafka's error.
+    """
+    sealed = _check_header(data)
+    codec = Codec(sealed.attributes & CODEC_MASK)
+    section = memoryview(data)[KAFKA_HEADER_BYTES:]
+    count = sealed.record_count
+    try:
+        rows = kafka_compression.decompress(
+            section, codec, size_max=min(uncompressed_max, limits.BATCH_UNCOMPRESSED_BYTES_MAX)
+        )
+        facts = kafka_rows.check(rows, count)
+    except CorruptBatchError as error:
+        raise KafkaBatchError(str(error), KafkaBatchFault.INVALID_RECORD) from error
+    if keys_required and facts.keyless:
+        raise KafkaBatchError(
+            f"record {facts.keyless[0]} has no key, and the topic is compacted",
+            KafkaBatchFault.INVALID_RECORD,
+            facts.keyless,
+        )
+    _check_columns_size(len(rows), count, facts.header_count)
+    base = sealed.base_timestamp
+    min_ms, max_ms = base + facts.min_delta, base + facts.max_delta
+    has_times = not min_ms == max_ms == NO_TIMESTAMP
+    if has_times and not 0 <= min_ms <= max_ms <= limits.TIMESTAMP_MS_MAX:
+        _refuse(
+            KafkaBatchFault.INVALID_TIMESTAMP,
+            f"timestamps from {min_ms} to {max_ms} ms are not all within 0 and "
+            f"{limits.TIMESTAMP_MS_MAX}, nor all absent (-1)",
+        )
+    right = sealed._replace(max_timestamp=max_ms)
+    if sealed.producer_id == NO_PRODUCER_ID:
+        right = right._replace(producer_epoch=NO_EPOCH, base_sequence=NO_SEQUENCE)
+    is_right = right == sealed
+    crc = _crc_of(data) if is_right else crc32c(section, crc32c(_SEALED.pack(*right)))
+    return CheckedBatch(
+        section=section,
+        kafka_crc=crc,
+        kafka_attributes=right.attributes,
+        record_count=count,
+        base_timestamp_ms=base,
+        first_timestamp_ms=base + facts.first_delta,
+        min_timestamp_ms=min_ms,
+        max_timestamp_ms=max_ms,
+        producer_id=right.producer_id,
+        producer_epoch=right.producer_epoch,
+        base_sequence=right.base_sequence,
+        uncompressed_bytes=len(rows),
+    )
+
+
+def _check_header(data: Buffer) -> _Sealed:
+    """The fields of exactly one batch, with the right CRC, that a producer may send."""
+    if len(data) < KAFKA_HEADER_BYTES:
+        _refuse(KafkaBatchFault.CORRUPT_MESSAGE, f"{len(data)} bytes are not a record batch")
+    _offset, length, _epoch, magic, crc = _FRONT.unpack_from(data)
+    if magic != _MAGIC:
+        _refuse(
+            KafkaBatchFault.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            f"record batch of magic {magic}; only {_MAGIC} is accepted",
+        )
+    rest = len(data) - _LENGTH_END
+    if length < rest and length >= KAFKA_HEADER_BYTES - _LENGTH_END:
+        _refuse(
+            KafkaBatchFault.INVALID_RECORD,
+            f"{rest - length} bytes follow the record batch. Send one batch for each partition",
+        )
+    if length != rest:
+        _refuse(KafkaBatchFault.CORRUPT_MESSAGE, f"record batch of length {length} in {rest} bytes")
+    if crc32c(memoryview(data)[_SEALED_POSITION:]) != crc:
+        _refuse(KafkaBatchFault.CORRUPT_MESSAGE, "the record batch and its CRC-32C disagree")
+    sealed = _Sealed._make(_SEALED.unpack_from(data, _SEALED_POSITION))
+    if sealed.attributes & CODEC_MASK not in _CODECS:
+        _refuse(
+            KafkaBatchFault.UNSUPPORTED_COMPRESSION_TYPE,
+            f"unknown codec {sealed.attributes & CODEC_MASK}",
+        )
+    if sealed.attributes & _LOG_APPEND_TIME:
+        _refuse(
+            KafkaBatchFault.INVALID_TIMESTAMP, "only a broker writes batches with LogAppendTime"
+        )
+    if sealed.attributes & ~_KNOWN_ATTRIBUTES:
+        _refuse(
+            KafkaBatchFault.INVALID_RECORD,
+            f"attributes {sealed.attributes & 0xFFFF:#06x}: a producer sends neither control "
+            "batches, delete horizons nor unknown bits",
+        )
+    count = sealed.record_count
+    if not 1 <= count <= limits.RECORDS_PER_BATCH_MAX:
+        _refuse(
+            KafkaBatchFault.INVALID_RECORD,
+            f"{count} records; a batch has 1 to {limits.RECORDS_PER_BATCH_MAX}",
+        )
+    if sealed.last_offset_delta != count - 1:
+        _refuse(
+            KafkaBatchFault.INVALID_RECORD,
+            f"last offset delta {sealed.last_offset_delta} of {count} records",
+        )
+    producer = sealed.producer_id, sealed.producer_epoch, sealed.base_sequence
+    if min(producer) < 0 and sealed.producer_id != NO_PRODUCER_ID:
+        _refuse(
+            KafkaBatchFault.INVALID_RECORD,
+            f"producer ID, epoch and sequence {producer}: all must be at least 0",
+        )
+    return sealed
+
+
+def _check_columns_size(rows_bytes: int, count: int, header_count: int) -> None:
+    """Compaction and conversion must be able to store the batch as columns."""
+    columns_bytes = (
+        HEADER_BYTES
+        + rows_bytes
+        + _COLUMNS_EXTRA_BYTES
+        + _COLUMNS_EXTRA_RECORD_BYTES * count
+        + _COLUMNS_EXTRA_HEADER_BYTES * header_count
+    )
+    if columns_bytes > limits.BATCH_BYTES_MAX:
+        _refuse(
+            KafkaBatchFault.MESSAGE_TOO_LARGE,
+            f"{count} records with {header_count} headers and {rows_bytes} bytes take up to "
+            f"{columns_bytes} bytes as columns, over {limits.BATCH_BYTES_MAX}. Send fewer records "
+            "in a batch",
+        )
+
+
+def _refuse(kind: KafkaBatchFault, message: str) -> NoReturn:
+    raise KafkaBatchError(message, kind)
+
+
+def _crc_of(data: Buffer) -> int:
+    crc: int = _FRONT.unpack_from(data)[-1]
+    return crc
+
+
+def to_stored(batch: CheckedBatch) -> bytearray:
+    """Return the batch as a producer's batch of layout 2, which a leader stamps and appends."""
+    prefix = PREFIX.pack(batch.kafka_crc, batch.kafka_attributes, batch.base_timestamp_ms)
+    stored = bytearray().join((bytes(HEADER_BYTES), prefix, batch.section))
+    with memoryview(stored)[HEADER_BYTES:] as payload:
+        header = seal_payload(
+            payload,
+            layout=KAFKA_ROWS,
+            attributes=batch.kafka_attributes & (CODEC_MASK | TRANSACTIONAL | CONTROL),
+            record_count=batch.record_count,
+            last_offset_delta=batch.record_count - 1,
+            first_timestamp_ms=batch.first_timestamp_ms,
+            max_timestamp_ms=batch.max_timestamp_ms,
+            producer=(batch.producer_id, batch.producer_epoch, batch.base_sequence),
+            uncompressed_length=PREFIX.size + batch.uncompressed_bytes,
+        )
+    stored[:HEADER_BYTES] = header
+    return stored
+
+
+# -- fetch -----------------------------------------------------------------------------------------
+
+
+def to_kafka(batch: Buffer) -> list[Buffer]:
+    """Return a stored batch as Kafka's clients read it, as buffers to send one after the other.
+
+    Of layout 2: 61 bytes, and a view of the stored bytes. Of layout 1: rows of its columns,
+    compressed if the batch is. Raises ``CorruptBatchError``.
+    """
+    header = check_length(batch)
+    if header.layout == KAFKA_ROWS:
+        return _rows_as_stored(batch, header)
+    return _rows_of_columns(batch)
+
+
+def _rows_as_stored(batch: Buffer, header: BatchHeader) -> list[Buffer]:
+    payload = memoryview(batch)[HEADER_BYTES:]
+    if len(payload) < PREFIX.size:
+        raise CorruptBatchError(f"base offset {header.base_offset}: no payload of layout 2")
+    crc, attributes, base_timestamp = PREFIX.unpack_from(payload)
+    section = payload[PREFIX.size :]
+    sealed = _sealed_of(header, attributes, base_timestamp)
+    if header.log_append_time:
+        # A CRC of damaged bytes would be right for the client.
+        if crc32c(section, crc32c(_SEALED.pack(*sealed))) != crc:
+            raise CorruptBatchError(
+                f"base offset {header.base_offset}: the records and Kafka's CRC disagree"
+            )
+        return _with_append_time(header, sealed, section)
+    return [_kafka_header(header, sealed, crc, section), section]
+
+
+def _rows_of_columns(batch: Buffer) -> list[Buffer]:
+    header, rows = open_batch(batch, check_crc=True)
+    section, codec = b"", Codec.NONE
+    if header.record_count:
+        section, codec = kafka_compression.compress(kafka_rows.write(rows, header), header.codec)
+    attributes = header.attributes & (TRANSACTIONAL | CONTROL) | codec
+    base_timestamp = header.first_timestamp if header.record_count else NO_TIMESTAMP
+    sealed = _sealed_of(header, attributes, base_timestamp)
+    if header.log_append_time:
+        return _with_append_time(header, sealed, section)
+    crc = crc32c(section, crc32c(_SEALED.pack(*sealed)))
+    return [_kafka_header(header, sealed, crc, section), section]
+
+
+def _sealed_of(header: BatchHeader, attributes: int, base_timestamp: int) -> _Sealed:
+    return _Sealed(
+        attributes,
+        header.last_offset_delta,
+        base_timestamp,
+        header.max_timestamp if header.record_count else NO_TIMESTAMP,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.record_count,
+    )
+
+
+def _with_append_time(header: BatchHeader, sealed: _Sealed, section: Buffer) -> list[Buffer]:
+    stamped = sealed._replace(
+        attributes=sealed.attributes | _LOG_APPEND_TIME, max_timestamp=header.append_timestamp
+    )
+    crc = crc32c(section, crc32c(_SEALED.pack(*stamped)))
+    return [_kafka_header(header, stamped, crc, section), section]
+
+
+def _kafka_header(header: BatchHeader, sealed: _Sealed, crc: int, section: Buffer) -> bytes:
+    length = KAFKA_HEADER_BYTES - _LENGTH_END + len(section)
+    front = _FRONT.pack(header.base_offset, length, header.leader_epoch, _MAGIC, crc)
+    return front + _SEALED.pack(*sealed)

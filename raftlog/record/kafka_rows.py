@@ -1,0 +1,535 @@
+"""The payload of layout 2: the records section of a Kafka batch. Rows, to and from columns.
+
+    kafka_crc u32 BE | kafka_attributes i16 BE | base_timestamp i64 BE | the records section as sent
+
+The first three are fields of the batch that the Kafka client sent (``raftlog.record.kafka_batch``).
+The header's ``first_timestamp`` and ``max_timestamp`` are computed from the records, its
+``uncompressed_length`` is that of the payload with its records section decompressed.
+
+The records section is compressed as a whole (``raftlog.record.kafka_compression``). It contains one
+record after the other. All integers are zigzag varints of up to 5 bytes, or 10 in a ``varlong``:
+
+    length | attributes i8, unused | timestamp delta varlong | offset delta |
+    key length, -1: null | key | value length, -1: null | value | header count | headers
+
+    header    name length | name, UTF-8 | value length, -1: null | value
+
+A record ends where its length specifies; the next one begins there. Source: Kafka's documentation,
+"Record Batch" and "Record".
+
+The chain of lengths costs one step of Python for each record. numpy decodes the other varints of
+many records at once. Below ``NUMPY_FROM`` records, and without numpy, Python decodes them. Both
+readers accept the same bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from io import BytesIO
+from itertools import islice, repeat
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from raftlog import limits
+from raftlog.errors import CorruptBatchError
+from raftlog.record import columns, kafka_compression
+from raftlog.record.batch import BatchHeader
+from raftlog.record.columns import pack_u32, pack_u64
+from raftlog.record.payload import HeaderColumns, Payload
+from raftlog.types import NO_TIMESTAMP, Buffer
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Octets: TypeAlias = npt.NDArray[np.uint8]
+    Integers: TypeAlias = npt.NDArray[np.int64]
+
+PREFIX: Final = struct.Struct(">Ihq")
+# Records; below it the calls into numpy, 40 us a batch, cost more than Python's steps.
+NUMPY_FROM: Final = 64 if find_spec("numpy") is not None else sys.maxsize
+RECORD_BYTES_MIN: Final = 7
+
+_PART_RECORDS: Final = 1 << 14  # decoded at a time, which bounds the memory for positions
+_LIVE_MIN: Final = 32  # records with one more header, for which numpy costs less than Python
+_INT_BYTES: Final = 5
+_LONG_BYTES: Final = 10
+# A position can pass the end by a few bytes before it is compared: zeros end each varint there.
+_PADDING: Final = bytes(16)
+_NULL: Final = b"\x01"  # the length -1
+_I64_MAX: Final = (1 << 63) - 1
+
+
+class RecordsError(CorruptBatchError):
+    """Raised by both readers for a section that is not the records that it should have."""
+
+
+class _Part(NamedTuple):
+    """Where the entries of some records are, as lists or as numpy's arrays. Length -1: null."""
+
+    timestamp_deltas: Any
+    key_at: Any
+    key_lengths: Any
+    value_at: Any
+    value_lengths: Any
+    header_counts: Any
+    name_at: Any
+    name_lengths: Any
+    header_value_at: Any
+    header_value_lengths: Any
+
+
+# -- positions -------------------------------------------------------------------------------------
+
+
+def _parts(section: Buffer, count: int) -> Iterator[tuple[bytes, _Part]]:
+    """The records, some at a time, with the padded section. Raises ``RecordsError``."""
+    body = b"".join((section, _PADDING))
+    size = len(section)
+    position = row = headers = 0
+    try:
+        while row < count:
+            number = min(count - row, _PART_RECORDS)
+            read = _part_in_python if count < NUMPY_FROM else _part_in_numpy
+            part, position = read(body, size, position, row, number)
+            headers += len(part.name_at)
+            if headers > limits.HEADERS_PER_BATCH_MAX:
+                raise RecordsError(f"over {limits.HEADERS_PER_BATCH_MAX} record headers")
+            _check_names(body, part)
+            row += number
+            yield body, part
+    except IndexError:
+        raise RecordsError(f"the records end before record {count - 1} does") from None
+    if position != size:
+        raise RecordsError(f"{size - position} bytes follow the last record")
+
+
+def _check_names(body: bytes, part: _Part) -> None:
+    if not len(part.name_at):
+        return
+    blob = _entries(body, part.name_at, part.name_lengths)
+    try:
+        names = str(blob, "utf-8")
+    except UnicodeDecodeError as error:
+        raise RecordsError(f"header names are not UTF-8: {error.reason}") from error
+    is_ascii = len(names) == len(blob)
+    if not is_ascii and columns.splits_a_character(blob, _lengths(part.name_lengths)):
+        raise RecordsError("a header name begins inside a character")
+
+
+def _part_in_python(
+    body: bytes, size: int, position: int, row: int, count: int
+) -> tuple[_Part, int]:
+    """Records ``row`` to ``row + count``, of which the first is at ``position``; and their end."""
+    part = _Part([], [], [], [], [], [], [], [], [], [])
+    stamps, key_at, keys, value_at, values, counts = part[:6]
+    p = position
+    for number in range(row, row + count):
+        length, p = _varint(body, p, _INT_BYTES)
+        end = p + length
+        if length < 0 or end > size:
+            raise RecordsError(f"record {number} has a length of {length}")
+        stamp, p = _varint(body, p + 1, _LONG_BYTES)
+        delta, p = _varint(body, p, _INT_BYTES)
+        if delta != number:
+            raise RecordsError(f"record {number} has offset delta {delta}")
+        key, p = _varint(body, p, _INT_BYTES)
+        key_at.append(p)
+        p += max(key, 0)
+        if key < -1 or p > end:
+            raise RecordsError(f"record {number} has a key of {key} bytes")
+        value, p = _varint(body, p, _INT_BYTES)
+        value_at.append(p)
+        p += max(value, 0)
+        if value < -1 or p > end:
+            raise RecordsError(f"record {number} has a value of {value} bytes")
+        held, p = _varint(body, p, _INT_BYTES)
+        if held:
+            p = _headers_in_python(body, end, p, held, part)
+        if p != end:
+            raise RecordsError(f"record {number} does not end where its length specifies")
+        stamps.append(stamp)
+        keys.append(key)
+        values.append(value)
+        counts.append(held)
+    return part, p
+
+
+def _headers_in_python(body: bytes, end: int, position: int, count: int, part: _Part) -> int:
+    """Add the headers of one record to ``part``. Returns their end."""
+    p = position
+    if not 0 <= count <= end - p:
+        raise RecordsError(f"{count} headers in {end - p} bytes")
+    for _ in range(count):
+        name, p = _varint(body, p, _INT_BYTES)
+        part.name_at.append(p)
+        part.name_lengths.append(name)
+        p += max(name, 0)
+        if name < 0 or p > end:
+            raise RecordsError(f"a header name has {name} bytes")
+        value, p = _varint(body, p, _INT_BYTES)
+        part.header_value_at.append(p)
+        part.header_value_lengths.append(value)
+        p += max(value, 0)
+        if value < -1 or p > end:
+            raise RecordsError(f"a header value has {value} bytes")
+    return p
+
+
+def _varint(body: bytes, position: int, bytes_max: int) -> tuple[int, int]:
+    """The zigzag varint at ``position``, and its end."""
+    octet = body[position]
+    position += 1
+    if octet < 128:
+        return (octet >> 1) ^ -(octet & 1), position
+    raw, shift = octet & 127, 7
+    while True:
+        octet = body[position]
+        position += 1
+        raw |= (octet & 127) << shift
+        shift += 7
+        if octet < 128:
+            break
+        if shift == 7 * bytes_max:
+            raise RecordsError(f"a varint takes over {bytes_max} bytes")
+    if raw >> 64:
+        raise RecordsError("a varint has over 64 bits")
+    return (raw >> 1) ^ -(raw & 1), position
+
+
+def _starts(body: bytes, position: int, count: int) -> tuple[list[int], int]:
+    """The positions of ``count`` records, one after the other, and the end of the last."""
+    starts: list[int] = []
+    add = starts.append
+    p = position
+    for _ in range(count):
+        add(p)
+        octet = body[p]
+        if octet < 128:
+            p += 1 + (octet >> 1)
+        elif (high := body[p + 1]) < 128:
+            p += 2 + ((octet & 127 | high << 7) >> 1)
+        else:
+            length, p = _varint(body, p, _INT_BYTES)
+            p += max(length, 0)
+    return starts, p
+
+
+def _part_in_numpy(
+    body: bytes, size: int, position: int, row: int, count: int
+) -> tuple[_Part, int]:
+    """The same as ``_part_in_python``."""
+    import numpy as np
+
+    starts, end = _starts(body, position, count)
+    if end > size:
+        raise RecordsError(f"the records end before record {row + count - 1} does")
+    octets = np.frombuffer(body, np.uint8)
+    lengths, at = _varints(octets, np.array(starts, np.int64), _INT_BYTES)
+    _check_lengths(lengths, at, size, "record")
+    ends = at + lengths
+    stamps, at = _varints(octets, at + 1, _LONG_BYTES)
+    deltas, at = _varints(octets, at, _INT_BYTES)
+    if not np.array_equal(deltas, np.arange(row, row + count)):
+        raise RecordsError(f"the offset deltas from record {row} on are not consecutive")
+    keys, key_at = _varints(octets, at, _INT_BYTES)
+    _check_lengths(keys, key_at, size, "key", least=-1)
+    values, value_at = _varints(octets, key_at + np.maximum(keys, 0), _INT_BYTES)
+    _check_lengths(values, value_at, size, "value", least=-1)
+    counts, tails = _varints(octets, value_at + np.maximum(values, 0), _INT_BYTES)
+    headers: tuple[Any, ...] = ((), (), (), ())
+    if counts.any():
+        if counts.min() < 0 or (counts > ends - tails).any():
+            raise RecordsError("a record has more headers than bytes")
+        headers = _headers_in_numpy(body, octets, size, counts, tails)
+    if not np.array_equal(tails, ends):
+        raise RecordsError("a record does not end where its length specifies")
+    return _Part(stamps, key_at, keys, value_at, values, counts, *headers), end
+
+
+def _varints(octets: Octets, positions: Integers, bytes_max: int) -> tuple[Integers, Integers]:
+    """The zigzag varints at ``positions``, and the end of each."""
+    import numpy as np
+
+    raw = octets[positions].astype(np.int64)
+    ends = positions + 1
+    more = raw > 127
+    if more.any():
+        raw &= 127
+        rows = np.flatnonzero(more)
+        shift = 7
+        while len(rows):
+            if shift == 7 * bytes_max:
+                raise RecordsError(f"a varint takes over {bytes_max} bytes")
+            octet = octets[ends[rows]].astype(np.int64)
+            if shift == 63 and octet.max() > 1:
+                raise RecordsError("a varint has over 64 bits")
+            raw[rows] |= (octet & 127) << shift
+            ends[rows] += 1
+            rows = rows[octet > 127]
+            shift += 7
+    return (raw >> 1) & 0x7FFF_FFFF_FFFF_FFFF ^ -(raw & 1), ends
+
+
+def _check_lengths(
+    lengths: Integers, at: Integers, size: int, what: str, *, least: int = 0
+) -> None:
+    """Check that entries begin and end within the section; ``least``: -1 if they may be null."""
+    if lengths.min() < least or (at + lengths).max() > size or at.max() > size:
+        raise RecordsError(f"a {what} has a length that the section does not")
+
+
+def _headers_in_numpy(
+    body: bytes, octets: Octets, size: int, counts: Integers, tails: Integers
+) -> tuple[Any, Any, Any, Any]:
+    """The positions and lengths of names and values. Moves ``tails`` to the end of the headers.
+
+    In rounds: the first header of all records, the second of those that have one, and so on.
+    """
+    import numpy as np
+
+    total = int(counts.sum())
+    if total > limits.HEADERS_PER_BATCH_MAX:
+        raise RecordsError(f"over {limits.HEADERS_PER_BATCH_MAX} record headers")
+    found = [np.empty(total, np.int32) for _ in range(4)]  # positions are below 2^31
+    live = np.flatnonzero(counts)
+    index = (np.cumsum(counts) - counts)[live]
+    left = counts[live]
+    while len(live) >= _LIVE_MIN:
+        names, name_at = _varints(octets, tails[live], _INT_BYTES)
+        _check_lengths(names, name_at, size, "header name")
+        values, value_at = _varints(octets, name_at + names, _INT_BYTES)
+        _check_lengths(values, value_at, size, "header value", least=-1)
+        for column, integers in zip(found, (name_at, names, value_at, values), strict=True):
+            column[index] = integers
+        tails[live] = value_at + np.maximum(values, 0)
+        left -= 1
+        has_more = left > 0
+        live, left, index = live[has_more], left[has_more], index[has_more] + 1
+    for row, number, first in zip(live.tolist(), left.tolist(), index.tolist(), strict=True):
+        rest = _Part([], [], [], [], [], [], [], [], [], [])
+        tails[row] = _headers_in_python(body, size, int(tails[row]), number, rest)
+        for column, integers in zip(found, rest[6:], strict=True):
+            column[first : first + number] = integers
+    return found[0], found[1], found[2], found[3]
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+class RowFacts(NamedTuple):
+    """The result of ``check``: deltas of timestamps, and what the records need as columns."""
+
+    first_delta: int
+    min_delta: int
+    max_delta: int
+    header_count: int
+    keyless: tuple[int, ...]  # records without a key, the first KEYLESS_ROWS_MAX of them
+
+
+def check(section: Buffer, count: int) -> RowFacts:
+    """Check each of the ``count`` records of an uncompressed section, at least one.
+
+    Raises ``RecordsError``.
+    """
+    lowest: list[int] = []
+    highest: list[int] = []
+    keyless: list[int] = []
+    first_delta = header_count = row = 0
+    for _, part in _parts(section, count):
+        first_delta = first_delta if row else int(part.timestamp_deltas[0])
+        least, most = _range(part.timestamp_deltas)
+        lowest.append(least)
+        highest.append(most)
+        header_count += len(part.name_at)
+        if len(keyless) < limits.KEYLESS_ROWS_MAX:
+            keyless += _null_rows(part.key_lengths, row)
+        row += len(part.key_at)
+    missing = tuple(keyless[: limits.KEYLESS_ROWS_MAX])
+    return RowFacts(first_delta, min(lowest), max(highest), header_count, missing)
+
+
+def read(payload: Buffer, header: BatchHeader) -> Payload:
+    """Return the columns of a stored payload, if it agrees with ``header``.
+
+    Raises ``CorruptBatchError``.
+    """
+    try:
+        size = header.uncompressed_length - PREFIX.size
+        stored = memoryview(payload)[PREFIX.size :]
+        section = kafka_compression.decompress(stored, header.codec, size_max=max(size, 0))
+        if len(section) != size:
+            raise RecordsError(f"records of {len(section)} bytes, where the header has {size}")
+        return _columns(section, header)
+    except CorruptBatchError as error:
+        raise CorruptBatchError(f"base offset {header.base_offset}: {error}") from error
+
+
+def _columns(section: Buffer, header: BatchHeader) -> Payload:
+    count = header.record_count
+    stamps: list[bytes] = []
+    counts: list[bytes] = []
+    keys, values, names, header_values = _Column(), _Column(), _Column(), _Column()
+    highest = NO_TIMESTAMP
+    base: int | None = None
+    for body, part in _parts(section, count):
+        if base is None:
+            base = header.first_timestamp - int(part.timestamp_deltas[0])
+        packed, most = _timestamps(part.timestamp_deltas, base, header)
+        highest = max(highest, most)
+        stamps.append(packed)
+        keys.add(body, part.key_at, part.key_lengths)
+        values.add(body, part.value_at, part.value_lengths)
+        counts.append(_lengths(part.header_counts))
+        names.add(body, part.name_at, part.name_lengths)
+        header_values.add(body, part.header_value_at, part.header_value_lengths)
+    if highest != header.max_timestamp:
+        raise RecordsError(
+            f"highest timestamp {highest}, where the header has {header.max_timestamp}"
+        )
+    headers = None
+    if names.count:
+        name_lengths, name_blob, _ = names.joined()
+        assert name_lengths is not None, "a name is not null"
+        header_counts = memoryview(b"".join(counts))
+        headers = HeaderColumns(header_counts, name_lengths, name_blob, *header_values.joined())
+    return Payload(
+        count, memoryview(b"".join(stamps)), None, *keys.joined(), *values.joined(), headers
+    )
+
+
+class _Column:
+    """Entries of several parts, to become one column of ``payload``."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._lengths: list[bytes] = []
+        self._blobs: list[bytes] = []
+        self._nulls: list[int] = []
+
+    def add(self, body: bytes, at: Any, lengths: Any) -> None:
+        """Add the entries of ``lengths`` bytes at the positions ``at``."""
+        if not len(at):
+            return
+        self._nulls += _null_rows(lengths, self.count)
+        self.count += len(at)
+        self._lengths.append(_lengths(lengths))
+        self._blobs.append(_entries(body, at, lengths))
+
+    def joined(self) -> tuple[memoryview | None, memoryview, memoryview | None]:
+        """The lengths, the blob and the rows that are null, as ``payload`` draws them."""
+        if len(self._nulls) == self.count:
+            return None, memoryview(b""), None
+        nulls = memoryview(pack_u32(self._nulls)) if self._nulls else None
+        return memoryview(b"".join(self._lengths)), memoryview(b"".join(self._blobs)), nulls
+
+
+def _timestamps(deltas: Any, base: int, header: BatchHeader) -> tuple[bytes, int]:
+    """The column of timestamps, and the highest."""
+    least, most = (base + delta for delta in _range(deltas))
+    if header.first_timestamp == NO_TIMESTAMP:
+        # Readers use the time of the append.
+        if least != NO_TIMESTAMP or most != NO_TIMESTAMP:
+            raise RecordsError("a timestamp in a batch without timestamps")
+        return bytes(len(deltas) * columns.U64_BYTES), most
+    if least < 0 or abs(base) > _I64_MAX:
+        raise RecordsError(f"timestamp {least} is not a time")
+    if isinstance(deltas, list):
+        return pack_u64([base + delta for delta in deltas]), most
+    packed: bytes = (deltas + base).astype("<u8").tobytes()
+    return packed, most
+
+
+def _range(integers: Any) -> tuple[int, int]:
+    if isinstance(integers, list):
+        return min(integers), max(integers)
+    return int(integers.min()), int(integers.max())
+
+
+def _null_rows(lengths: Any, first_row: int) -> list[int]:
+    """The rows that are null, of which the first has number ``first_row``."""
+    if isinstance(lengths, list):
+        return [row for row, length in enumerate(lengths, first_row) if length < 0]
+    rows: list[int] = ((lengths < 0).nonzero()[0] + first_row).tolist()
+    return rows
+
+
+def _lengths(lengths: Any) -> bytes:
+    """The column of lengths: 0 for a null."""
+    if isinstance(lengths, list):
+        return pack_u32([max(length, 0) for length in lengths])
+    packed: bytes = lengths.clip(0).astype("<u4").tobytes()
+    return packed
+
+
+def _entries(body: bytes, at: Any, lengths: Any) -> bytes:
+    """The entries at the positions ``at``, joined."""
+    if not isinstance(lengths, list):
+        ends = (at + lengths.clip(0)).tolist()
+        return b"".join(map(body.__getitem__, map(slice, at.tolist(), ends)))
+    return b"".join(body[p : p + max(n, 0)] for p, n in zip(at, lengths, strict=True))
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+def write(rows: Payload, header: BatchHeader) -> bytes:
+    """Return the records section of a batch with these columns, at least one record.
+
+    Timestamps are deltas to ``header.first_timestamp``. A record that compaction has left keeps
+    its offset.
+    """
+    count = header.record_count
+    stamps = columns.u64(rows.timestamps)
+    base = header.first_timestamp
+    deltas = range(count) if rows.offsets is None else columns.u32(rows.offsets)
+    keys = _split(count, rows.key_lengths, rows.key_blob, rows.key_nulls)
+    values = _split(count, rows.value_lengths, rows.value_blob, rows.value_nulls)
+    tails = repeat(b"\0") if rows.headers is None else _header_bytes(rows.headers)
+    out: list[bytes] = []
+    for stamp, delta, key, value, tail in zip(stamps, deltas, keys, values, tails, strict=False):
+        record = b"".join(
+            (b"\0", _zigzag(stamp - base), _zigzag(delta), _entry(key), _entry(value), tail)
+        )
+        out += (_zigzag(len(record)), record)
+    return b"".join(out)
+
+
+def _split(
+    count: int, lengths: memoryview | None, blob: memoryview, nulls: memoryview | None
+) -> list[bytes | None]:
+    if lengths is None:
+        return [None] * count
+    entries: list[bytes | None] = list(map(BytesIO(blob).read, columns.u32(lengths)))
+    if nulls is not None:
+        for row in columns.u32(nulls):
+            entries[row] = None
+    return entries
+
+
+def _header_bytes(headers: HeaderColumns) -> Iterator[bytes]:
+    """The headers of each record, with their count."""
+    held = len(headers.name_lengths) // columns.U32_BYTES
+    names = _split(held, headers.name_lengths, headers.name_blob, None)
+    values = _split(held, headers.value_lengths, headers.value_blob, headers.value_nulls)
+    pairs = map(b"".join, zip(map(_entry, names), map(_entry, values), strict=True))
+    for count in columns.u32(headers.counts):
+        yield _zigzag(count) + b"".join(islice(pairs, count))
+
+
+def _entry(entry: bytes | None) -> bytes:
+    return _NULL if entry is None else _zigzag(len(entry)) + entry
+
+
+def _zigzag(integer: int) -> bytes:
+    raw = (integer << 1) ^ (integer >> 63)
+    if raw < 128:
+        return raw.to_bytes(1, "little")
+    octets = bytearray()
+    while raw > 127:
+        octets.append(raw & 127 | 128)
+        raw >>= 7
+    octets.append(raw)
+    return bytes(octets)

@@ -1,0 +1,279 @@
+"""Batches of Kafka's clients: what is stored of them, what is refused, and what clients get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raftlog import limits
+from raftlog.errors import CorruptBatchError, KafkaBatchError, KafkaBatchFault
+from raftlog.record import (
+    HEADER_BYTES,
+    Codec,
+    check,
+    check_batch,
+    decode_lists,
+    parse_header,
+    to_kafka,
+    to_stored,
+)
+from tests.record.batches import ALL_CODECS, NOW_MS, batch_of, resealed, stamped
+from tests.record.kafka_batches import (
+    KAFKA_CODECS,
+    KafkaRecord,
+    as_stored,
+    kafka_batch,
+    kafka_header,
+    kafka_resealed,
+    read_by_aiokafka,
+)
+
+RICH = [
+    KafkaRecord(b"one", b"k", NOW_MS + 5, (("trace", b"1"), ("none", None))),
+    KafkaRecord(None, b"", NOW_MS + 2),
+    KafkaRecord(b"", None, NOW_MS + 9, (("", b""), ("\xfcber", b"\xff"))),
+    *[KafkaRecord(b"page view %d " % n * 9, b"u%d" % n, NOW_MS + n) for n in range(200)],
+]
+PLAIN = [KafkaRecord(b"value %d" % n) for n in range(3)]
+SENT = kafka_batch(PLAIN)
+
+
+def fetched(stored: bytes) -> bytes:
+    return b"".join(to_kafka(stored))
+
+
+def refused(batch: bytes, kind: KafkaBatchFault, **options: Any) -> KafkaBatchError:
+    with pytest.raises(KafkaBatchError) as caught:
+        check_batch(batch, **options)
+    assert caught.value.kind is kind, caught.value
+    return caught.value
+
+
+# -- as sent ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", KAFKA_CODECS)
+@pytest.mark.parametrize("count", [1, 3, 203])
+def test_a_client_gets_the_bytes_that_a_client_sent(codec: Codec, count: int) -> None:
+    sent = kafka_batch(RICH[:count], codec=codec, producer=(77, 3, 5))
+    stored = as_stored(sent, base_offset=41, leader_epoch=6)
+    check(stored)
+    again = fetched(stored)
+    assert kafka_header(again) == kafka_header(sent)._replace(base_offset=41, leader_epoch=6)
+    assert again[61:] == sent[61:]
+    assert read_by_aiokafka(again) == (list(range(41, 41 + count)), RICH[:count])
+
+
+@pytest.mark.parametrize("codec", KAFKA_CODECS)
+def test_the_stored_header_has_what_the_records_have(codec: Codec) -> None:
+    checked = check_batch(kafka_batch(RICH, codec=codec, producer=(77, 3, 5)))
+    header = parse_header(to_stored(checked))
+    assert (header.layout, header.codec, header.record_count) == (2, codec, 203)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (77, 3, 5)
+    assert (header.first_timestamp, header.max_timestamp) == (NOW_MS + 5, NOW_MS + 199)
+    assert (checked.min_timestamp_ms, checked.codec) == (NOW_MS, codec)
+    assert not checked.is_transactional
+
+
+def test_no_stored_byte_is_copied_for_a_fetch() -> None:
+    stored = as_stored(SENT)
+    head, section = to_kafka(stored)
+    assert len(head) == 61
+    assert isinstance(section, memoryview)
+    assert section.obj is stored
+
+
+@pytest.mark.parametrize(
+    "fields", [{"max_timestamp": 1}, {"producer_epoch": 0, "base_sequence": 0}]
+)
+def test_what_clients_leave_inconsistent_is_corrected(fields: dict[str, int]) -> None:
+    again = fetched(as_stored(kafka_resealed(SENT, **fields)))
+    assert again == kafka_resealed(SENT, leader_epoch=0)
+
+
+def test_the_base_timestamp_need_not_be_the_first_records() -> None:
+    sent = kafka_resealed(SENT, base_timestamp=NOW_MS - 50, max_timestamp=NOW_MS - 50)
+    section = sent[61:].replace(b"\0\0\0\1", b"\0\x64\0\1", 1)  # the first delta is 50
+    sent = kafka_resealed(sent, section, max_timestamp=NOW_MS)
+    stored = as_stored(sent)
+    assert decode_lists(stored).timestamps_ms == (NOW_MS, NOW_MS - 50, NOW_MS - 50)
+    assert fetched(stored) == kafka_resealed(sent, leader_epoch=0)
+
+
+# -- the time of the append ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_log_append_time_is_told_with_a_crc_that_agrees(codec: Codec) -> None:
+    stored = as_stored(
+        kafka_batch(PLAIN, codec=codec), log_append_time=True, append_timestamp_ms=NOW_MS + 70
+    )
+    again = fetched(stored)
+    header = kafka_header(again)
+    assert header.attributes == codec | 8
+    assert header.max_timestamp == NOW_MS + 70
+    assert read_by_aiokafka(again)[1] == [
+        record._replace(timestamp_ms=NOW_MS + 70) for record in PLAIN
+    ]
+
+
+def test_damaged_records_get_no_crc_that_agrees() -> None:
+    stored = bytearray(as_stored(SENT, log_append_time=True))
+    stored[-3] ^= 1
+    with pytest.raises(CorruptBatchError, match="Kafka's CRC"):
+        to_kafka(stored)
+
+
+def test_records_without_timestamps_get_the_time_of_the_append() -> None:
+    sent = kafka_resealed(SENT, base_timestamp=-1, max_timestamp=-1)
+    stored = as_stored(sent, append_timestamp_ms=NOW_MS + 70)
+    header = check(stored)
+    assert header.log_append_time
+    assert header.newest_timestamp_ms == NOW_MS + 70
+    assert list(decode_lists(stored).timestamps_ms) == [NOW_MS + 70] * 3
+    assert {record.timestamp_ms for record in read_by_aiokafka(fetched(stored))[1]} == {NOW_MS + 70}
+    with pytest.raises(CorruptBatchError, match="without timestamps"):
+        parse_header(resealed(stored, leader_flags=0))
+
+
+# -- refused ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"magic": 1}, KafkaBatchFault.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        ({"length": 60}, KafkaBatchFault.INVALID_RECORD),
+        ({"length": 48}, KafkaBatchFault.CORRUPT_MESSAGE),
+        ({"length": 1000}, KafkaBatchFault.CORRUPT_MESSAGE),
+        ({"length": -1}, KafkaBatchFault.CORRUPT_MESSAGE),
+        ({"crc": 0}, KafkaBatchFault.CORRUPT_MESSAGE),
+        ({"attributes": 5}, KafkaBatchFault.UNSUPPORTED_COMPRESSION_TYPE),
+        ({"attributes": 1 << 3}, KafkaBatchFault.INVALID_TIMESTAMP),
+        ({"attributes": 1 << 5}, KafkaBatchFault.INVALID_RECORD),
+        ({"attributes": 1 << 6}, KafkaBatchFault.INVALID_RECORD),
+        ({"attributes": 1 << 7}, KafkaBatchFault.INVALID_RECORD),
+        ({"attributes": -(1 << 15)}, KafkaBatchFault.INVALID_RECORD),
+        ({"attributes": Codec.GZIP}, KafkaBatchFault.INVALID_RECORD),
+        ({"record_count": 0, "last_offset_delta": -1}, KafkaBatchFault.INVALID_RECORD),
+        ({"record_count": -1, "last_offset_delta": -2}, KafkaBatchFault.INVALID_RECORD),
+        ({"record_count": 2, "last_offset_delta": 1}, KafkaBatchFault.INVALID_RECORD),
+        ({"record_count": 4, "last_offset_delta": 3}, KafkaBatchFault.INVALID_RECORD),
+        ({"last_offset_delta": 3}, KafkaBatchFault.INVALID_RECORD),
+        ({"producer_id": 5}, KafkaBatchFault.INVALID_RECORD),
+        ({"producer_id": -2}, KafkaBatchFault.INVALID_RECORD),
+        ({"base_timestamp": -2}, KafkaBatchFault.INVALID_TIMESTAMP),
+        ({"base_timestamp": limits.TIMESTAMP_MS_MAX + 1}, KafkaBatchFault.INVALID_TIMESTAMP),
+        ({"base_timestamp": (1 << 63) - 1}, KafkaBatchFault.INVALID_TIMESTAMP),
+    ],
+    ids=str,
+)
+def test_what_is_refused_and_why(fields: dict[str, int], kind: KafkaBatchFault) -> None:
+    refused(kafka_resealed(SENT, **fields), kind)
+
+
+def test_too_many_records_are_refused_before_they_are_read() -> None:
+    count = limits.RECORDS_PER_BATCH_MAX + 1
+    error = refused(
+        kafka_resealed(SENT, record_count=count, last_offset_delta=count - 1),
+        KafkaBatchFault.INVALID_RECORD,
+    )
+    assert f"1 to {limits.RECORDS_PER_BATCH_MAX}" in str(error)
+
+
+def test_some_timestamps_and_some_none_are_refused() -> None:
+    records = [KafkaRecord(b"", timestamp_ms=ms) for ms in (0, 1)]
+    sent = kafka_resealed(kafka_batch(records), base_timestamp=-1)
+    refused(sent, KafkaBatchFault.INVALID_TIMESTAMP)
+
+
+@pytest.mark.parametrize("size", [0, 1, 60])
+def test_less_than_a_header_is_corrupt(size: int) -> None:
+    refused(SENT[:size], KafkaBatchFault.CORRUPT_MESSAGE)
+
+
+def test_two_batches_are_not_one() -> None:
+    refused(SENT + SENT, KafkaBatchFault.INVALID_RECORD)
+
+
+@pytest.mark.parametrize("bit", range(21 * 8, (61 + 24) * 8, 7))
+def test_every_flipped_bit_of_what_the_crc_covers_is_found(bit: int) -> None:
+    flipped = bytearray(SENT)
+    flipped[bit // 8] ^= 1 << bit % 8
+    refused(bytes(flipped), KafkaBatchFault.CORRUPT_MESSAGE)
+
+
+@pytest.mark.parametrize("codec", KAFKA_CODECS)
+def test_records_over_the_bound_are_refused(codec: Codec) -> None:
+    sent = kafka_batch([KafkaRecord(bytes(100_000))], codec=codec)
+    refused(sent, KafkaBatchFault.INVALID_RECORD, uncompressed_max=100_000)
+    assert check_batch(sent, uncompressed_max=100_100).uncompressed_bytes > 100_000
+
+
+def test_what_cannot_be_stored_as_columns_is_refused() -> None:
+    sent = kafka_batch([KafkaRecord(bytes(limits.BATCH_BYTES_MAX - 200))], codec=Codec.ZSTD)
+    refused(sent, KafkaBatchFault.MESSAGE_TOO_LARGE)
+
+
+@pytest.mark.parametrize("count", [3, 203, 500])
+def test_records_without_keys_are_listed(count: int) -> None:
+    records = [KafkaRecord(b"", None if n % 2 else b"") for n in range(count)]
+    sent = kafka_batch(records)
+    error = refused(sent, KafkaBatchFault.INVALID_RECORD, keys_required=True)
+    assert error.rows == tuple(range(1, count, 2))[: limits.KEYLESS_ROWS_MAX]
+    check_batch(sent)
+    check_batch(kafka_batch(records[::2]), keys_required=True)
+
+
+# -- batches of columns ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", ALL_CODECS)
+@pytest.mark.parametrize("count", [1, 3, 203])
+def test_a_client_reads_the_batch_of_a_raftlog_client(codec: Codec, count: int) -> None:
+    stored = stamped(
+        batch_of(
+            [record.value for record in RICH[:count]],
+            keys=[record.key for record in RICH[:count]],
+            headers=[record.headers for record in RICH[:count]],
+            timestamps_ms=[record.timestamp_ms for record in RICH[:count]],
+            codec=codec,
+            producer=(9, 1, 0),
+        ),
+        base_offset=1000,
+        leader_epoch=4,
+    )
+    again = fetched(stored)
+    assert read_by_aiokafka(again) == (list(range(1000, 1000 + count)), RICH[:count])
+    header = kafka_header(again)
+    assert header.attributes == parse_header(stored).codec or count < 203  # others are too small
+    assert header.leader_epoch == 4
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 1, 0)
+    assert header.max_timestamp == parse_header(stored).max_timestamp
+
+
+def test_holes_are_holes() -> None:
+    stored = stamped(batch_of([b"a", b"b"], offset_deltas=[2, 7], last_offset_delta=9))
+    again = fetched(stored)
+    assert read_by_aiokafka(again)[0] == [2, 7]
+    assert kafka_header(again).last_offset_delta == 9
+
+
+def test_log_append_time_of_columns() -> None:
+    stored = stamped(batch_of([b"a"]), log_append_time=True, append_timestamp_ms=NOW_MS + 3)
+    assert read_by_aiokafka(fetched(stored))[1] == [KafkaRecord(b"a", timestamp_ms=NOW_MS + 3)]
+
+
+def test_the_crc_of_columns_is_checked() -> None:
+    stored = bytearray(stamped(batch_of([b"aaaa"])))
+    stored[-2] ^= 1
+    with pytest.raises(CorruptBatchError):
+        to_kafka(stored)
+
+
+def test_a_payload_without_its_first_fields_is_corrupt() -> None:
+    stored = as_stored(SENT)
+    cut = resealed(stored[: HEADER_BYTES + 8], length=HEADER_BYTES + 8, uncompressed_length=22)
+    with pytest.raises(CorruptBatchError):
+        to_kafka(cut)
