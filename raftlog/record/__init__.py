@@ -1,9 +1,11 @@
 """Record batches: bytes to and from records. Pure: no files, no sockets, no clock.
 
 ``batch`` draws the header and ``payload`` the columns inside; together they are the format's
-specification. ``encoder`` and ``decoder`` go between them and Python values, ``arrow_encoder`` and
-``arrow`` between them and Arrow's. ``key_hash`` and ``arrow_keys`` say where keys belong.
-``compression``, ``checksum`` and ``columns`` (packed integers) know nothing of batches.
+specification. ``kafka_batch`` checks, stores and returns the batches of Kafka's clients, and
+``kafka_rows`` draws their payload. ``encoder`` and ``decoder`` go between batches and Python
+values, ``arrow_encoder`` and ``arrow`` between them and Arrow's. ``key_hash`` and ``arrow_keys``
+say where keys belong. ``compression``, ``kafka_compression``, ``checksum`` and ``columns`` (packed
+integers) know nothing of batches.
 """
 
 from __future__ import annotations
@@ -14,13 +16,16 @@ from raftlog.record.arrow_keys import partitions_of_arrow
 from raftlog.record.batch import (
     BATCH_START,
     BATCH_START_BYTES,
+    COLUMNS,
     HEADER_BYTES,
+    KAFKA_ROWS,
     LEADER_BYTES,
     BatchBody,
     BatchHeader,
     check,
     check_batches,
     check_length,
+    layout_at,
     parse_header,
     seal,
     split,
@@ -43,7 +48,9 @@ __all__ = [
     "BATCH_START",
     "BATCH_START_BYTES",
     "CODEC_NAMES",
+    "COLUMNS",
     "HEADER_BYTES",
+    "KAFKA_ROWS",
     "LEADER_BYTES",
     "BatchBody",
     "BatchHeader",
@@ -61,6 +68,7 @@ __all__ = [
     "encode",
     "encode_arrow",
     "find_timestamp",
+    "layout_at",
     "parse_header",
     "partitions_of_arrow",
     "seal",

@@ -262,6 +262,11 @@ def length_at(data: Buffer, position: int) -> int:
     return int(_LENGTH.unpack_from(data, position + _LENGTH_POSITION)[0])
 
 
+def layout_at(data: Buffer) -> int:
+    """The layout of the batch, unchecked; 0 for what is too short to have one."""
+    return data[1] if len(data) > 1 else 0
+
+
 def uncompressed_length_at(data: Buffer) -> int:
     """What validating the batch may unpack, at most; nothing of it is checked.
 

@@ -34,32 +34,23 @@ class RecordLists(NamedTuple):
 def open_batch(batch: Buffer, *, check_crc: bool) -> tuple[BatchHeader, Payload]:
     """The header and the columns of exactly one batch, decompressed and adding up."""
     header = check(batch) if check_crc else check_length(batch)
-    return header, _rows_of(batch, header)
-
-
-def _rows_of(batch: Buffer, header: BatchHeader) -> Payload:
     stored, length = memoryview(batch)[HEADER_BYTES:], header.uncompressed_length
     if header.layout != COLUMNS:
-        return kafka_rows.read(stored, header)
+        return header, kafka_rows.read(stored, header)
     try:
         body = decompress(stored, header.codec, uncompressed_length=length)
     except CorruptBatchError as error:
         raise CorruptBatchError(f"base offset {header.base_offset}: {error}") from error
-    return payload.read(body, header)
+    return header, payload.read(body, header)
 
 
 def validate(data: Buffer, *, keys_required: bool = False) -> BatchHeader:
-    """The header of exactly one batch of columns that every reader will be able to decode.
+    """The header of exactly one batch that every reader will be able to decode.
 
     For a broker, on what producers send: sums, counts, sizes and columns, at no cost per record.
     With ``keys_required``, raises ``KeyRequiredError`` where a record has no key.
     """
-    header = check(data)
-    if header.layout != COLUMNS:
-        raise CorruptBatchError(
-            "the batch has the layout of Kafka's clients, which send it by Kafka's protocol only"
-        )
-    rows = _rows_of(data, header)
+    header, rows = open_batch(data, check_crc=True)
     if keys_required and (rows.key_lengths is None or rows.key_nulls is not None):
         row = 0 if rows.key_nulls is None else columns.u32(rows.key_nulls[:U32_BYTES])[0]
         raise KeyRequiredError(

@@ -9,14 +9,18 @@ write, so the others are only read. After adding a case, write the missing files
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Final
 
+import cramjam
 import numpy as np
 
 from raftlog.record import LEADER_BYTES, Codec, encode, parse_header, seal, stamp
 from raftlog.record.compaction import Rewriter, open_original
+from raftlog.record.kafka_batch import KAFKA_HEADER_BYTES
 from raftlog.types import Headers
+from tests.record.kafka_batches import KafkaRecord, as_stored, kafka_batch, kafka_resealed
 
 FOLDER: Final = Path(__file__).parent
 TIME_MS: Final = 1_700_000_000_000
@@ -82,6 +86,45 @@ class Case:
 
 
 @dataclass(frozen=True)
+class RowsCase(Case):
+    """Records as a Kafka client sends them, which a leader stores as they are."""
+
+    is_raw_snappy: bool = False
+    has_timestamps: bool = True
+
+    def sent(self) -> bytes:
+        """The batch of the Kafka client."""
+        rows = zip(
+            self.values,
+            self.keys or repeat(None),
+            repeat(self.timestamps_ms)
+            if isinstance(self.timestamps_ms, int)
+            else self.timestamps_ms,
+            self.headers or repeat(()),
+            strict=False,
+        )
+        codec = Codec.NONE if self.is_raw_snappy else self.codec
+        sent = kafka_batch([KafkaRecord(*row) for row in rows], codec=codec, producer=self.producer)
+        if self.is_raw_snappy:
+            section = bytes(cramjam.snappy.compress_raw(sent[KAFKA_HEADER_BYTES:]))
+            sent = kafka_resealed(sent, section, attributes=Codec.SNAPPY)
+        if not self.has_timestamps:
+            sent = kafka_resealed(sent, base_timestamp=-1, max_timestamp=-1)
+        return sent
+
+    def encoded(self) -> bytes:
+        """The batch as it is stored."""
+        return as_stored(
+            self.sent(),
+            base_offset=self.base_offset,
+            leader_epoch=self.leader_epoch,
+            append_timestamp_ms=self.append_timestamp_ms,
+            log_append_time=self.log_append_time,
+            previous_chain=self.previous_chain,
+        )
+
+
+@dataclass(frozen=True)
 class CompactedCase:
     """What a broker leaves of a batch: the records of the rows ``kept``, and its producer."""
 
@@ -129,11 +172,23 @@ CASES: Final = {
     "nulls": Case([None, None, None], keys=[b"a", b"b", b"a"], timestamps_ms=[0, 0, 1]),
 }
 
+ROWS: Final = {
+    "rows-plain": RowsCase([b"hello", b"world"]),
+    "rows-none": RowsCase(**RICH),
+    "rows-gzip": RowsCase(**RICH, codec=Codec.GZIP),
+    "rows-snappy": RowsCase(**RICH, codec=Codec.SNAPPY, is_raw_snappy=True),
+    "rows-snappy-blocks": RowsCase(**RICH, codec=Codec.SNAPPY),
+    "rows-lz4": RowsCase(**RICH, codec=Codec.LZ4),
+    "rows-zstd": RowsCase(**RICH, codec=Codec.ZSTD),
+    "rows-log-append-time": RowsCase(**RICH, log_append_time=True),
+    "rows-no-timestamps": RowsCase([b"a", None], has_timestamps=False, log_append_time=True),
+}
 
 COMPACTED: Final = {
     "compacted": CompactedCase(CASES["none"], (1, 2, 3, 7, 40)),
     "compacted-empty": CompactedCase(CASES["none"], ()),
     "compacted-zstd": CompactedCase(CASES["zstd"], tuple(range(0, 44, 2))),
+    "compacted-rows": CompactedCase(ROWS["rows-none"], (1, 2, 3, 7, 40)),
 }
 
 
@@ -142,7 +197,7 @@ def path_of(name: str) -> Path:
 
 
 def main() -> None:
-    for name, case in (CASES | COMPACTED).items():
+    for name, case in (CASES | ROWS | COMPACTED).items():
         if not path_of(name).exists():
             path_of(name).write_bytes(case.encoded())
 

@@ -15,13 +15,18 @@ from raftlog.errors import CorruptBatchError, InvalidRequestError, UnsupportedFe
 from raftlog.record import arrow, arrow_schema, decode_arrow, decode_records
 from raftlog.types import ConsumerRecord
 from tests.record.batches import ALL_CODECS, NOW_MS, batch_of, forged, numpy_from, stamped
+from tests.record.kafka_batches import KafkaRecord, as_stored, kafka_batch
 from tests.record.test_decoder import BATCH, HEADERS, KEYS, LATE, SPARSE, STORED, TIMES, VALUES
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PLAIN = stamped(batch_of([b"p", b"q"], timestamps_ms=7), base_offset=300, leader_epoch=5)
 NULLS = stamped(batch_of([None] * 3, keys=[b"a", b"b", b"c"]), base_offset=400)
 EMPTY_HEADERS = stamped(batch_of([b"r"], headers=[(("", b""),)]), base_offset=500)
-EVERY = [STORED, SPARSE, LATE, PLAIN, NULLS, EMPTY_HEADERS]
+ROWS = as_stored(
+    kafka_batch([KafkaRecord(b"s", None, 7, (("a", None),)), KafkaRecord(None, b"k")] * 40),
+    base_offset=600,
+)
+EVERY = [STORED, SPARSE, LATE, PLAIN, NULLS, EMPTY_HEADERS, ROWS]
 
 
 @pytest.fixture(params=[1, 1 << 30], ids=["numpy", "loop"], autouse=True)

@@ -4,19 +4,38 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.record import Codec, check, decode_arrow, decode_lists, decode_records, verify_chain
-from tests.golden.make_batches import CASES, COMPACTED, FOLDER, Case, CompactedCase, path_of
+from raftlog.record import (
+    Codec,
+    check,
+    decode_arrow,
+    decode_lists,
+    decode_records,
+    to_kafka,
+    verify_chain,
+)
+from tests.golden.make_batches import (
+    CASES,
+    COMPACTED,
+    FOLDER,
+    ROWS,
+    Case,
+    CompactedCase,
+    RowsCase,
+    path_of,
+)
+from tests.record.kafka_batches import kafka_header, read_by_aiokafka
 
 CHANGED = (
     "the batch format changed: logs on disk and other clients have the old one; "
     "see docs/reference/formats.md"
 )
-cases = pytest.mark.parametrize(("name", "case"), CASES.items(), ids=list(CASES))
+PRODUCED: dict[str, Case] = CASES | ROWS
+cases = pytest.mark.parametrize(("name", "case"), PRODUCED.items(), ids=list(PRODUCED))
 
 
 def test_every_golden_batch_has_its_case() -> None:
     assert {path.name for path in FOLDER.glob("batch-*.bin")} == {
-        path_of(name).name for name in (*CASES, *COMPACTED)
+        path_of(name).name for name in (*PRODUCED, *COMPACTED)
     }
 
 
@@ -55,11 +74,24 @@ def test_every_reader_agrees_on_a_golden_batch(name: str, case: Case) -> None:
 
 @pytest.mark.parametrize(
     ("name", "case"),
-    [(name, case) for name, case in CASES.items() if case.codec is Codec.NONE],
+    [(name, case) for name, case in PRODUCED.items() if case.codec is Codec.NONE],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_an_uncompressed_golden_batch_is_made_again_byte_for_byte(name: str, case: Case) -> None:
     assert case.encoded() == path_of(name).read_bytes(), CHANGED
+
+
+@pytest.mark.parametrize(("name", "case"), ROWS.items(), ids=list(ROWS))
+def test_a_kafka_client_gets_the_golden_batch_that_one_sent(name: str, case: RowsCase) -> None:
+    again = b"".join(to_kafka(path_of(name).read_bytes()))
+    offsets, records = read_by_aiokafka(again)
+    assert offsets == case.offsets
+    assert [record.value for record in records] == case.values
+    assert [record.timestamp_ms for record in records] == case.read_timestamps_ms
+    sent = kafka_header(case.sent())
+    expected = sent._replace(base_offset=case.base_offset, leader_epoch=case.leader_epoch)
+    if case.codec is Codec.NONE and not case.log_append_time:
+        assert kafka_header(again) == expected, CHANGED
 
 
 compacted = pytest.mark.parametrize(("name", "case"), COMPACTED.items(), ids=list(COMPACTED))
