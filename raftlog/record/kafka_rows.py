@@ -189,6 +189,11 @@ def _headers_in_python(body: bytes, end: int, position: int, count: int, part: _
 
 def _varint(body: bytes, position: int, bytes_max: int) -> tuple[int, int]:
     """The zigzag varint at ``position``, and its end."""
+    low, high = body[position], body[position + 1]
+    if low < 128:
+        return _SMALL[low], position + 1
+    if high < 128:
+        return (high << 6 | (low & 127) >> 1) ^ -(low & 1), position + 2
     raw = shift = 0
     while True:
         octet = body[position]
