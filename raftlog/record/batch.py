@@ -75,6 +75,7 @@ _LENGTH_POSITION: Final = 4
 _LINK: Final = struct.Struct("<BBHIqqiI")  # what chain covers, after the chain before
 
 HEADER_BYTES: Final = 88
+KAFKA_EXTRA_BYTES: Final = 41  # of a stored batch of layout 2, over the one that the client sent
 LEADER_BYTES: Final = 40
 _SEALED_POSITION: Final = LEADER_BYTES + _CRC.size
 assert _HEADER.size == HEADER_BYTES, "the drawing above and the code disagree"
@@ -149,6 +150,11 @@ class BatchHeader(NamedTuple):
     def has_producer(self) -> bool:
         """Whether an idempotent producer sent it, so that its sequence has to be checked."""
         return self.producer_id != NO_PRODUCER_ID
+
+    @property
+    def sent_bytes(self) -> int:
+        """The size of the batch as its producer sent it."""
+        return self.length - (KAFKA_EXTRA_BYTES if self.layout == KAFKA_ROWS else 0)
 
     @property
     def is_dense(self) -> bool:

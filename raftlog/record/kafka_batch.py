@@ -36,6 +36,7 @@ from raftlog.record.batch import (
     CODEC_MASK,
     CONTROL,
     HEADER_BYTES,
+    KAFKA_EXTRA_BYTES,
     KAFKA_ROWS,
     NO_EPOCH,
     TRANSACTIONAL,
@@ -55,6 +56,7 @@ _SEALED: Final = struct.Struct(">hiqqqhii")  # what the crc covers, before the r
 _SEALED_POSITION: Final = 21
 _LENGTH_END: Final = 12
 KAFKA_HEADER_BYTES: Final = 61
+assert HEADER_BYTES + PREFIX.size == KAFKA_HEADER_BYTES + KAFKA_EXTRA_BYTES
 assert _FRONT.size == _SEALED_POSITION, "the drawing above and the code disagree"
 assert _SEALED_POSITION + _SEALED.size == KAFKA_HEADER_BYTES, "the drawing and the code disagree"
 
@@ -127,7 +129,9 @@ def check_batch(
     ``keys_required``: whether a record without a key is an error, as in a compacted topic.
     Raises ``KafkaBatchError``, whose ``kind`` is Kafka's error.
     """
-    sealed = _check_header(data)
+    _check_whole(data)
+    sealed = _Sealed._make(_SEALED.unpack_from(data, _SEALED_POSITION))
+    _check_fields(sealed)
     codec = Codec(sealed.attributes & CODEC_MASK)
     section = memoryview(data)[KAFKA_HEADER_BYTES:]
     count = sealed.record_count
@@ -175,10 +179,15 @@ def check_batch(
     )
 
 
-def _check_header(data: Buffer) -> _Sealed:
-    """The fields of exactly one batch, with the right CRC, that a producer may send."""
+def _check_whole(data: Buffer) -> None:
+    """Check that these bytes are exactly one batch, as its sender wrote it."""
     if len(data) < KAFKA_HEADER_BYTES:
         _refuse(KafkaBatchFault.CORRUPT_MESSAGE, f"{len(data)} bytes are not a record batch")
+    if len(data) > limits.BATCH_BYTES_MAX - KAFKA_EXTRA_BYTES:
+        _refuse(
+            KafkaBatchFault.MESSAGE_TOO_LARGE,
+            f"record batch of {len(data)} bytes; the limit is {limits.BATCH_BYTES_MAX}",
+        )
     _offset, length, _epoch, magic, crc = _FRONT.unpack_from(data)
     if magic != _MAGIC:
         _refuse(
@@ -195,7 +204,10 @@ def _check_header(data: Buffer) -> _Sealed:
         _refuse(KafkaBatchFault.CORRUPT_MESSAGE, f"record batch of length {length} in {rest} bytes")
     if crc32c(memoryview(data)[_SEALED_POSITION:]) != crc:
         _refuse(KafkaBatchFault.CORRUPT_MESSAGE, "the record batch and its CRC-32C disagree")
-    sealed = _Sealed._make(_SEALED.unpack_from(data, _SEALED_POSITION))
+
+
+def _check_fields(sealed: _Sealed) -> None:
+    """Check that these are the fields of a batch that a producer may send."""
     if sealed.attributes & CODEC_MASK not in _CODECS:
         _refuse(
             KafkaBatchFault.UNSUPPORTED_COMPRESSION_TYPE,
@@ -228,7 +240,6 @@ def _check_header(data: Buffer) -> _Sealed:
             KafkaBatchFault.INVALID_RECORD,
             f"producer ID, epoch and sequence {producer}: all must be at least 0",
         )
-    return sealed
 
 
 def _check_columns_size(rows_bytes: int, count: int, header_count: int) -> None:

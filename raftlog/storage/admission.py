@@ -24,9 +24,9 @@ def check(header: BatchHeader, config: TopicConfig, *, now_ms: TimestampMs) -> N
             "the batch is marked as compacted. Only brokers write compacted batches: clear the "
             "flag and send the records again"
         )
-    if header.length > config.max_message_bytes:
+    if header.sent_bytes > config.max_message_bytes:
         raise RecordTooLargeError(
-            f"batch of {header.length} bytes is over max.message.bytes="
+            f"batch of {header.sent_bytes} bytes is over max.message.bytes="
             f"{config.max_message_bytes}. Send smaller batches or increase the topic setting"
         )
     # Compaction leaves gaps in the offsets. Each remaining record then stores its own offset.

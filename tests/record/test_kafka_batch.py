@@ -211,6 +211,14 @@ def test_records_over_the_bound_are_refused(codec: Codec) -> None:
     assert check_batch(sent, uncompressed_max=100_100).uncompressed_bytes > 100_000
 
 
+def test_a_batch_over_the_limit_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BATCH_BYTES_MAX", len(SENT) + 1000)
+    check_batch(SENT)
+    monkeypatch.setattr(limits, "BATCH_BYTES_MAX", len(SENT) + 40)
+    error = refused(SENT, KafkaBatchFault.MESSAGE_TOO_LARGE)
+    assert f"{len(SENT)} bytes" in str(error)
+
+
 def test_what_cannot_be_stored_as_columns_is_refused() -> None:
     sent = kafka_batch([KafkaRecord(bytes(limits.BATCH_BYTES_MAX - 200))], codec=Codec.ZSTD)
     refused(sent, KafkaBatchFault.MESSAGE_TOO_LARGE)

@@ -84,8 +84,10 @@ def test_settings_of_the_topic_are_kept() -> None:
     log = open_log(
         sim_disk(), replace(SMALL, max_message_bytes=1000, message_timestamp_after_max_ms=10)
     )
-    with pytest.raises(RecordTooLargeError):
-        append_sent(log, kafka_batch([KafkaRecord(bytes(1000))]))
+    overhead = len(kafka_batch([KafkaRecord(bytes(900))])) - 900
+    append_sent(log, kafka_batch([KafkaRecord(bytes(1000 - overhead))]))
+    with pytest.raises(RecordTooLargeError, match="batch of 1001 bytes"):
+        append_sent(log, kafka_batch([KafkaRecord(bytes(1001 - overhead))]))
     with pytest.raises(InvalidRequestError, match=r"message\.timestamp\.after\.max\.ms"):
         append_sent(log, sent_of(b"a", timestamp_ms=NOW_MS + 11))
 
