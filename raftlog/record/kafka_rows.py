@@ -122,7 +122,7 @@ def _check_names(body: bytes, part: _Part) -> None:
 
 
 def _part_in_python(
-    body: bytes, size: int, position: int, row: int, count: int
+    body: bytes, _size: int, position: int, row: int, count: int
 ) -> tuple[_Part, int]:
     """Records ``row`` to ``row + count``, of which the first is at ``position``; and their end."""
     part = _Part([], [], [], [], [], [], [], [], [], [])
@@ -133,8 +133,6 @@ def _part_in_python(
         octet = body[p]
         length, p = (small[octet], p + 1) if octet < 128 else _varint(body, p, _INT_BYTES)
         end = p + length
-        if length < 0 or end > size:
-            raise RecordsError(f"record {number} has a length of {length}")
         octet = body[p + 1]
         stamp, p = (small[octet], p + 2) if octet < 128 else _varint(body, p + 1, _LONG_BYTES)
         octet = body[p]

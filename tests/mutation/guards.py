@@ -18,6 +18,7 @@ from tests.mutation import (
     guards_groups,
     guards_hosts,
     guards_journal,
+    guards_kafka,
     guards_leading,
     guards_log,
     guards_peers,
@@ -49,4 +50,5 @@ GUARDS: Final[tuple[Guard, ...]] = (
     *guards_clocks.GUARDS,
     *guards_producers.GUARDS,
     *guards_bounds.GUARDS,
+    *guards_kafka.GUARDS,
 )

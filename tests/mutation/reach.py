@@ -22,6 +22,7 @@ ENTRIES: Final = (
     "raftlog/__main__.py",
     "raftlog/client/",
     "raftlog/embedded.py",
+    "raftlog/record/kafka_batch.py",  # for the broker's port for Kafka's clients
     "raftlog/server/main.py",
     "raftlog/types.py",
     "cli/",
