@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from raftlog import limits
 from raftlog.errors import CorruptBatchError, KafkaBatchError, KafkaBatchFault
@@ -37,6 +40,7 @@ RICH = [
 ]
 PLAIN = [KafkaRecord(b"value %d" % n) for n in range(3)]
 SENT = kafka_batch(PLAIN)
+BASES = {codec: kafka_batch(RICH[:70], codec=codec) for codec in KAFKA_CODECS}
 
 
 def fetched(stored: bytes) -> bytes:
@@ -232,6 +236,55 @@ def test_records_without_keys_are_listed(count: int) -> None:
     assert error.rows == tuple(range(1, count, 2))[: limits.KEYLESS_ROWS_MAX]
     check_batch(sent)
     check_batch(kafka_batch(records[::2]), keys_required=True)
+
+
+def judge(sent: bytes) -> bool:
+    """Whether the batch is accepted. Every reader then has the same records of it."""
+    try:
+        stored = as_stored(sent, base_offset=7)
+    except KafkaBatchError:
+        return False
+    lists = decode_lists(stored)
+    offsets, records = read_by_aiokafka(fetched(stored))
+    assert offsets == list(lists.offsets)
+    assert [record.value for record in records] == list(lists.values)
+    assert [record.key for record in records] == list(lists.keys)
+    if not parse_header(stored).log_append_time:
+        assert [record.timestamp_ms for record in records] == list(lists.timestamps_ms)
+    return True
+
+
+@given(
+    st.sampled_from(KAFKA_CODECS),
+    st.lists(st.tuples(st.integers(21, 1 << 12), st.integers(0, 255)), max_size=3),
+    st.integers(0, 40),
+)
+def test_what_is_accepted_is_read_by_all(
+    codec: Codec, changes: list[tuple[int, int]], cut: int
+) -> None:
+    tampered = bytearray(BASES[codec])
+    for position, octet in changes:
+        tampered[position % len(tampered)] = octet
+    if cut > 30:
+        del tampered[30 - cut :]
+    sent = kafka_resealed(bytes(tampered), base_offset=0, leader_epoch=0, magic=2)
+    judge(sent)
+    assert judge(BASES[codec])
+
+
+@pytest.mark.seeds
+@pytest.mark.timeout(600)
+def test_very_many_tampered_batches(seed: int) -> None:
+    rnd = random.Random(seed)
+    accepted = 0
+    for _ in range(60_000):
+        tampered = bytearray(BASES[rnd.choice(KAFKA_CODECS)])
+        for _ in range(rnd.randrange(1, 4)):
+            tampered[rnd.randrange(21, len(tampered))] = rnd.randrange(256)
+        if not rnd.randrange(5):
+            del tampered[rnd.randrange(61, len(tampered)) :]
+        accepted += judge(kafka_resealed(bytes(tampered)))
+    assert accepted
 
 
 # -- batches of columns ----------------------------------------------------------------------------
