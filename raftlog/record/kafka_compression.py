@@ -32,7 +32,7 @@ from raftlog.types import Buffer
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = struct.Struct(">8sii")
-_XERIAL_VERSION: Final = 1
+_XERIAL_VERSIONS: Final = (1, 1)  # clients disagree about others
 _ZSTD_BLOCK_HEADER_BYTES: Final = 3
 _ZSTD_BLOCK_SIZE_MAX: Final = 128 * limits.KIB
 _ZSTD_CHECKSUM_BYTES: Final = 4
@@ -141,9 +141,9 @@ def _snappy_blocks(data: Buffer) -> list[memoryview]:
         return [view]
     if len(view) < _XERIAL_HEADER.size:
         raise CorruptBatchError("the header of the records' snappy blocks is cut short")
-    _magic, _version, compatible = _XERIAL_HEADER.unpack_from(view)
-    if compatible > _XERIAL_VERSION:
-        raise CorruptBatchError(f"the records' snappy blocks are of version {compatible}")
+    versions = _XERIAL_HEADER.unpack_from(view)[1:]
+    if versions != _XERIAL_VERSIONS:
+        raise CorruptBatchError(f"the records' snappy blocks are of versions {versions}")
     blocks: list[memoryview] = []
     position = _XERIAL_HEADER.size
     while position < len(view):

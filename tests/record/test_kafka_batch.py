@@ -17,6 +17,8 @@ from raftlog.record import (
     check,
     check_batch,
     decode_lists,
+    kafka_compression,
+    kafka_rows,
     parse_header,
     to_kafka,
     to_stored,
@@ -238,6 +240,16 @@ def test_records_without_keys_are_listed(count: int) -> None:
     check_batch(kafka_batch(records[::2]), keys_required=True)
 
 
+def without_attributes(sent: bytes) -> bytes:
+    """The batch, not compressed, with 0 for its records' attributes: aiokafka reads a varint."""
+    header = kafka_header(sent)
+    codec = Codec(header.attributes & 7)
+    section = bytearray(kafka_compression.decompress(sent[61:], codec, size_max=1 << 26))
+    for start in kafka_rows._starts(bytes(section), 0, header.record_count)[0]:
+        section[kafka_rows._varint(bytes(section[start : start + 6]), 0, 5)[1] + start] = 0
+    return kafka_resealed(sent, bytes(section), attributes=header.attributes & ~7)
+
+
 def judge(sent: bytes) -> bool:
     """Whether the batch is accepted. Every reader then has the same records of it."""
     try:
@@ -245,7 +257,7 @@ def judge(sent: bytes) -> bool:
     except KafkaBatchError:
         return False
     lists = decode_lists(stored)
-    offsets, records = read_by_aiokafka(fetched(stored))
+    offsets, records = read_by_aiokafka(without_attributes(fetched(stored)))
     assert offsets == list(lists.offsets)
     assert [record.value for record in records] == list(lists.values)
     assert [record.key for record in records] == list(lists.keys)
@@ -277,7 +289,7 @@ def test_what_is_accepted_is_read_by_all(
 def test_very_many_tampered_batches(seed: int) -> None:
     rnd = random.Random(seed)
     accepted = 0
-    for _ in range(60_000):
+    for _ in range(30_000):
         tampered = bytearray(BASES[rnd.choice(KAFKA_CODECS)])
         for _ in range(rnd.randrange(1, 4)):
             tampered[rnd.randrange(21, len(tampered))] = rnd.randrange(256)

@@ -113,7 +113,8 @@ XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
     "packed",
     [
         XERIAL[:-1],
-        b"\x82SNAPPY\x00" + struct.pack(">ii", 2, 2) + struct.pack(">i", 1) + b"\0",
+        b"\x82SNAPPY\x00" + struct.pack(">iii", 1, 2, 3) + snappy_raw(b"x"),
+        b"\x82SNAPPY\x00" + struct.pack(">iii", 2, 1, 3) + snappy_raw(b"x"),
         XERIAL + struct.pack(">i", -1),
         XERIAL + struct.pack(">i", 0),
         XERIAL + struct.pack(">i", 5) + b"\0",
