@@ -23,6 +23,7 @@ from raftlog.record import (
     to_kafka,
     to_stored,
 )
+from tests.golden.make_batches import path_of
 from tests.record.batches import ALL_CODECS, NOW_MS, batch_of, resealed, stamped
 from tests.record.kafka_batches import (
     KAFKA_CODECS,
@@ -331,6 +332,17 @@ def test_holes_are_holes() -> None:
     again = fetched(stored)
     assert read_by_aiokafka(again)[0] == [2, 7]
     assert kafka_header(again).last_offset_delta == 9
+
+
+def test_a_compacted_batch_without_records_is_a_header() -> None:
+    stored = path_of("compacted-empty").read_bytes()
+    again = fetched(stored)
+    header, before = kafka_header(again), parse_header(stored)
+    assert (len(again), header.record_count, header.attributes) == (61, 0, 0)
+    assert header.base_offset == before.base_offset
+    assert header.last_offset_delta == before.last_offset_delta == 43
+    assert (header.base_timestamp, header.max_timestamp) == (-1, -1)
+    assert again == kafka_resealed(again)
 
 
 def test_log_append_time_of_columns() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -114,6 +116,20 @@ def test_columns_of_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(whole.values) == [r.value for r in records]
     monkeypatch.setattr(kafka_rows, "_PART_RECORDS", 300)
     assert decode_lists(stored) == whole
+
+
+WITHOUT_NUMPY = """
+import sys
+sys.modules["numpy"] = None  # as if it were not installed
+from raftlog.record import decode_lists
+print(sum(map(int, decode_lists(sys.stdin.buffer.read()).values)))
+"""
+
+
+def test_a_client_without_numpy_reads_rows() -> None:
+    stored = as_stored(kafka_batch([KafkaRecord(b"%d" % n) for n in range(300)]))
+    out = subprocess.check_output([sys.executable, "-c", WITHOUT_NUMPY], input=stored)
+    assert out.strip() == b"%d" % sum(range(300))
 
 
 def test_a_record_with_very_many_headers() -> None:

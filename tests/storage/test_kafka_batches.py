@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from raftlog.errors import InvalidRequestError, RecordTooLargeError
+from raftlog.errors import InvalidRequestError, OutOfOrderSequenceError, RecordTooLargeError
 from raftlog.record import Codec, check_batch, parse_header, to_kafka, to_stored
 from raftlog.record.batch import COLUMNS, KAFKA_ROWS
 from raftlog.storage import Appended, Log, inspect
@@ -59,6 +59,17 @@ def test_a_follower_copies_what_the_leader_has() -> None:
     append_sent(leader, sent_of(b"a", b"b", codec=Codec.SNAPPY))
     follower.append_replicated(b"".join(stored(leader)))
     assert stored(follower) == stored(leader)
+
+
+def test_a_batch_that_is_sent_again_is_stored_once() -> None:
+    log = open_log(sim_disk())
+    records = [KafkaRecord(b"a"), KafkaRecord(b"b")]
+    for sequence in (0, 2):
+        append_sent(log, kafka_batch(records, producer=(5, 0, sequence)))
+    again = append_sent(log, kafka_batch(records, producer=(5, 0, 2)))
+    assert (again.duplicate, again.base_offset, log.log_end_offset) == (True, 2, 4)
+    with pytest.raises(OutOfOrderSequenceError):
+        append_sent(log, kafka_batch(records, producer=(5, 0, 5)))
 
 
 def test_records_are_found_by_their_time() -> None:
