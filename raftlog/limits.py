@@ -101,6 +101,12 @@ assert FETCH_BYTES_MAX <= FRAME_BYTES_MAX, "the largest fetch answer must fit a 
 assert LOBBY_CONNECTIONS_MAX >= 2 * BROKERS_PER_CLUSTER_MAX, "all may reconnect at a time"
 assert FRAME_SMALL_BYTES_MAX <= RECEIVE_BYTES, "a small frame must fit the scratch"
 
+# -- Kafka's protocol ------------------------------------------------------------------------------
+KAFKA_REQUESTS_IN_FLIGHT_MAX: Final = 64  # per connection: responses leave in order
+KAFKA_ITEMS_MAX: Final = 100_000  # elements of one array in a request
+KAFKA_TAGS_MAX: Final = 10_000  # tagged fields of one structure in a request
+KAFKA_REQUEST_BYTES_MAX: Final = 8 * MIB  # of a request that carries no records
+
 # -- storage ---------------------------------------------------------------------------------------
 SEGMENT_BYTES_MIN: Final = 16 * KIB
 SEGMENT_BYTES_MAX: Final = 2 * GIB - 1  # positions in an index are 32 bits

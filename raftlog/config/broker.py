@@ -34,6 +34,7 @@ class BrokerConfig:
     cluster_secret: str = field(default="", repr=False)
     cluster_secret_file: str = ""
     operations_require_secret: bool = True
+    auto_create_topics_enable: bool = True
     broker_heartbeat_interval_ms: int = 500
     broker_session_timeout_ms: int = 3_000
     connections_max_idle_ms: int = 600_000
@@ -45,6 +46,7 @@ class BrokerConfig:
     group_max_session_timeout_ms: int = limits.SESSION_TIMEOUT_MS_MAX
     group_max_size: int = limits.MEMBERS_PER_GROUP_MAX
     group_min_session_timeout_ms: int = limits.SESSION_TIMEOUT_MS_MIN
+    kafka_protocol_enable: bool = True
     leader_rebalance_delay_ms: int = 300_000
     log_checkpoint_interval_ms: int = 60_000
     log_cleaner_dedupe_buffer_size: int = 128 * limits.MIB
@@ -55,6 +57,7 @@ class BrokerConfig:
     logging_format: str = "text"
     logging_level: str = "info"
     max_connections: int = 10_000
+    num_partitions: int = 1
     offsets_retention_minutes: int = 10_080
     offsets_topic_num_partitions: int = 16
     offsets_topic_replication_factor: int = 0

@@ -55,6 +55,10 @@ def _switch(text: str) -> bool:
     return text == "true"
 
 
+def _show_switch(is_on: bool) -> str:
+    return "true" if is_on else "false"
+
+
 def _broker_ids(text: str) -> tuple[int, ...]:
     ids = [part.strip() for part in text.split(",")] if text.strip() else []
     if not all(part.isascii() and part.isdigit() and int(part) <= BROKER_ID_MAX for part in ids):
@@ -146,7 +150,16 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "true or false",
         "Whether who recovers the cluster or moves leaders has to prove knowledge of its secret, "
         "if it has one. `raftlog up`, which listens on this machine only, says false.",
-        show=lambda is_on: "true" if is_on else "false",
+        show=_show_switch,
+    ),
+    ConfigKey(
+        "auto.create.topics.enable",
+        True,
+        _switch,
+        "true or false",
+        "Whether a topic is created when a Kafka client requests its metadata and permits this. "
+        "It gets `num.partitions` partitions. raftlog's own clients never create topics this way.",
+        show=_show_switch,
     ),
     number(
         "broker.heartbeat.interval.ms",
@@ -240,6 +253,14 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "ms",
         "The shortest session timeout that a member of a consumer group may ask for.",
     ),
+    ConfigKey(
+        "kafka.protocol.enable",
+        True,
+        _switch,
+        "true or false",
+        "Whether Kafka clients can connect to the address in `listen`.",
+        show=_show_switch,
+    ),
     number(
         "leader.rebalance.delay.ms",
         300_000,
@@ -319,6 +340,14 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "connections",
         "Clients' connections beyond this number are closed, at once or, in a cluster, when they "
         "do not prove to be another broker's. Those of proved brokers do not count.",
+    ),
+    number(
+        "num.partitions",
+        1,
+        1,
+        limits.PARTITIONS_PER_TOPIC_MAX,
+        "partitions",
+        "Number of partitions of a topic that a Kafka client creates without a number.",
     ),
     number(
         "offsets.retention.minutes",

@@ -23,10 +23,9 @@ from raftlog.errors import (
     ThrottledError,
     UnknownTopicError,
 )
-from raftlog.protocol.schema import Message
 from raftlog.server.offset_waiters import Acknowledge
 from raftlog.server.partition import HostServices, Partition
-from raftlog.server.reply import Reply
+from raftlog.server.reply import Exchange
 from raftlog.server.topic_table import HostedTopic, TopicTable
 from raftlog.server.workers import Workers
 from raftlog.storage import Store, Topic
@@ -35,7 +34,8 @@ from raftlog.types import TopicPartition
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Operation: TypeAlias = Callable[[], Awaitable[Message]]
+# Returns the response message.
+Operation: TypeAlias = Callable[[], Awaitable[Any]]
 
 
 class NamedTopic(Protocol):
@@ -78,11 +78,11 @@ class Administration:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed: RaftlogError | None = None
 
-    def submit_at_once(self, operation: Operation, reply: Reply) -> None:
+    def submit_at_once(self, operation: Operation, reply: Exchange) -> None:
         """Run ``operation`` outside the queue: the queued changes may wait for it."""
         self._begin(self._answer(operation, reply))
 
-    def submit(self, operation: Operation, reply: Reply) -> None:
+    def submit(self, operation: Operation, reply: Exchange) -> None:
         """Run ``operation`` in its turn and reply with its result or error."""
         self._check_room()
         self._begin(self._run(operation, reply))
@@ -113,7 +113,7 @@ class Administration:
         self.close(self._closed or BrokerUnavailableError("the broker stops"))
         await asyncio.gather(*self._tasks)
 
-    async def _run(self, operation: Operation, reply: Reply) -> None:
+    async def _run(self, operation: Operation, reply: Exchange) -> None:
         async with self._turn:
             await self._answer(operation, reply)
 
@@ -131,7 +131,7 @@ class Administration:
                 failure = OutcomeUnknownError(f"internal broker error ({type(error).__name__})")
         done(failure)
 
-    async def _answer(self, operation: Operation, reply: Reply) -> None:
+    async def _answer(self, operation: Operation, reply: Exchange) -> None:
         try:
             if self._closed is not None:
                 raise self._closed

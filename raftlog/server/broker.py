@@ -41,6 +41,7 @@ from raftlog.server.context import BrokerContext
 from raftlog.server.disk_watch import DiskWatch
 from raftlog.server.dispatch import dispatch
 from raftlog.server.housekeeping import Housekeeping
+from raftlog.server.kafka.dispatch import dispatch as kafka_dispatch
 from raftlog.server.listener import Connections, address_of
 from raftlog.server.log_cleaner import LogCleaner
 from raftlog.server.metrics import Counters
@@ -194,6 +195,7 @@ class Broker:
             turns=Turns(loop, clock.monotonic),
             workers=workers.validation,
             on_request=partial(dispatch, self.context),
+            on_kafka_request=partial(kafka_dispatch, self.context),
             on_lost=self._connection_lost,
             make_connection=surroundings.make_connection,
         )

@@ -9,6 +9,9 @@ read:
   (``ServerConnectionState.paused``);
 - while requests use too much memory, it waits its turn (``RequestBudget``);
 - while a request is processed in steps, those behind it wait (``turns``).
+
+A connection is a raftlog client's or a Kafka client's: its first bytes decide (``choice``). Both
+kinds are one set with the same limits.
 """
 
 from __future__ import annotations
@@ -22,12 +25,13 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 
 from raftlog import limits
 from raftlog.errors import RaftlogError
+from raftlog.kafka.codec import Message as KafkaMessage
+from raftlog.kafka.connection import KafkaConnectionState, KafkaRequest
 from raftlog.protocol.connection import (
     Broken,
     Refusal,
     Request,
     ServerConnectionState,
-    ServerEvent,
 )
 from raftlog.protocol.frame import farewell
 from raftlog.protocol.operator_auth import Granting
@@ -35,6 +39,7 @@ from raftlog.protocol.peer import PeerIdentity
 from raftlog.protocol.peer_auth import Answering
 from raftlog.protocol.schema import Message
 from raftlog.server.budgets import RequestBudget, ResponseBudget
+from raftlog.server.choice import Event, ProtocolChoice
 from raftlog.server.metrics import Counters
 from raftlog.server.turns import Steps, Turns
 from raftlog.server.workers import Workers
@@ -64,6 +69,7 @@ class ConnectionServices(Protocol):
     requests: RequestBudget
     responses: ResponseBudget
     request_bytes_max: int
+    kafka_enabled: bool
     counters: Counters
     turns: Turns
     workers: Workers
@@ -84,6 +90,10 @@ class ConnectionServices(Protocol):
         """
         ...
 
+    def handle_kafka(self, connection: Connection, request: KafkaRequest) -> Steps | None:
+        """Respond with ``respond_kafka`` or ``finish``, as ``handle``."""
+        ...
+
 
 class _Work(NamedTuple):
     """A request that is processed in steps, and its bytes that stay in memory until it ends."""
@@ -97,13 +107,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, services: ConnectionServices) -> None:
         self.services = services
-        self._state = ServerConnectionState(
-            services.request_bytes_max,
-            scratch=services.scratch,
-            may_trust=services.requests.has_plenty,
+        self._state: ServerConnectionState | KafkaConnectionState | ProtocolChoice = (
+            ProtocolChoice(services.request_bytes_max, services.scratch, self._chosen)
+            if services.kafka_enabled
+            else self._native_state()
         )
         self._transport: asyncio.Transport | None = None
-        self._held: deque[ServerEvent] = deque()  # received, and not handled yet
+        self._held: deque[Event] = deque()  # received, and not handled yet
         self._work: deque[_Work] = deque()  # started; continues before the held events
         # Result or error of the thread work of the first request.
         self._step_outcome: tuple[Any, Exception | None] = (None, None)
@@ -133,6 +143,28 @@ class Connection(asyncio.BufferedProtocol):
         self._is_noted = False  # the budget counts memory of this connection
         self._frame_began_seconds: float | None = None  # while a request is incomplete
         self._processing = False
+
+    def _native_state(self) -> ServerConnectionState:
+        services = self.services
+        return ServerConnectionState(
+            services.request_bytes_max,
+            scratch=services.scratch,
+            may_trust=services.requests.has_plenty,
+        )
+
+    def _chosen(self, *, is_kafka: bool) -> ServerConnectionState | KafkaConnectionState:
+        """Set and return the state of the protocol that the client uses."""
+        services = self.services
+        self._state = state = (
+            KafkaConnectionState(
+                services.request_bytes_max,
+                scratch=services.scratch,
+                may_trust=services.requests.has_plenty,
+            )
+            if is_kafka
+            else self._native_state()
+        )
+        return state
 
     # -- what asyncio calls ------------------------------------------------------------------------
 
@@ -279,16 +311,24 @@ class Connection(asyncio.BufferedProtocol):
         self, request: Request, message: Message, attachment: Sequence[Buffer] = ()
     ) -> None:
         """Send a response. If the client has disconnected, nothing happens."""
-        self._answered(request, self._state.reply(request, message, attachment))
+        state = cast(ServerConnectionState, self._state)
+        self._answered(request, state.reply(request, message, attachment))
+
+    def respond_kafka(self, request: KafkaRequest, message: KafkaMessage) -> None:
+        """Send a response to a Kafka client, after the responses to its earlier requests."""
+        self._answered(request, cast(KafkaConnectionState, self._state).reply(request, message))
 
     def refuse(self, request: Request, error: RaftlogError) -> None:
         """Send an error response."""
-        self._answered(request, self._state.fail(request, error))
+        self._answered(request, cast(ServerConnectionState, self._state).fail(request, error))
 
-    def finish(self, request: Request) -> None:
+    def finish(self, request: Request | KafkaRequest) -> None:
         """End a request that needs no response."""
-        self._state.finish(request)
-        self._answered(request, [])
+        if isinstance(request, KafkaRequest):
+            self._answered(request, cast(KafkaConnectionState, self._state).finish(request))
+        else:
+            cast(ServerConnectionState, self._state).finish(request)
+            self._answered(request, [])
 
     def note_refusal(self, what: str, error: RaftlogError) -> None:
         """Log a refusal. After ``REFUSALS_LOGGED_MAX``, further ones are not logged."""
@@ -303,7 +343,7 @@ class Connection(asyncio.BufferedProtocol):
                 "request refused: peer=%s request=%s error=%s%s", self.peer, what, error, more
             )
 
-    def _answered(self, request: Request, buffers: list[Buffer]) -> None:
+    def _answered(self, request: Request | KafkaRequest, buffers: list[Buffer]) -> None:
         self._in_flight_bytes -= memory_of(request)
         if self._is_noted:
             self._note_memory()
@@ -344,7 +384,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- requests ----------------------------------------------------------------------------------
 
-    def _process(self, events: Sequence[ServerEvent]) -> None:
+    def _process(self, events: Sequence[Event]) -> None:
         """Continue started requests, then handle held events and ``events``, while there is time
         and the client reads responses.
 
@@ -405,10 +445,13 @@ class Connection(asyncio.BufferedProtocol):
         for begun in work:
             begun.steps.close()
 
-    def _handle(self, event: ServerEvent) -> None:
-        if isinstance(event, Request):
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, Request | KafkaRequest):
             self._in_flight_bytes += memory_of(event)
-            steps = self.services.handle(self, event)
+            if isinstance(event, Request):
+                steps = self.services.handle(self, event)
+            else:
+                steps = self.services.handle_kafka(self, event)
             if steps is not None and self._transport is not None:
                 self._work.append(_Work(steps, len(event.attachment)))
             if self._in_flight_bytes >= IN_FLIGHT_NOTED_BYTES:
@@ -416,8 +459,11 @@ class Connection(asyncio.BufferedProtocol):
         elif isinstance(event, Refusal):
             self.note_refusal("a request", event.error)
             self._write(event.buffers)
-        else:
+        elif isinstance(event, Broken):
             self._say_farewell(event)
+        else:
+            logger.info("connection closed: peer=%s reason=%s", self.peer, event.error)
+            self._hang_up()
 
     def _say_farewell(self, broken: Broken) -> None:
         """Send the error and close: message framing is lost."""
@@ -498,12 +544,14 @@ class Connection(asyncio.BufferedProtocol):
             transport.pause_reading()
 
 
-def _size_of(event: ServerEvent) -> int:
+def _size_of(event: Event) -> int:
     """Return the memory of a held event, in bytes."""
-    return len(event.attachment) + memory_of(event) if isinstance(event, Request) else 0
+    if isinstance(event, Request | KafkaRequest):
+        return len(event.attachment) + memory_of(event)
+    return 0
 
 
-def memory_of(request: Request) -> int:
+def memory_of(request: Request | KafkaRequest) -> int:
     """Return the approximate memory, in bytes, of a request without its attachment until it is
     answered.
     """

@@ -50,6 +50,8 @@ class BrokerContext:
     address: Address = Address("", 0)  # address of this broker for clients
     is_stopping: bool = False  # True: respond where possible, start no new waits
     cluster: ClusterNode | None = None  # None: single-broker mode
+    # Names of topics that are being created for Kafka clients that requested their metadata.
+    creating: set[str] = field(default_factory=set)
     _turns: Iterator[int] = field(default_factory=count)
 
     def clustered(self) -> ClusterNode:

@@ -14,6 +14,7 @@ from typing import Final
 from raftlog import limits
 from raftlog.config import Address, BrokerConfig
 from raftlog.errors import BrokerUnavailableError, ThrottledError
+from raftlog.kafka.connection import KafkaRequest
 from raftlog.protocol import api as apis
 from raftlog.protocol.connection import Request
 from raftlog.server.budgets import Reading, RequestBudget, ResponseBudget
@@ -91,6 +92,7 @@ class Connections:
         turns: Turns,
         workers: Workers,
         on_request: Callable[[Connection, Request], Steps | None],
+        on_kafka_request: Callable[[Connection, KafkaRequest], Steps | None],
         on_lost: Callable[[Connection], None],
         make_connection: Callable[[ConnectionServices], Connection] = Connection,
     ) -> None:
@@ -100,10 +102,12 @@ class Connections:
         self.requests = RequestBudget(config.queued_max_request_bytes, on_short=self._relieve_soon)
         self.responses = responses
         self.request_bytes_max = config.socket_request_max_bytes
+        self.kafka_enabled = config.kafka_protocol_enable
         self.counters = counters
         self.turns = turns
         self.workers = workers
         self._on_request = on_request
+        self._on_kafka_request = on_kafka_request
         self._on_lost = on_lost
         self._make_connection = make_connection
         self._config = config
@@ -174,6 +178,13 @@ class Connections:
             )
             return None
         return self._on_request(connection, request)
+
+    def handle_kafka(self, connection: Connection, request: KafkaRequest) -> Steps | None:
+        if connection in self._lobby:  # a Kafka client cannot prove to be a broker
+            self._refuse(connection)
+            connection.abort("max.connections reached")
+            return None
+        return self._on_kafka_request(connection, request)
 
     def proved(self, connection: Connection) -> None:
         """Note that the connection belongs to a peer: it has a separate slot."""

@@ -1,15 +1,19 @@
-"""Reply to one request: handlers keep it until they have a result."""
+"""Reply to one request: handlers keep it until they have a result.
+
+``Exchange`` is what the code for both protocols uses; ``Reply`` is that of raftlog's protocol.
+"""
 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from raftlog.errors import OutcomeUnknownError, RaftlogError
 from raftlog.protocol.connection import Request
 from raftlog.protocol.schema import Message
-from raftlog.server.connection import Connection
+from raftlog.server.connection import Connection, memory_of
 from raftlog.server.turns import Steps
 from raftlog.types import Buffer
 
@@ -18,30 +22,46 @@ logger = logging.getLogger(__name__)
 _EMPTY: Final = memoryview(b"")
 
 
-class Reply:
-    """Reply to one request. Used once, at any time."""
+class Exchange(ABC):
+    """A request and its reply, of either protocol. Replied to once, at any time."""
 
-    __slots__ = ("connection", "request")
+    __slots__ = ("connection",)
 
-    def __init__(self, connection: Connection, request: Request) -> None:
-        self.connection = connection
-        # Without the attachment: a response may take long, and megabytes would stay in memory.
-        self.request = request._replace(attachment=_EMPTY) if request.attachment else request
+    connection: Connection
 
-    def send(self, message: Message, attachment: Sequence[Buffer] = ()) -> None:
-        self.connection.respond(self.request, message, attachment)
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name of the request's API, for the log."""
 
+    @property
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """Approximate memory of the request while it waits, in bytes."""
+
+    @abstractmethod
+    def send(self, message: Any) -> None:
+        """Send the response ``message`` of the protocol."""
+
+    @abstractmethod
+    def none(self) -> None:
+        """End a request that has no response."""
+
+    @abstractmethod
     def fail(self, error: RaftlogError) -> None:
         """Send an error. If the request has no response, the connection is closed."""
-        if self.request.expects_response:
-            self.connection.refuse(self.request, error)
-        else:
-            self.drop(error)
 
     def refuse(self, error: RaftlogError) -> None:
         """``fail``, and log it."""
-        self.connection.note_refusal(self.request.api.name, error)
+        self.connection.note_refusal(self.name, error)
         self.fail(error)
+
+    def drop(self, error: RaftlogError) -> None:
+        """Close the connection after a failed request without a response, so that the client
+        notices.
+        """
+        self.none()
+        self.connection.abort(f"a request with acks=0 failed: {error}")
 
     def guarded(self, steps: Steps) -> Steps:
         """Return steps that convert errors to a response, so that an error ends only this
@@ -60,7 +80,7 @@ class Reply:
         logger.error(
             "request failed: peer=%s api=%s reason=internal_error. Report this error",
             self.connection.peer,
-            self.request.api.name,
+            self.name,
             exc_info=error,
         )
         self.fail(
@@ -70,18 +90,40 @@ class Reply:
             )
         )
 
-    def none(self) -> None:
-        """End a request that has no response."""
-        self.connection.finish(self.request)
-
-    def drop(self, error: RaftlogError) -> None:
-        """Close the connection after a failed request without a response, so that the client
-        notices.
-        """
-        self.connection.finish(self.request)
-        self.connection.abort(f"a request with acks=0 failed: {error}")
-
     @property
     def is_wanted(self) -> bool:
         """Whether the client is still connected."""
         return not self.connection.is_closed
+
+
+class Reply(Exchange):
+    """Reply to a request of raftlog's protocol."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, connection: Connection, request: Request) -> None:
+        self.connection = connection
+        # Without the attachment: a response may take long, and megabytes would stay in memory.
+        self.request = request._replace(attachment=_EMPTY) if request.attachment else request
+
+    @property
+    def name(self) -> str:
+        return self.request.api.name
+
+    @property
+    def size_bytes(self) -> int:
+        return memory_of(self.request)
+
+    def send(self, message: Message, attachment: Sequence[Buffer] = ()) -> None:
+        self.connection.respond(self.request, message, attachment)
+
+    def fail(self, error: RaftlogError) -> None:
+        """Send an error. If the request has no response, the connection is closed."""
+        if self.request.expects_response:
+            self.connection.refuse(self.request, error)
+        else:
+            self.drop(error)
+
+    def none(self) -> None:
+        """End a request that has no response."""
+        self.connection.finish(self.request)

@@ -45,6 +45,7 @@ class TopicTable:
 
     def __init__(self) -> None:
         self._topics: dict[str, HostedTopic] = {}
+        self._by_id: dict[str, HostedTopic] = {}
         self.state_of: StateOf | None = None  # None: every host leads alone (single-broker mode)
         # False while there may be topics that this broker has not received yet
         self.is_complete = True
@@ -64,11 +65,12 @@ class TopicTable:
 
     def add(self, topic: HostedTopic) -> None:
         assert topic.name not in self._topics
-        self._topics[topic.name] = topic
+        self._topics[topic.name] = self._by_id[topic.id] = topic
         self._changed()
 
     def remove(self, name: str) -> HostedTopic:
         removed = self._topics.pop(name)
+        self._by_id.pop(removed.id, None)
         self._changed()
         return removed
 
@@ -84,6 +86,14 @@ class TopicTable:
 
     def get(self, name: str) -> HostedTopic | None:
         return self._topics.get(name)
+
+    def by_id(self, topic_id: str) -> HostedTopic:
+        """Return a topic by its id. Raises ``UnknownTopicError`` or ``ClusterNotReadyError``."""
+        topic = self._by_id.get(topic_id)
+        if topic is None:
+            self.check_complete()
+            raise UnknownTopicError(f"no topic has the id {topic_id}. Refresh the metadata")
+        return topic
 
     def info(self, topic: HostedTopic, partition: int) -> PartitionInfo:
         """Return the replicas, the leader and the ISR of a partition, as known to this broker."""

@@ -160,6 +160,7 @@ def connections_that(
         turns=Turns(loop, loop.time),
         workers=Workers(loop, count=0, name="none"),
         on_request=handle,
+        on_kafka_request=lambda _connection, _request: None,
         on_lost=lambda _connection: None,
         make_connection=make,
     )

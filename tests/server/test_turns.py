@@ -74,6 +74,7 @@ class Scene:
             turns=Turns(loop, self._tick),
             workers=cast(Workers, self.threads),
             on_request=handle,
+            on_kafka_request=lambda _connection, _request: None,
             on_lost=lambda _connection: None,
         )
 

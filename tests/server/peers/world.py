@@ -62,6 +62,10 @@ def _registry(loop: asyncio.AbstractEventLoop, seen: dict[int, Any], heard: Any)
     return PeerRegistry(seen=seen.get, heard=heard, time=loop.time, session_timeout_s=session_s)
 
 
+def ignored(*_arguments: object) -> None:
+    """What nothing here depends on."""
+
+
 class FakeBroker:
     """One broker: its links, and what answers those of others."""
 
@@ -116,7 +120,8 @@ class FakeBroker:
             turns=Turns(loop, loop.time),
             workers=Workers(loop, count=0, name="none"),
             on_request=self._dispatch,
-            on_lost=lambda _connection: None,
+            on_kafka_request=ignored,
+            on_lost=ignored,
         )
         self.links = PeerLinks(
             loop,

@@ -1,0 +1,66 @@
+"""Kafka's APIs that a broker serves: keys, names and versions.
+
+A broker advertises and accepts these only. The version ranges and their reasons are in
+``docs/explanation/kafka.md``. The messages of each API are in ``table``, which
+``python -m tests.kafka.extract`` creates for exactly these versions.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Api(NamedTuple):
+    """One API of Kafka's protocol, with the range of versions that a broker serves.
+
+    ``advertised_min``: the lowest version in ApiVersions responses, if it differs from
+    ``version_min``.
+    """
+
+    key: int
+    name: str
+    version_min: int
+    version_max: int
+    advertised_min: int = -1
+
+
+# librdkafka before 2.10 compresses nothing unless Produce 0 is advertised (KAFKA-18659). Kafka
+# itself advertises and rejects versions 0 to 2.
+PRODUCE: Final = Api(0, "Produce", 3, 13, advertised_min=0)
+FETCH: Final = Api(1, "Fetch", 4, 18)
+LIST_OFFSETS: Final = Api(2, "ListOffsets", 1, 11)
+METADATA: Final = Api(3, "Metadata", 0, 13)
+FIND_COORDINATOR: Final = Api(10, "FindCoordinator", 0, 6)
+API_VERSIONS: Final = Api(18, "ApiVersions", 0, 4)
+CREATE_TOPICS: Final = Api(19, "CreateTopics", 2, 7)
+DELETE_TOPICS: Final = Api(20, "DeleteTopics", 1, 6)
+DELETE_RECORDS: Final = Api(21, "DeleteRecords", 0, 2)
+INIT_PRODUCER_ID: Final = Api(22, "InitProducerId", 0, 5)
+OFFSET_FOR_LEADER_EPOCH: Final = Api(23, "OffsetForLeaderEpoch", 2, 4)
+DESCRIBE_CONFIGS: Final = Api(32, "DescribeConfigs", 1, 4)
+ALTER_CONFIGS: Final = Api(33, "AlterConfigs", 0, 2)
+CREATE_PARTITIONS: Final = Api(37, "CreatePartitions", 0, 3)
+INCREMENTAL_ALTER_CONFIGS: Final = Api(44, "IncrementalAlterConfigs", 0, 1)
+DESCRIBE_CLUSTER: Final = Api(60, "DescribeCluster", 0, 2)
+
+APIS: Final[dict[int, Api]] = {
+    api.key: api
+    for api in (
+        PRODUCE,
+        FETCH,
+        LIST_OFFSETS,
+        METADATA,
+        FIND_COORDINATOR,
+        API_VERSIONS,
+        CREATE_TOPICS,
+        DELETE_TOPICS,
+        DELETE_RECORDS,
+        INIT_PRODUCER_ID,
+        OFFSET_FOR_LEADER_EPOCH,
+        DESCRIBE_CONFIGS,
+        ALTER_CONFIGS,
+        CREATE_PARTITIONS,
+        INCREMENTAL_ALTER_CONFIGS,
+        DESCRIBE_CLUSTER,
+    )
+}

@@ -1,0 +1,384 @@
+"""Readers and writers of Kafka's messages, created from ``schema`` on first use.
+
+A message is an instance of a class with the fields of all served versions and their defaults. For
+each version there is one straight-line reader and one writer: Python source that is compiled once,
+as ``dataclasses`` does it. Neighbouring fields of fixed size are one ``struct`` operation.
+
+Input is not trusted: an array's length is compared with the remaining bytes and with
+``KAFKA_ITEMS_MAX`` before a list is created. A reader raises one of ``READ_ERRORS``.
+
+Formats: https://kafka.apache.org/protocol (types), KIP-482 (compact types and tagged fields).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from raftlog import limits
+from raftlog.kafka.schema import Definition, Field, Kind, definitions, is_struct
+from raftlog.types import Buffer
+
+# A message or one of its structures: its class is created from the table, so mypy cannot know it.
+Message: TypeAlias = Any
+# Reads a message from a position; returns it and the position after it.
+Reader: TypeAlias = Callable[[memoryview, int], tuple[Message, int]]
+# Calls the second argument with each piece of the encoded message, in order.
+Writer: TypeAlias = Callable[[Message, Callable[[Buffer], None]], None]
+
+ZERO_UUID: Final = bytes(16)
+_FIXED: Final = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "float64": "d",
+}
+
+
+class BadMessageError(ValueError):
+    """A received message is not valid."""
+
+
+# Exceptions of a reader for invalid input: a bound was exceeded, or bytes are missing.
+READ_ERRORS: Final = (BadMessageError, IndexError, struct.error, UnicodeDecodeError)
+
+
+def read_varint(data: memoryview, at: int) -> tuple[int, int]:
+    """Return the unsigned varint at ``at``, of at most five bytes, and the position after it."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 28:
+            raise BadMessageError("a varint of more than five bytes")
+
+
+_SHORT_VARINTS: Final = [bytes([value]) for value in range(128)]
+
+
+def varint(value: int) -> bytes:
+    """Return ``value``, at least 0, as an unsigned varint."""
+    if value < 0x80:
+        return _SHORT_VARINTS[value]
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+class Structs:
+    """Classes of a message, as attributes, by Kafka's names of the structures."""
+
+    def __init__(self, definition: Definition) -> None:
+        self.root: type[Message]
+        for name in reversed(definition.structs):
+            fields = [(field.name, Any, self._default(field)) for field in definition.structs[name]]
+            setattr(self, name, msgspec.defstruct(name, fields, gc=False))
+        self.root = getattr(self, definition.name)
+
+    def __getattr__(self, name: str) -> type[Message]:
+        raise AttributeError(f"the message has no structure {name}")
+
+    def _default(self, field: Field) -> Any:
+        if field.is_array:
+            return None if field.default == "null" else msgspec.field(default_factory=list)
+        if is_struct(field.element) and field.default != "null":
+            return msgspec.field(default_factory=getattr(self, field.element))
+        return _default(field)
+
+
+def _default(field: Field) -> Any:
+    """Return the default of a field that is neither an array nor a structure."""
+    if field.default == "null" or field.type == "records":
+        return None
+    if field.type == "bool":
+        return field.default == "true"
+    if field.type == "float64":
+        return float(field.default or 0)
+    if field.type in _FIXED:
+        return int(field.default or "0", 0)
+    return {"string": field.default, "bytes": b"", "uuid": ZERO_UUID}[field.type]
+
+
+@cache
+def structs(kind: Kind, key: int) -> Structs:
+    """Return the classes of a message."""
+    return Structs(definitions()[kind, key])
+
+
+@cache
+def reader(kind: Kind, key: int, version: int) -> Reader:
+    """Return the reader of a message in a version."""
+    made: Reader = _functions(kind, key, version, _read_lines)["read"]
+    return made
+
+
+@cache
+def writer(kind: Kind, key: int, version: int) -> Writer:
+    """Return the writer of a message in a version."""
+    made: Writer = _functions(kind, key, version, _write_lines)["write"]
+    return made
+
+
+def _functions(
+    kind: Kind, key: int, version: int, lines_of: Callable[[_Version, str], list[str]]
+) -> dict[str, Any]:
+    """Compile the functions of all structures of a message."""
+    definition = definitions()[kind, key]
+    one = _Version(definition, version)
+    lines: list[str] = []
+    for name in reversed(definition.structs):
+        lines += lines_of(one, name)
+    classes = structs(kind, key)
+    names: dict[str, Any] = {
+        "BadMessageError": BadMessageError,
+        "ITEMS_MAX": limits.KAFKA_ITEMS_MAX,
+        "TAGS_MAX": limits.KAFKA_TAGS_MAX,
+        "read_varint": read_varint,
+        "varint": varint,
+        "pack": struct.pack,
+        "unpack_from": struct.unpack_from,
+    }
+    names |= {f"new_{name}": getattr(classes, name) for name in definition.structs}
+    names |= {f"S_{each}": struct.Struct(f">{each}") for each in ("h", "i")}
+    names |= {name: struct.Struct(fmt) for name, fmt in one.packed.items()}
+    # The source is made from the constant table; no input reaches it.
+    exec(compile("\n".join(lines), f"<{definition.name} {version}>", "exec"), names)
+    root = definition.name
+    return {"read": names.get(f"read_{root}"), "write": names.get(f"write_{root}")}
+
+
+class _Version:
+    """What the source of one version of a message needs."""
+
+    def __init__(self, definition: Definition, version: int) -> None:
+        self.definition = definition
+        self.version = version
+        self.flexible = version >= definition.first_flexible
+        self.packed: dict[str, str] = {}  # struct formats, by the name that the source uses
+
+    def pack(self, fmt: str) -> str:
+        """Return the name of the ``struct.Struct`` of ``fmt``."""
+        name = "P_" + fmt.replace("?", "t")
+        self.packed[name] = f">{fmt}"
+        return name
+
+    def fields(self, name: str) -> tuple[list[Field], list[Field]]:
+        """Return the fields of a structure in this version: in order, and the tagged ones."""
+        plain, tagged = [], []
+        for field in self.definition.structs[name]:
+            if self.version in field.tagged:
+                tagged.append(field)
+            elif self.version in field.versions:
+                plain.append(field)
+        return plain, tagged
+
+
+def _runs(fields: list[Field]) -> list[list[Field]]:
+    """Group neighbouring fields of fixed size; any other field is a group by itself."""
+    runs: list[list[Field]] = []
+    fixed = False
+    for field in fields:
+        if field.type in _FIXED and fixed:
+            runs[-1].append(field)
+        else:
+            runs.append([field])
+        fixed = field.type in _FIXED
+    return runs
+
+
+# -- source of readers: b is the buffer, p the position --------------------------------------------
+
+
+def _read_lines(one: _Version, name: str) -> list[str]:
+    plain, tagged = one.fields(name)
+    lines = [f"def read_{name}(b, p):"]
+    body: list[str] = []
+    for run in _runs(plain):
+        if run[0].type in _FIXED:
+            pack = one.pack("".join(_FIXED[field.type] for field in run))
+            targets = ", ".join(f"x_{field.name}" for field in run)
+            body.append(f"{targets}, = {pack}.unpack_from(b, p); p += {pack}.size")
+        else:
+            body += _read_value(one, run[0], f"x_{run[0].name}")
+    if one.flexible:
+        for field in tagged:
+            if is_struct(field.element) and not field.is_array and field.default != "null":
+                body.append(f"x_{field.name} = new_{field.element}()")
+            else:
+                value = [] if field.is_array and field.default != "null" else _default(field)
+                body.append(f"x_{field.name} = {value!r}")
+        body += _read_tags(one, tagged)
+    values = ", ".join(f"{field.name}=x_{field.name}" for field in plain + tagged)
+    body.append(f"return new_{name}({values}), p")
+    return lines + _indented(body)
+
+
+def _read_tags(one: _Version, tagged: list[Field]) -> list[str]:
+    known = [f"if tag == {field.tag}:" for field in tagged]
+    inner = ["tag, p = read_varint(b, p)", "size, p = read_varint(b, p)", "end = p + size"]
+    inner.append("if end > len(b): raise BadMessageError('tagged field beyond the end')")
+    for number, (test, field) in enumerate(zip(known, tagged, strict=True)):
+        inner.append(("el" if number else "") + test)
+        inner += _indented(_read_value(one, field, f"x_{field.name}"))
+        inner.append("    if p != end: raise BadMessageError('size of a tagged field')")
+    inner.append("p = end")
+    return [
+        "k, p = read_varint(b, p)",
+        "if k > TAGS_MAX: raise BadMessageError('number of tagged fields')",
+        "for _ in range(k):",
+        *_indented(inner),
+    ]
+
+
+def _read_length(one: _Version, *, short: bool) -> list[str]:
+    """Return the lines that read a length into ``k``; -1 is null."""
+    if one.flexible:
+        return ["k = b[p]; p += 1", "if k > 127: k, p = read_varint(b, p - 1)", "k -= 1"]
+    pack, size = ("S_h", 2) if short else ("S_i", 4)
+    return [f"k, = {pack}.unpack_from(b, p); p += {size}"]
+
+
+def _read_value(one: _Version, field: Field, target: str) -> list[str]:
+    nullable = one.version in field.nullable
+    if field.is_array:
+        return _read_array(one, field, target, nullable=nullable)
+    if field.type in _FIXED:
+        pack = one.pack(_FIXED[field.type])
+        return [f"{target}, = {pack}.unpack_from(b, p); p += {pack}.size"]
+    if field.type == "uuid":
+        return [
+            "if len(b) - p < 16: raise BadMessageError('uuid')",
+            f"{target} = bytes(b[p:p + 16]); p += 16",
+        ]
+    if is_struct(field.type):
+        read = f"{target}, p = read_{field.type}(b, p)"
+        if not nullable:
+            return [read]
+        return ["k, = P_b.unpack_from(b, p); p += 1", f"if k < 0: {target} = None", f"else: {read}"]
+    convert = {
+        "string": "str(b[p:p + k], 'utf-8')",
+        "bytes": "bytes(b[p:p + k])",
+        "records": "b[p:p + k]",
+    }[field.type]
+    null = f"{target} = None" if nullable else "raise BadMessageError('null')"
+    return [
+        *_read_length(one, short=field.type == "string"),
+        "if k > len(b) - p: raise BadMessageError('length')",
+        f"if k < 0: {null}",
+        f"else: {target} = {convert}; p += k",
+    ]
+
+
+def _read_array(one: _Version, field: Field, target: str, *, nullable: bool) -> list[str]:
+    element = field.element
+    lines = _read_length(one, short=False)
+    lines.append("if k > len(b) - p or k > ITEMS_MAX: raise BadMessageError('array length')")
+    null = f"{target} = None" if nullable else "raise BadMessageError('null')"
+    lines += [f"if k < 0: {null}", "else:"]
+    if element in _FIXED:
+        letter = _FIXED[element]
+        size = struct.calcsize(f">{letter}")
+        each = [f"{target} = list(unpack_from(f'>{{k}}{letter}', b, p)); p += {size} * k"]
+    else:
+        one_field = Field("", element, one.definition.versions, range(0), -1, range(0), "")
+        loop = _read_value(one, one_field, "y")
+        each = [f"{target} = []; add_{field.name} = {target}.append", "for _ in range(k):"]
+        each += _indented([*loop, f"add_{field.name}(y)"])
+    return lines + _indented(each)
+
+
+# -- source of writers: m is the message, a takes each piece ---------------------------------------
+
+
+def _write_lines(one: _Version, name: str) -> list[str]:
+    plain, tagged = one.fields(name)
+    body: list[str] = []
+    for run in _runs(plain):
+        if run[0].type in _FIXED:
+            pack = one.pack("".join(_FIXED[field.type] for field in run))
+            body.append(f"a({pack}.pack({', '.join(f'm.{field.name}' for field in run)}))")
+        else:
+            body += _write_value(one, run[0], f"m.{run[0].name}")
+    if one.flexible:
+        body += _write_tags(one, tagged)
+    return [f"def write_{name}(m, a):", *_indented(body or ["pass"])]
+
+
+def _write_tags(one: _Version, tagged: list[Field]) -> list[str]:
+    if not tagged:
+        return ["a(b'\\0')"]
+    lines = ["tags = []"]
+    for field in sorted(tagged, key=lambda field: field.tag):
+        if is_struct(field.element) and not field.is_array and field.default != "null":
+            default = f"new_{field.element}()"
+        else:
+            value = [] if field.is_array and field.default != "null" else _default(field)
+            default = repr(value)
+        inner = [
+            "tag = []; outer = a; a = tag.append",
+            *_write_value(one, field, f"m.{field.name}"),
+        ]
+        inner += ["a = outer; tag = b''.join(tag)"]
+        inner.append(f"tags.append(varint({field.tag}) + varint(len(tag)) + tag)")
+        lines += [f"if m.{field.name} != {default}:", *_indented(inner)]
+    return [*lines, "a(varint(len(tags)))", "for tag in tags: a(tag)"]
+
+
+def _write_value(one: _Version, field: Field, source: str) -> list[str]:
+    if field.type in _FIXED:
+        return [f"a({one.pack(_FIXED[field.type])}.pack({source}))"]
+    if field.type == "uuid":
+        return [f"a({source})"]
+    if one.version not in field.nullable:
+        return _write_present(one, field, source)
+    null = "b'\\0'" if one.flexible else "b'\\xff\\xff\\xff\\xff'"
+    if field.type == "string" and not one.flexible:
+        null = "b'\\xff\\xff'"
+    if is_struct(field.type):
+        null = "b'\\xff'"
+    present = _write_present(one, field, source)
+    if is_struct(field.type):
+        present.insert(0, "a(b'\\1')")
+    return [f"if {source} is None: a({null})", "else:", *_indented(present)]
+
+
+def _write_present(one: _Version, field: Field, source: str) -> list[str]:
+    """Return the lines that write a value that is not null."""
+
+    def length(of: str, pack: str = "S_i") -> str:
+        return f"a(varint({of} + 1))" if one.flexible else f"a({pack}.pack({of}))"
+
+    element = field.element
+    if field.is_array and element in _FIXED:
+        letter = _FIXED[element]
+        return [length(f"len({source})"), f"a(pack(f'>{{len({source})}}{letter}', *{source}))"]
+    if field.is_array:
+        one_field = Field("", element, one.definition.versions, range(0), -1, range(0), "")
+        loop = _write_value(one, one_field, "y")
+        return [length(f"len({source})"), f"for y in {source}:", *_indented(loop)]
+    if is_struct(element):
+        return [f"write_{element}({source}, a)"]
+    if field.type == "string":
+        return [f"e = {source}.encode()", length("len(e)", "S_h"), "a(e)"]
+    if field.type == "records":
+        return [length(f"sum(map(len, {source}))"), f"for e in {source}: a(e)"]
+    return [length(f"len({source})"), f"a({source})"]
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"    {line}" for line in lines]

@@ -1,0 +1,208 @@
+"""A broker's side of a Kafka connection as a state machine: bytes in, requests and bytes out.
+
+Responses leave in the order of the requests, as Kafka's clients require: a response that is ready
+early waits for those before it. Input never raises: invalid input becomes ``Broken``, the last
+event, since Kafka's protocol has no response for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeAlias
+
+from raftlog import limits
+from raftlog.kafka import api as apis
+from raftlog.kafka import codec, frame, schema
+from raftlog.kafka.api import Api
+from raftlog.kafka.codec import READ_ERRORS, BadMessageError, Message
+from raftlog.types import Buffer
+
+_EMPTY: Final = memoryview(b"")
+
+
+class KafkaRequest(NamedTuple):
+    """A valid request. Call exactly one of ``reply()`` and ``finish()``, once.
+
+    ``asked_version``: the version that the client sent. It differs from ``version`` only for an
+    ApiVersions request of a version that is not served.
+    """
+
+    api: Api
+    version: int
+    correlation_id: int
+    client_id: str
+    message: Message
+    attachment: memoryview  # the request's bytes: its records are views of them
+    header_bytes: int
+    asked_version: int
+    number: int  # of the request on its connection
+
+    @property
+    def expects_response(self) -> bool:
+        """Whether the request has a response: a produce request with ``acks=0`` has none."""
+        return self.api is not apis.PRODUCE or self.message.acks != 0
+
+
+class KafkaBroken(NamedTuple):
+    """The client sent invalid data. Close the connection."""
+
+    error: BadMessageError
+
+
+KafkaEvent: TypeAlias = KafkaRequest | KafkaBroken
+
+
+class KafkaConnectionState:
+    """The state of a connection. The number of requests in flight is limited.
+
+    While ``paused``, the caller must not read. After each response while ``paused``, it calls
+    ``resume()`` and handles the returned events.
+    """
+
+    def __init__(
+        self,
+        bytes_max: int = limits.FRAME_BYTES_MAX,
+        *,
+        scratch: memoryview,
+        requests_in_flight_max: int = limits.KAFKA_REQUESTS_IN_FLIGHT_MAX,
+        may_trust: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Create the state of a new connection; arguments as of ``FrameReader``."""
+        self._reader = frame.FrameReader(bytes_max, scratch=scratch, may_trust=may_trust)
+        self._in_flight_max = requests_in_flight_max
+        self._next_number = 0
+        self._waiting: deque[list[Buffer] | None] = deque()  # responses; None: not ready
+        self._first = 0  # number of the first waiting response
+        self._ready_bytes = 0
+        self._ended = False
+        self.paused = False
+
+    @property
+    def in_flight(self) -> int:
+        """Number of requests whose responses have not left yet."""
+        return len(self._waiting)
+
+    @property
+    def in_frame(self) -> bool:
+        """Whether a request is incomplete."""
+        return self._reader.in_frame
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of memory for incomplete requests, and for responses that wait for others."""
+        return self._reader.bytes_held + self._ready_bytes
+
+    def get_buffer(self, sizehint: int = -1) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        """Return the buffer for the next input; see ``asyncio.BufferedProtocol``."""
+        return self._reader.get_buffer()
+
+    def received(self, count: int) -> list[KafkaEvent]:
+        """Process ``count`` new bytes in the buffer and return the events."""
+        if self._ended:
+            return []
+        room = self._in_flight_max - len(self._waiting)
+        events: list[KafkaEvent] = []
+        error: BadMessageError | None = None
+        for data in self._reader.received(count, frames_max=room):
+            try:
+                events.append(self._request(data))
+            except BadMessageError as invalid:
+                error = invalid
+                break
+        error = error or self._reader.error
+        if error is not None:
+            self._ended = True
+            events.append(KafkaBroken(error))
+        self.paused = not self._ended and len(self._waiting) >= self._in_flight_max
+        return events
+
+    def resume(self) -> list[KafkaEvent]:
+        """Return the held-back requests after half of the permitted ones are answered."""
+        if len(self._waiting) > self._in_flight_max // 2:
+            return []
+        return self.received(0)
+
+    def reply(self, request: KafkaRequest, message: Message) -> list[Buffer]:
+        """Return the buffers that may be written now that the response ``message`` is ready."""
+        pieces: list[Buffer] = []
+        codec.writer("response", request.api.key, request.version)(message, pieces.append)
+        flexible = request.api is not apis.API_VERSIONS and schema.is_flexible(
+            request.api.key, request.version
+        )
+        return self._ready(
+            request, frame.response(request.correlation_id, pieces, flexible=flexible)
+        )
+
+    def finish(self, request: KafkaRequest) -> list[Buffer]:
+        """Mark a request without a response as processed; return as ``reply``."""
+        return self._ready(request, [])
+
+    def end_of_stream(self) -> BadMessageError | None:
+        """Process the end of the stream. Return an error if it ended inside a request."""
+        error = BadMessageError("the stream ended inside a request") if self.in_frame else None
+        is_first, self._ended = not self._ended, True
+        return error if is_first else None
+
+    def _ready(self, request: KafkaRequest, buffers: list[Buffer]) -> list[Buffer]:
+        waiting, index = self._waiting, request.number - self._first
+        assert index >= 0, "response sent twice"
+        assert waiting[index] is None, "response sent twice"
+        if index:
+            waiting[index] = buffers
+            self._ready_bytes += sum(map(len, buffers))
+            return []
+        waiting.popleft()
+        self._first += 1
+        out = buffers
+        while waiting and waiting[0] is not None:
+            held = waiting.popleft()
+            assert held is not None
+            self._first += 1
+            self._ready_bytes -= sum(map(len, held))
+            out = out + held
+        return [] if self._ended else out
+
+    def _request(self, data: memoryview) -> KafkaRequest:
+        key, version, correlation_id = frame.read_head(data)
+        api = apis.APIS.get(key)
+        if api is apis.API_VERSIONS and not api.version_min <= version <= api.version_max:
+            empty = codec.structs("request", key).root()
+            return self._admitted(api, 0, correlation_id, "", empty, data, version)
+        if api is None or not api.version_min <= version <= api.version_max:
+            name = f"key {key}" if api is None else api.name
+            raise BadMessageError(f"API {name} version {version} is not served")
+        try:
+            flexible = schema.is_flexible(key, version)
+            client_id, at = frame.read_client_id(data, flexible=flexible)
+            # Bytes behind the message are ignored, as in Kafka: librdkafka 2.16 sends three.
+            message, _ = codec.reader("request", key, version)(data, at)
+        except READ_ERRORS as error:
+            raise BadMessageError(f"{api.name} version {version} is not valid: {error}") from error
+        return self._admitted(api, version, correlation_id, client_id, message, data, version)
+
+    def _admitted(
+        self,
+        api: Api,
+        version: int,
+        correlation_id: int,
+        client_id: str,
+        message: Message,
+        data: memoryview,
+        asked_version: int,
+    ) -> KafkaRequest:
+        number = self._next_number
+        self._next_number += 1
+        self._waiting.append(None)
+        is_produce = api is apis.PRODUCE
+        return KafkaRequest(
+            api,
+            version,
+            correlation_id,
+            client_id[: limits.CLIENT_ID_CHARS_MAX],
+            message,
+            data if is_produce else _EMPTY,
+            min(len(data), limits.KIB) if is_produce else len(data),
+            asked_version,
+            number,
+        )

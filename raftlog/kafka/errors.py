@@ -1,0 +1,169 @@
+"""Kafka's error codes, and the code that a Kafka client gets for an error of raftlog.
+
+The code depends on the class, and for some classes on the place: clients act differently on the
+same code of different APIs. Source: https://kafka.apache.org/protocol (error codes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Final
+
+from raftlog import errors as own
+
+UNKNOWN_SERVER_ERROR: Final = -1
+NONE: Final = 0
+OFFSET_OUT_OF_RANGE: Final = 1
+CORRUPT_MESSAGE: Final = 2
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+LEADER_NOT_AVAILABLE: Final = 5
+NOT_LEADER_OR_FOLLOWER: Final = 6
+REQUEST_TIMED_OUT: Final = 7
+MESSAGE_TOO_LARGE: Final = 10
+COORDINATOR_LOAD_IN_PROGRESS: Final = 14
+COORDINATOR_NOT_AVAILABLE: Final = 15
+NOT_COORDINATOR: Final = 16
+INVALID_TOPIC: Final = 17
+NOT_ENOUGH_REPLICAS: Final = 19
+INVALID_REQUIRED_ACKS: Final = 21
+INVALID_GROUP_ID: Final = 24
+UNKNOWN_MEMBER_ID: Final = 25
+TOPIC_AUTHORIZATION_FAILED: Final = 29
+INVALID_TIMESTAMP: Final = 32
+UNSUPPORTED_VERSION: Final = 35
+TOPIC_ALREADY_EXISTS: Final = 36
+INVALID_PARTITIONS: Final = 37
+INVALID_REPLICATION_FACTOR: Final = 38
+INVALID_REPLICA_ASSIGNMENT: Final = 39
+INVALID_CONFIG: Final = 40
+NOT_CONTROLLER: Final = 41
+INVALID_REQUEST: Final = 42
+OUT_OF_ORDER_SEQUENCE_NUMBER: Final = 45
+INVALID_PRODUCER_EPOCH: Final = 47
+INVALID_TXN_STATE: Final = 48
+KAFKA_STORAGE_ERROR: Final = 56
+UNKNOWN_PRODUCER_ID: Final = 59
+NON_EMPTY_GROUP: Final = 68
+GROUP_ID_NOT_FOUND: Final = 69
+FENCED_LEADER_EPOCH: Final = 74
+UNKNOWN_LEADER_EPOCH: Final = 75
+OFFSET_NOT_AVAILABLE: Final = 78
+FENCED_INSTANCE_ID: Final = 82
+INVALID_RECORD: Final = 87
+THROTTLING_QUOTA_EXCEEDED: Final = 89
+UNKNOWN_TOPIC_ID: Final = 100
+FENCED_MEMBER_EPOCH: Final = 110
+UNSUPPORTED_ASSIGNOR: Final = 112
+STALE_MEMBER_EPOCH: Final = 113
+
+
+class Place(Enum):
+    """Where an error occurs: the APIs whose clients act alike."""
+
+    DATA = auto()  # Produce, Fetch
+    OFFSETS = auto()  # ListOffsets, OffsetForLeaderEpoch
+    METADATA = auto()
+    ADMIN = auto()  # changes of topics and settings
+    GROUPS = auto()
+
+
+_DATA, _OFFSETS = Place.DATA, Place.OFFSETS
+_METADATA, _ADMIN, _GROUPS = Place.METADATA, Place.ADMIN, Place.GROUPS
+
+# A class without an entry has that of its base class. With places: the code of each.
+_CODES: Final[Mapping[type[own.RaftlogError], int | Mapping[Place, int]]] = {
+    own.RaftlogError: UNKNOWN_SERVER_ERROR,
+    own.RetriableError: REQUEST_TIMED_OUT,
+    own.NotLeaderError: NOT_LEADER_OR_FOLLOWER,
+    own.BrokerUnavailableError: {
+        _DATA: NOT_LEADER_OR_FOLLOWER,
+        _OFFSETS: NOT_LEADER_OR_FOLLOWER,
+        _METADATA: LEADER_NOT_AVAILABLE,
+        _ADMIN: REQUEST_TIMED_OUT,
+        _GROUPS: COORDINATOR_NOT_AVAILABLE,
+    },
+    own.ThrottledError: {
+        _DATA: REQUEST_TIMED_OUT,
+        _OFFSETS: REQUEST_TIMED_OUT,
+        _METADATA: LEADER_NOT_AVAILABLE,
+        _ADMIN: THROTTLING_QUOTA_EXCEEDED,
+        _GROUPS: COORDINATOR_LOAD_IN_PROGRESS,
+    },
+    own.DiskFullError: KAFKA_STORAGE_ERROR,
+    own.DiskHungError: KAFKA_STORAGE_ERROR,
+    own.FencedLeaderEpochError: FENCED_LEADER_EPOCH,
+    own.UnknownLeaderEpochError: UNKNOWN_LEADER_EPOCH,
+    own.NotEnoughReplicasError: {
+        _DATA: NOT_ENOUGH_REPLICAS,
+        _OFFSETS: NOT_ENOUGH_REPLICAS,
+        _METADATA: NOT_ENOUGH_REPLICAS,
+        _ADMIN: NOT_ENOUGH_REPLICAS,
+        _GROUPS: COORDINATOR_NOT_AVAILABLE,
+    },
+    own.LeaderNotAvailableError: {
+        _DATA: NOT_LEADER_OR_FOLLOWER,
+        _OFFSETS: OFFSET_NOT_AVAILABLE,
+        _METADATA: LEADER_NOT_AVAILABLE,
+        _ADMIN: LEADER_NOT_AVAILABLE,
+        _GROUPS: COORDINATOR_NOT_AVAILABLE,
+    },
+    own.ClusterNotReadyError: {
+        _DATA: NOT_LEADER_OR_FOLLOWER,
+        _OFFSETS: NOT_LEADER_OR_FOLLOWER,
+        _METADATA: LEADER_NOT_AVAILABLE,
+        _ADMIN: NOT_CONTROLLER,
+        _GROUPS: COORDINATOR_NOT_AVAILABLE,
+    },
+    own.NotCoordinatorError: NOT_COORDINATOR,
+    own.CoordinatorLoadingError: COORDINATOR_LOAD_IN_PROGRESS,
+    own.StaleMemberEpochError: STALE_MEMBER_EPOCH,
+    own.OutcomeUnknownError: {
+        _DATA: REQUEST_TIMED_OUT,
+        _OFFSETS: REQUEST_TIMED_OUT,
+        _METADATA: REQUEST_TIMED_OUT,
+        _ADMIN: REQUEST_TIMED_OUT,
+        _GROUPS: COORDINATOR_NOT_AVAILABLE,
+    },
+    own.CommitUnknownError: {
+        _DATA: NOT_LEADER_OR_FOLLOWER,
+        _OFFSETS: NOT_LEADER_OR_FOLLOWER,
+        _METADATA: LEADER_NOT_AVAILABLE,
+        _ADMIN: REQUEST_TIMED_OUT,
+        _GROUPS: COORDINATOR_NOT_AVAILABLE,
+    },
+    own.RefusedError: INVALID_REQUEST,
+    own.KeyRequiredError: INVALID_RECORD,
+    own.UnsupportedVersionError: UNSUPPORTED_VERSION,
+    own.InvalidTopicError: INVALID_TOPIC,
+    own.TopicExistsError: TOPIC_ALREADY_EXISTS,
+    own.UnknownTopicError: UNKNOWN_TOPIC_OR_PARTITION,
+    own.UnknownPartitionError: UNKNOWN_TOPIC_OR_PARTITION,
+    own.InvalidPartitionsError: INVALID_PARTITIONS,
+    own.InvalidConfigError: INVALID_CONFIG,
+    own.OffsetOutOfRangeError: OFFSET_OUT_OF_RANGE,
+    own.RecordTooLargeError: MESSAGE_TOO_LARGE,
+    own.BadRecordError: INVALID_RECORD,
+    own.CorruptBatchError: CORRUPT_MESSAGE,
+    own.OutOfOrderSequenceError: OUT_OF_ORDER_SEQUENCE_NUMBER,
+    own.ProducerFencedError: INVALID_PRODUCER_EPOCH,
+    own.UnsupportedFeatureError: UNSUPPORTED_VERSION,
+    own.AccessDeniedError: TOPIC_AUTHORIZATION_FAILED,
+    own.InvalidGroupError: INVALID_GROUP_ID,
+    own.UnknownGroupError: GROUP_ID_NOT_FOUND,
+    own.UnknownMemberError: UNKNOWN_MEMBER_ID,
+    own.FencedMemberError: FENCED_MEMBER_EPOCH,
+    own.InstanceFencedError: FENCED_INSTANCE_ID,
+    own.GroupNotEmptyError: NON_EMPTY_GROUP,
+    own.UnknownAssignorError: UNSUPPORTED_ASSIGNOR,
+    own.StorageError: KAFKA_STORAGE_ERROR,
+}
+
+
+def code_of(error: own.RaftlogError, place: Place) -> int:
+    """Return the code for an error that occurs in ``place``."""
+    for each in type(error).__mro__:
+        code = _CODES.get(each)
+        if code is not None:
+            return code if isinstance(code, int) else code[place]
+    return UNKNOWN_SERVER_ERROR

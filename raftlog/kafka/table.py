@@ -1,0 +1,369 @@
+"""Kafka's messages: facts extracted from its public message definitions.
+
+Created by ``python -m tests.kafka.extract``, do not edit; ``schema`` documents the format.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# fmt: off
+TABLE: Final = """\
+request 0 Produce 3-13 9
+ transactional_id string null=3-13 default=null
+ acks int16
+ timeout_ms int32
+ topic_data []TopicProduceData
+  name string 3-12
+  topic_id uuid 13-13
+  partition_data []PartitionProduceData
+   index int32
+   records records null=3-13
+response 0 Produce 3-13 9
+ responses []TopicProduceResponse
+  name string 3-12
+  topic_id uuid 13-13
+  partition_responses []PartitionProduceResponse
+   index int32
+   error_code int16
+   base_offset int64
+   log_append_time_ms int64 default=-1
+   log_start_offset int64 5-13 default=-1
+   record_errors []BatchIndexAndErrorMessage 8-13
+    batch_index int32 8-13
+    batch_index_error_message string 8-13 null=8-13 default=null
+   error_message string 8-13 null=8-13 default=null
+   current_leader LeaderIdAndEpoch 10-13 tag=0:10-13
+    leader_id int32 10-13 default=-1
+    leader_epoch int32 10-13 default=-1
+ throttle_time_ms int32
+ node_endpoints []NodeEndpoint 10-13 tag=0:10-13
+  node_id int32 10-13
+  host string 10-13
+  port int32 10-13
+  rack string 10-13 null=10-13 default=null
+request 1 Fetch 4-18 12
+ cluster_id string 12-18 null=12-18 tag=0:12-18 default=null
+ replica_id int32 4-14 default=-1
+ replica_state ReplicaState 15-18 tag=1:15-18
+  replica_id int32 15-18 default=-1
+  replica_epoch int64 15-18 default=-1
+ max_wait_ms int32
+ min_bytes int32
+ max_bytes int32 default=0x7fffffff
+ isolation_level int8
+ session_id int32 7-18
+ session_epoch int32 7-18 default=-1
+ topics []FetchTopic
+  topic string 4-12
+  topic_id uuid 13-18
+  partitions []FetchPartition
+   partition int32
+   current_leader_epoch int32 9-18 default=-1
+   fetch_offset int64
+   last_fetched_epoch int32 12-18 default=-1
+   log_start_offset int64 5-18 default=-1
+   partition_max_bytes int32
+   replica_directory_id uuid 17-18 tag=0:17-18
+   high_watermark int64 18-18 tag=1:18-18 default=9223372036854775807
+ forgotten_topics_data []ForgottenTopic 7-18
+  topic string 7-12
+  topic_id uuid 13-18
+  partitions []int32 7-18
+ rack_id string 11-18
+response 1 Fetch 4-18 12
+ throttle_time_ms int32
+ error_code int16 7-18
+ session_id int32 7-18
+ responses []FetchableTopicResponse
+  topic string 4-12
+  topic_id uuid 13-18
+  partitions []PartitionData
+   partition_index int32
+   error_code int16
+   high_watermark int64
+   last_stable_offset int64 default=-1
+   log_start_offset int64 5-18 default=-1
+   diverging_epoch EpochEndOffset 12-18 tag=0:12-18
+    epoch int32 12-18 default=-1
+    end_offset int64 12-18 default=-1
+   current_leader LeaderIdAndEpoch 12-18 tag=1:12-18
+    leader_id int32 12-18 default=-1
+    leader_epoch int32 12-18 default=-1
+   snapshot_id SnapshotId 12-18 tag=2:12-18
+    end_offset int64 default=-1
+    epoch int32 default=-1
+   aborted_transactions []AbortedTransaction null=4-18
+    producer_id int64
+    first_offset int64
+   preferred_read_replica int32 11-18 default=-1
+   records records null=4-18
+ node_endpoints []NodeEndpoint 16-18 tag=0:16-18
+  node_id int32 16-18
+  host string 16-18
+  port int32 16-18
+  rack string 16-18 null=16-18 default=null
+request 2 ListOffsets 1-11 6
+ replica_id int32
+ isolation_level int8 2-11
+ topics []ListOffsetsTopic
+  name string
+  partitions []ListOffsetsPartition
+   partition_index int32
+   current_leader_epoch int32 4-11 default=-1
+   timestamp int64
+ timeout_ms int32 10-11
+response 2 ListOffsets 1-11 6
+ throttle_time_ms int32 2-11
+ topics []ListOffsetsTopicResponse
+  name string
+  partitions []ListOffsetsPartitionResponse
+   partition_index int32
+   error_code int16
+   timestamp int64 default=-1
+   offset int64 default=-1
+   leader_epoch int32 4-11 default=-1
+request 3 Metadata 0-13 9
+ topics []MetadataRequestTopic null=1-13
+  topic_id uuid 10-13
+  name string null=10-13
+ allow_auto_topic_creation bool 4-13 default=true
+ include_cluster_authorized_operations bool 8-10
+ include_topic_authorized_operations bool 8-13
+response 3 Metadata 0-13 9
+ throttle_time_ms int32 3-13
+ brokers []MetadataResponseBroker
+  node_id int32
+  host string
+  port int32
+  rack string 1-13 null=1-13 default=null
+ cluster_id string 2-13 null=2-13 default=null
+ controller_id int32 1-13 default=-1
+ topics []MetadataResponseTopic
+  error_code int16
+  name string null=12-13
+  topic_id uuid 10-13
+  is_internal bool 1-13
+  partitions []MetadataResponsePartition
+   error_code int16
+   partition_index int32
+   leader_id int32
+   leader_epoch int32 7-13 default=-1
+   replica_nodes []int32
+   isr_nodes []int32
+   offline_replicas []int32 5-13
+  topic_authorized_operations int32 8-13 default=-2147483648
+ cluster_authorized_operations int32 8-10 default=-2147483648
+ error_code int16 13-13
+request 10 FindCoordinator 0-6 3
+ key string 0-3
+ key_type int8 1-6
+ coordinator_keys []string 4-6
+response 10 FindCoordinator 0-6 3
+ throttle_time_ms int32 1-6
+ error_code int16 0-3
+ error_message string 1-3 null=1-3
+ node_id int32 0-3
+ host string 0-3
+ port int32 0-3
+ coordinators []Coordinator 4-6
+  key string 4-6
+  node_id int32 4-6
+  host string 4-6
+  port int32 4-6
+  error_code int16 4-6
+  error_message string 4-6 null=4-6
+request 18 ApiVersions 0-4 3
+ client_software_name string 3-4
+ client_software_version string 3-4
+response 18 ApiVersions 0-4 3
+ error_code int16
+ api_keys []ApiVersion
+  api_key int16
+  min_version int16
+  max_version int16
+ throttle_time_ms int32 1-4
+ supported_features []SupportedFeatureKey 3-4 tag=0:3-4
+  name string 3-4
+  min_version int16 3-4
+  max_version int16 3-4
+ finalized_features_epoch int64 3-4 tag=1:3-4 default=-1
+ finalized_features []FinalizedFeatureKey 3-4 tag=2:3-4
+  name string 3-4
+  max_version_level int16 3-4
+  min_version_level int16 3-4
+ zk_migration_ready bool 3-4 tag=3:3-4
+request 19 CreateTopics 2-7 5
+ topics []CreatableTopic
+  name string
+  num_partitions int32
+  replication_factor int16
+  assignments []CreatableReplicaAssignment
+   partition_index int32
+   broker_ids []int32
+  configs []CreatableTopicConfig
+   name string
+   value string null=2-7
+ timeout_ms int32 default=60000
+ validate_only bool
+response 19 CreateTopics 2-7 5
+ throttle_time_ms int32
+ topics []CreatableTopicResult
+  name string
+  topic_id uuid 7-7
+  error_code int16
+  error_message string null=2-7
+  topic_config_error_code int16 5-7 tag=0:5-7
+  num_partitions int32 5-7 default=-1
+  replication_factor int16 5-7 default=-1
+  configs []CreatableTopicConfigs 5-7 null=5-7
+   name string 5-7
+   value string 5-7 null=5-7
+   read_only bool 5-7
+   config_source int8 5-7 default=-1
+   is_sensitive bool 5-7
+request 20 DeleteTopics 1-6 4
+ topics []DeleteTopicState 6-6
+  name string 6-6 null=6-6 default=null
+  topic_id uuid 6-6
+ topic_names []string 1-5
+ timeout_ms int32
+response 20 DeleteTopics 1-6 4
+ throttle_time_ms int32
+ responses []DeletableTopicResult
+  name string null=6-6
+  topic_id uuid 6-6
+  error_code int16
+  error_message string 5-6 null=5-6 default=null
+request 21 DeleteRecords 0-2 2
+ topics []DeleteRecordsTopic
+  name string
+  partitions []DeleteRecordsPartition
+   partition_index int32
+   offset int64
+ timeout_ms int32
+response 21 DeleteRecords 0-2 2
+ throttle_time_ms int32
+ topics []DeleteRecordsTopicResult
+  name string
+  partitions []DeleteRecordsPartitionResult
+   partition_index int32
+   low_watermark int64
+   error_code int16
+request 22 InitProducerId 0-5 2
+ transactional_id string null=0-5
+ transaction_timeout_ms int32
+ producer_id int64 3-5 default=-1
+ producer_epoch int16 3-5 default=-1
+response 22 InitProducerId 0-5 2
+ throttle_time_ms int32
+ error_code int16
+ producer_id int64 default=-1
+ producer_epoch int16
+request 23 OffsetForLeaderEpoch 2-4 4
+ replica_id int32 3-4 default=-2
+ topics []OffsetForLeaderTopic
+  topic string
+  partitions []OffsetForLeaderPartition
+   partition int32
+   current_leader_epoch int32 default=-1
+   leader_epoch int32
+response 23 OffsetForLeaderEpoch 2-4 4
+ throttle_time_ms int32
+ topics []OffsetForLeaderTopicResult
+  topic string
+  partitions []EpochEndOffset
+   error_code int16
+   partition int32
+   leader_epoch int32 default=-1
+   end_offset int64 default=-1
+request 32 DescribeConfigs 1-4 4
+ resources []DescribeConfigsResource
+  resource_type int8
+  resource_name string
+  configuration_keys []string null=1-4
+ include_synonyms bool
+ include_documentation bool 3-4
+response 32 DescribeConfigs 1-4 4
+ throttle_time_ms int32
+ results []DescribeConfigsResult
+  error_code int16
+  error_message string null=1-4
+  resource_type int8
+  resource_name string
+  configs []DescribeConfigsResourceResult
+   name string
+   value string null=1-4
+   read_only bool
+   config_source int8 default=-1
+   is_sensitive bool
+   synonyms []DescribeConfigsSynonym
+    name string
+    value string null=1-4
+    source int8
+   config_type int8 3-4
+   documentation string 3-4 null=1-4
+request 33 AlterConfigs 0-2 2
+ resources []AlterConfigsResource
+  resource_type int8
+  resource_name string
+  configs []AlterableConfig
+   name string
+   value string null=0-2
+ validate_only bool
+response 33 AlterConfigs 0-2 2
+ throttle_time_ms int32
+ responses []AlterConfigsResourceResponse
+  error_code int16
+  error_message string null=0-2
+  resource_type int8
+  resource_name string
+request 37 CreatePartitions 0-3 2
+ topics []CreatePartitionsTopic
+  name string
+  count int32
+  assignments []CreatePartitionsAssignment null=0-3
+   broker_ids []int32
+ timeout_ms int32
+ validate_only bool
+response 37 CreatePartitions 0-3 2
+ throttle_time_ms int32
+ results []CreatePartitionsTopicResult
+  name string
+  error_code int16
+  error_message string null=0-3 default=null
+request 44 IncrementalAlterConfigs 0-1 1
+ resources []AlterConfigsResource
+  resource_type int8
+  resource_name string
+  configs []AlterableConfig
+   name string
+   config_operation int8
+   value string null=0-1
+ validate_only bool
+response 44 IncrementalAlterConfigs 0-1 1
+ throttle_time_ms int32
+ responses []AlterConfigsResourceResponse
+  error_code int16
+  error_message string null=0-1
+  resource_type int8
+  resource_name string
+request 60 DescribeCluster 0-2 0
+ include_cluster_authorized_operations bool
+ endpoint_type int8 1-2 default=1
+ include_fenced_brokers bool 2-2
+response 60 DescribeCluster 0-2 0
+ throttle_time_ms int32
+ error_code int16
+ error_message string null=0-2 default=null
+ endpoint_type int8 1-2 default=1
+ cluster_id string
+ controller_id int32 default=-1
+ brokers []DescribeClusterBroker
+  broker_id int32
+  host string
+  port int32
+  rack string null=0-2 default=null
+  is_fenced bool 2-2
+ cluster_authorized_operations int32 default=-2147483648
+"""

@@ -1,0 +1,58 @@
+"""Dispatch of Kafka requests: the table of handlers, and the handling of their errors.
+
+The table has a handler for each API of ``raftlog.kafka.api``, so that what is advertised is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeAlias
+
+from raftlog.errors import RaftlogError
+from raftlog.kafka import api
+from raftlog.kafka.connection import KafkaRequest
+from raftlog.kafka.errors import Place
+from raftlog.server.connection import Connection
+from raftlog.server.context import BrokerContext
+from raftlog.server.kafka.handlers import cluster, producer_ids
+from raftlog.server.kafka.reply import KafkaReply, Refusal, refused_by_code
+from raftlog.server.turns import Steps
+
+# Responds with ``reply``, once: now, in its steps, or later. Raises RaftlogError only before that.
+Handler: TypeAlias = Callable[[BrokerContext, KafkaRequest, KafkaReply], Steps | None]
+
+
+class Served(NamedTuple):
+    """How an API is served: its handler, and the response to a request that fails as a whole."""
+
+    handle: Handler
+    refuse: Refusal
+
+
+HANDLERS: Final[dict[int, Served]] = {
+    api.API_VERSIONS.key: Served(cluster.handle_api_versions, refused_by_code(Place.METADATA)),
+    api.METADATA.key: Served(cluster.handle_metadata, cluster.refuse_metadata),
+    api.DESCRIBE_CLUSTER.key: Served(cluster.handle_describe, refused_by_code(Place.METADATA)),
+    api.FIND_COORDINATOR.key: Served(
+        cluster.handle_find_coordinator, cluster.refuse_find_coordinator
+    ),
+    api.INIT_PRODUCER_ID.key: Served(producer_ids.handle, refused_by_code(Place.DATA)),
+}
+
+
+def dispatch(context: BrokerContext, connection: Connection, request: KafkaRequest) -> Steps | None:
+    """Handle one request, or return the steps that do. Every error becomes a response; the
+    connection continues.
+    """
+    context.counters.requests += 1
+    served = HANDLERS[request.api.key]
+    reply = KafkaReply(connection, request, served.refuse)
+    try:
+        steps = served.handle(context, request, reply)
+    except RaftlogError as error:
+        reply.refuse(error)
+    except Exception as error:  # noqa: BLE001 - told, logged and counted
+        reply.fail_by_mistake(error)
+    else:
+        return None if steps is None else reply.guarded(steps)
+    return None

@@ -1,0 +1,207 @@
+"""ApiVersions, Metadata, DescribeCluster and FindCoordinator: what clients request first."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Final
+
+from raftlog.errors import RaftlogError, UnknownTopicError
+from raftlog.kafka import api, codec, errors
+from raftlog.kafka.codec import Message
+from raftlog.kafka.connection import KafkaRequest
+from raftlog.kafka.errors import Place, code_of
+from raftlog.server.context import BrokerContext
+from raftlog.server.kafka.reply import KafkaReply, text_of
+from raftlog.server.requests.auto_create import create_soon
+from raftlog.server.topic_table import HostedTopic
+from raftlog.server.turns import Steps
+from raftlog.types import is_internal_topic
+
+PARTITIONS_PER_STEP: Final = 128
+ENDPOINT_BROKERS: Final = 1
+UNSUPPORTED_ENDPOINT_TYPE: Final = 115
+NO_NODE: Final = -1
+KEY_TYPE_GROUP: Final = 0
+
+_Versions = codec.structs("response", api.API_VERSIONS.key)
+_Metadata = codec.structs("response", api.METADATA.key)
+_Cluster = codec.structs("response", api.DESCRIBE_CLUSTER.key)
+_Coordinator = codec.structs("response", api.FIND_COORDINATOR.key)
+
+
+# -- ApiVersions -----------------------------------------------------------------------------------
+
+
+def handle_api_versions(_context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+    """Return the served APIs. A version that is not served gets an error in version 0 (KIP-511):
+    the client then repeats the request in one that is.
+    """
+    is_unknown = request.asked_version != request.version
+    served = [api.API_VERSIONS] if is_unknown else api.APIS.values()
+    reply.send(
+        _Versions.root(
+            error_code=errors.UNSUPPORTED_VERSION if is_unknown else errors.NONE,
+            api_keys=[
+                _Versions.ApiVersion(
+                    api_key=each.key,
+                    min_version=each.version_min if each.advertised_min < 0 else 0,
+                    max_version=each.version_max,
+                )
+                for each in served
+            ],
+        )
+    )
+
+
+# -- Metadata --------------------------------------------------------------------------------------
+
+
+def handle_metadata(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
+    """Return the brokers and the requested topics. Topics that do not exist may be created."""
+    message = request.message
+    topics: list[Message] = []
+    if message.topics is None or (request.version == 0 and not message.topics):
+        context.topics.check_complete()
+        for topic in context.topics:
+            described = yield from _topic(context, topic)
+            topics.append(described)
+    else:
+        # Before version 4, clients cannot forbid it.
+        may_create = request.version < 4 or message.allow_auto_topic_creation
+        for wanted in message.topics:
+            described = yield from _requested(context, request, wanted, may_create=may_create)
+            topics.append(described)
+    reply.send(_cluster_metadata(context, reply, topics))
+
+
+def refuse_metadata(_request: KafkaRequest, error: RaftlogError) -> Message:
+    """Return a response without topics; before version 13, without the error too."""
+    return _Metadata.root(error_code=code_of(error, Place.METADATA))
+
+
+def _cluster_metadata(context: BrokerContext, reply: KafkaReply, topics: list[Message]) -> Message:
+    return _Metadata.root(
+        brokers=[
+            _Metadata.MetadataResponseBroker(
+                node_id=each.id, host=each.host, port=each.port, rack=each.rack
+            )
+            for each in context.brokers(reply.connection.local_host)
+        ],
+        cluster_id=context.operations.cluster_id,
+        controller_id=_controller(context),
+        topics=topics,
+    )
+
+
+def _controller(context: BrokerContext) -> int:
+    """Return the broker for administration: any broker accepts it."""
+    controller = context.operations.controller()
+    return context.broker_id if controller is None else controller
+
+
+def _requested(
+    context: BrokerContext, request: KafkaRequest, wanted: Message, *, may_create: bool
+) -> Generator[None, Any, Message]:
+    try:
+        if wanted.name is None:
+            topic = context.topics.by_id(wanted.topic_id.hex())
+        else:
+            topic = context.topics.topic(wanted.name)
+    except RaftlogError as error:
+        yield None
+        code = code_of(error, Place.METADATA)
+        if isinstance(error, UnknownTopicError):
+            if wanted.name is None:
+                code = errors.UNKNOWN_TOPIC_ID
+            elif may_create and create_soon(context, wanted.name, request.client_id):
+                code = errors.LEADER_NOT_AVAILABLE  # the client repeats the request
+        name = wanted.name
+        if name is None and request.version < 12:
+            name = ""  # null is permitted since version 12
+        return _Metadata.MetadataResponseTopic(error_code=code, name=name, topic_id=wanted.topic_id)
+    return (yield from _topic(context, topic))
+
+
+def _topic(context: BrokerContext, topic: HostedTopic) -> Generator[None, Any, Message]:
+    """Return a topic; a few of its partitions in each step."""
+    partitions: list[Message] = []
+    for index in range(len(topic.hosts)):
+        info = context.topics.info(topic, index)
+        partitions.append(
+            _Metadata.MetadataResponsePartition(
+                error_code=errors.LEADER_NOT_AVAILABLE if info.leader is None else errors.NONE,
+                partition_index=index,
+                leader_id=NO_NODE if info.leader is None else info.leader,
+                leader_epoch=info.leader_epoch,
+                replica_nodes=info.replicas,
+                isr_nodes=info.isr,
+            )
+        )
+        if len(partitions) % PARTITIONS_PER_STEP == 0:
+            yield None
+    yield None
+    return _Metadata.MetadataResponseTopic(
+        name=topic.name,
+        topic_id=bytes.fromhex(topic.id),
+        is_internal=is_internal_topic(topic.name),
+        partitions=partitions,
+    )
+
+
+# -- DescribeCluster -------------------------------------------------------------------------------
+
+
+def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+    """Return the brokers, the cluster id and the controller."""
+    if request.version >= 1 and request.message.endpoint_type != ENDPOINT_BROKERS:
+        text = "this cluster has no controller endpoints: every broker accepts administration"
+        reply.send(_Cluster.root(error_code=UNSUPPORTED_ENDPOINT_TYPE, error_message=text))
+        return
+    reply.send(
+        _Cluster.root(
+            cluster_id=context.operations.cluster_id,
+            controller_id=_controller(context),
+            brokers=[
+                _Cluster.DescribeClusterBroker(
+                    broker_id=each.id, host=each.host, port=each.port, rack=each.rack
+                )
+                for each in context.brokers(reply.connection.local_host)
+            ],
+        )
+    )
+
+
+# -- FindCoordinator -------------------------------------------------------------------------------
+
+
+def handle_find_coordinator(
+    _context: BrokerContext, request: KafkaRequest, reply: KafkaReply
+) -> None:
+    """Return that no coordinator is available: this release serves no groups of Kafka clients.
+
+    The API is served all the same: librdkafka compresses with LZ4 only if it is advertised.
+    """
+    message = request.message
+    keys = message.coordinator_keys if request.version >= 4 else [message.key]
+    is_group = request.version == 0 or message.key_type == KEY_TYPE_GROUP
+    code = errors.COORDINATOR_NOT_AVAILABLE if is_group else errors.INVALID_REQUEST
+    what = "consumer groups" if is_group else "transactions and share groups"
+    text = f"this broker does not serve {what} of Kafka clients"
+    reply.send(_coordinators(request, keys, code, text))
+
+
+def refuse_find_coordinator(request: KafkaRequest, error: RaftlogError) -> Message:
+    message = request.message
+    keys = message.coordinator_keys if request.version >= 4 else [message.key]
+    return _coordinators(request, keys, code_of(error, Place.GROUPS), text_of(error))
+
+
+def _coordinators(request: KafkaRequest, keys: list[str], code: int, text: str) -> Message:
+    if request.version < 4:
+        return _Coordinator.root(error_code=code, error_message=text, node_id=NO_NODE)
+    return _Coordinator.root(
+        coordinators=[
+            _Coordinator.Coordinator(key=key, error_code=code, error_message=text, node_id=NO_NODE)
+            for key in keys
+        ]
+    )

@@ -1,0 +1,122 @@
+"""ApiVersions, Metadata with its creation of topics, DescribeCluster, FindCoordinator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raftlog.kafka import api as apis
+from raftlog.kafka import codec, errors
+from raftlog.kafka.codec import Message
+from tests.kafka.wire import request
+from tests.server.harness import RunningBroker, running
+from tests.server.kafka.kafka_client import KafkaClient, connected
+
+Metadata = codec.structs("request", apis.METADATA.key)
+Coordinator = codec.structs("request", apis.FIND_COORDINATOR.key).root
+
+
+def wanted(*names: str, may_create: bool = True) -> Message:
+    topics = [Metadata.MetadataRequestTopic(name=name) for name in names]
+    return Metadata.root(topics=topics, allow_auto_topic_creation=may_create)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_api_versions(kafka_client: KafkaClient, version: int) -> None:
+    answer = kafka_client.ask(apis.API_VERSIONS, version)
+    ranges = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+    assert ranges[apis.METADATA.key] == (0, 13)
+    assert ranges[apis.PRODUCE.key] == (0, 13), "librdkafka compresses nothing otherwise"
+    assert ranges.keys() == apis.APIS.keys()
+
+
+def test_an_unknown_version_of_api_versions(kafka_client: KafkaClient) -> None:
+    data = request(apis.API_VERSIONS, 3)
+    kafka_client.send_bytes(data[:6] + (77).to_bytes(2, "big") + data[8:])
+    _, answer = kafka_client.receive(apis.API_VERSIONS, 0)
+    assert answer.error_code == errors.UNSUPPORTED_VERSION
+    (own,) = answer.api_keys
+    assert (own.api_key, own.max_version) == (apis.API_VERSIONS.key, 4)
+
+
+def test_metadata_names_the_broker_and_topics(
+    kafka_client: KafkaClient, kafka_broker: RunningBroker
+) -> None:
+    with kafka_broker.client() as native:
+        topic = native.create("meta", partitions=3)
+    answer = kafka_client.ask(apis.METADATA, 13, wanted("meta"))
+    (broker,) = answer.brokers
+    assert (broker.node_id, broker.host, broker.port) == (1, *kafka_broker.address)
+    assert answer.controller_id == 1
+    (found,) = answer.topics
+    assert (found.name, found.topic_id.hex(), found.error_code) == ("meta", topic.id, 0)
+    assert [(each.partition_index, each.leader_id) for each in found.partitions] == [
+        (0, 1), (1, 1), (2, 1)
+    ]  # fmt: skip
+    assert found.partitions[0].leader_epoch >= 0
+    by_id = Metadata.MetadataRequestTopic(topic_id=found.topic_id, name=None)
+    answer = kafka_client.ask(apis.METADATA, 13, Metadata.root(topics=[by_id]))
+    assert answer.topics[0].name == "meta"
+    everything = kafka_client.ask(apis.METADATA, 1, Metadata.root(topics=None))
+    assert "meta" in [each.name for each in everything.topics]
+
+
+def test_an_unknown_topic_id(kafka_client: KafkaClient) -> None:
+    for version in (10, 13):
+        topic = Metadata.MetadataRequestTopic(topic_id=bytes(15) + b"\1", name=None)
+        answer = kafka_client.ask(apis.METADATA, version, Metadata.root(topics=[topic]))
+        assert answer.topics[0].error_code == errors.UNKNOWN_TOPIC_ID
+
+
+def test_a_topic_is_created_by_metadata(kafka_client: KafkaClient) -> None:
+    codes = []
+    while not codes or codes[-1] != errors.NONE:
+        codes.append(kafka_client.ask(apis.METADATA, 4, wanted("made")).topics[0].error_code)
+    assert set(codes) == {errors.LEADER_NOT_AVAILABLE, errors.NONE}
+    assert len(kafka_client.ask(apis.METADATA, 4, wanted("made")).topics[0].partitions) == 1
+
+
+def test_topics_that_metadata_does_not_create(kafka_client: KafkaClient) -> None:
+    def code(name: str, *, may_create: bool = True) -> int:
+        answer = kafka_client.ask(apis.METADATA, 4, wanted(name, may_create=may_create))
+        found: int = answer.topics[0].error_code
+        return found
+
+    assert code("never", may_create=False) == errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert code("no/name") == errors.INVALID_TOPIC
+    assert code("__made") == errors.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_creation_can_be_switched_off(tmp_path: Path) -> None:
+    with running(tmp_path, auto_create_topics_enable="false") as broker:
+        with connected(broker) as client:
+            answer = client.ask(apis.METADATA, 1, wanted("t"))
+    assert answer.topics[0].error_code == errors.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_describe_cluster(kafka_client: KafkaClient, kafka_broker: RunningBroker) -> None:
+    answer = kafka_client.ask(
+        apis.DESCRIBE_CLUSTER, 2, codec.structs("request", 60).root(endpoint_type=1)
+    )
+    assert (answer.error_code, answer.controller_id) == (0, 1)
+    assert answer.cluster_id == kafka_broker.broker.context.operations.cluster_id
+    assert [(each.broker_id, each.is_fenced) for each in answer.brokers] == [(1, False)]
+    answer = kafka_client.ask(
+        apis.DESCRIBE_CLUSTER, 1, codec.structs("request", 60).root(endpoint_type=2)
+    )
+    assert answer.error_code == 115
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_no_coordinator_is_available(kafka_client: KafkaClient, version: int) -> None:
+    answer = kafka_client.ask(
+        apis.FIND_COORDINATOR, version, Coordinator(key="g", coordinator_keys=["g"])
+    )
+    found = answer if version < 4 else answer.coordinators[0]
+    assert found.error_code == errors.COORDINATOR_NOT_AVAILABLE
+    answer = kafka_client.ask(
+        apis.FIND_COORDINATOR, 6, Coordinator(key_type=1, coordinator_keys=["t"])
+    )
+    assert answer.coordinators[0].error_code == errors.INVALID_REQUEST
+    assert "transactions" in answer.coordinators[0].error_message
