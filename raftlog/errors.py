@@ -39,6 +39,7 @@
     │   │   ├── CorruptBatchError    bytes that are not a valid record batch
     │   │   └── DeserializationError a deserializer of the consumer raised
     │   ├── OutOfOrderSequenceError  a producer's sequence number leaves a gap
+    │   │   └── UnknownProducerError the partition has no batch of the producer any more
     │   ├── ProducerFencedError      a newer epoch of the same producer exists
     │   ├── UnsupportedFeatureError  a feature that this release or this set-up does not have
     │   ├── ClosedError              the client was closed
@@ -355,6 +356,14 @@ class OutOfOrderSequenceError(RefusedError):
     """A producer's sequence number leaves a gap: records before it were never received."""
 
     code = 214
+
+
+class UnknownProducerError(OutOfOrderSequenceError):
+    """A batch with a sequence number above 0, of a producer whose earlier batches are all
+    deleted.
+    """
+
+    code = 235
 
 
 class ProducerFencedError(RefusedError):

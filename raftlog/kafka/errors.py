@@ -146,6 +146,7 @@ _CODES: Final[Mapping[type[own.RaftlogError], int | Mapping[Place, int]]] = {
     own.BadRecordError: INVALID_RECORD,
     own.CorruptBatchError: CORRUPT_MESSAGE,
     own.OutOfOrderSequenceError: OUT_OF_ORDER_SEQUENCE_NUMBER,
+    own.UnknownProducerError: UNKNOWN_PRODUCER_ID,
     own.ProducerFencedError: INVALID_PRODUCER_EPOCH,
     own.UnsupportedFeatureError: UNSUPPORTED_VERSION,
     own.AccessDeniedError: TOPIC_AUTHORIZATION_FAILED,
@@ -162,6 +163,9 @@ _CODES: Final[Mapping[type[own.RaftlogError], int | Mapping[Place, int]]] = {
 
 def code_of(error: own.RaftlogError, place: Place) -> int:
     """Return the code for an error that occurs in ``place``."""
+    if isinstance(error, own.KafkaBatchError):
+        found: int = error.kind.value
+        return found
     for each in type(error).__mro__:
         code = _CODES.get(each)
         if code is not None:

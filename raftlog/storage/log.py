@@ -53,7 +53,14 @@ from raftlog.storage.producer_state import ProducerTable
 from raftlog.storage.retention import SegmentInfo
 from raftlog.storage.segment import Segment
 from raftlog.storage.segment_list import SegmentList
-from raftlog.types import Buffer, LeaderEpoch, Offset, OffsetAndTimestamp, TimestampMs
+from raftlog.types import (
+    NO_TIMESTAMP,
+    Buffer,
+    LeaderEpoch,
+    Offset,
+    OffsetAndTimestamp,
+    TimestampMs,
+)
 
 if TYPE_CHECKING:  # the first compaction imports numpy
     from raftlog.storage.cleaner import CompactionTicket
@@ -273,6 +280,14 @@ class Log:
         if self.damage:
             raise DamagedLogError(self.damage)
         return None
+
+    @property
+    def newest_timestamp_ms(self) -> TimestampMs:
+        """The highest timestamp of the log's records; ``NO_TIMESTAMP`` if there is none."""
+        return max(
+            (segment.summary.newest_timestamp_ms for segment in self._segments),
+            default=NO_TIMESTAMP,
+        )
 
     # -- as the leader -----------------------------------------------------------------------------
 

@@ -15,7 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from raftlog import limits
-from raftlog.errors import OutOfOrderSequenceError, ProducerFencedError
+from raftlog.errors import (
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    UnknownProducerError,
+)
 from raftlog.record import BatchHeader
 from raftlog.types import Offset, TimestampMs
 
@@ -84,7 +88,8 @@ class ProducerTable:
 
         A duplicate has the same sequences and the same checksum as a stored batch. A batch with
         stored sequences but another checksum is rejected, because its records would be lost if it
-        counted as a duplicate. Raises ``OutOfOrderSequenceError`` for a sequence gap and
+        counted as a duplicate. Raises ``OutOfOrderSequenceError`` for a sequence gap,
+        ``UnknownProducerError`` for a sequence above 0 of an unknown producer, and
         ``ProducerFencedError`` for an old producer epoch.
         """
         known = self._producers.get(header.producer_id)
@@ -104,7 +109,8 @@ class ProducerTable:
                     return batch
             expected = (known.batches[-1].last_sequence + 1) % SEQUENCES
         if header.base_sequence != expected:
-            raise OutOfOrderSequenceError(
+            kind = UnknownProducerError if known is None else OutOfOrderSequenceError
+            raise kind(
                 f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence "
                 f"{header.base_sequence}, expected {expected}: earlier batches are missing, or "
                 f"the batch is older than the last {limits.PRODUCER_BATCHES_REMEMBERED}. Restart "

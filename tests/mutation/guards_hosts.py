@@ -42,16 +42,16 @@ HOSTS: Final = [
     Guard(
         name="acks=all waits for the commit",
         why="a record is acknowledged that a failover loses",
-        module="raftlog/server/handlers/produce.py",
-        function="_Produce.append",
+        module="raftlog/server/requests/append.py",
+        function="append",
         change=replace("call when_committed", "_.args[1](None)"),
         tests=("tests/server/handlers/test_produce.py::test_batches_get_consecutive_offsets",),
     ),
     Guard(
         name="acks=1 waits for the disk",
         why="a record is acknowledged that a power failure loses",
-        module="raftlog/server/handlers/produce.py",
-        function="_Produce.append",
+        module="raftlog/server/requests/append.py",
+        function="append",
         change=replace("call when_on_disk", "_.args[1](None)"),
         tests=("tests/server/handlers/test_produce.py::test_acknowledgement_waits_for_the_disk",),
     ),
@@ -175,8 +175,8 @@ HOSTS: Final = [
     Guard(
         name="a consumer of another epoch",
         why=("a consumer that knows a newer leader continues to read from the old one (KIP-320)"),
-        module="raftlog/server/handlers/fetch.py",
-        function="_Fetch.begin",
+        module="raftlog/server/requests/read.py",
+        function="Read.begin",
         change=drop("call check_epoch"),
         tests=(
             (
@@ -188,8 +188,8 @@ HOSTS: Final = [
     Guard(
         name="an offset request of another epoch",
         why="a consumer that knows a newer leader receives the old one's end (S04)",
-        module="raftlog/server/handlers/list_offsets.py",
-        function="_Lookup.begin",
+        module="raftlog/server/requests/lookup.py",
+        function="look_up",
         change=drop("call check_epoch"),
         tests=(
             (
@@ -226,8 +226,8 @@ HOSTS: Final = [
         why=(
             "after a failover ends decrease (P3), and committed records are not found by their time"
         ),
-        module="raftlog/server/handlers/list_offsets.py",
-        function="_Lookup.begin",
+        module="raftlog/server/requests/lookup.py",
+        function="look_up",
         change=never("if is_ready"),
         tests=(
             (
@@ -239,16 +239,16 @@ HOSTS: Final = [
     Guard(
         name="only the leader reports offsets",
         why="a replica that lags reports an old end",
-        module="raftlog/server/handlers/list_offsets.py",
-        function="_Lookup.begin",
+        module="raftlog/server/requests/lookup.py",
+        function="look_up",
         change=drop("call check_leading"),
         tests=("tests/server/test_guards_hosts.py::test_a_follower_tells_no_end",),
     ),
     Guard(
         name="an offset is confirmed before it is reported",
         why="an isolated leader reports an end that its successor has passed (P3)",
-        module="raftlog/server/handlers/list_offsets.py",
-        function="_Lookup.begin",
+        module="raftlog/server/requests/lookup.py",
+        function="look_up",
         change=never("if cluster"),
         tests=(
             (
@@ -422,8 +422,8 @@ FINDING_DAMAGE: Final = [
             "corrupt bytes are sent to consumers indefinitely, although other brokers have "
             "valid ones"
         ),
-        module="raftlog/server/handlers/fetch.py",
-        function="_Fetch._read_batches",
+        module="raftlog/server/requests/read.py",
+        function="Read._read_batches",
         change=never("if doubtful"),
         tests=(
             (

@@ -11,8 +11,8 @@ LEADING: Final = [
     Guard(
         name="an offset beyond a leader's end is out of range once it is known to lead",
         why="a deposed leader makes a consumer that has read more reset its position",
-        module="raftlog/server/handlers/fetch.py",
-        function="_Fetch._is_beyond_the_end",
+        module="raftlog/server/requests/read.py",
+        function="Read._is_beyond_the_end",
         change=value("return log_end_offset", "False"),
         tests=(
             (
@@ -24,8 +24,8 @@ LEADING: Final = [
     Guard(
         name="an offset beyond a corrupt copy's end is not out of range",
         why="a consumer that has read more resets its position",
-        module="raftlog/server/handlers/fetch.py",
-        function="_Fetch._is_beyond_the_end",
+        module="raftlog/server/requests/read.py",
+        function="Read._is_beyond_the_end",
         change=replace("or _request", "_.values[0]"),
         tests=("tests/server/cluster/test_cut_off_leaders.py::test_a_damaged_copy_names_no_end",),
     ),

@@ -11,12 +11,7 @@ from functools import partial
 from typing import cast
 
 from raftlog import limits
-from raftlog.errors import (
-    CorruptBatchError,
-    InvalidRequestError,
-    RaftlogError,
-    UnsupportedFeatureError,
-)
+from raftlog.errors import InvalidRequestError, RaftlogError
 from raftlog.protocol.attachments import slices
 from raftlog.protocol.connection import Request
 from raftlog.protocol.produce import (
@@ -29,14 +24,11 @@ from raftlog.protocol.schema import Failure
 from raftlog.record import KAFKA_ROWS, BatchHeader, layout_at, uncompressed_length_at, validate
 from raftlog.server.context import BrokerContext
 from raftlog.server.once import check_once
-from raftlog.server.partition import Partition
 from raftlog.server.reply import Reply
+from raftlog.server.requests.append import Stored, append
+from raftlog.server.requests.outcomes import Outcomes
 from raftlog.server.turns import Steps
-from raftlog.storage import Appended
-from raftlog.types import NO_TIMESTAMP, Buffer, check_not_internal
-
-ACKS_ALL = -1
-ACKS_LEADER = 1
+from raftlog.types import Buffer, check_not_internal
 
 
 def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
@@ -61,13 +53,12 @@ def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
 class _Produce:
     """One request. Its response is sent when every partition has a result."""
 
-    __slots__ = ("_acks", "_answers", "_missing", "_reply")
+    __slots__ = ("_acks", "_outcomes", "_reply")
 
     def __init__(self, reply: Reply, acks: int, count: int) -> None:
         self._reply = reply
         self._acks = acks
-        self._answers: list[ProducedPartition | None] = [None] * count
-        self._missing = count
+        self._outcomes: Outcomes[ProducedPartition] = Outcomes(count, self._complete)
 
     def append(
         self,
@@ -85,44 +76,23 @@ class _Produce:
             check = partial(validate, batch, keys_required=host.log.config.is_compacted)
             is_large = uncompressed_bytes > limits.VALIDATED_ON_LOOP_BYTES_MAX
             header: BatchHeader = (yield check) if is_large else check()
-            _check_producible(header)
-            appended = host.append(batch, header, to_be_committed=self._acks == ACKS_ALL)
+            append(host, batch, header, self._acks, partial(self._done, index, part))
         except RaftlogError as error:
             self._settle(index, self._failed(part, error))
-            return
-        done = partial(self._done, index, part, host, appended)
-        end_offset = appended.last_offset + 1
-        if self._acks == ACKS_ALL:
-            host.when_committed(end_offset, done)
-        elif self._acks == ACKS_LEADER:
-            host.when_on_disk(end_offset, done)
-        else:
-            done(None)
 
-    def _done(
-        self,
-        index: int,
-        part: ProducePartition,
-        host: Partition,
-        appended: Appended,
-        error: RaftlogError | None,
-    ) -> None:
-        """The batch is as durable as ``acks`` requires; ``error`` is the reason if it will not
-        be.
-        """
-        if error is not None:
-            self._settle(index, self._failed(part, error))
+    def _done(self, index: int, part: ProducePartition, stored: Stored | RaftlogError) -> None:
+        """Process an acknowledged batch, or the reason why it is not acknowledged."""
+        if isinstance(stored, RaftlogError):
+            self._settle(index, self._failed(part, stored))
             return
-        log = host.log
-        stamped = log.config.message_timestamp_type == "LogAppendTime"
         self._settle(
             index,
             ProducedPartition(
                 topic=part.topic,
                 partition=part.partition,
-                base_offset=appended.base_offset,
-                append_timestamp_ms=appended.append_timestamp_ms if stamped else NO_TIMESTAMP,
-                log_start_offset=log.log_start_offset,
+                base_offset=stored.base_offset,
+                append_timestamp_ms=stored.append_timestamp_ms,
+                log_start_offset=stored.log_start_offset,
             ),
         )
 
@@ -133,12 +103,9 @@ class _Produce:
         return ProducedPartition(topic=part.topic, partition=part.partition, failure=failure)
 
     def _settle(self, index: int, answer: ProducedPartition) -> None:
-        assert self._answers[index] is None, "a partition of a request has one outcome"
-        self._answers[index] = answer
-        self._missing -= 1
-        if self._missing:
-            return
-        answers = cast(list[ProducedPartition], self._answers)
+        self._outcomes.settle(index, answer)
+
+    def _complete(self, answers: list[ProducedPartition]) -> None:
         if self._acks:
             self._reply.send(ProduceResponse(partitions=answers))
             return
@@ -154,17 +121,4 @@ def _check_layout(batch: Buffer) -> None:
     if layout_at(batch) == KAFKA_ROWS:
         raise InvalidRequestError(
             f"the batch has layout {KAFKA_ROWS}, of Kafka's clients. Send it by Kafka's protocol"
-        )
-
-
-def _check_producible(header: BatchHeader) -> None:
-    """Reject batches that are valid, and that a producer must not send."""
-    if header.is_transactional or header.is_control:
-        raise UnsupportedFeatureError(
-            "transactional and control batches are not accepted: this release has no transactions"
-        )
-    if not header.is_dense:
-        raise CorruptBatchError(
-            f"a batch of {header.record_count} records spans {header.last_offset_delta + 1} "
-            "offsets. A batch of a producer must have no gaps"
         )

@@ -14,7 +14,7 @@ from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place
 from raftlog.server.connection import Connection
 from raftlog.server.context import BrokerContext
-from raftlog.server.kafka.handlers import cluster, producer_ids
+from raftlog.server.kafka.handlers import cluster, fetch, offsets, produce, producer_ids
 from raftlog.server.kafka.reply import KafkaReply, Refusal, refused_by_code
 from raftlog.server.turns import Steps
 
@@ -36,6 +36,10 @@ HANDLERS: Final[dict[int, Served]] = {
     api.FIND_COORDINATOR.key: Served(
         cluster.handle_find_coordinator, cluster.refuse_find_coordinator
     ),
+    api.PRODUCE.key: Served(produce.handle, produce.refuse),
+    api.FETCH.key: Served(fetch.handle, fetch.refuse),
+    api.LIST_OFFSETS.key: Served(offsets.handle_list, offsets.refuse_list),
+    api.OFFSET_FOR_LEADER_EPOCH.key: Served(offsets.handle_epochs, offsets.refuse_epochs),
     api.INIT_PRODUCER_ID.key: Served(producer_ids.handle, refused_by_code(Place.DATA)),
 }
 

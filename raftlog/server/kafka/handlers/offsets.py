@@ -1,0 +1,178 @@
+"""ListOffsets and OffsetForLeaderEpoch: offsets of partitions that this broker leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+from raftlog.errors import RaftlogError
+from raftlog.kafka import api, codec
+from raftlog.kafka.codec import Message
+from raftlog.kafka.connection import KafkaRequest
+from raftlog.kafka.errors import Place, code_of
+from raftlog.server.context import BrokerContext
+from raftlog.server.kafka.parts import check_count, host_of
+from raftlog.server.kafka.reply import KafkaReply
+from raftlog.server.requests.lookup import At, Found, look_up
+from raftlog.server.requests.outcomes import Outcomes
+from raftlog.server.turns import Steps
+from raftlog.types import NO_TIMESTAMP
+
+# Values of a timestamp in ListOffsets that are none (KIP-734, KIP-405, KIP-1005).
+LATEST: Final = -1
+EARLIEST: Final = -2
+NEWEST: Final = -3
+EARLIEST_LOCAL: Final = -4  # nothing is stored elsewhere: the same as EARLIEST
+NO_OFFSET: Final = -1
+
+_PLACES: Final[dict[int, At]] = {
+    LATEST: "latest",
+    EARLIEST: "earliest",
+    NEWEST: "newest",
+    EARLIEST_LOCAL: "earliest",
+}
+
+_Offsets = codec.structs("response", api.LIST_OFFSETS.key)
+_Epochs = codec.structs("response", api.OFFSET_FOR_LEADER_EPOCH.key)
+
+
+class _Query(NamedTuple):
+    topic: str
+    partition: int
+    leader_epoch: int
+    at: At
+
+
+def handle_list(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
+    """Return the start, the end, or the first offset at or after a time, of each partition."""
+
+    def begin(topic: str, each: Message, done: Callable[[Message], None]) -> None:
+        answer = _Offsets.ListOffsetsPartitionResponse(
+            partition_index=each.partition_index, timestamp=NO_TIMESTAMP, offset=NO_OFFSET
+        )
+        place = _PLACES.get(each.timestamp, each.timestamp)
+        if isinstance(place, int) and place < 0:  # of tiered storage, which does not exist
+            done(answer)
+            return
+        try:
+            host_of(context, topic, each.partition_index)
+        except RaftlogError as error:
+            answer.error_code = code_of(error, Place.OFFSETS)
+            done(answer)
+            return
+        query = _Query(topic, each.partition_index, each.current_leader_epoch, place)
+        look_up(context, query, partial(_found, answer, done))
+
+    def complete(topics: list[tuple[str, list[Message]]]) -> None:
+        response = _Offsets.ListOffsetsTopicResponse
+        found = [response(name=name, partitions=partitions) for name, partitions in topics]
+        reply.send(_Offsets.root(topics=found))
+
+    topics = [(topic.name, topic.partitions) for topic in request.message.topics]
+    yield from _each("list_offsets", topics, begin, complete)
+
+
+def _found(answer: Message, done: Callable[[Message], None], found: Found | RaftlogError) -> None:
+    if isinstance(found, RaftlogError):
+        answer.error_code = code_of(found, Place.OFFSETS)
+    else:
+        answer.offset, answer.timestamp = found.offset, found.timestamp_ms
+        if found.offset >= 0:  # the epoch of that record, not of the leader
+            answer.leader_epoch = found.host.log.epochs.epoch_at(found.offset)
+    done(answer)
+
+
+def refuse_list(request: KafkaRequest, error: RaftlogError) -> Message:
+    code = code_of(error, Place.OFFSETS)
+    return _Offsets.root(
+        topics=[
+            _Offsets.ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    _Offsets.ListOffsetsPartitionResponse(
+                        partition_index=each.partition_index, error_code=code
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.message.topics
+        ]
+    )
+
+
+def handle_epochs(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
+    """Return where an epoch ended, so that a client notices records that were truncated
+    (KIP-320). The leadership is confirmed first.
+    """
+
+    def begin(topic: str, each: Message, done: Callable[[Message], None]) -> None:
+        answer = _Epochs.EpochEndOffset(partition=each.partition)
+        try:
+            host_of(context, topic, each.partition)
+        except RaftlogError as error:
+            answer.error_code = code_of(error, Place.OFFSETS)
+            done(answer)
+            return
+        query = _Query(topic, each.partition, each.current_leader_epoch, "latest")
+        look_up(context, query, partial(_found_end, answer, each.leader_epoch, done))
+
+    def complete(topics: list[tuple[str, list[Message]]]) -> None:
+        response = _Epochs.OffsetForLeaderTopicResult
+        found = [response(topic=name, partitions=partitions) for name, partitions in topics]
+        reply.send(_Epochs.root(topics=found))
+
+    topics = [(topic.topic, topic.partitions) for topic in request.message.topics]
+    yield from _each("offset_for_leader_epoch", topics, begin, complete)
+
+
+def _found_end(
+    answer: Message, epoch: int, done: Callable[[Message], None], found: Found | RaftlogError
+) -> None:
+    if isinstance(found, RaftlogError):
+        answer.error_code = code_of(found, Place.OFFSETS)
+    else:
+        log = found.host.log
+        end = log.epochs.end_of(epoch, log_end_offset=log.log_end_offset)
+        answer.leader_epoch, answer.end_offset = end.epoch, end.start_offset
+    done(answer)
+
+
+def refuse_epochs(request: KafkaRequest, error: RaftlogError) -> Message:
+    code = code_of(error, Place.OFFSETS)
+    return _Epochs.root(
+        topics=[
+            _Epochs.OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[
+                    _Epochs.EpochEndOffset(partition=each.partition, error_code=code)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.message.topics
+        ]
+    )
+
+
+def _each(
+    what: str,
+    topics: list[tuple[str, list[Message]]],
+    begin: Callable[[str, Message, Callable[[Message], None]], None],
+    complete: Callable[[list[tuple[str, list[Message]]]], None],
+) -> Steps:
+    """Call ``begin`` for each partition, and ``complete`` with all answers, by topic."""
+    queries = [(name, each) for name, partitions in topics for each in partitions]
+    check_count(what, len(queries))
+
+    def regroup(answers: list[Message]) -> None:
+        rest = iter(answers)
+        complete([(name, [next(rest) for _ in partitions]) for name, partitions in topics])
+
+    if not queries:
+        complete(topics)
+        return
+    outcomes: Outcomes[Message] = Outcomes(len(queries), regroup)
+    for index, (name, each) in enumerate(queries):
+        if index:
+            yield None
+        begin(name, each, partial(outcomes.settle, index))

@@ -1,0 +1,266 @@
+"""Produce: check a client's batches, append them, and respond as ``acks`` requires.
+
+Batches are stored as they came (``raftlog.record.kafka_batch``). Everything up to the append
+happens in the order of arrival, in steps. Large batches are checked in a thread while the
+connection's later requests wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from raftlog import limits
+from raftlog.errors import (
+    InvalidRequestError,
+    KafkaBatchError,
+    KafkaBatchFault,
+    RaftlogError,
+    RequestTimedOutError,
+    UnknownTopicError,
+)
+from raftlog.kafka import api, codec, errors
+from raftlog.kafka.codec import Message
+from raftlog.kafka.connection import KafkaRequest
+from raftlog.kafka.errors import Place, code_of
+from raftlog.record import BatchHeader, parse_header
+from raftlog.record.kafka_batch import check_batch, to_stored
+from raftlog.server.context import BrokerContext
+from raftlog.server.kafka.parts import check_count, hint_leaders, host_of, topic_name
+from raftlog.server.kafka.reply import KafkaReply, text_of
+from raftlog.server.requests.append import ACKS_ALL, ACKS_NONE, Stored, append
+from raftlog.server.requests.outcomes import Outcomes
+from raftlog.server.turns import Steps
+from raftlog.types import NO_TIMESTAMP, Buffer, check_not_internal
+
+ACKS: Final = (-1, 0, 1)
+# A batch is checked on the loop if that takes a few milliseconds at most.
+CHECKED_ON_LOOP_BYTES_MAX: Final = limits.MIB
+COMPRESSED_ON_LOOP_BYTES_MAX: Final = 64 * limits.KIB
+_CODEC_POSITION: Final = 22  # the low byte of the batch's attributes
+_CODEC_MASK: Final = 7
+
+_Response = codec.structs("response", api.PRODUCE.key)
+
+
+class _Part(NamedTuple):
+    """One partition of a request."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    error: RaftlogError | None  # the reason why the topic is not known
+
+
+def handle(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
+    message = request.message
+    by_id = request.version >= 13
+    count = sum(len(topic.partition_data) for topic in message.topic_data)
+    check_count("produce", count)
+    if not count:
+        _send_empty(request, reply)
+        return
+    produce = _Produce(context, request, reply, count)
+    index = 0
+    for topic in message.topic_data:
+        name, error = topic.name, None
+        try:
+            name = topic_name(context, topic.name, topic.topic_id, by_id=by_id)
+        except RaftlogError as unknown:
+            error = unknown
+        for each in topic.partition_data:
+            if index:
+                yield None
+            # The bytes are copied when they are appended; the request must not keep them.
+            records, each.records = each.records, None
+            part = _Part(name, topic.topic_id, each.index, error)
+            yield from produce.append(index, part, records or b"")
+            index += 1
+    produce.begin_timeout()
+
+
+def _send_empty(request: KafkaRequest, reply: KafkaReply) -> None:
+    if request.expects_response:
+        reply.send(_Response.root())
+    else:
+        reply.none()
+
+
+def refuse(request: KafkaRequest, error: RaftlogError) -> Message:
+    """Return the error for each partition of the request."""
+    return _Response.root(
+        responses=[
+            _Response.TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[_refused(each.index, error) for each in topic.partition_data],
+            )
+            for topic in request.message.topic_data
+        ]
+    )
+
+
+class _Produce:
+    """One request. Its response is sent when every partition has a result, or after its timeout."""
+
+    __slots__ = ("_acks", "_context", "_outcomes", "_parts", "_reply", "_request", "_timer")
+
+    def __init__(
+        self, context: BrokerContext, request: KafkaRequest, reply: KafkaReply, count: int
+    ) -> None:
+        self._context = context
+        self._request = request
+        self._reply = reply
+        self._acks = request.message.acks
+        self._parts: list[_Part] = []
+        self._outcomes: Outcomes[Message] | None = Outcomes(count, self._complete)
+        self._timer: Any = None
+
+    def append(self, index: int, part: _Part, records: Buffer) -> Steps:
+        self._parts.append(part)
+        try:
+            if self._acks not in ACKS:
+                raise InvalidRequestError(f"acks={self._acks}; -1 (all), 0 and 1 are permitted")
+            if part.error is not None:
+                raise part.error
+            check_not_internal(part.topic)
+            host = host_of(self._context, part.topic, part.partition)
+            config = host.log.config
+            stored, header = yield from _accepted(
+                records, keys_required=config.is_compacted, bytes_max=config.max_message_bytes
+            )
+            done = partial(self._stored, index, part)
+            try:
+                append(host, stored, header, self._acks, done)
+            except InvalidRequestError as error:  # of its timestamps
+                raise KafkaBatchError(str(error), KafkaBatchFault.INVALID_TIMESTAMP) from error
+        except RaftlogError as error:
+            self._stored(index, part, error)
+
+    def begin_timeout(self) -> None:
+        """Respond with an error after the request's timeout. What was appended stays."""
+        if self._outcomes is not None and self._acks == ACKS_ALL:
+            seconds = max(self._request.message.timeout_ms, 0) / 1_000
+            self._timer = self._context.loop.call_later(seconds, self._expire)
+
+    def _expire(self) -> None:
+        outcomes = self._outcomes
+        assert outcomes is not None
+        error = RequestTimedOutError(
+            f"not all in-sync replicas have stored the records within "
+            f"{self._request.message.timeout_ms} ms. They may or may not be stored"
+        )
+        for index in outcomes.missing:
+            self._stored(index, self._parts[index], error)
+
+    def _stored(self, index: int, part: _Part, stored: Stored | RaftlogError) -> None:
+        """Process an acknowledged batch, or the reason why it is not acknowledged."""
+        if self._outcomes is None:
+            return  # it has timed out
+        if isinstance(stored, RaftlogError):
+            what = f"produce to {part.topic}:{part.partition}"
+            self._reply.connection.note_refusal(what, stored)
+            self._outcomes.settle(index, self._failed(part, stored))
+            return
+        self._outcomes.settle(
+            index,
+            _Response.PartitionProduceResponse(
+                index=part.partition,
+                base_offset=stored.base_offset,
+                log_append_time_ms=stored.append_timestamp_ms,
+                log_start_offset=stored.log_start_offset,
+            ),
+        )
+
+    def _failed(self, part: _Part, error: RaftlogError) -> Message:
+        refused = _refused(part.partition, error)
+        if self._acks not in ACKS:
+            refused.error_code = errors.INVALID_REQUIRED_ACKS
+        elif self._request.version >= 13 and isinstance(error, UnknownTopicError):
+            refused.error_code = errors.UNKNOWN_TOPIC_ID
+        return refused
+
+    def _complete(self, outcomes: list[Message]) -> None:
+        self._outcomes = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._acks == ACKS_NONE:
+            failed = next((each for each in outcomes if each.error_code), None)
+            if failed is None:
+                self._reply.none()
+            else:
+                self._reply.drop(RaftlogError(failed.error_message))
+            return
+        parts = list(zip(self._parts, outcomes, strict=True))
+        topics: dict[tuple[str, bytes], list[Message]] = {}
+        for part, outcome in parts:
+            topics.setdefault((part.topic, part.topic_id), []).append(outcome)
+        response = _Response.root(
+            responses=[
+                _Response.TopicProduceResponse(
+                    name=name, topic_id=topic_id, partition_responses=found
+                )
+                for (name, topic_id), found in topics.items()
+            ]
+        )
+        if self._request.version >= 10 and any(each.error_code for each in outcomes):
+            failed_parts = ((part.topic, part.partition, each) for part, each in parts)
+            host = self._reply.connection.local_host
+            hint_leaders(self._context, _Response, response, host, failed_parts)
+        self._reply.send(response)
+
+
+def _accepted(
+    records: Buffer, *, keys_required: bool, bytes_max: int
+) -> Generator[Any, Any, tuple[bytearray, BatchHeader]]:
+    """Return the batch as it is stored, and its header; checked in a thread if it is large.
+
+    Raises ``KafkaBatchError``.
+    """
+    if len(records) > bytes_max:
+        raise KafkaBatchError(
+            f"batch of {len(records)} bytes is over max.message.bytes={bytes_max}. Send smaller "
+            "batches or increase the topic setting",
+            KafkaBatchFault.MESSAGE_TOO_LARGE,
+        )
+    accept = partial(_accept, records, keys_required=keys_required)
+    is_compressed = len(records) > _CODEC_POSITION and records[_CODEC_POSITION] & _CODEC_MASK
+    on_loop_max = COMPRESSED_ON_LOOP_BYTES_MAX if is_compressed else CHECKED_ON_LOOP_BYTES_MAX
+    if len(records) <= on_loop_max:
+        try:
+            return accept(uncompressed_max=CHECKED_ON_LOOP_BYTES_MAX)
+        except KafkaBatchError:
+            if not is_compressed:
+                raise
+    # Here it may be one that is over the limit of the loop only.
+    checked: tuple[bytearray, BatchHeader] = yield accept
+    return checked
+
+
+def _accept(
+    records: Buffer,
+    *,
+    keys_required: bool,
+    uncompressed_max: int = limits.BATCH_UNCOMPRESSED_BYTES_MAX,
+) -> tuple[bytearray, BatchHeader]:
+    checked = check_batch(records, keys_required=keys_required, uncompressed_max=uncompressed_max)
+    stored = to_stored(checked)
+    return stored, parse_header(stored)
+
+
+def _refused(partition: int, error: RaftlogError) -> Message:
+    rows = error.rows if isinstance(error, KafkaBatchError) else ()
+    return _Response.PartitionProduceResponse(
+        index=partition,
+        error_code=code_of(error, Place.DATA),
+        base_offset=-1,
+        log_append_time_ms=NO_TIMESTAMP,
+        record_errors=[
+            _Response.BatchIndexAndErrorMessage(
+                batch_index=row, batch_index_error_message="the record has no key"
+            )
+            for row in rows
+        ],
+        error_message=text_of(error),
+    )

@@ -1,0 +1,69 @@
+"""The topics and partitions of Kafka requests: names for ids, limits, and hints for clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from raftlog import limits
+from raftlog.errors import InvalidRequestError, UnknownPartitionError
+from raftlog.kafka import errors
+from raftlog.kafka.codec import Message, Structs
+from raftlog.server.context import BrokerContext
+from raftlog.server.partition import Partition
+from raftlog.server.requests.leaders import leader_of
+
+
+def topic_name(context: BrokerContext, name: str, topic_id: bytes, *, by_id: bool) -> str:
+    """Return the name of a topic that a request contains by name or by id.
+
+    Raises ``UnknownTopicError`` or ``ClusterNotReadyError``.
+    """
+    return context.topics.by_id(topic_id.hex()).name if by_id else name
+
+
+def host_of(context: BrokerContext, topic: str, partition: int) -> Partition:
+    """Return this broker's copy of a partition. Raises the errors of ``TopicTable.host``."""
+    if partition < 0:
+        raise UnknownPartitionError(f"topic {topic} has no partition {partition}")
+    return context.topics.host(topic, partition)
+
+
+def check_count(what: str, count: int) -> None:
+    """Raise ``InvalidRequestError`` if a request has too many partitions."""
+    if count > limits.PARTITIONS_PER_REQUEST_MAX:
+        raise InvalidRequestError(
+            f"the {what} request has {count} partitions, over PARTITIONS_PER_REQUEST_MAX "
+            f"({limits.PARTITIONS_PER_REQUEST_MAX}). Send several requests"
+        )
+
+
+def hint_leaders(
+    context: BrokerContext,
+    structs: Structs,
+    response: Message,
+    local_host: str,
+    failed: Iterable[tuple[str, int, Any]],
+) -> None:
+    """Add the current leaders to the partitions of a response that are led by other brokers, so
+    that the client continues there at once (KIP-951).
+
+    ``failed``: topic name, partition and the partition's part of ``response``.
+    """
+    leaders: set[int] = set()
+    for topic, partition, part in failed:
+        if part.error_code != errors.NOT_LEADER_OR_FOLLOWER:
+            continue
+        leader = leader_of(context, topic, partition)
+        if leader.broker_id < 0 or leader.broker_id == context.broker_id:
+            continue
+        part.current_leader = structs.LeaderIdAndEpoch(
+            leader_id=leader.broker_id, leader_epoch=leader.epoch
+        )
+        leaders.add(leader.broker_id)
+    if leaders:
+        response.node_endpoints = [
+            structs.NodeEndpoint(node_id=each.id, host=each.host, port=each.port, rack=each.rack)
+            for each in context.brokers(local_host)
+            if each.id in leaders
+        ]
