@@ -5,8 +5,8 @@ Each topic has a separate outcome.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from raftlog import limits
@@ -34,58 +34,50 @@ from raftlog.server.context import BrokerContext
 from raftlog.server.once import check_once
 from raftlog.server.partition import Partition
 from raftlog.server.reply import Reply
+from raftlog.server.requests import topics as requests
 from raftlog.server.turns import Steps
-from raftlog.types import check_not_internal, is_internal_topic
+from raftlog.types import is_internal_topic
 
 Item = TypeVar("Item")
 
 DESCRIBED_PER_STEP: Final = 64  # partitions per step
-# Settings of an internal topic that an operator may change, to continue with too few brokers.
-INTERNAL_SETTINGS: Final = frozenset(("min.insync.replicas",))
 
 
 def handle_create(context: BrokerContext, request: Request, reply: Reply) -> None:
     message = cast(CreateTopicsRequest, request.message)
-    make = context.authority.plan if message.validate_only else context.authority.create
 
     async def create(topic: TopicToCreate) -> NamedTopic:
-        check_not_internal(topic.name)
-        return await make(
+        return await requests.create(
+            context,
             topic.name,
             partitions=topic.partitions,
             replication_factor=topic.replication_factor,
             config=topic.config,
+            validate_only=message.validate_only,
         )
 
-    change_each(context, reply, message.topics, create, name=lambda topic: topic.name)
+    _change_each(context, reply, message.topics, create, name=lambda topic: topic.name)
 
 
 def handle_delete(context: BrokerContext, request: Request, reply: Reply) -> None:
-    async def delete(name: str) -> NamedTopic:
-        check_not_internal(name)
-        return await context.authority.delete(name)
-
     names = cast(DeleteTopicsRequest, request.message).topics
-    change_each(context, reply, names, delete, name=str)
+    _change_each(context, reply, names, partial(requests.delete, context), name=str)
 
 
 def handle_alter(context: BrokerContext, request: Request, reply: Reply) -> None:
     async def alter(topic: TopicToAlter) -> NamedTopic:
-        if not topic.config.keys() <= INTERNAL_SETTINGS:
-            check_not_internal(topic.name)
-        return await context.authority.alter(topic.name, topic.config)
+        return await requests.alter(context, topic.name, topic.config)
 
     topics = cast(AlterTopicsRequest, request.message).topics
-    change_each(context, reply, topics, alter, name=lambda topic: topic.name)
+    _change_each(context, reply, topics, alter, name=lambda topic: topic.name)
 
 
 def handle_add_partitions(context: BrokerContext, request: Request, reply: Reply) -> None:
     async def extend(topic: TopicToExtend) -> NamedTopic:
-        check_not_internal(topic.name)
-        return await context.authority.add_partitions(topic.name, topic.partitions)
+        return await requests.extend(context, topic.name, topic.partitions)
 
     topics = cast(AddPartitionsRequest, request.message).topics
-    change_each(context, reply, topics, extend, name=lambda topic: topic.name)
+    _change_each(context, reply, topics, extend, name=lambda topic: topic.name)
 
 
 def handle_describe(context: BrokerContext, request: Request, reply: Reply) -> Steps:
@@ -119,7 +111,7 @@ def _check_paged(message: DescribeTopicsRequest) -> None:
         )
 
 
-def change_each(
+def _change_each(
     context: BrokerContext,
     reply: Reply,
     items: Sequence[Item],
@@ -127,29 +119,20 @@ def change_each(
     *,
     name: Callable[[Item], str],
 ) -> None:
-    """Apply ``change`` to each item: started in their order, in parallel up to the limit of the
-    authority.
-
-    A failure of one item does not affect the outcomes of the others.
-    """
-    room = asyncio.Semaphore(context.authority.changes_at_once)
-
-    async def change_one(item: Item) -> TopicResult:
-        async with room:
-            try:
-                topic = await change(item)
-            except RaftlogError as error:
-                return TopicResult(name=name(item), failure=Failure.of(error))
-            return TopicResult(name=topic.name, id=topic.id)
+    """Reply with the outcome of ``change`` for each item."""
 
     async def change_all() -> TopicsResponse:
-        if len(items) == 1:
-            return TopicsResponse(results=[await change_one(items[0])])
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(change_one(item)) for item in items]
-        return TopicsResponse(results=[task.result() for task in tasks])
+        changed = await requests.change_each(context, items, change)
+        outcomes = zip(items, changed, strict=True)
+        return TopicsResponse(results=[_result(name(item), one) for item, one in outcomes])
 
     context.administration.submit(change_all, reply)
+
+
+def _result(name: str, changed: requests.Changed) -> TopicResult:
+    if isinstance(changed, RaftlogError):
+        return TopicResult(name=name, failure=Failure.of(changed))
+    return TopicResult(name=changed.name, id=changed.id)
 
 
 def _describe(context: BrokerContext, name: str) -> Generator[None, Any, TopicDescription]:

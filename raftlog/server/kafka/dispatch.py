@@ -14,7 +14,15 @@ from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place
 from raftlog.server.connection import Connection
 from raftlog.server.context import BrokerContext
-from raftlog.server.kafka.handlers import cluster, fetch, offsets, produce, producer_ids
+from raftlog.server.kafka.handlers import (
+    cluster,
+    configs,
+    fetch,
+    offsets,
+    produce,
+    producer_ids,
+    topics,
+)
 from raftlog.server.kafka.reply import KafkaReply, Refusal, refused_by_code
 from raftlog.server.turns import Steps
 
@@ -40,6 +48,13 @@ HANDLERS: Final[dict[int, Served]] = {
     api.FETCH.key: Served(fetch.handle, fetch.refuse),
     api.LIST_OFFSETS.key: Served(offsets.handle_list, offsets.refuse_list),
     api.OFFSET_FOR_LEADER_EPOCH.key: Served(offsets.handle_epochs, offsets.refuse_epochs),
+    api.CREATE_TOPICS.key: Served(topics.handle_create, topics.refuse_create),
+    api.DELETE_TOPICS.key: Served(topics.handle_delete, topics.refuse_delete),
+    api.CREATE_PARTITIONS.key: Served(topics.handle_extend, topics.refuse_extend),
+    api.DELETE_RECORDS.key: Served(topics.handle_delete_records, topics.refuse_delete_records),
+    api.DESCRIBE_CONFIGS.key: Served(configs.handle_describe, configs.refuse_describe),
+    api.ALTER_CONFIGS.key: Served(configs.handle_alter, configs.refuse_alter),
+    api.INCREMENTAL_ALTER_CONFIGS.key: Served(configs.handle_incremental, configs.refuse_alter),
     api.INIT_PRODUCER_ID.key: Served(producer_ids.handle, refused_by_code(Place.DATA)),
 }
 

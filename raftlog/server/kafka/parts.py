@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from raftlog import limits
-from raftlog.errors import InvalidRequestError, UnknownPartitionError
+from raftlog.errors import InvalidRequestError
 from raftlog.kafka import errors
 from raftlog.kafka.codec import Message, Structs
 from raftlog.server.context import BrokerContext
@@ -22,11 +22,14 @@ def topic_name(context: BrokerContext, name: str, topic_id: bytes, *, by_id: boo
     return context.topics.by_id(topic_id.hex()).name if by_id else name
 
 
+def unsigned(partition: int) -> int:
+    """Return a partition number of a request; for one below 0, a number that no topic has."""
+    return partition if partition >= 0 else limits.PARTITIONS_PER_TOPIC_MAX
+
+
 def host_of(context: BrokerContext, topic: str, partition: int) -> Partition:
     """Return this broker's copy of a partition. Raises the errors of ``TopicTable.host``."""
-    if partition < 0:
-        raise UnknownPartitionError(f"topic {topic} has no partition {partition}")
-    return context.topics.host(topic, partition)
+    return context.topics.host(topic, unsigned(partition))
 
 
 def check_count(what: str, count: int) -> None:

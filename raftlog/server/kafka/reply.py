@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from asyncio import TimerHandle
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from raftlog import limits
-from raftlog.errors import RaftlogError
+from raftlog.errors import RaftlogError, RequestTimedOutError
 from raftlog.kafka import codec, errors
 from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
@@ -23,12 +24,28 @@ Refusal: TypeAlias = Callable[[KafkaRequest, RaftlogError], Message]
 class KafkaReply(Exchange):
     """Reply to a request of Kafka's protocol."""
 
-    __slots__ = ("_refusal", "request")
+    __slots__ = ("_refusal", "_timer", "is_over", "request")
 
     def __init__(self, connection: Connection, request: KafkaRequest, refusal: Refusal) -> None:
         self.connection = connection
         self.request = request._replace(attachment=_EMPTY) if request.attachment else request
         self._refusal = refusal
+        self._timer: TimerHandle | None = None
+        self.is_over = False  # replied to, possibly with a timeout
+
+    def expire_after(self, timeout_ms: int) -> None:
+        """Fail the request after the timeout of the client; its work continues."""
+        if not self.is_over:
+            loop = self.connection.services.loop
+            self._timer = loop.call_later(max(timeout_ms, 0) / 1_000, self._expire, timeout_ms)
+
+    def _expire(self, timeout_ms: int) -> None:
+        self.fail(
+            RequestTimedOutError(
+                f"{self.name} was not complete after the request's timeout of {timeout_ms} ms. "
+                "The change may still be made"
+            )
+        )
 
     @property
     def name(self) -> str:
@@ -39,6 +56,11 @@ class KafkaReply(Exchange):
         return memory_of(self.request)
 
     def send(self, message: Message) -> None:
+        if self.is_over:
+            return  # it has timed out
+        self.is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
         self.connection.respond_kafka(self.request, message)
 
     def fail(self, error: RaftlogError) -> None:

@@ -22,7 +22,8 @@ from raftlog.protocol.topics import (
     RecordsToDelete,
 )
 from raftlog.server.context import BrokerContext
-from raftlog.server.handlers.records import DELETE_SECONDS_MAX, handle_delete
+from raftlog.server.handlers.records import handle_delete
+from raftlog.server.requests.deletion import DELETE_SECONDS_MAX
 from tests.server.cluster.paper import PaperReply, Scene, play, state_of, write
 from tests.server.harness import Client, batch_of, error_of, only, running
 

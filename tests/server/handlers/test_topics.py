@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -27,14 +26,11 @@ from raftlog.protocol.topics import (
     DescribeTopicsRequest,
     DescribeTopicsResponse,
     TopicDescription,
-    TopicResult,
     TopicsResponse,
     TopicToAlter,
     TopicToCreate,
     TopicToExtend,
 )
-from raftlog.server.administration import Administration
-from raftlog.server.handlers.topics import change_each
 from tests.server.harness import (
     Client,
     FaultyDisk,
@@ -256,40 +252,3 @@ def test_a_long_answer_comes_in_pages(
         assert [topic.name for topic in admin.describe_topics()] == names
         some = ["d", "a", "b"]
         assert [topic.name for topic in admin.describe_topics(some)] == some
-
-
-def test_changes_of_one_request_share_their_waits_where_the_authority_can() -> None:
-    """In a cluster: 1,000 topics are not 1,000 round trips, one after the other."""
-
-    async def test() -> None:
-        loop = asyncio.get_running_loop()
-        going_on: list[asyncio.Future[None]] = []
-
-        async def change(name: str) -> TopicResult:
-            going_on.append(loop.create_future())
-            await going_on[-1]
-            return TopicResult(name=name, id=name)
-
-        class Authority:
-            changes_at_once = 3
-
-        class Paper:
-            authority = Authority()
-            administration = Administration(loop)
-
-        sent: list[TopicsResponse] = []
-
-        class Asked:
-            send = staticmethod(sent.append)
-
-        names = [str(number) for number in range(7)]
-        change_each(cast(Any, Paper), cast(Any, Asked), names, change, name=str)
-        for ended in range(7):
-            for _ in range(5):
-                await asyncio.sleep(0)
-            assert len(going_on) == min(7, 3 + ended)
-            going_on[ended].set_result(None)
-        await Paper.administration.finish()
-        assert [result.name for result in only(sent).results] == names
-
-    asyncio.run(test())

@@ -8,9 +8,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from raftlog.config import Address
+from raftlog.kafka import api as apis
+from raftlog.kafka import codec
 from raftlog.kafka.api import Api
 from tests.kafka.wire import request, response
 from tests.server.harness import TIMEOUT_S, RunningBroker
+
+Produce = codec.structs("request", apis.PRODUCE.key)
+Fetch = codec.structs("request", apis.FETCH.key)
 
 
 class KafkaClient:
@@ -46,6 +51,16 @@ class KafkaClient:
         assert correlation_id == sent
         return answer
 
+    def produce(self, topic: str, records: bytes, version: int = 9, **options: Any) -> Any:
+        """Produce one batch; the partition's part of the answer."""
+        message = produce_request(topic, records, **options)
+        return self.ask(apis.PRODUCE, version, message).responses[0].partition_responses[0]
+
+    def fetch(self, topic: str, offset: int = 0, version: int = 12, **options: Any) -> Any:
+        """Fetch from one partition; its part of the answer."""
+        message = fetch_request(topic, offset, **options)
+        return self.ask(apis.FETCH, version, message).responses[0].partitions[0]
+
     def rest(self) -> bytes:
         """All that the broker still sends before it closes the connection."""
         return self._stream.read()
@@ -56,6 +71,43 @@ class KafkaClient:
             return self._stream.read(1) == b""
         except ConnectionResetError:
             return True
+
+
+def produce_request(
+    topic: str,
+    records: bytes,
+    *,
+    partition: int = 0,
+    acks: int = -1,
+    timeout_ms: int = 9_000,
+    topic_id: bytes = bytes(16),
+) -> Any:
+    """A request with one batch."""
+    part = Produce.PartitionProduceData(index=partition, records=[records])
+    return Produce.root(
+        transactional_id=None,
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[Produce.TopicProduceData(name=topic, topic_id=topic_id, partition_data=[part])],
+    )
+
+
+def fetch_request(
+    topic: str,
+    offset: int = 0,
+    *,
+    partition: int = 0,
+    wait_ms: int = 0,
+    bytes_min: int = 1,
+    topic_id: bytes = bytes(16),
+    **options: int,
+) -> Any:
+    """A request for one partition."""
+    part = Fetch.FetchPartition(
+        partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20, **options
+    )
+    wanted = Fetch.FetchTopic(topic=topic, topic_id=topic_id, partitions=[part])
+    return Fetch.root(max_wait_ms=wait_ms, min_bytes=bytes_min, topics=[wanted])
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from raftlog.record import check, split
 from raftlog.record.batch import KAFKA_ROWS
 from raftlog.record.kafka_batch import to_kafka
 from raftlog.server.context import BrokerContext
-from raftlog.server.kafka.parts import check_count, hint_leaders, host_of, topic_name
+from raftlog.server.kafka.parts import check_count, hint_leaders, host_of, topic_name, unsigned
 from raftlog.server.kafka.reply import KafkaReply
 from raftlog.server.requests.read import Part, PartRead, Read
 from raftlog.server.turns import Steps
@@ -95,8 +95,7 @@ def handle(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> 
 def _part(name: str, topic_id: bytes, each: Message) -> _Part:
     return _Part(
         topic=name,
-        # A partition below 0 is unknown, as one above the last is.
-        partition=each.partition if each.partition >= 0 else limits.PARTITIONS_PER_TOPIC_MAX,
+        partition=unsigned(each.partition),
         offset=each.fetch_offset,
         bytes_max=max(each.partition_max_bytes, 0),
         leader_epoch=each.current_leader_epoch,

@@ -19,6 +19,7 @@ from raftlog.errors import (
     RaftlogError,
     RequestTimedOutError,
     UnknownTopicError,
+    UnsupportedFeatureError,
 )
 from raftlog.kafka import api, codec, errors
 from raftlog.kafka.codec import Message
@@ -177,6 +178,8 @@ class _Produce:
         refused = _refused(part.partition, error)
         if self._acks not in ACKS:
             refused.error_code = errors.INVALID_REQUIRED_ACKS
+        elif isinstance(error, UnsupportedFeatureError):  # there are no transactions
+            refused.error_code = errors.INVALID_TXN_STATE
         elif self._request.version >= 13 and isinstance(error, UnknownTopicError):
             refused.error_code = errors.UNKNOWN_TOPIC_ID
         return refused

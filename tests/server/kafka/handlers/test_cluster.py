@@ -89,9 +89,11 @@ def test_topics_that_metadata_does_not_create(kafka_client: KafkaClient) -> None
 
 
 def test_creation_can_be_switched_off(tmp_path: Path) -> None:
-    with running(tmp_path, auto_create_topics_enable="false") as broker:
-        with connected(broker) as client:
-            answer = client.ask(apis.METADATA, 1, wanted("t"))
+    with (
+        running(tmp_path, auto_create_topics_enable="false") as broker,
+        connected(broker) as client,
+    ):
+        answer = client.ask(apis.METADATA, 1, wanted("t"))
     assert answer.topics[0].error_code == errors.UNKNOWN_TOPIC_OR_PARTITION
 
 

@@ -1,0 +1,312 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: settings of topics and brokers.
+
+Settings of brokers are read only: a broker reads them when it starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from raftlog import limits
+from raftlog.config import TopicConfig
+from raftlog.config.broker_keys import BROKER_KEYS
+from raftlog.config.keys import ConfigKey
+from raftlog.config.topic import TOPIC_KEYS
+from raftlog.errors import InvalidConfigError, InvalidRequestError, RaftlogError
+from raftlog.kafka import api, codec
+from raftlog.kafka.codec import Message
+from raftlog.kafka.connection import KafkaRequest
+from raftlog.kafka.errors import Place, code_of
+from raftlog.kafka.names import TOPIC_FACTS, own_settings
+from raftlog.server.context import BrokerContext
+from raftlog.server.kafka.reply import KafkaReply, text_of
+from raftlog.server.requests import topics as requests
+from raftlog.server.topic_table import HostedTopic
+from raftlog.server.turns import Steps
+
+TOPIC: Final = 2
+BROKER: Final = 4
+SOURCE_TOPIC: Final = 1
+SOURCE_BROKER: Final = 4
+SOURCE_DEFAULT: Final = 5
+# Types of values (KIP-226, KIP-569).
+BOOLEAN: Final = 1
+STRING: Final = 2
+LONG: Final = 5
+DOUBLE: Final = 6
+LIST: Final = 7
+# Operations of IncrementalAlterConfigs (KIP-339).
+SET: Final = 0
+DELETE: Final = 1
+APPEND: Final = 2
+SUBTRACT: Final = 3
+
+# Names of Kafka's broker settings that consoles read, by the topic setting with the same meaning.
+BROKER_DEFAULTS: Final[Mapping[str, str]] = {
+    "log.cleanup.policy": "cleanup.policy",
+    "log.retention.bytes": "retention.bytes",
+    "log.retention.ms": "retention.ms",
+    "log.segment.bytes": "segment.bytes",
+    "message.max.bytes": "max.message.bytes",
+}
+_LISTS: Final = frozenset(("cleanup.policy", "group.assignors", "log.cleanup.policy"))
+
+_Described = codec.structs("response", api.DESCRIBE_CONFIGS.key)
+
+
+# -- DescribeConfigs -------------------------------------------------------------------------------
+
+
+def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
+    """Return the settings of each resource, with defaults; only the requested names if any."""
+    message = request.message
+    _check_count(reply, len(message.resources))
+    results: list[Message] = []
+    for resource in message.resources:
+        result = _Described.DescribeConfigsResult(
+            error_message=None,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        try:
+            found = _describe(context, resource)
+        except RaftlogError as error:
+            _fail(result, error)
+        else:
+            names = resource.configuration_keys
+            wanted = None if names is None else frozenset(names)
+            result.configs = [each for each in found if wanted is None or each.name in wanted]
+            _omit(message, result.configs)
+        results.append(result)
+        yield None
+    reply.send(_Described.root(results=results))
+
+
+def _omit(message: Message, found: list[Message]) -> None:
+    for each in found:
+        if not message.include_synonyms:
+            each.synonyms = []
+        if not message.include_documentation:
+            each.documentation = None
+
+
+def refuse_describe(request: KafkaRequest, error: RaftlogError) -> Message:
+    results = []
+    for resource in request.message.resources:
+        result = _Described.DescribeConfigsResult(
+            resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
+        _fail(result, error)
+        results.append(result)
+    return _Described.root(results=results)
+
+
+def _describe(context: BrokerContext, resource: Message) -> list[Message]:
+    if resource.resource_type == TOPIC:
+        return _describe_topic(context, context.topics.topic(resource.resource_name))
+    if resource.resource_type == BROKER:
+        _check_broker(context, resource.resource_name)
+        return _describe_broker(context)
+    raise _unknown_type(resource.resource_type)
+
+
+def _describe_topic(context: BrokerContext, topic: HostedTopic) -> list[Message]:
+    found = []
+    values = topic.config.to_text()
+    replicas = len(context.topics.info(topic, 0).replicas)
+    values["min.insync.replicas"] = str(topic.config.effective_min_isr(replicas))
+    for key in TOPIC_KEYS:
+        source = SOURCE_TOPIC if key.name in topic.overrides else SOURCE_DEFAULT
+        found.append(_setting(key, values[key.name], source))
+    for name, value in TOPIC_FACTS.items():
+        text = "raftlog does not have this setting of Kafka. The value is what holds."
+        found.append(_fact(name, value, text))
+    return found
+
+
+def _describe_broker(context: BrokerContext) -> list[Message]:
+    found = []
+    for key in BROKER_KEYS:
+        if key.is_secret:
+            continue
+        value = getattr(context.config, key.field)
+        source = SOURCE_DEFAULT if value == key.default else SOURCE_BROKER
+        text = "" if value is None else key.show(value)
+        found.append(_setting(key, text, source, read_only=True))
+    defaults = TopicConfig().to_text()
+    for name, of_topic in BROKER_DEFAULTS.items():
+        text = f"The default of the topic setting {of_topic}."
+        found.append(_fact(name, defaults[of_topic], text))
+    return found
+
+
+def _setting(key: ConfigKey[Any], value: str, source: int, *, read_only: bool = False) -> Message:
+    synonyms = [_Described.DescribeConfigsSynonym(name=key.name, value=value, source=source)]
+    return _Described.DescribeConfigsResourceResult(
+        name=key.name,
+        value=value,
+        read_only=read_only,
+        config_source=source,
+        synonyms=synonyms,
+        config_type=_type_of(key),
+        documentation=key.help,
+    )
+
+
+def _type_of(key: ConfigKey[Any]) -> int:
+    if key.name in _LISTS:
+        return LIST
+    kinds = {bool: BOOLEAN, int: LONG, float: DOUBLE}
+    return kinds.get(type(key.default), STRING)
+
+
+def _fact(name: str, value: str, text: str) -> Message:
+    return _Described.DescribeConfigsResourceResult(
+        name=name,
+        value=value,
+        read_only=True,
+        config_source=SOURCE_DEFAULT,
+        config_type=LIST if name in _LISTS else STRING,
+        documentation=text,
+    )
+
+
+def _check_broker(context: BrokerContext, name: str) -> None:
+    """Raise unless the resource is this broker: only it knows its settings."""
+    if name not in ("", str(context.broker_id)):
+        raise InvalidRequestError(
+            f"this is broker {context.broker_id}: request the settings of broker {name[:20]!r} "
+            "from that broker"
+        )
+
+
+def _unknown_type(resource_type: int) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"resource type {resource_type} has no settings here: topics ({TOPIC}) and brokers "
+        f"({BROKER}) have"
+    )
+
+
+# -- AlterConfigs, IncrementalAlterConfigs ---------------------------------------------------------
+
+
+def handle_alter(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+    """Replace all settings of each topic."""
+
+    def changes_of(topic: HostedTopic, resource: Message) -> dict[str, str | None]:
+        given = own_settings({each.name: each.value for each in resource.configs})
+        changes: dict[str, str | None] = dict.fromkeys(topic.overrides)
+        return changes | given
+
+    _alter(context, request, reply, changes_of)
+
+
+def handle_incremental(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+    """Change some settings of each topic."""
+
+    def changes_of(topic: HostedTopic, resource: Message) -> dict[str, str | None]:
+        values = topic.config.to_text()
+        changes = {each.name: _changed(values, each) for each in resource.configs}
+        if len(changes) != len(resource.configs):
+            raise InvalidRequestError("the request contains a setting more than once")
+        return own_settings(changes)
+
+    _alter(context, request, reply, changes_of)
+
+
+def _changed(values: Mapping[str, str], change: Message) -> str | None:
+    """Return the value of a setting after a change; None for the default."""
+    operation = change.config_operation
+    if operation == DELETE:
+        return None
+    if change.value is None:
+        raise InvalidConfigError(f"{change.name[:100]} has no value")
+    value: str = change.value
+    if operation == SET:
+        return value
+    if operation not in (APPEND, SUBTRACT):
+        raise InvalidRequestError(f"unknown operation {operation}")
+    if change.name not in _LISTS or change.name not in values:
+        raise InvalidConfigError(f"{change.name[:100]} is not a list")
+    words = [word for word in values[change.name].split(",") if word]
+    given = value.split(",")
+    if operation == SUBTRACT:
+        return ",".join(word for word in words if word not in given)
+    return ",".join([*words, *(word for word in given if word not in words)])
+
+
+def _alter(
+    context: BrokerContext,
+    request: KafkaRequest,
+    reply: KafkaReply,
+    changes_of: Callable[[HostedTopic, Message], dict[str, str | None]],
+) -> None:
+    message = request.message
+    _check_count(reply, len(message.resources))
+
+    async def alter(resource: Message) -> HostedTopic:
+        if resource.resource_type == BROKER:
+            raise InvalidConfigError(
+                "a broker reads its settings when it starts: change its configuration file and "
+                "restart it"
+            )
+        if resource.resource_type != TOPIC:
+            raise _unknown_type(resource.resource_type)
+        topic = context.topics.topic(resource.resource_name)
+        changes = changes_of(topic, resource)
+        if message.validate_only:
+            _validate(context, topic, changes)
+        elif changes:
+            await requests.alter(context, topic.name, changes)
+        return topic
+
+    async def alter_all() -> Message:
+        changed = await requests.change_each(context, message.resources, alter)
+        return _altered(request, changed)
+
+    if not message.resources:
+        reply.send(_altered(request, []))
+        return
+    context.administration.submit(alter_all, reply)
+
+
+def _validate(
+    context: BrokerContext, topic: HostedTopic, changes: Mapping[str, str | None]
+) -> None:
+    merged = {**topic.overrides, **changes}
+    settings = {name: value for name, value in merged.items() if value is not None}
+    config = TopicConfig.from_text(settings)
+    config.check_replication(len(context.topics.info(topic, 0).replicas))
+
+
+def _altered(request: KafkaRequest, changed: list[requests.Changed]) -> Message:
+    structs = codec.structs("response", request.api.key)
+    results = []
+    for resource, one in zip(request.message.resources, changed, strict=True):
+        result = structs.AlterConfigsResourceResponse(
+            error_message=None,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        if isinstance(one, RaftlogError):
+            _fail(result, one)
+        results.append(result)
+    return structs.root(responses=results)
+
+
+def refuse_alter(request: KafkaRequest, error: RaftlogError) -> Message:
+    return _altered(request, [error] * len(request.message.resources))
+
+
+def _fail(result: Message, error: RaftlogError) -> None:
+    result.error_code = code_of(error, Place.ADMIN)
+    result.error_message = text_of(error)
+
+
+def _check_count(reply: KafkaReply, count: int) -> None:
+    if count > limits.TOPICS_PER_REQUEST_MAX:
+        raise InvalidRequestError(
+            f"{count} resources in a {reply.name} request, over TOPICS_PER_REQUEST_MAX "
+            f"({limits.TOPICS_PER_REQUEST_MAX}). Send several requests"
+        )

@@ -1,0 +1,337 @@
+"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords.
+
+Any broker accepts them. Each topic has a separate outcome, in the order of the request.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+from raftlog import limits
+from raftlog.errors import (
+    InvalidPartitionsError,
+    InvalidRequestError,
+    RaftlogError,
+    UnknownTopicError,
+    UnsupportedFeatureError,
+)
+from raftlog.kafka import api, codec, errors
+from raftlog.kafka.codec import Message
+from raftlog.kafka.connection import KafkaRequest
+from raftlog.kafka.errors import Place, code_of
+from raftlog.kafka.names import own_settings
+from raftlog.server.administration import NamedTopic
+from raftlog.server.context import BrokerContext
+from raftlog.server.kafka.parts import check_count, unsigned
+from raftlog.server.kafka.reply import KafkaReply, text_of
+from raftlog.server.requests import topics as requests
+from raftlog.server.requests.deletion import Deleted, Deletion
+from raftlog.server.requests.topics import Changed
+from raftlog.server.turns import Steps
+
+Item = TypeVar("Item")
+
+DEFAULT: Final = -1  # of a number of partitions or replicas
+SOURCE_TOPIC: Final = 1
+SOURCE_DEFAULT: Final = 5
+
+_Created = codec.structs("response", api.CREATE_TOPICS.key)
+_Deleted = codec.structs("response", api.DELETE_TOPICS.key)
+_Extended = codec.structs("response", api.CREATE_PARTITIONS.key)
+_Records = codec.structs("response", api.DELETE_RECORDS.key)
+
+
+class _ReplicationError(InvalidPartitionsError):
+    """A replication factor that the cluster cannot have: Kafka has a code for it."""
+
+
+class _AssignmentError(UnsupportedFeatureError):
+    """Replicas that the client has chosen: Kafka has a code for it."""
+
+
+def _code(error: RaftlogError) -> int:
+    if isinstance(error, _ReplicationError):
+        return errors.INVALID_REPLICATION_FACTOR
+    if isinstance(error, _AssignmentError):
+        return errors.INVALID_REPLICA_ASSIGNMENT
+    return code_of(error, Place.ADMIN)
+
+
+def _change_each(
+    context: BrokerContext,
+    reply: KafkaReply,
+    items: Sequence[Item],
+    change: Callable[[Item], Awaitable[NamedTopic]],
+    respond: Callable[[list[Changed]], Message],
+) -> None:
+    """Respond with the outcome of ``change`` for each item, or after the request's timeout."""
+    if len(items) > limits.TOPICS_PER_REQUEST_MAX:
+        raise InvalidRequestError(
+            f"{len(items)} topics in a {reply.name} request, over TOPICS_PER_REQUEST_MAX "
+            f"({limits.TOPICS_PER_REQUEST_MAX}). Send several requests"
+        )
+    if not items:
+        reply.send(respond([]))
+        return
+
+    async def change_all() -> Message:
+        return respond(await requests.change_each(context, items, change))
+
+    context.administration.submit(change_all, reply)
+    reply.expire_after(reply.request.message.timeout_ms)
+
+
+def _check_once(name: object, counts: Counter[object]) -> None:
+    if counts[name] > 1:
+        raise InvalidRequestError(f"the request contains topic {name!r} more than once")
+
+
+# -- CreateTopics ----------------------------------------------------------------------------------
+
+
+def handle_create(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+    message = request.message
+    counts: Counter[object] = Counter(topic.name for topic in message.topics)
+    brokers = len(context.brokers(""))
+
+    async def create(topic: Message) -> NamedTopic:
+        _check_once(topic.name, counts)
+        if topic.assignments:
+            raise _AssignmentError(
+                f"topic {topic.name}: replicas are assigned by the cluster. Create the topic with "
+                "a number of partitions and a replication factor"
+            )
+        replicas = topic.replication_factor
+        if replicas != DEFAULT and not 1 <= replicas <= brokers:
+            raise _ReplicationError(
+                f"replication factor {replicas} of topic {topic.name}: there are {brokers} brokers"
+            )
+        settings = own_settings({each.name: each.value for each in topic.configs})
+        return await requests.create(
+            context,
+            topic.name,
+            partitions=_partitions(context, topic),
+            replication_factor=0 if replicas == DEFAULT else replicas,
+            config={name: value for name, value in settings.items() if value is not None},
+            validate_only=message.validate_only,
+        )
+
+    def respond(changed: list[Changed]) -> Message:
+        pairs = zip(message.topics, changed, strict=True)
+        return _Created.root(topics=[_created(context, topic, one) for topic, one in pairs])
+
+    _change_each(context, reply, message.topics, create, respond)
+
+
+def _partitions(context: BrokerContext, topic: Message) -> int:
+    wanted: int = topic.num_partitions
+    return context.config.num_partitions if wanted == DEFAULT else wanted
+
+
+def _created(context: BrokerContext, wanted: Message, changed: Changed) -> Message:
+    if isinstance(changed, RaftlogError):
+        return _Created.CreatableTopicResult(
+            name=wanted.name,
+            error_code=_code(changed),
+            error_message=text_of(changed),
+            configs=None,
+        )
+    result = _Created.CreatableTopicResult(
+        name=changed.name,
+        topic_id=bytes.fromhex(changed.id) if changed.id else codec.ZERO_UUID,
+        error_message=None,
+        num_partitions=_partitions(context, wanted),
+        replication_factor=wanted.replication_factor,
+        configs=None,
+    )
+    topic = context.topics.get(changed.name)
+    if topic is not None:  # with a cluster, it may still be on its way to this broker
+        info = context.topics.info(topic, 0)
+        result.num_partitions = len(topic.hosts)
+        result.replication_factor = len(info.replicas) or wanted.replication_factor
+        result.configs = [
+            _Created.CreatableTopicConfigs(
+                name=name,
+                value=value,
+                config_source=SOURCE_TOPIC if name in topic.overrides else SOURCE_DEFAULT,
+            )
+            for name, value in topic.config.to_text().items()
+        ]
+    return result
+
+
+def refuse_create(request: KafkaRequest, error: RaftlogError) -> Message:
+    return _Created.root(
+        topics=[
+            _Created.CreatableTopicResult(
+                name=topic.name,
+                error_code=_code(error),
+                error_message=text_of(error),
+                configs=None,
+            )
+            for topic in request.message.topics
+        ]
+    )
+
+
+# -- DeleteTopics ----------------------------------------------------------------------------------
+
+
+class _Doomed(NamedTuple):
+    """A topic to delete, by its name or its id."""
+
+    name: str | None
+    topic_id: bytes
+
+
+def handle_delete(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+    doomed = _doomed(request)
+    counts: Counter[object] = Counter(doomed)
+
+    async def delete(topic: _Doomed) -> NamedTopic:
+        _check_once(topic, counts)
+        name = topic.name
+        if name is None:
+            name = context.topics.by_id(topic.topic_id.hex()).name
+        return await requests.delete(context, name)
+
+    def respond(changed: list[Changed]) -> Message:
+        pairs = zip(doomed, changed, strict=True)
+        return _Deleted.root(responses=[_deleted(topic, one) for topic, one in pairs])
+
+    _change_each(context, reply, doomed, delete, respond)
+
+
+def _doomed(request: KafkaRequest) -> list[_Doomed]:
+    if request.version < 6:
+        return [_Doomed(name, codec.ZERO_UUID) for name in request.message.topic_names]
+    return [_Doomed(topic.name, topic.topic_id) for topic in request.message.topics]
+
+
+def _deleted(topic: _Doomed, changed: Changed) -> Message:
+    if not isinstance(changed, RaftlogError):
+        topic_id = bytes.fromhex(changed.id)
+        return _Deleted.DeletableTopicResult(name=changed.name, topic_id=topic_id)
+    code = _code(changed)
+    if topic.name is None and isinstance(changed, UnknownTopicError):
+        code = errors.UNKNOWN_TOPIC_ID
+    return _Deleted.DeletableTopicResult(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        error_code=code,
+        error_message=text_of(changed),
+    )
+
+
+def refuse_delete(request: KafkaRequest, error: RaftlogError) -> Message:
+    return _Deleted.root(responses=[_deleted(topic, error) for topic in _doomed(request)])
+
+
+# -- CreatePartitions ------------------------------------------------------------------------------
+
+
+def handle_extend(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+    message = request.message
+    counts: Counter[object] = Counter(topic.name for topic in message.topics)
+
+    async def extend(topic: Message) -> NamedTopic:
+        _check_once(topic.name, counts)
+        if topic.assignments:
+            raise _AssignmentError(
+                f"topic {topic.name}: replicas are assigned by the cluster. Send a number of "
+                "partitions only"
+            )
+        known = context.topics.topic(topic.name)
+        if topic.count <= len(known.hosts):
+            raise InvalidPartitionsError(
+                f"topic {topic.name} has {len(known.hosts)} partitions; it cannot have "
+                f"{topic.count}"
+            )
+        if message.validate_only:
+            return known
+        return await requests.extend(context, topic.name, topic.count)
+
+    def respond(changed: list[Changed]) -> Message:
+        pairs = zip(message.topics, changed, strict=True)
+        return _Extended.root(results=[_extended(topic, one) for topic, one in pairs])
+
+    _change_each(context, reply, message.topics, extend, respond)
+
+
+def _extended(topic: Message, changed: Changed) -> Message:
+    result = _Extended.CreatePartitionsTopicResult(name=topic.name)
+    if isinstance(changed, RaftlogError):
+        result.error_code, result.error_message = _code(changed), text_of(changed)
+    return result
+
+
+def refuse_extend(request: KafkaRequest, error: RaftlogError) -> Message:
+    return _Extended.root(results=[_extended(topic, error) for topic in request.message.topics])
+
+
+# -- DeleteRecords ---------------------------------------------------------------------------------
+
+
+class _Part(NamedTuple):
+    """A partition, in the form that ``requests.deletion`` requires."""
+
+    topic: str
+    partition: int
+    before_offset: int
+
+
+def handle_delete_records(
+    context: BrokerContext, request: KafkaRequest, reply: KafkaReply
+) -> Steps | None:
+    parts = [
+        _Part(topic.name, unsigned(each.partition_index), each.offset)
+        for topic in request.message.topics
+        for each in topic.partitions
+    ]
+    check_count("delete_records", len(parts))
+    if not parts:
+        reply.send(_Records.root())
+        return None
+    reply.expire_after(request.message.timeout_ms)
+    return Deletion(context, reply, parts, partial(_send_deleted, request, reply)).steps()
+
+
+def _send_deleted(request: KafkaRequest, reply: KafkaReply, found: list[Deleted]) -> None:
+    rest = iter(found)
+    reply.send(
+        _Records.root(
+            topics=[
+                _Records.DeleteRecordsTopicResult(
+                    name=topic.name,
+                    partitions=[
+                        _records(each.partition_index, next(rest)) for each in topic.partitions
+                    ],
+                )
+                for topic in request.message.topics
+            ]
+        )
+    )
+
+
+def _records(partition: int, deleted: Deleted) -> Message:
+    failed = isinstance(deleted, RaftlogError)
+    return _Records.DeleteRecordsPartitionResult(
+        partition_index=partition,
+        low_watermark=-1 if failed else deleted,
+        error_code=code_of(deleted, Place.DATA) if isinstance(deleted, RaftlogError) else 0,
+    )
+
+
+def refuse_delete_records(request: KafkaRequest, error: RaftlogError) -> Message:
+    return _Records.root(
+        topics=[
+            _Records.DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[_records(each.partition_index, error) for each in topic.partitions],
+            )
+            for topic in request.message.topics
+        ]
+    )

@@ -1,0 +1,127 @@
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raftlog.config.broker_keys import BROKER_KEYS
+from raftlog.config.topic import TOPIC_KEYS
+from raftlog.kafka import api as apis
+from raftlog.kafka import codec, errors
+from raftlog.kafka.names import TOPIC_FACTS
+from tests.server.harness import RunningBroker
+from tests.server.kafka.kafka_client import KafkaClient
+
+Describe = codec.structs("request", apis.DESCRIBE_CONFIGS.key)
+Alter = codec.structs("request", apis.ALTER_CONFIGS.key)
+Incremental = codec.structs("request", apis.INCREMENTAL_ALTER_CONFIGS.key)
+TOPIC, BROKER = 2, 4
+
+
+def describe(client: KafkaClient, kind: int, name: str, *names: str, version: int = 4) -> Any:
+    resource = Describe.DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=list(names) or None
+    )
+    message = Describe.root(resources=[resource], include_synonyms=True, include_documentation=True)
+    (result,) = client.ask(apis.DESCRIBE_CONFIGS, version, message).results
+    return result
+
+
+def made(broker: RunningBroker, name: str, **config: str) -> str:
+    with broker.client() as native:
+        native.create(name, **config)
+    return name
+
+
+def overrides(broker: RunningBroker, name: str) -> dict[str, str]:
+    return dict(broker.broker.context.topics.topic(name).overrides)
+
+
+def test_all_settings_of_a_topic(kafka_client: KafkaClient, kafka_broker: RunningBroker) -> None:
+    name = made(kafka_broker, "settings", retention_ms="77")
+    for version in range(1, 5):
+        result = describe(kafka_client, TOPIC, name, version=version)
+        found = {each.name: each for each in result.configs}
+        assert found.keys() == {key.name for key in TOPIC_KEYS} | TOPIC_FACTS.keys()
+    assert (found["retention.ms"].value, found["retention.ms"].config_source) == ("77", 1)
+    assert found["retention.ms"].synonyms[0].source == 1
+    assert (found["segment.ms"].config_source, found["segment.ms"].read_only) == (5, False)
+    assert found["min.insync.replicas"].value == "1", "the number in force"
+    assert found["flush.messages"].read_only
+    assert all(each.documentation for each in found.values())
+    one = describe(kafka_client, TOPIC, name, "retention.ms")
+    assert [each.name for each in one.configs] == ["retention.ms"]
+
+
+def test_settings_of_the_broker_without_secrets(kafka_client: KafkaClient) -> None:
+    found = {each.name: each for each in describe(kafka_client, BROKER, "1").configs}
+    assert {key.name for key in BROKER_KEYS if not key.is_secret} <= found.keys()
+    assert not {key.name for key in BROKER_KEYS if key.is_secret} & found.keys()
+    assert found["message.max.bytes"].value == "1048588"
+    assert all(each.read_only for each in found.values())
+    assert describe(kafka_client, BROKER, "2").error_code == errors.INVALID_REQUEST
+
+
+def test_resources_without_settings(kafka_client: KafkaClient) -> None:
+    assert describe(kafka_client, TOPIC, "none").error_code == 3
+    assert describe(kafka_client, 8, "logger").error_code == errors.INVALID_REQUEST
+
+
+def change(
+    client: KafkaClient, name: str, *changes: tuple[str, int, str | None], **more: Any
+) -> int:
+    configs = [
+        Incremental.AlterableConfig(name=key, config_operation=operation, value=value)
+        for key, operation, value in changes
+    ]
+    resource = Incremental.AlterConfigsResource(
+        resource_type=more.pop("kind", TOPIC), resource_name=name, configs=configs
+    )
+    message = Incremental.root(resources=[resource], **more)
+    (result,) = client.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, message).responses
+    code: int = result.error_code
+    return code
+
+
+def test_single_settings_are_changed(
+    kafka_client: KafkaClient, kafka_broker: RunningBroker
+) -> None:
+    name = made(kafka_broker, "changed", retention_ms="77")
+    assert change(kafka_client, name, ("segment.ms", 0, "99"), ("retention.ms", 1, None)) == 0
+    assert overrides(kafka_broker, name) == {"segment.ms": "99"}
+    assert change(kafka_client, name, ("cleanup.policy", 2, "compact")) == 0
+    assert overrides(kafka_broker, name)["cleanup.policy"] == "delete,compact"
+    assert change(kafka_client, name, ("cleanup.policy", 3, "delete")) == 0
+    assert overrides(kafka_broker, name)["cleanup.policy"] == "compact"
+
+
+def test_changes_that_are_refused(kafka_client: KafkaClient, kafka_broker: RunningBroker) -> None:
+    name = made(kafka_broker, "unchanged")
+    assert change(kafka_client, name, ("segment.ms", 0, "x")) == errors.INVALID_CONFIG
+    assert change(kafka_client, name, ("segment.ms", 0, None)) == errors.INVALID_CONFIG
+    assert change(kafka_client, name, ("segment.ms", 2, "1")) == errors.INVALID_CONFIG
+    assert change(kafka_client, name, ("segment.ms", 9, "1")) == errors.INVALID_REQUEST
+    assert change(kafka_client, name, ("preallocate", 0, "true")) == errors.INVALID_CONFIG
+    assert change(kafka_client, name, ("preallocate", 0, "false")) == 0
+    assert change(kafka_client, "1", ("max.connections", 0, "5"), kind=BROKER) == 40
+    assert change(kafka_client, name, ("segment.ms", 0, "5"), validate_only=True) == 0
+    assert change(kafka_client, name, ("segment.ms", 0, "-5"), validate_only=True) == 40
+    assert overrides(kafka_broker, name) == {}
+
+
+def test_all_settings_are_replaced(kafka_client: KafkaClient, kafka_broker: RunningBroker) -> None:
+    """Clients read all settings and write them back, with one changed."""
+    name = made(kafka_broker, "replaced", retention_ms="77", segment_ms="99")
+    given = {
+        each.name: each.value
+        for each in describe(kafka_client, TOPIC, name).configs
+        if each.name != "retention.ms"
+    }
+    configs = [Alter.AlterableConfig(name=key, value=value) for key, value in given.items()]
+    resource = Alter.AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=configs)
+    for version in range(3):
+        message = Alter.root(resources=[resource])
+        (result,) = kafka_client.ask(apis.ALTER_CONFIGS, version, message).responses
+        assert (result.error_code, result.error_message) == (0, None)
+    assert "retention.ms" not in overrides(kafka_broker, name)
+    assert overrides(kafka_broker, name)["segment.ms"] == "99"

@@ -1,0 +1,145 @@
+"""Fetch: the bytes that were produced, whatever wrote them, at once or when there are enough."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftlog.kafka import api as apis
+from raftlog.kafka import codec, errors
+from raftlog.record import Codec
+from tests.record.kafka_batches import KafkaRecord, kafka_batch, kafka_header, read_by_aiokafka
+from tests.server.harness import RunningBroker, batch_of
+from tests.server.kafka.kafka_client import KafkaClient, connected, fetch_request
+
+VERSIONS = range(apis.FETCH.version_min, apis.FETCH.version_max + 1)
+Fetch = codec.structs("request", apis.FETCH.key)
+
+
+def batch(*values: bytes, kind: Codec = Codec.NONE) -> bytes:
+    return kafka_batch([KafkaRecord(value) for value in values], codec=kind)
+
+
+def batches(data: bytes) -> list[bytes]:
+    """The batches of a fetched partition."""
+    found = []
+    while data:
+        length = 12 + int.from_bytes(data[8:12], "big")
+        found.append(data[:length])
+        data = data[length:]
+    return found
+
+
+@pytest.fixture
+def topic(kafka_broker: RunningBroker, request: pytest.FixtureRequest) -> str:
+    name: str = "fetch-" + request.node.name.replace("[", "-").replace("]", "")
+    with kafka_broker.client() as native:
+        native.create(name)
+    return name
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version(
+    kafka_client: KafkaClient, kafka_broker: RunningBroker, topic: str, version: int
+) -> None:
+    topic_id = bytes.fromhex(kafka_broker.broker.context.topics.topic(topic).id)
+    sent = batch(b"a", b"b")
+    kafka_client.produce(topic, sent)
+    part = kafka_client.fetch(topic, 0, version, topic_id=topic_id)
+    assert (part.error_code, part.high_watermark, part.last_stable_offset) == (0, 2, 2)
+    assert part.aborted_transactions is None
+    data = bytes(part.records)
+    assert data[17:] == sent[17:], "the CRC and all that it covers is what was sent"
+    assert kafka_header(data).leader_epoch >= 0
+    empty = kafka_client.fetch(topic, 2, version, topic_id=topic_id)
+    assert (bytes(empty.records), empty.error_code, empty.high_watermark) == (b"", 0, 2)
+
+
+@pytest.mark.parametrize("kind", list(Codec))
+def test_every_offset_of_a_batch_gives_the_whole_batch(
+    kafka_client: KafkaClient, topic: str, kind: Codec
+) -> None:
+    for _ in range(2):
+        kafka_client.produce(topic, batch(b"a", b"b", b"c", kind=kind))
+    for offset in range(6):
+        found = batches(bytes(kafka_client.fetch(topic, offset).records))
+        assert len(found) == 2 - offset // 3
+        assert read_by_aiokafka(found[-1])[0] == [3, 4, 5]
+
+
+@pytest.mark.parametrize("kind", [Codec.NONE, Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+@pytest.mark.parametrize("size", [10, 40_000])
+def test_what_raftlogs_clients_wrote(
+    kafka_client: KafkaClient, kafka_broker: RunningBroker, topic: str, kind: Codec, size: int
+) -> None:
+    values = [bytes([number]) * size for number in range(5)]
+    with kafka_broker.client() as native:
+        native.produce(topic, batch_of(*values, codec=kind))
+    (found,) = batches(bytes(kafka_client.fetch(topic).records))
+    offsets, records = read_by_aiokafka(found)
+    assert offsets == [0, 1, 2, 3, 4]
+    assert [record.value for record in records] == values
+
+
+def test_read_committed(kafka_client: KafkaClient, topic: str) -> None:
+    message = fetch_request(topic)
+    message.isolation_level = 1
+    part = kafka_client.ask(apis.FETCH, 11, message).responses[0].partitions[0]
+    assert part.aborted_transactions == []
+
+
+def test_a_fetch_waits_for_records_and_holds_back_later_answers(
+    kafka_client: KafkaClient, kafka_broker: RunningBroker, topic: str
+) -> None:
+    fetch = kafka_client.send(apis.FETCH, 12, fetch_request(topic, wait_ms=20_000))
+    metadata = kafka_client.send(apis.METADATA, 1)
+    with connected(kafka_broker) as other:
+        other.produce(topic, batch(b"a"))
+    answered, answer = kafka_client.receive(apis.FETCH, 12)
+    assert answered == fetch
+    assert len(batches(bytes(answer.responses[0].partitions[0].records))) == 1
+    assert kafka_client.receive(apis.METADATA, 1)[0] == metadata
+
+
+def test_a_fetch_waits_no_longer_than_it_says(kafka_client: KafkaClient, topic: str) -> None:
+    part = kafka_client.fetch(topic, wait_ms=20, bytes_min=1)
+    assert (part.error_code, bytes(part.records)) == (0, b"")
+
+
+def test_refused_partitions(kafka_client: KafkaClient, topic: str) -> None:
+    kafka_client.produce(topic, batch(b"a"))
+    assert kafka_client.fetch(topic, 5).error_code == errors.OFFSET_OUT_OF_RANGE
+    assert kafka_client.fetch(topic, -1).error_code == errors.OFFSET_OUT_OF_RANGE
+    unknown = errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert kafka_client.fetch(topic, partition=7).error_code == unknown
+    assert kafka_client.fetch(topic, partition=-1).error_code == unknown
+    assert kafka_client.fetch("none", wait_ms=20_000).error_code == unknown
+    assert kafka_client.fetch("", version=13).error_code == errors.UNKNOWN_TOPIC_ID
+    epoch = kafka_client.fetch(topic, current_leader_epoch=99)
+    assert epoch.error_code == errors.UNKNOWN_LEADER_EPOCH
+
+
+def test_too_many_partitions(kafka_client: KafkaClient) -> None:
+    parts = [Fetch.FetchPartition(partition=number) for number in range(10_001)]
+    message = Fetch.root(topics=[Fetch.FetchTopic(topic="t", partitions=parts)])
+    assert kafka_client.ask(apis.FETCH, 7, message).error_code == errors.INVALID_REQUEST
+    (topic,) = kafka_client.ask(apis.FETCH, 6, message).responses
+    assert {part.error_code for part in topic.partitions} == {errors.INVALID_REQUEST}
+
+
+def test_corrupt_records_are_not_sent(
+    kafka_client: KafkaClient, kafka_broker: RunningBroker, topic: str
+) -> None:
+    """librdkafka does not check the CRC by default."""
+    kafka_client.produce(topic, batch(bytes(1_000)))
+    host = kafka_broker.broker.context.topics.host(topic, 0)
+    (file,) = (kafka_broker.broker._store.log(topic, 0).directory,)
+    from pathlib import Path
+
+    (segment,) = Path(file).glob("*.log")
+    with segment.open("r+b") as opened:
+        opened.seek(500)
+        opened.write(b"\xff")
+    part = kafka_client.fetch(topic)
+    assert part.error_code in (errors.CORRUPT_MESSAGE, errors.KAFKA_STORAGE_ERROR)
+    assert bytes(part.records) == b""
+    assert kafka_broker.call(lambda: host.log.damage)

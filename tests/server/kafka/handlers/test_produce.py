@@ -1,0 +1,168 @@
+"""Produce: what is stored, what is refused with which code, and when the answer comes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raftlog.kafka import api as apis
+from raftlog.kafka import codec, errors
+from raftlog.record import Codec
+from tests.record.kafka_batches import KafkaRecord, kafka_batch, kafka_resealed
+from tests.server.harness import FaultyDisk, RunningBroker, running
+from tests.server.kafka.kafka_client import KafkaClient, connected, produce_request
+
+VERSIONS = range(apis.PRODUCE.version_min, apis.PRODUCE.version_max + 1)
+
+
+def batch(
+    *values: bytes, codec: Codec = Codec.NONE, producer: tuple[int, int, int] = (-1,) * 3
+) -> bytes:
+    records = [KafkaRecord(value, key=b"k") for value in values]
+    return kafka_batch(records, codec=codec, producer=producer)
+
+
+@pytest.fixture
+def topic(kafka_broker: RunningBroker, request: pytest.FixtureRequest) -> str:
+    """A topic with the name of the test."""
+    name: str = request.node.name.replace("[", "-").replace("]", "")
+    with kafka_broker.client() as native:
+        native.create(name)
+    return name
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version(
+    kafka_client: KafkaClient, kafka_broker: RunningBroker, topic: str, version: int
+) -> None:
+    topic_id = bytes.fromhex(kafka_broker.broker.context.topics.topic(topic).id)
+    for offset in (0, 2):
+        part = kafka_client.produce(topic, batch(b"a", b"b"), version, topic_id=topic_id)
+        assert (part.error_code, part.base_offset, part.log_append_time_ms) == (0, offset, -1)
+
+
+@pytest.mark.parametrize("kind", list(Codec))
+def test_raftlogs_clients_read_what_a_kafka_client_wrote(
+    kafka_client: KafkaClient, kafka_broker: RunningBroker, topic: str, kind: Codec
+) -> None:
+    kafka_client.produce(topic, batch(*[b"value"] * 200, codec=kind))
+    with kafka_broker.client() as native:
+        _, values = native.fetch(topic)
+    assert values == [b"value"] * 200
+
+
+def test_a_large_batch_is_checked_in_a_thread(kafka_client: KafkaClient, topic: str) -> None:
+    """And the ones behind it are appended after it."""
+    bomb = batch(*[bytes(50_000)] * 50, codec=Codec.GZIP)  # 2.5 MB in a few kB
+    sent = [
+        kafka_client.send(apis.PRODUCE, 9, produce_request(topic, data))
+        for data in (bomb, batch(b"small"))
+    ]
+    for correlation_id, offset in zip(sent, (0, 50), strict=True):
+        answered, answer = kafka_client.receive(apis.PRODUCE, 9)
+        part = answer.responses[0].partition_responses[0]
+        assert (answered, part.error_code, part.base_offset) == (correlation_id, 0, offset)
+
+
+def test_codes_of_batches_that_are_refused(kafka_client: KafkaClient, topic: str) -> None:
+    good = batch(b"a", b"b")
+    assert kafka_client.produce(topic, b"").error_code == errors.CORRUPT_MESSAGE
+    assert kafka_client.produce(topic, good[:-1]).error_code == errors.CORRUPT_MESSAGE
+    assert kafka_client.produce(topic, good + good).error_code == errors.INVALID_RECORD
+    assert kafka_client.produce(topic, kafka_resealed(good, crc=5)).error_code == 2
+    assert kafka_client.produce(topic, kafka_resealed(good, magic=1)).error_code == 43
+    assert kafka_client.produce(topic, kafka_resealed(good, attributes=5)).error_code == 76
+    assert kafka_client.produce(topic, kafka_resealed(good, attributes=16)).error_code == 48
+    huge = batch(bytes(2 << 20))
+    assert kafka_client.produce(topic, huge).error_code == errors.MESSAGE_TOO_LARGE
+    refused = kafka_client.produce(topic, good[:-1])
+    assert refused.error_message
+    assert refused.base_offset == -1
+    assert kafka_client.produce(topic, good).base_offset == 0, "nothing of them was stored"
+
+
+def test_codes_of_partitions_that_are_refused(kafka_client: KafkaClient, topic: str) -> None:
+    good = batch(b"a")
+    unknown = errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert kafka_client.produce(topic, good, partition=1).error_code == unknown
+    assert kafka_client.produce(topic, good, partition=-1).error_code == unknown
+    assert kafka_client.produce("none", good).error_code == unknown
+    assert kafka_client.produce("", good, 13).error_code == errors.UNKNOWN_TOPIC_ID
+    assert kafka_client.produce("__consumer_offsets", good).error_code == errors.INVALID_TOPIC
+    assert kafka_client.produce(topic, good, acks=2).error_code == errors.INVALID_REQUIRED_ACKS
+
+
+def test_records_without_keys_of_a_compacted_topic(
+    kafka_client: KafkaClient, kafka_broker: RunningBroker
+) -> None:
+    with kafka_broker.client() as native:
+        native.create("keys", cleanup_policy="compact")
+    data = kafka_batch([KafkaRecord(b"a", key=b"k"), KafkaRecord(b"b"), KafkaRecord(b"c")])
+    refused = kafka_client.produce("keys", data)
+    assert refused.error_code == errors.INVALID_RECORD
+    assert [each.batch_index for each in refused.record_errors] == [1, 2]
+
+
+def test_timestamps_too_far_away(kafka_client: KafkaClient, kafka_broker: RunningBroker) -> None:
+    with kafka_broker.client() as native:
+        native.create("times", message_timestamp_before_max_ms="1000")
+    old = kafka_batch([KafkaRecord(b"a", timestamp_ms=1)])
+    assert kafka_client.produce("times", old).error_code == errors.INVALID_TIMESTAMP
+
+
+def test_the_leaders_time(kafka_client: KafkaClient, kafka_broker: RunningBroker) -> None:
+    with kafka_broker.client() as native:
+        native.create("stamped", message_timestamp_type="LogAppendTime")
+    part = kafka_client.produce("stamped", batch(b"a"))
+    assert part.log_append_time_ms == kafka_broker.clock.wall_ms()
+
+
+def test_an_idempotent_producer(kafka_client: KafkaClient, topic: str) -> None:
+    first, second = (batch(b"a", producer=(7, 0, number)) for number in (0, 1))
+    assert kafka_client.produce(topic, first).base_offset == 0
+    assert kafka_client.produce(topic, first).base_offset == 0, "the same again is stored once"
+    assert kafka_client.produce(topic, second).base_offset == 1
+    gap = kafka_client.produce(topic, batch(b"a", producer=(7, 0, 9)))
+    assert gap.error_code == errors.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert kafka_client.produce(topic, batch(b"a", producer=(7, 2, 0))).base_offset == 2
+    old = kafka_client.produce(topic, batch(b"a", producer=(7, 1, 0)))
+    assert old.error_code == errors.INVALID_PRODUCER_EPOCH
+
+
+def test_a_producer_whose_batches_are_deleted(kafka_client: KafkaClient, topic: str) -> None:
+    """With 45, librdkafka's producer would give up permanently."""
+    unknown = kafka_client.produce(topic, batch(b"a", producer=(8, 0, 4)))
+    assert unknown.error_code == errors.UNKNOWN_PRODUCER_ID
+
+
+def test_acks_0_has_no_answer(kafka_client: KafkaClient, topic: str) -> None:
+    kafka_client.send(apis.PRODUCE, 9, produce_request(topic, batch(b"a"), acks=0))
+    assert kafka_client.produce(topic, batch(b"b"), acks=1).base_offset == 1
+
+
+def test_acks_0_that_fails_closes_the_connection(kafka_client: KafkaClient, topic: str) -> None:
+    kafka_client.send(apis.PRODUCE, 9, produce_request(topic, b"", acks=0))
+    assert kafka_client.is_closed()
+
+
+def test_no_partitions(kafka_client: KafkaClient) -> None:
+    message = codec.structs("request", apis.PRODUCE.key).root(acks=0)
+    kafka_client.send(apis.PRODUCE, 9, message)
+    message.acks = 1
+    assert kafka_client.ask(apis.PRODUCE, 9, message).responses == []
+
+
+def test_an_acknowledgement_waits_for_the_disk_and_at_most_for_the_timeout(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    with running(tmp_path, disk=disk) as broker, connected(broker) as client:
+        with broker.client() as native:
+            native.create("t")
+        disk.faults.sync_gate.clear()
+        late = client.produce("t", batch(b"a"), timeout_ms=50)
+        assert late.error_code == errors.REQUEST_TIMED_OUT
+        sent = client.send(apis.PRODUCE, 9, produce_request("t", batch(b"b"), acks=1))
+        disk.faults.sync_gate.set()
+        answered, answer = client.receive(apis.PRODUCE, 9)
+        part = answer.responses[0].partition_responses[0]
+        assert (answered, part.base_offset) == (sent, 1), "what timed out was appended"
