@@ -22,6 +22,11 @@ COVERED_BY = {
     "raftlog/bench/group_idlers.py": "tests/bench/test_groups.py",
     "raftlog/bench/group_member.py": "tests/bench/test_groups.py",
     "raftlog/server/context.py": "tests/server/handlers/test_fetch.py",
+    "raftlog/server/requests/append.py": "tests/server/handlers/test_produce.py",
+    "raftlog/server/requests/deletion.py": "tests/server/handlers/test_records.py",
+    "raftlog/server/requests/leaders.py": "tests/server/kafka/test_parts.py",
+    "raftlog/server/requests/lookup.py": "tests/server/handlers/test_list_offsets.py",
+    "raftlog/server/requests/read.py": "tests/server/handlers/test_fetch.py",
 }
 
 
