@@ -112,17 +112,7 @@ class FakeBroker:
             on_refused=lambda _peer_id, _error: None,
         )
         self.context = Context(self.peering)
-        self.connections = Connections(
-            BrokerConfig(),
-            loop,
-            responses=ResponseBudget(1 << 20),
-            counters=self.context.counters,
-            turns=Turns(loop, loop.time),
-            workers=Workers(loop, count=0, name="none"),
-            on_request=self._dispatch,
-            on_kafka_request=ignored,
-            on_lost=ignored,
-        )
+        self.connections = self._connections(loop)
         self.links = PeerLinks(
             loop,
             connector,
@@ -139,6 +129,19 @@ class FakeBroker:
             on_refused=lambda peer_id, error: self.refusals.append((peer_id, error)),
             broker_epoch=lambda: 70 + broker_id,
             queue_bytes_max=queue_bytes_max,
+        )
+
+    def _connections(self, loop: asyncio.AbstractEventLoop) -> Connections:
+        return Connections(
+            BrokerConfig(),
+            loop,
+            responses=ResponseBudget(1 << 20),
+            counters=self.context.counters,
+            turns=Turns(loop, loop.time),
+            workers=Workers(loop, count=0, name="none"),
+            on_request=self._dispatch,
+            on_kafka_request=ignored,
+            on_lost=ignored,
         )
 
     def _begin_to_note(self) -> None:
