@@ -47,6 +47,9 @@ COMMANDS: Final[dict[str, Entry]] = {
         "raftlog.cli.produce:produce", "Send records, one per line, from a file or standard input."
     ),
     "tail": Entry("raftlog.cli.tail:tail", "Print records."),
+    "mirror": Entry(
+        "raftlog.cli.mirror:mirror", "Copy topics of one cluster to another, with their offsets."
+    ),
     "log": Entry("raftlog.cli.log:log", "Inspect and verify the files of partitions, offline."),
     "bench": Entry(
         "raftlog.cli.bench:bench",

@@ -39,7 +39,7 @@ from raftlog.client.settings import ProducerSettings
 from raftlog.clock import Clock
 from raftlog.errors import ClosedError, RecordTooLargeError
 from raftlog.record import BatchBody, Codec
-from raftlog.types import Headers
+from raftlog.types import NO_BASE_OFFSET, Headers, Offset
 
 NEVER: Final = math.inf
 # Blocked senders are woken when 1/4 of the memory is free, not after every batch: a thread that is
@@ -174,10 +174,12 @@ class Accumulator:
         size: int,
         *,
         base_sequence: int | None = None,
+        base_offset: Offset = NO_BASE_OFFSET,
     ) -> Delivery | None:
         """Add an encoded batch, which is closed. Returns None without buffer space.
 
-        ``base_sequence``: number of its first record, for a named producer.
+        ``base_sequence``: number of its first record, for a named producer. ``base_offset``: offset
+        of its first record, for a mirror.
         """
         with self.lock:
             if size > self.bytes_free:
@@ -188,6 +190,7 @@ class Accumulator:
             batch = self._begin(queue)
             batch.body = body
             batch.base_sequence = base_sequence
+            batch.base_offset = base_offset
             batch.delivery.timestamps_ms = body.first_timestamp_ms
             batch.size_bytes = size
             self.bytes_free -= size

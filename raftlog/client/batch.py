@@ -18,7 +18,7 @@ from raftlog.client.delivery import Delivery
 from raftlog.client.metadata import NO_EPOCH, TopicView
 from raftlog.errors import KeyRequiredError, RaftlogError, RecordTooLargeError
 from raftlog.record import HEADER_BYTES, BatchBody, Codec, encode
-from raftlog.types import Headers, TimestampMs
+from raftlog.types import NO_BASE_OFFSET, Headers, TimestampMs
 
 # Overhead of a record in addition to key and value: timestamp 8, two lengths 8, two null indexes 8,
 # header count 4.
@@ -111,6 +111,7 @@ class PendingBatch:
     """
 
     __slots__ = (
+        "base_offset",
         "base_sequence",
         "body",
         "delivery",
@@ -142,6 +143,7 @@ class PendingBatch:
         self.delivery = Delivery(queue.topic, queue.partition, self.timestamps_ms)
         self.body: BatchBody | None = None
         self.base_sequence: int | None = None  # set by a named producer, which counts records
+        self.base_offset = NO_BASE_OFFSET  # set by a mirror, which selects the offset
         # Used by the sender:
         self.order = -1  # number in its partition; -1 before the first attempt
         # Identity of the sequence number in ``header``:

@@ -210,8 +210,10 @@ class ConsumerCore:
         self._fetch_on()
         return None
 
-    def take_checked(self) -> list[Checked]:
-        """Return the undecoded, verified batches of one fetch; an empty list without any.
+    def take_checked(self) -> tuple[TopicPartition | None, list[Checked]]:
+        """Return the undecoded, verified batches of one fetch, and their partition.
+
+        The partition is None, and the list empty, if nothing is fetched.
 
         Never waits. The position moves past all returned batches, whose headers contain their
         offsets.
@@ -228,9 +230,9 @@ class ConsumerCore:
                     continue
             self.subscription.finish_batches(chunk, found)
             self._fetch_on()
-            return found
+            return chunk.part.tp, found
         self._fetch_on()
-        return []
+        return None, []
 
     def deserialized(self, record: ConsumerRecord) -> ConsumerRecord[Any, Any]:
         """Return the record with deserialized key and value.
@@ -385,6 +387,15 @@ class ConsumerCore:
         self.subscription.assign_range(tp, start, until, served_by)
         self.cluster.forget_topics({tp.topic})
         self.turn(tp)
+        self._fetcher.activate()
+
+    async def begin_at(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """Read exactly these partitions, each from its offset."""
+        for tp in positions:
+            (await self.topic(tp.topic)).check_partition(tp.partition)
+        self._interest.nothing()
+        self.subscription.assign_at(positions)
+        self.cluster.forget_topics({tp.topic for tp in positions})
         self._fetcher.activate()
 
     def turn(self, tp: TopicPartition) -> None:

@@ -221,7 +221,7 @@ class RangeReader(PlainClient):
         deadline, look_at = start + wanted.timeout_ms / 1_000, start + _LOOK_AGAIN_S
         while True:
             try:
-                found = core.take_checked()
+                _, found = core.take_checked()
             except OffsetOutOfRangeError as error:
                 self._thread.call(partial(self._lookout.doubt, wanted, error))
                 found = []

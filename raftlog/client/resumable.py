@@ -13,7 +13,7 @@ Reasons and limits: docs/adr/0017.
 from __future__ import annotations
 
 from _thread import allocate_lock
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from xxhash import xxh3_64_intdigest
@@ -43,7 +43,7 @@ from raftlog.errors import (
 )
 from raftlog.protocol.produce import DescribedProducer
 from raftlog.record import BatchBody
-from raftlog.types import Offset, TopicPartition
+from raftlog.types import NO_BASE_OFFSET, Offset, TopicPartition
 
 # Ids from here on belong to names; brokers assign their ids from 0.
 NAMED_ID_BASE: Final = 1 << 62
@@ -180,12 +180,7 @@ class ResumableProducer(ProducerThread):
         is closed. If no leader responds within request_timeout_ms, raises the last error.
         """
         wanted = [TopicPartition(*tp) for tp in dict.fromkeys(partitions)]
-        for topic, number in wanted:
-            check_partition(self._queues(topic), number)
-        if self._closed:
-            raise ClosedError("the producer was closed")
-        cluster, producer_id = self._core.cluster, self._producer_id
-        found = self._thread.call(lambda: describe_producer(cluster, wanted, producer_id))
+        found = self.described(wanted)
         counts = {tp: self._count(tp, found[tp]) for tp in wanted}
         self._extents |= {
             tp: (found[tp].first_offset, found[tp].last_offset + 1) for tp in wanted if counts[tp]
@@ -194,6 +189,20 @@ class ResumableProducer(ProducerThread):
             for tp, count in counts.items():
                 self._next.setdefault(tp, count)
         return counts
+
+    def described(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, DescribedProducer]:
+        """Return the committed state of this name in each partition, of any epoch.
+
+        Raises the errors of ``stored``, except ``ProducerFencedError``.
+        """
+        for topic, number in partitions:
+            check_partition(self._queues(topic), number)
+        if self._closed:
+            raise ClosedError("the producer was closed")
+        cluster, producer_id = self._core.cluster, self._producer_id
+        return self._thread.call(lambda: describe_producer(cluster, partitions, producer_id))
 
     def extent(self, tp: TopicPartition) -> tuple[Offset, Offset] | None:
         """Return the range of the records that ``stored`` counted: first offset, last offset + 1.
@@ -216,8 +225,14 @@ class ResumableProducer(ProducerThread):
             )
         return written.last_sequence + 1 if written.producer_epoch == self.epoch else 0
 
-    def append(self, tp: TopicPartition, body: BatchBody) -> DeliveryFuture:
+    def append(
+        self, tp: TopicPartition, body: BatchBody, *, base_offset: Offset = NO_BASE_OFFSET
+    ) -> DeliveryFuture:
         """Queue the next records of a partition. Returns the future of the first record.
+
+        ``base_offset``: offset of the first record, which must be the end of the partition when the
+        batch arrives. The batch can then have gaps in its offsets, which count as records, and
+        exceed max.message.bytes. Default: any offset, no gaps.
 
         The number of the first record is the result of ``stored``, plus the records appended since.
         Blocks for up to max_block_ms while buffer_memory is full.
@@ -233,7 +248,8 @@ class ResumableProducer(ProducerThread):
             raise ClosedError("the producer was closed")
         queues = self._queues(tp.topic)
         check_partition(queues, tp.partition)
-        if body.size_bytes > queues.max_message_bytes:
+        is_mirrored = base_offset != NO_BASE_OFFSET
+        if body.size_bytes > queues.max_message_bytes and not is_mirrored:
             raise RecordTooLargeError(
                 f"a batch of {body.record_count} records for topic {tp.topic!r} has "
                 f"{body.size_bytes} bytes and exceeds max.message.bytes="
@@ -241,13 +257,15 @@ class ResumableProducer(ProducerThread):
                 f"`raftlog topic alter {tp.topic} --config max.message.bytes=...`"
             )
         deadline = self._core.monotonic() + self._max_block_s
-        while (delivery := self._place(queues, tp, body)) is None:
+        while (delivery := self._place(queues, tp, body, base_offset)) is None:
             self._wait_for_room(deadline)
         if self._accumulator.wake_needed:
             self._core.wake()
         return DeliveryFuture(delivery, 0)
 
-    def _place(self, queues: TopicQueues, tp: TopicPartition, body: BatchBody) -> Delivery | None:
+    def _place(
+        self, queues: TopicQueues, tp: TopicPartition, body: BatchBody, base_offset: Offset
+    ) -> Delivery | None:
         """Number the batch and queue it. Returns None, and assigns no number, if memory is full."""
         with self._lock:
             number = self._next.get(tp)
@@ -256,11 +274,12 @@ class ResumableProducer(ProducerThread):
                     f"{tp.topic}:{tp.partition}: stored() was not called. Call it first: it "
                     "returns the number of records to skip"
                 )
-            after = number + body.record_count
+            count = body.last_offset_delta + 1  # the record count, unless a batch has gaps
+            after = number + count
             if after > RECORDS_MAX:
                 raise InvalidRequestError(
                     f"{tp.topic}:{tp.partition}: producer {self.name!r} has written {number} "
-                    f"records in epoch {self.epoch}. {body.record_count} more exceed the limit of "
+                    f"records in epoch {self.epoch}. {count} more exceed the limit of "
                     f"{RECORDS_MAX} for one name and epoch. Continue with another name or a higher "
                     "epoch"
                 )
@@ -269,7 +288,12 @@ class ResumableProducer(ProducerThread):
             self._next[tp] = after
             try:
                 delivery = self._accumulator.add_encoded(
-                    queues, tp.partition, body, body.size_bytes, base_sequence=number
+                    queues,
+                    tp.partition,
+                    body,
+                    body.size_bytes,
+                    base_sequence=number,
+                    base_offset=base_offset,
                 )
             except RaftlogError:
                 self._next[tp] = number

@@ -51,7 +51,7 @@ from raftlog.protocol.produce import (
     ProduceResponse,
 )
 from raftlog.record import BatchBody
-from raftlog.types import NO_TIMESTAMP, Buffer
+from raftlog.types import NO_BASE_OFFSET, NO_TIMESTAMP, Buffer
 
 logger: Final = logging.getLogger(__name__)
 
@@ -205,7 +205,9 @@ class Sender:
         try:
             body = batch.encode(self._settings.codec, self._settings.compression_level)
             topic = self._accumulator.topics.get(queue.topic)
-            if topic is not None and body.size_bytes > topic.max_message_bytes:
+            is_mirrored = batch.base_offset != NO_BASE_OFFSET
+            is_large = topic is not None and body.size_bytes > topic.max_message_bytes
+            if topic is not None and is_large and not is_mirrored:
                 raise topic.too_large(body.size_bytes)
         except RaftlogError as error:
             self._fail(batch, flight, error)
@@ -226,6 +228,7 @@ class Sender:
                     partition=queue.partition,
                     length=body.size_bytes,
                     leader_epoch=batch.leader_epoch,
+                    base_offset=batch.base_offset,
                 )
             )
             attachment += (batch.header, body.payload)

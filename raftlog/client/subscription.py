@@ -19,7 +19,7 @@ from __future__ import annotations
 from _thread import allocate_lock
 from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
@@ -83,6 +83,15 @@ class Subscription:
         )
         with self.lock:
             self.parts = OrderedDict({tp: part})
+
+    def assign_at(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """Read exactly these partitions, each from its offset on."""
+        self.assign(())
+        with self.lock:
+            self.parts = OrderedDict(
+                (tp, PartitionFetchState(tp, offset, "error", fetch_offset=offset))
+                for tp, offset in positions.items()
+            )
 
     def add(self, partitions: Iterable[TopicPartition], *, start: Start = "earliest") -> None:
         """Also read new partitions of subscribed topics, from their first record.

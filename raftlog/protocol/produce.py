@@ -27,12 +27,17 @@ ProducerId = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class ProducePartition(Message):
-    """Batch of one partition. ``leader_epoch``: the client's known epoch, for fencing, or -1."""
+    """Batch of one partition. ``leader_epoch``: the client's known epoch, for fencing, or -1.
+
+    ``base_offset``: -1, or the offset of the first record, from a mirror. The leader then appends
+    the batch at this offset or rejects it, and accepts a batch with gaps in its offsets.
+    """
 
     topic: TopicName
     partition: PartitionIndex
     length: ByteCount
     leader_epoch: WireEpoch = -1
+    base_offset: WireOffset = -1
 
 
 class ProduceRequest(Message):

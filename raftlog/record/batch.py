@@ -35,8 +35,12 @@ rest on. Sequences count records modulo 2^31, as in Kafka: the one after 2147483
 
 A compacted batch is sealed by the broker that made it (``raftlog.record.compaction``). It covers
 the offsets of all the batches it stands for, so that a log has no gaps, and holds those of their
-records that were kept: maybe none, then record_count, first_timestamp and max_timestamp are 0. What
-it says of a producer counts offsets in place of records, which are as many in all other batches.
+records that were kept: maybe none, then record_count, first_timestamp and max_timestamp are 0.
+
+A mirror (``raftlog.mirror``) copies a batch with its range of offsets, so that a copy of a
+compacted batch has gaps too, and writes batches without records for offsets that its source has
+deleted. They are not marked as compacted, because their chain value is computed like that of any
+other batch. What a batch says of its producer counts offsets in place of records.
 """
 
 from __future__ import annotations
@@ -240,8 +244,8 @@ def _fault_of_producer(header: BatchHeader) -> str:
     has_snappy = header.attributes & CODEC_MASK == Codec.SNAPPY
     if header.attributes not in _ATTRIBUTES or (has_snappy and is_columns):
         return f"unknown attributes {header.attributes:#06x}"
-    if not (0 if header.is_compacted else 1) <= count <= limits.RECORDS_PER_BATCH_MAX:
-        return f"{count} records; a batch has 1 to {limits.RECORDS_PER_BATCH_MAX}"
+    if count > limits.RECORDS_PER_BATCH_MAX:
+        return f"{count} records; a batch has 0 to {limits.RECORDS_PER_BATCH_MAX}"
     if not count and header.max_timestamp:
         return f"timestamp {header.max_timestamp} without a record"
     if not count - 1 <= header.last_offset_delta <= limits.OFFSET_DELTA_MAX:

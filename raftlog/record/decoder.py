@@ -51,7 +51,8 @@ def validate(data: Buffer, *, keys_required: bool = False) -> BatchHeader:
     With ``keys_required``, raises ``KeyRequiredError`` where a record has no key.
     """
     header, rows = open_batch(data, check_crc=True)
-    if keys_required and (rows.key_lengths is None or rows.key_nulls is not None):
+    lacks_keys = rows.key_lengths is None or rows.key_nulls is not None
+    if keys_required and header.record_count and lacks_keys:
         row = 0 if rows.key_nulls is None else columns.u32(rows.key_nulls[:U32_BYTES])[0]
         raise KeyRequiredError(
             f"record {row} of the batch has no key, and the topic is compacted: it keeps the last "

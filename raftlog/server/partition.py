@@ -40,7 +40,14 @@ from raftlog.server.log_start import LogStartAdvancer
 from raftlog.server.offset_waiters import Acknowledge, OffsetWaiters, Watcher
 from raftlog.server.workers import Workers
 from raftlog.storage import Appended, Log
-from raftlog.types import Buffer, LeaderEpoch, Offset, OffsetAndTimestamp, TopicPartition
+from raftlog.types import (
+    NO_BASE_OFFSET,
+    Buffer,
+    LeaderEpoch,
+    Offset,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -272,9 +279,17 @@ class Partition:
     # -- writing -----------------------------------------------------------------------------------
 
     def append(
-        self, batch: Buffer, header: BatchHeader, *, to_be_committed: bool = True
+        self,
+        batch: Buffer,
+        header: BatchHeader,
+        *,
+        to_be_committed: bool = True,
+        base_offset: Offset = NO_BASE_OFFSET,
     ) -> Appended:
         """Append a validated batch. ``when_committed`` and ``when_on_disk`` report its progress.
+
+        ``base_offset``: as in ``Log.append``.
+
 
         Raises ``NotLeaderError``, also when the log is corrupt and other brokers can lead, and
         ``NotEnoughReplicasError`` if it is ``to_be_committed``.
@@ -292,7 +307,11 @@ class Partition:
             raise self._too_few_in_sync(leadership)
         try:
             appended = self.log.append(
-                batch, header, leader_epoch=self.leader_epoch, now_ms=self._services.clock.wall_ms()
+                batch,
+                header,
+                leader_epoch=self.leader_epoch,
+                now_ms=self._services.clock.wall_ms(),
+                at_offset=base_offset,
             )
         except StorageFailedError as error:
             self._services.on_failed(error)

@@ -10,20 +10,29 @@ from raftlog.errors import (
     ChainMismatchError,
     CorruptBatchError,
     InvalidRequestError,
+    OutOfOrderSequenceError,
     RecordTooLargeError,
 )
 from raftlog.record import HEADER_BYTES, BatchHeader, columns, verify_chain
 from raftlog.types import LeaderEpoch, Offset, TimestampMs
 
 
-def check(header: BatchHeader, config: TopicConfig, *, now_ms: TimestampMs) -> None:
+def check(
+    header: BatchHeader, config: TopicConfig, *, now_ms: TimestampMs, is_mirrored: bool = False
+) -> None:
     """Check a batch of a producer. Raises ``RecordTooLargeError``, or ``InvalidRequestError`` if a
-    timestamp is too far from the broker's clock or the batch is marked as compacted."""
+    timestamp is too far from the broker's clock or the batch is marked as compacted.
+
+    ``is_mirrored``: another cluster has admitted the records. They may be old, and compaction may
+    have joined them in a batch that exceeds max.message.bytes.
+    """
     if header.is_compacted:
         raise InvalidRequestError(
             "the batch is marked as compacted. Only brokers write compacted batches: clear the "
             "flag and send the records again"
         )
+    if is_mirrored:
+        return
     if header.sent_bytes > config.max_message_bytes:
         raise RecordTooLargeError(
             f"batch of {header.sent_bytes} bytes is over max.message.bytes="
@@ -48,6 +57,15 @@ def check(header: BatchHeader, config: TopicConfig, *, now_ms: TimestampMs) -> N
                 f"timestamp is {distance_ms} ms {side} the broker's clock, over "
                 f"message.timestamp.{side}.max.ms={limit_ms}. Check the producer's clock"
             )
+
+
+def not_at_end(at_offset: Offset, log_end_offset: Offset) -> OutOfOrderSequenceError:
+    """Return the error of a mirrored batch whose offset is not the end of the log."""
+    return OutOfOrderSequenceError(
+        f"mirrored batch for offset {at_offset} was rejected, because the log ends at offset "
+        f"{log_end_offset}: another producer has written, or records are missing. Stop other "
+        "producers of the topic, and restart the mirror"
+    )
 
 
 def check_replicated(

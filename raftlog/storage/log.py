@@ -54,6 +54,7 @@ from raftlog.storage.retention import SegmentInfo
 from raftlog.storage.segment import Segment
 from raftlog.storage.segment_list import SegmentList
 from raftlog.types import (
+    NO_BASE_OFFSET,
     NO_TIMESTAMP,
     Buffer,
     LeaderEpoch,
@@ -292,17 +293,27 @@ class Log:
     # -- as the leader -----------------------------------------------------------------------------
 
     def append(
-        self, batch: Buffer, header: BatchHeader, *, leader_epoch: LeaderEpoch, now_ms: TimestampMs
+        self,
+        batch: Buffer,
+        header: BatchHeader,
+        *,
+        leader_epoch: LeaderEpoch,
+        now_ms: TimestampMs,
+        at_offset: Offset = NO_BASE_OFFSET,
     ) -> Appended:
         """Append a validated batch as the leader. Assigns offsets, epoch, time and chain value.
 
-        ``header``: result of ``record.validate(batch)``. If the method raises, nothing was
-        appended. Raises ``RecordTooLargeError``, ``InvalidRequestError`` (timestamp),
-        ``OutOfOrderSequenceError``, ``ProducerFencedError``, ``DiskFullError``, ``DamagedLogError``
-        and ``StorageFailedError``.
+        ``header``: result of ``record.validate(batch)``.
+        ``at_offset``: offset of a mirrored batch, which must be the log end. The limits of the
+        topic for sizes and timestamps do not apply to it, because its source has applied them.
+
+        If the method raises, nothing was appended. Raises ``RecordTooLargeError``,
+        ``InvalidRequestError`` (timestamp), ``OutOfOrderSequenceError`` (also for ``at_offset``),
+        ``ProducerFencedError``, ``DiskFullError``, ``DamagedLogError`` and ``StorageFailedError``.
         """
         self._check_writable()
-        admission.check(header, self.config, now_ms=now_ms)
+        is_mirrored = at_offset != NO_BASE_OFFSET
+        admission.check(header, self.config, now_ms=now_ms, is_mirrored=is_mirrored)
         if header.producer_id >= 0:
             earlier = self.producers.check(header)
             if earlier is not None:
@@ -313,6 +324,8 @@ class Log:
                     duplicate=True,
                 )
         base_offset = self.log_end_offset
+        if is_mirrored and at_offset != base_offset:
+            raise admission.not_at_end(at_offset, base_offset)
         try:
             self._begin_epoch(leader_epoch)
             active = self._segment_for_append(header.length, now_ms)

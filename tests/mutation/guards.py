@@ -21,6 +21,7 @@ from tests.mutation import (
     guards_kafka,
     guards_leading,
     guards_log,
+    guards_mirror,
     guards_peers,
     guards_producers,
     guards_raft,
@@ -49,6 +50,7 @@ GUARDS: Final[tuple[Guard, ...]] = (
     *guards_coordinator.GUARDS,
     *guards_clocks.GUARDS,
     *guards_producers.GUARDS,
+    *guards_mirror.GUARDS,
     *guards_bounds.GUARDS,
     *guards_kafka.GUARDS,
 )

@@ -20,6 +20,7 @@ AREAS: Final[Mapping[str, str]] = {
     "Protocol": "raftlog/protocol/",
     "Brokers": "raftlog/server/",
     "Clients": "raftlog/client/",
+    "Mirrors": "raftlog/mirror/",
     "Spark": "spark_source/",
 }
 

@@ -125,7 +125,6 @@ def test_check_finds_every_flipped_bit(codec: Codec, log_append_time: bool) -> N
         ({"attributes": 2}, "attributes 0x0002"),
         ({"attributes": 8}, "attributes"),
         ({"attributes": 1 << 15}, "attributes"),
-        ({"record_count": 0}, "0 records"),
         ({"record_count": limits.RECORDS_PER_BATCH_MAX + 1}, "records"),
         ({"record_count": 4}, "4 records do not fit 3 offsets"),
         ({"first_timestamp": -1}, "timestamps"),

@@ -278,8 +278,6 @@ def test_a_batch_without_records_is_compacted_again() -> None:
 @pytest.mark.parametrize(
     ("fields", "fault"),
     [
-        ({"leader_flags": 0}, "0 records"),
-        ({"leader_flags": 1}, "0 records"),
         ({"max_timestamp": NOW_MS}, "without a record"),
         ({"append_timestamp": -1}, "append timestamp"),
     ],

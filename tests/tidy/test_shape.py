@@ -21,6 +21,8 @@ COVERED_BY = {
     "jepsen_like/nemesis/base.py": "tests/jepsen_like/nemesis/test_process.py",
     "raftlog/bench/group_idlers.py": "tests/bench/test_groups.py",
     "raftlog/bench/group_member.py": "tests/bench/test_groups.py",
+    "raftlog/client/batch_reader.py": "tests/mirror/test_mirror.py",
+    "raftlog/mirror/session.py": "tests/mirror/test_mirror.py",
     "raftlog/server/context.py": "tests/server/handlers/test_fetch.py",
     "raftlog/server/requests/append.py": "tests/server/handlers/test_produce.py",
     "raftlog/server/requests/deletion.py": "tests/server/handlers/test_records.py",

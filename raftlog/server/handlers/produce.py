@@ -76,7 +76,8 @@ class _Produce:
             check = partial(validate, batch, keys_required=host.log.config.is_compacted)
             is_large = uncompressed_bytes > limits.VALIDATED_ON_LOOP_BYTES_MAX
             header: BatchHeader = (yield check) if is_large else check()
-            append(host, batch, header, self._acks, partial(self._done, index, part))
+            done = partial(self._done, index, part)
+            append(host, batch, header, self._acks, done, base_offset=part.base_offset)
         except RaftlogError as error:
             self._settle(index, self._failed(part, error))
 

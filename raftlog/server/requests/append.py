@@ -10,7 +10,7 @@ from raftlog.errors import CorruptBatchError, RaftlogError, UnsupportedFeatureEr
 from raftlog.record import BatchHeader
 from raftlog.server.partition import Partition
 from raftlog.storage import Appended
-from raftlog.types import NO_TIMESTAMP, Buffer, Offset, TimestampMs
+from raftlog.types import NO_BASE_OFFSET, NO_TIMESTAMP, Buffer, Offset, TimestampMs
 
 ACKS_ALL: Final = -1
 ACKS_LEADER: Final = 1
@@ -31,13 +31,22 @@ class Stored(NamedTuple):
 OnStored: TypeAlias = Callable[[Stored | RaftlogError], None]
 
 
-def append(host: Partition, batch: Buffer, header: BatchHeader, acks: int, done: OnStored) -> None:
+def append(
+    host: Partition,
+    batch: Buffer,
+    header: BatchHeader,
+    acks: int,
+    done: OnStored,
+    *,
+    base_offset: Offset = NO_BASE_OFFSET,
+) -> None:
     """Append a batch of a producer, and call ``done`` once it is as durable as ``acks`` requires.
 
-    Raises the errors of ``Partition.append``; ``done`` is then not called.
+    ``base_offset``: as in ``Log.append``. Raises the errors of ``Partition.append``; ``done`` is
+    then not called.
     """
-    _check_producible(header)
-    appended = host.append(batch, header, to_be_committed=acks == ACKS_ALL)
+    _check_producible(header, base_offset)
+    appended = host.append(batch, header, to_be_committed=acks == ACKS_ALL, base_offset=base_offset)
     acknowledge = partial(_acknowledge, host, appended, done)
     end_offset = appended.last_offset + 1
     if acks == ACKS_ALL:
@@ -61,14 +70,14 @@ def _acknowledge(
     done(Stored(appended.base_offset, timestamp_ms, log.log_start_offset))
 
 
-def _check_producible(header: BatchHeader) -> None:
+def _check_producible(header: BatchHeader, base_offset: Offset) -> None:
     """Reject batches that are valid, and that a producer must not send."""
     if header.is_transactional or header.is_control:
         raise UnsupportedFeatureError(
             "transactional and control batches are not accepted: this release has no transactions"
         )
-    if not header.is_dense:
+    if not header.is_dense and base_offset == NO_BASE_OFFSET:
         raise CorruptBatchError(
             f"a batch of {header.record_count} records spans {header.last_offset_delta + 1} "
-            "offsets. A batch of a producer must have no gaps"
+            "offsets. Only a mirror, which requests the base offset, may send a batch with gaps"
         )

@@ -15,8 +15,15 @@ from raftlog.errors import (
     UnknownTopicError,
     UnsupportedFeatureError,
 )
+from raftlog.mirror.batches import hole_of
 from raftlog.protocol import api as apis
-from raftlog.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse
+from raftlog.protocol.produce import (
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
+from raftlog.record import seal
 from raftlog.types import NO_TIMESTAMP
 from tests.record.batches import batch_of as keyed_batch
 from tests.record.batches import resealed
@@ -218,3 +225,47 @@ def test_batches_that_are_not_for_producers_are_refused(client: Client) -> None:
         batch = resealed(batch_of(b"a", b"b"), **change)
         assert isinstance(error_of(client.produce("t", batch)), error), change
     assert client.offset("t", "latest").offset == 0
+
+
+def mirrored(client: Client, batch: bytes, base_offset: int) -> ProducedPartition:
+    part = ProducePartition(topic="t", partition=0, length=len(batch), base_offset=base_offset)
+    request = ProduceRequest(acks=-1, partitions=[part])
+    return client.produced(client.send(apis.PRODUCE, request, [batch]))
+
+
+def hole(count: int, sequence: int) -> bytes:
+    """A batch of ``count`` offsets without a record, of a mirror's producer."""
+    body = hole_of(count)
+    return seal(body, producer_id=1, producer_epoch=0, base_sequence=sequence) + body.payload
+
+
+def test_a_mirrored_batch_is_appended_at_its_offset_or_refused(client: Client) -> None:
+    client.create("t")
+    for base_offset, found in ((1, -1), (0, 0), (0, 0), (3, -1), (10, 10)):
+        part = mirrored(client, hole(10, base_offset), base_offset)
+        assert part.base_offset == found
+        if found < 0:
+            assert isinstance(error_of(part), OutOfOrderSequenceError)
+    assert client.offset("t", "latest").offset == 20
+    assert isinstance(error_of(client.produce("t", hole(10, 20))), CorruptBatchError)
+
+
+def test_only_the_end_of_the_log_suits_a_mirrored_batch_without_a_sequence(client: Client) -> None:
+    client.create("t")
+    client.produce("t", batch_of(b"a", b"b"))
+    for base_offset in (0, 1, 3):
+        refused = error_of(mirrored(client, batch_of(b"x"), base_offset))
+        assert "the log ends at offset 2" in str(refused)
+    assert mirrored(client, batch_of(b"c"), 2).base_offset == 2
+    assert client.fetch("t")[1] == [b"a", b"b", b"c"]
+
+
+def test_the_limits_of_the_topic_are_those_of_the_source_of_a_mirrored_batch(
+    client: Client,
+) -> None:
+    client.create("t", max_message_bytes="2000", message_timestamp_before_max_ms="1")
+    large, old = keyed_batch([b"x" * 3_000]), keyed_batch([b"x"], timestamps_ms=1)
+    assert isinstance(error_of(client.produce("t", large)), RecordTooLargeError)
+    assert isinstance(error_of(client.produce("t", old)), InvalidRequestError)
+    assert mirrored(client, large, 0).base_offset == 0
+    assert mirrored(client, old, 1).base_offset == 1

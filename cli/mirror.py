@@ -1,0 +1,132 @@
+"""``raftlog mirror``: copies topics to another cluster, and shows what is left to copy."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from typing import Any, Final
+
+import click
+
+from raftlog.cli import options, output
+from raftlog.cli.main import STATUS_FAILED
+from raftlog.errors import RaftlogError
+from raftlog.mirror import Mirror, Progress
+
+_REPORT_S: Final = 1.0
+
+
+class _Display:
+    """Prints the progress at most once per second: JSON lines, or one line on a terminal."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._is_terminal = sys.stderr.isatty() and not as_json
+        self._due_at = 0.0
+        self._refused: dict[Any, str] = {}
+
+    def show(self, progress: Progress) -> None:
+        for tp, reason in progress.refused.items():
+            if self._refused.get(tp) != reason:
+                output.note(f"{self._start_of_line}{tp} is not mirrored: {reason}")
+        self._refused = dict(progress.refused)
+        now = time.monotonic()
+        if now < self._due_at:
+            return
+        self._due_at = now + _REPORT_S
+        if self._as_json:
+            output.print_json(_to_dict(progress))
+        elif self._is_terminal:
+            click.echo(f"{self._start_of_line}{_sentence(progress)}", err=True, nl=False)
+
+    def warn(self, error: RaftlogError) -> None:
+        output.note(f"{self._start_of_line}mirror interrupted, retrying: {error}")
+
+    def end(self, progress: Progress) -> None:
+        if self._is_terminal:
+            click.echo(self._start_of_line, err=True, nl=False)
+        output.report(_to_dict(progress), _sentence(progress), as_json=self._as_json)
+
+    @property
+    def _start_of_line(self) -> str:
+        return "\r\x1b[K" if self._is_terminal else ""
+
+
+@click.command()
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    metavar="HOST:PORT[,...]",
+    help="Addresses of brokers of the cluster to copy from.",
+)
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="HOST:PORT[,...]",
+    help="Addresses of brokers of the cluster to copy to.",
+)
+@click.option(
+    "--topics",
+    required=True,
+    metavar="RE",
+    callback=options.checked(re.compile),
+    help="Regular expression that matches whole topic names. Internal topics are left out.",
+)
+@click.option("--prefix", default="", help="Prefix of the topic names in the target cluster.")
+@click.option("--once", is_flag=True, help="Stop when caught up with the ends at the start.")
+@options.as_json
+def mirror(source: str, target: str, topics: str, prefix: str, once: bool, as_json: bool) -> None:
+    """Copy topics of one cluster to another, with their offsets.
+
+    Runs until it is stopped. Another run continues where the last one ended. Exits with status 1
+    if a partition could not be mirrored.
+
+    \b
+    Example:
+      raftlog mirror --from 127.0.0.1:9100 --to 127.0.0.1:9200 --topics 'clicks|orders-.*' --once
+    """
+    display = _Display(as_json=as_json)
+    running = Mirror(
+        source,
+        target,
+        topics=topics,
+        prefix=prefix,
+        on_progress=display.show,
+        on_error=display.warn,
+    )
+    try:
+        progress = running.run(once=once)
+    except KeyboardInterrupt:
+        display.end(running.progress)
+        raise
+    display.end(progress)
+    if progress.refused:
+        click.get_current_context().exit(STATUS_FAILED)
+
+
+def _sentence(progress: Progress) -> str:
+    refused = f", {len(progress.refused)} refused" if progress.refused else ""
+    skipped = f", {progress.skipped} offsets skipped" if progress.skipped else ""
+    return (
+        f"{progress.topics} topics, {progress.partitions} partitions{refused}: "
+        f"{progress.records} records copied, {progress.size_bytes} bytes{skipped}, "
+        f"lag {progress.lag}"
+    )
+
+
+def _to_dict(progress: Progress) -> dict[str, Any]:
+    return {
+        "topics": progress.topics,
+        "partitions": progress.partitions,
+        "records": progress.records,
+        "bytes": progress.size_bytes,
+        "skipped": progress.skipped,
+        "lag": progress.lag,
+        "refused": [
+            {"topic": tp.topic, "partition": tp.partition, "reason": reason}
+            for tp, reason in progress.refused.items()
+        ],
+    }

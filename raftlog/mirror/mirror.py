@@ -1,0 +1,105 @@
+"""Mirror: sessions in turn, until all records are copied or it is stopped."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from raftlog.client.environment import ClientEnvironment
+from raftlog.client.settings import Bootstrap
+from raftlog.errors import InvalidRequestError, RaftlogError
+from raftlog.mirror.session import MirrorSettings, Progress, Session
+
+logger: Final = logging.getLogger(__name__)
+
+_STEP_S: Final = 0.2  # longest wait for records; then acknowledgements are processed
+_BUSY_S: Final = 0.01  # the same, while acknowledgements are pending
+_PAUSE_S: Final = 1.0  # between a failed session and the next one
+_FAILURES_MAX: Final = 10  # consecutive sessions without a copied batch, with ``once``
+
+
+class Mirror:
+    """Copies topics of one cluster to another, offset by offset, each record once.
+
+    All state is in the target cluster: another run continues where this one ends, also after a
+    crash. Two runs at the same time disturb each other, but store no record twice.
+    """
+
+    def __init__(
+        self,
+        source: Bootstrap,
+        target: Bootstrap,
+        *,
+        topics: str | re.Pattern[str],
+        prefix: str = "",
+        on_progress: Callable[[Progress], object] = lambda _progress: None,
+        on_error: Callable[[RaftlogError], object] = lambda _error: None,
+        source_host: ClientEnvironment | None = None,
+        target_host: ClientEnvironment | None = None,
+    ) -> None:
+        """Create the mirror. It opens its first connection with ``run``.
+
+        ``source``, ``target``: addresses of brokers, as for ``Producer``.
+        ``topics``: regular expression that matches whole topic names. Internal topics are left out.
+        ``prefix``: of the topic names in the target cluster. Default: the same names.
+        ``on_progress``: called after each step. ``on_error``: called after a failed session; the
+            mirror then starts another one.
+        """
+        self._settings = MirrorSettings(
+            source=source,
+            target=target,
+            topics=re.compile(topics),
+            prefix=prefix,
+            source_host=source_host,
+            target_host=target_host,
+        )
+        self._on_progress, self._on_error = on_progress, on_error
+        self._stopping = threading.Event()
+        self.progress = Progress()
+
+    def stop(self) -> None:
+        """End ``run`` after its current step. Any thread can call it."""
+        self._stopping.set()
+
+    def run(self, *, once: bool = False) -> Progress:
+        """Copy until ``stop`` is called. Returns the progress.
+
+        ``once``: end when the records that the source had at the start are committed in the
+            target. Raises the last error if 10 sessions in a row fail and copy nothing. Default:
+            False.
+
+        Raises ``InvalidRequestError`` if both clusters are the same.
+        """
+        failures = 0
+        while not self._stopping.is_set():
+            before = self.progress.size_bytes
+            try:
+                if self._ran_session(once=once):
+                    break
+            except InvalidRequestError:
+                raise
+            except RaftlogError as error:
+                logger.warning("mirror session failed: error=%s", error)
+                failures = 1 if self.progress.size_bytes > before else failures + 1
+                if once and failures >= _FAILURES_MAX:
+                    raise
+                self._on_error(error)
+                self._stopping.wait(_PAUSE_S)
+        return self.progress
+
+    def _ran_session(self, *, once: bool) -> bool:
+        """Run one session. Returns False if the next one must start, with other topics."""
+        with Session(self._settings, self.progress) as session:
+            session.start()
+            self._on_progress(self.progress)
+            while not self._stopping.is_set():
+                if once and session.is_caught_up:
+                    session.finish()
+                    return True
+                if not session.step(_BUSY_S if session.is_busy else _STEP_S):
+                    return False
+                self._on_progress(self.progress)
+            return True

@@ -1,0 +1,403 @@
+"""One session of a mirror: finds the positions in the target cluster, and copies from there.
+
+A session stores nothing outside of the target cluster. After any error it ends, and the next one
+starts as after a crash of the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final
+
+from raftlog.client.admin import Admin
+from raftlog.client.batch_reader import BatchReader
+from raftlog.client.consumer_core import Checked
+from raftlog.client.delivery import DeliveryFuture
+from raftlog.client.descriptions import TopicListing
+from raftlog.client.environment import ClientEnvironment
+from raftlog.client.resumable import ResumableProducer
+from raftlog.client.settings import Bootstrap
+from raftlog.errors import (
+    InvalidRequestError,
+    OutOfOrderSequenceError,
+    RequestTimedOutError,
+)
+from raftlog.mirror import batches, positions, topics
+from raftlog.mirror.positions import Place
+from raftlog.record import BatchBody
+from raftlog.types import NewTopic, Offset, TopicPartition
+
+logger: Final = logging.getLogger(__name__)
+
+REFRESH_S: Final = 2.0  # interval of the checks for new records, topics and partitions
+_PROBE_S: Final = 30.0  # time limit for the batches to compare
+_PROBE_BYTES: Final = 1  # a fetch then returns one batch
+_ABANDON_S: Final = 0.0  # wait for batches in flight after an error; the next session decides
+_DELIVERY_MS: Final = 30_000  # then the session ends, and the next one starts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorSettings:
+    """``source``, ``target``: addresses of the clusters. ``topics``: pattern of whole topic names.
+    ``prefix``: of the names of the copies. The hosts are environments of the clients.
+    """
+
+    source: Bootstrap
+    target: Bootstrap
+    topics: re.Pattern[str]
+    prefix: str = ""
+    source_host: ClientEnvironment | None = None
+    target_host: ClientEnvironment | None = None
+
+
+@dataclass(slots=True)
+class Progress:
+    """State of the mirror. ``lag``: offsets that are not copied yet. ``records``, ``size_bytes``:
+    copied since the start. ``skipped``: offsets that the source had deleted before they were
+    copied. ``refused``: partitions that are not copied, with the reason.
+    """
+
+    topics: int = 0
+    partitions: int = 0
+    lag: int = 0
+    records: int = 0
+    size_bytes: int = 0
+    skipped: int = 0
+    refused: dict[TopicPartition, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _Copy:
+    """One partition that is copied. Offsets are the same in both clusters."""
+
+    target: TopicPartition
+    position: Offset  # next offset to append
+    epoch: int
+    count: int  # offsets written in this epoch
+    acknowledged: Offset
+    source_start: Offset
+    source_end: Offset  # last known
+    goal: Offset  # source end at the start of the session
+    # True if the log of the copy starts with offsets that the source had deleted.
+    starts_with_hole: bool
+    pending: deque[tuple[DeliveryFuture, Offset, Offset]] = field(default_factory=deque)
+
+    @property
+    def lag(self) -> int:
+        return max(self.source_end - self.acknowledged, 0)
+
+
+class Session:
+    """Copies all selected topics. A context manager."""
+
+    def __init__(self, settings: MirrorSettings, progress: Progress) -> None:
+        self._settings = settings
+        self._progress = progress
+        self._stack = ExitStack()
+        source, target = settings.source, settings.target
+        enter = self._stack.enter_context
+        self._source = enter(Admin(source, host=settings.source_host))
+        self._target = enter(Admin(target, host=settings.target_host))
+        self._reader = enter(BatchReader(source, host=settings.source_host))
+        self._producers: dict[int, ResumableProducer] = {}  # by epoch
+        self._copies: dict[TopicPartition, _Copy] = {}
+        self._topics: dict[str, tuple[str, int]] = {}
+        self._name = ""
+        self._refresh_at = 0.0
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for producer in self._producers.values():
+            producer.close(None if error is None else _ABANDON_S)
+        self._stack.__exit__(kind, error, trace)
+
+    # -- start
+
+    def start(self) -> None:
+        """Create missing topics, find the position of each partition, and start to read."""
+        source = self._source.describe_cluster(partitions=False)
+        target = self._target.describe_cluster(partitions=False)
+        if source.cluster_id == target.cluster_id:
+            raise InvalidRequestError(
+                f"source and target are the same cluster ({source.cluster_id}): the mirror would "
+                "copy its copies. Pass the addresses of another cluster"
+            )
+        self._name = f"raftlog mirror of {source.cluster_id}"
+        selected = self._selected()
+        self._topics = _known(selected)
+        descriptions = self._source.describe_topics(selected) if selected else []
+        plan = topics.plan(
+            descriptions,
+            self._target.find_topics(),
+            prefix=self._settings.prefix,
+            broker_count=len(target.brokers),
+        )
+        self._create(plan.create)
+        for name, total in plan.extend.items():
+            self._target.add_partitions(name, total)
+        self._progress.topics, self._progress.partitions = len(selected), len(plan.copies)
+        places = self._places(plan.copies)
+        refused = {tp: why for tp, place in places.items() if (why := positions.refusal(place))}
+        left = {tp: place for tp, place in places.items() if tp not in refused}
+        refused |= self._compared(plan.copies, left)
+        self._progress.refused = refused
+        for tp in refused:
+            left.pop(tp, None)
+        starts = self._starts_with_hole(plan.copies, left)
+        for tp, place in left.items():
+            self._copies[tp] = _begin(plan.copies[tp], place, starts_with_hole=tp in starts)
+        self._open_sequences()
+        self._reader.start(
+            {tp: max(copy.position, copy.source_start) for tp, copy in self._copies.items()}
+        )
+        for tp, copy in self._copies.items():
+            if copy.source_start == copy.source_end:  # no batch comes that would show the hole
+                self._note_hole(tp, copy, copy.source_end)
+                for body in batches.holes(copy.position, copy.source_end):
+                    self._append(copy, body)
+        self._refresh_at = time.monotonic() + REFRESH_S
+        self._count_lag()
+
+    def _selected(self) -> dict[str, TopicListing]:
+        listings, public = self._source.find_topics(), self._source.list_topics()
+        return topics.selected(listings, public, self._settings.topics)
+
+    def _create(self, wanted: list[NewTopic]) -> None:
+        if wanted:
+            self._target.create_topics(wanted)
+            logger.info("topics created: names=%s", ",".join(topic.name for topic in wanted))
+
+    def _places(
+        self, copies: Mapping[TopicPartition, TopicPartition]
+    ) -> dict[TopicPartition, Place]:
+        """Query both clusters, in the order that ``Place`` requires."""
+        if not copies:
+            return {}
+        targets = list(copies.values())
+        ends = _offsets(self._target, targets, "latest")
+        written = self._producer(0).described(targets)
+        starts = _offsets(self._target, targets, "earliest")
+        source_starts = _offsets(self._source, list(copies), "earliest")
+        source_ends = _offsets(self._source, list(copies), "latest")
+        return {
+            tp: Place(starts[to], ends[to], written[to], source_starts[tp], source_ends[tp])
+            for tp, to in copies.items()
+        }
+
+    def _compared(
+        self,
+        copies: Mapping[TopicPartition, TopicPartition],
+        places: Mapping[TopicPartition, Place],
+    ) -> dict[TopicPartition, str]:
+        """Compare the last record of each copy with its source. Returns the differences."""
+        lasts = {tp: place.position - 1 for tp, place in places.items() if place.is_comparable}
+        theirs = self._probe(self._settings.source, self._settings.source_host, lasts)
+        ours = self._probe(
+            self._settings.target,
+            self._settings.target_host,
+            {copies[tp]: offset for tp, offset in lasts.items()},
+        )
+        found = {tp: positions.difference(places[tp], theirs[tp], ours[copies[tp]]) for tp in lasts}
+        return {tp: why for tp, why in found.items() if why}
+
+    def _starts_with_hole(
+        self,
+        copies: Mapping[TopicPartition, TopicPartition],
+        places: Mapping[TopicPartition, Place],
+    ) -> set[TopicPartition]:
+        behind = {tp: place for tp, place in places.items() if place.start < place.source_start}
+        starts = {copies[tp]: place.start for tp, place in behind.items() if not place.is_empty}
+        firsts = self._probe(self._settings.target, self._settings.target_host, starts)
+        return {
+            tp
+            for tp, place in behind.items()
+            if place.is_empty or not firsts[copies[tp]][0].record_count
+        }
+
+    def _probe(
+        self,
+        bootstrap: Bootstrap,
+        host: ClientEnvironment | None,
+        offsets: Mapping[TopicPartition, Offset],
+    ) -> dict[TopicPartition, Checked]:
+        """Return the batch with the given offset of each partition."""
+        found: dict[TopicPartition, Checked] = {}
+        if not offsets:
+            return found
+        deadline = time.monotonic() + _PROBE_S
+        with BatchReader(bootstrap, max_partition_fetch_bytes=_PROBE_BYTES, host=host) as reader:
+            reader.start(offsets)
+            while len(found) < len(offsets):
+                tp, batches_found = reader.poll(0.5)
+                if tp is not None:
+                    found.setdefault(tp, batches_found[0])
+                elif time.monotonic() > deadline:
+                    missing = next(tp for tp in offsets if tp not in found)
+                    raise RequestTimedOutError(
+                        f"{missing}: received no records at offset {offsets[missing]} for "
+                        f"{_PROBE_S:g} s"
+                    )
+        return found
+
+    # -- steps
+
+    def step(self, timeout_s: float) -> bool:
+        """Copy the batches of one fetch, or wait for ``timeout_s``. Returns False if topics or
+        partitions were added or deleted: another session is needed.
+        """
+        tp, found = self._reader.poll(timeout_s)
+        if tp is not None:
+            copy = self._copies[tp]
+            for batch in found:
+                self._copy(tp, copy, batch)
+        for copy in self._copies.values():
+            self._collect(copy)
+        self._count_lag()
+        return time.monotonic() < self._refresh_at or self._refreshed()
+
+    @property
+    def is_busy(self) -> bool:
+        """True while appended batches have no acknowledgement."""
+        return any(copy.pending for copy in self._copies.values())
+
+    def finish(self) -> None:
+        """Complete what copies need at the end, once they are caught up."""
+        self._raise_starts()
+
+    def _refreshed(self) -> bool:
+        """Update lag and log starts. Returns False if topics or partitions have changed."""
+        self._refresh_at = time.monotonic() + REFRESH_S
+        ends = _offsets(self._source, list(self._copies), "latest")
+        for tp, copy in self._copies.items():
+            copy.source_end = max(copy.source_end, ends[tp])
+        self._raise_starts()
+        self._count_lag()
+        return _known(self._selected()) == self._topics
+
+    @property
+    def is_caught_up(self) -> bool:
+        """True if the records that the source had at the start are committed in the target."""
+        return all(copy.acknowledged >= copy.goal for copy in self._copies.values())
+
+    def _count_lag(self) -> None:
+        self._progress.lag = sum(copy.lag for copy in self._copies.values())
+
+    def _copy(self, tp: TopicPartition, copy: _Copy, batch: Checked) -> None:
+        self._note_hole(tp, copy, batch[0].base_offset)
+        for body in batches.bodies(batch, copy.position):
+            self._append(copy, body)
+            self._progress.records += body.record_count
+            self._progress.size_bytes += body.size_bytes
+        copy.source_end = max(copy.source_end, copy.position)
+
+    def _note_hole(self, tp: TopicPartition, copy: _Copy, end: Offset) -> None:
+        """Report offsets before ``end`` that the source has deleted since the copy began."""
+        if 0 < copy.position < end:
+            self._progress.skipped += end - copy.position
+            logger.warning(
+                "records deleted before they were copied: partition=%s offsets=%d..%d",
+                tp,
+                copy.position,
+                end - 1,
+            )
+
+    def _open_sequences(self) -> None:
+        """Set the next sequence of each copy in the producer of its epoch."""
+        by_epoch: dict[int, list[TopicPartition]] = {}
+        for copy in self._copies.values():
+            by_epoch.setdefault(copy.epoch, []).append(copy.target)
+        for epoch, partitions in by_epoch.items():
+            self._producer(epoch).stored(partitions)
+
+    def _append(self, copy: _Copy, body: BatchBody) -> None:
+        span = body.last_offset_delta + 1
+        if copy.count + span > batches.SPAN_MAX:
+            # The next epoch fences this one: all of it must be committed before.
+            while copy.pending:
+                copy.pending[0][0].result()
+                self._collect(copy)
+            copy.epoch, copy.count = copy.epoch + 1, 0
+            self._producer(copy.epoch).stored([copy.target])
+        future = self._producer(copy.epoch).append(copy.target, body, base_offset=copy.position)
+        copy.pending.append((future, copy.position, copy.position + span))
+        copy.position += span
+        copy.count += span
+
+    def _collect(self, copy: _Copy) -> None:
+        """Process acknowledgements. Raises the error of a batch that was not stored."""
+        while copy.pending and copy.pending[0][0].done():
+            future, start, end = copy.pending.popleft()
+            stored = future.result().offset
+            if stored != start:
+                raise OutOfOrderSequenceError(
+                    f"{copy.target}: the batch for offset {start} is stored at offset {stored}. "
+                    "The broker does not support mirrors: upgrade it"
+                )
+            copy.acknowledged = end
+
+    def _raise_starts(self) -> None:
+        """Delete the holes at the start of copies, so that both logs start at the same offset."""
+        ready = {
+            copy.target: copy.source_start
+            for copy in self._copies.values()
+            if copy.starts_with_hole and copy.acknowledged >= copy.source_start
+        }
+        if not ready:
+            return
+        self._target.delete_records(ready)
+        for copy in self._copies.values():
+            copy.starts_with_hole &= copy.target not in ready
+
+    def _producer(self, epoch: int) -> ResumableProducer:
+        found = self._producers.get(epoch)
+        if found is None:
+            found = self._producers[epoch] = ResumableProducer(
+                self._settings.target,
+                name=self._name,
+                epoch=epoch,
+                delivery_timeout_ms=_DELIVERY_MS,
+                host=self._settings.target_host,
+            )
+        return found
+
+
+def _begin(target: TopicPartition, place: Place, *, starts_with_hole: bool) -> _Copy:
+    epoch, count = positions.sequence_of(place)
+    return _Copy(
+        target=target,
+        position=place.position,
+        epoch=epoch,
+        count=count,
+        acknowledged=place.position,
+        source_start=place.source_start,
+        source_end=place.source_end,
+        goal=place.source_end,
+        starts_with_hole=starts_with_hole,
+    )
+
+
+def _known(found: Mapping[str, TopicListing]) -> dict[str, tuple[str, int]]:
+    return {name: (topic.id, topic.partition_count) for name, topic in found.items()}
+
+
+def _offsets(
+    admin: Admin, partitions: list[TopicPartition], at: str
+) -> dict[TopicPartition, Offset]:
+    found = admin.list_offsets(
+        dict.fromkeys(partitions, "earliest" if at == "earliest" else "latest")
+    )
+    return {tp: hit.offset if hit else 0 for tp, hit in found.items()}

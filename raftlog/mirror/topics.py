@@ -1,0 +1,56 @@
+"""Selection of the topics to mirror, and the changes that the target cluster needs. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from raftlog.client.descriptions import TopicDescription, TopicListing
+from raftlog.types import NewTopic, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Changes of the target cluster, and each source partition with its copy.
+
+    ``extend``: total partition counts of topics that have fewer than their source.
+    """
+
+    create: list[NewTopic]
+    extend: dict[str, int]
+    copies: dict[TopicPartition, TopicPartition]
+
+
+def selected(
+    listings: Mapping[str, TopicListing], public: Iterable[str], pattern: re.Pattern[str]
+) -> dict[str, TopicListing]:
+    """Return the topics in ``public`` whose whole name matches ``pattern``."""
+    return {name: listings[name] for name in public if name in listings and pattern.fullmatch(name)}
+
+
+def plan(
+    sources: Iterable[TopicDescription],
+    existing: Mapping[str, TopicListing],
+    *,
+    prefix: str,
+    broker_count: int,
+) -> Plan:
+    """Return how the target cluster becomes able to receive ``sources``.
+
+    ``existing``: topics of the target. ``broker_count``: brokers of the target; the replication
+    factor of a new topic is that of its source, or this number if it is lower.
+    """
+    made = Plan([], {}, {})
+    for source in sources:
+        name, count = prefix + source.name, len(source.partitions)
+        found = existing.get(name)
+        if found is None:
+            replicas = max((len(part.replicas) for part in source.partitions), default=0)
+            config = {key: source.config[key] for key in source.config_overrides}
+            made.create.append(NewTopic(name, count, min(replicas, broker_count), config))
+        elif found.partition_count < count:
+            made.extend[name] = count
+        for number in range(count):
+            made.copies[TopicPartition(source.name, number)] = TopicPartition(name, number)
+    return made

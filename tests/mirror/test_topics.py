@@ -1,0 +1,44 @@
+"""Selection of topics, and what the target cluster needs for them."""
+
+from __future__ import annotations
+
+import re
+
+from raftlog.client.descriptions import PartitionDescription, TopicDescription, TopicListing
+from raftlog.mirror.topics import plan, selected
+from raftlog.types import NewTopic, TopicPartition
+
+
+def described(name: str, partitions: int, replicas: int) -> TopicDescription:
+    parts = tuple(
+        PartitionDescription(number, 1, 0, tuple(range(1, replicas + 1)), (1,), (), 0, 0, 0, 0, "")
+        for number in range(partitions)
+    )
+    config = {"retention.ms": "5", "segment.bytes": "9"}
+    return TopicDescription(name, "id", config, ("retention.ms",), parts)
+
+
+def test_whole_names_of_public_topics_match() -> None:
+    listings = {name: TopicListing(name, "id", 1) for name in ("a", "ab", "__internal")}
+    assert set(selected(listings, ["a", "ab", "gone"], re.compile("a|.*_internal|gone"))) == {"a"}
+
+
+def test_new_topics_have_the_settings_partitions_and_replicas_of_the_source() -> None:
+    made = plan([described("t", 2, 3)], {}, prefix="p-", broker_count=5)
+    assert made.create == [NewTopic("p-t", 2, 3, {"retention.ms": "5"})]
+    assert made.copies == {
+        TopicPartition("t", number): TopicPartition("p-t", number) for number in range(2)
+    }
+
+
+def test_a_small_target_cluster_has_fewer_replicas() -> None:
+    (new,) = plan([described("t", 1, 3)], {}, prefix="", broker_count=1).create
+    assert new.replication_factor == 1
+
+
+def test_existing_topics_get_missing_partitions() -> None:
+    existing = {"t": TopicListing("t", "id", 2), "u": TopicListing("u", "id", 9)}
+    sources = [described("t", 4, 1), described("u", 4, 1)]
+    made = plan(sources, existing, prefix="", broker_count=1)
+    assert (made.create, made.extend) == ([], {"t": 4})
+    assert len(made.copies) == 8

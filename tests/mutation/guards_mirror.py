@@ -1,0 +1,79 @@
+"""Guards of mirrors: copies have the offsets of their source, and of no other log."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutation.change import never
+from tests.mutation.guard import Guard
+
+_TEST_PRODUCE: Final = "tests/server/handlers/test_produce.py"
+_POSITIONS: Final = "raftlog/mirror/positions.py"
+_TEST_POSITIONS: Final = "tests/mirror/test_positions.py"
+_SESSION: Final = "raftlog/mirror/session.py"
+_TEST_MIRROR: Final = "tests/mirror/test_mirror.py"
+
+GUARDS: Final = [
+    Guard(
+        name="a mirrored batch goes to its offset or nowhere",
+        why="records of another producer move all later records of the copy",
+        module="raftlog/storage/log.py",
+        function="Log.append",
+        change=never("if admission"),
+        tests=(
+            f"{_TEST_PRODUCE}::test_only_the_end_of_the_log_suits_a_mirrored_batch_without_a_sequence",
+        ),
+    ),
+    Guard(
+        name="only a mirror sends batches with gaps",
+        why="a producer makes offsets without records",
+        module="raftlog/server/handlers/produce.py",
+        function="_check_producible",
+        change=never("if NO_BASE_OFFSET"),
+        tests=(
+            f"{_TEST_PRODUCE}::test_a_mirrored_batch_is_appended_at_its_offset_or_refused",
+            f"{_TEST_PRODUCE}::test_a_producer_cannot_send_what_only_compaction_makes",
+        ),
+    ),
+    Guard(
+        name="a copy with records of another producer is not continued",
+        why="records of two logs are mixed",
+        module=_POSITIONS,
+        function="refusal",
+        change=never("if last_offset"),
+        tests=(
+            f"{_TEST_POSITIONS}::test_a_copy_continues_at_its_end_unless_it_is_not_ours",
+            f"{_TEST_MIRROR}::test_a_copy_that_another_producer_has_written_to_is_refused",
+        ),
+    ),
+    Guard(
+        name="a copy that is longer than its source is not continued",
+        why="the records of a source that was created again follow those of the former one",
+        module=_POSITIONS,
+        function="refusal",
+        change=never("if source_end"),
+        tests=(
+            f"{_TEST_POSITIONS}::test_a_copy_continues_at_its_end_unless_it_is_not_ours",
+            f"{_TEST_MIRROR}::test_a_source_that_was_created_again_is_refused",
+        ),
+    ),
+    Guard(
+        name="the last records of a copy and its source are compared",
+        why="a topic that is not a copy, or a copy of a former source, is continued",
+        module=_POSITIONS,
+        function="difference",
+        change=never("if _content"),
+        tests=(
+            f"{_TEST_POSITIONS}::test_records_are_compared_by_offset",
+            f"{_TEST_MIRROR}::test_records_of_others_are_not_mixed_with_a_copy",
+        ),
+    ),
+    Guard(
+        name="an epoch of a mirror ends before its sequence wraps",
+        why="the producer rejects all later batches of the partition",
+        module=_SESSION,
+        function="Session._append",
+        change=never("if SPAN_MAX"),
+        tests=(f"{_TEST_MIRROR}::test_an_epoch_of_the_producer_ends_before_its_sequence_wraps",),
+    ),
+]
