@@ -1,4 +1,4 @@
-"""``raftlog log``: what a partition's files hold, and whether it is sound. Needs no broker."""
+"""``raftlog log``: contents and verification of the files of partitions, offline or on brokers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import Any, Final
 
 import click
 
+from raftlog import Admin
 from raftlog.cli import options, output
 from raftlog.cli.formats import bytes_to_json
 from raftlog.cli.main import Failed
+from raftlog.client.descriptions import PartitionVerification
 from raftlog.disk import OsDisk
 from raftlog.storage import inspect
 from raftlog.storage.inspect import BatchRow, PartitionReport
 
+STATUS_UNVERIFIED: Final = 3  # of `verify --cluster`: a copy could not be verified
 _COLUMNS: Final = "{:>12} {:>12} {:>12} {:>8} {:>9} {:>5} {:>6} {:>14} {:>6}  {}"
 _HEADINGS: Final = (
     "position",
@@ -32,7 +35,7 @@ _HEADINGS: Final = (
 
 @click.group()
 def log() -> None:
-    """Inspect and verify the files of partitions, offline.
+    """Inspect and verify the files of partitions.
 
     \b
     Example:
@@ -109,19 +112,111 @@ def _record_lines(row: BatchRow) -> Iterator[str]:
 
 
 @log.command()
-@click.argument("directory", type=click.Path(exists=True, file_okay=False))
+@click.argument("directory", type=click.Path(exists=True, file_okay=False), required=False)
+@click.option("--cluster", is_flag=True, help="Verify and compare all copies on running brokers.")
+@click.option(
+    "--topic", "topics", multiple=True, help="With --cluster: only this topic; repeatable."
+)
 @options.as_json
-def verify(directory: str, as_json: bool) -> None:
-    """Check every batch, hash chain and index below a directory.
+@options.bootstrap
+@click.pass_context
+def verify(
+    context: click.Context,
+    directory: str | None,
+    cluster: bool,
+    topics: tuple[str, ...],
+    as_json: bool,
+    bootstrap: str,
+) -> None:
+    """Check every batch, hash chain and index below a directory, or all copies of a cluster.
 
     Exit status 1 if durable records are corrupt or missing. A torn write at the end of a log, or an
     index that does not match, is reported as well and does not change the exit status: the next
     start of the broker repairs it.
 
+    With --cluster, each broker verifies its copies, and the copies of a partition must be equal
+    below its high watermark. Exit status 1 if a copy is corrupt or differs, 3 if a copy could not
+    be verified.
+
     \b
     Example:
       raftlog log verify raftlog-data
+      raftlog log verify --cluster --topic clicks
     """
+    if cluster == (directory is not None) or (topics and not cluster):
+        raise click.UsageError("pass a DIRECTORY, or --cluster, which can have --topic")
+    if directory is None:
+        context.exit(_verify_cluster(bootstrap, topics or None, as_json=as_json))
+    _verify_files(directory, as_json=as_json)
+
+
+def _verify_cluster(bootstrap: str, topics: tuple[str, ...] | None, *, as_json: bool) -> int:
+    """Verify the copies of all partitions. Returns the exit status."""
+    found = []
+    with Admin(bootstrap) as admin:
+        partitions = admin.describe_cluster(topics).partitions
+        with output.progress("partitions", len(partitions)) as advance:
+            for partition in partitions:
+                found.append(admin.verify_copies(partition))
+                advance(1)
+    bad = [one for one in found if one.is_bad]
+    unverified = [one for one in found if not (one.is_bad or one.is_complete)]
+    if as_json:
+        rows = [{**asdict(one), "state": _state(one)} for one in found]
+        output.print_json({"sound": not (bad or unverified), "partitions": rows})
+    else:
+        _print_verifications(found)
+    if bad:
+        raise Failed(
+            f"{len(bad)} of {len(found)} partitions have corrupt or differing copies. A broker "
+            "replaces a corrupt copy if another one is valid: check with `raftlog cluster status`, "
+            "and verify again"
+        )
+    if unverified:
+        output.note(
+            f"{len(unverified)} of {len(found)} partitions have copies that could not be verified. "
+            "Start the missing brokers, wait until the copies are in sync, and verify again"
+        )
+    return STATUS_UNVERIFIED if unverified else 0
+
+
+def _state(found: PartitionVerification) -> str:
+    if found.is_bad:
+        return "BAD"
+    return "equal" if found.is_complete else "unverified"
+
+
+def _print_verifications(found: list[PartitionVerification]) -> None:
+    output.print_table(
+        ("partition", "high watermark", "copies", "state"),
+        [
+            (
+                f"{one.topic}:{one.partition}",
+                one.high_watermark,
+                ",".join(str(copy.broker) for copy in one.copies),
+                _state(one),
+            )
+            for one in found
+        ],
+    )
+    for one in found:
+        for copy in one.copies:
+            where = f"{one.topic}:{one.partition} broker {copy.broker}"
+            if copy.damage:
+                click.echo(f"corrupt: {where}, offset {copy.end_offset}: {copy.damage}")
+            elif copy.differs_at >= 0:
+                click.echo(
+                    f"differs: {where}, offset {copy.differs_at}: not the batch of the leader's "
+                    "copy. Move the partition's directory on this broker away: the broker copies "
+                    "the partition again"
+                )
+            elif copy.problem:
+                click.echo(f"unverified: {where}: {copy.problem}")
+            elif copy.end_offset < one.high_watermark:
+                click.echo(f"unverified: {where}: the copy ends at offset {copy.end_offset}")
+
+
+def _verify_files(directory: str, *, as_json: bool) -> None:
     reports = []
     with output.progress("partitions") as advance:
         for report in inspect.verify(OsDisk(), directory.rstrip("/")):

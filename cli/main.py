@@ -50,7 +50,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "mirror": Entry(
         "raftlog.cli.mirror:mirror", "Copy topics of one cluster to another, with their offsets."
     ),
-    "log": Entry("raftlog.cli.log:log", "Inspect and verify the files of partitions, offline."),
+    "log": Entry("raftlog.cli.log:log", "Inspect and verify the files of partitions."),
     "bench": Entry(
         "raftlog.cli.bench:bench",
         "Measure raftlog on this machine, compared with a baseline (the floor).",

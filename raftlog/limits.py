@@ -89,6 +89,7 @@ WRITE_BUFFER_HIGH_BYTES: Final = 64 * KIB  # answers a client has not taken, bef
 WRITE_BUFFER_LOW_BYTES: Final = 16 * KIB  # and until when
 ADMIN_REQUESTS_PENDING_MAX: Final = 1_000  # changes to topics that wait for their turn, on a broker
 SYNC_THREADS: Final = 4  # per broker: fdatasyncs under way at a time
+VERIFIED_BYTES_MAX: Final = 4 * MIB  # of a log, by one verify_copy request
 TURN_SECONDS: Final = 0.005  # of one turn of a broker's loop, for all requests
 SHARE_SECONDS: Final = 0.002  # of that, for one connection
 VALIDATION_THREADS: Final = 2  # per broker: large batches that are validated at a time

@@ -60,6 +60,7 @@ class Admin(AdminBase, PlainClient):
     list_offsets = _waiting(AsyncAdmin.list_offsets)
     offsets = _waiting(AsyncAdmin.offsets)
     describe_cluster = _waiting(AsyncAdmin.describe_cluster)
+    verify_copies = _waiting(AsyncAdmin.verify_copies)
     transfer_leader = _waiting(AsyncAdmin.transfer_leader)
     recover_cluster = _waiting(AsyncAdmin.recover_cluster)
     list_groups = _waiting(AsyncAdmin.list_groups)

@@ -142,6 +142,46 @@ class PartitionOverview:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyVerification:
+    """One copy of a partition. The broker has verified it from ``start_offset`` to ``end_offset``.
+
+    ``damage``: corruption that the broker has found at ``end_offset``. ``differs_at``: an offset of
+    the first batch that is not that of the reference, which is the leader's copy if that is valid;
+    -1 if there is none. ``problem``: why the copy could not be verified or compared. Empty texts
+    without any.
+    """
+
+    broker: int
+    start_offset: Offset
+    end_offset: Offset
+    damage: str = ""
+    differs_at: Offset = -1
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionVerification:
+    """Result for one partition: its copies, compared below ``high_watermark``."""
+
+    topic: str
+    partition: int
+    high_watermark: Offset
+    copies: tuple[CopyVerification, ...]
+
+    @property
+    def is_bad(self) -> bool:
+        """True if a copy is corrupt, or differs from the others."""
+        return any(copy.damage or copy.differs_at >= 0 for copy in self.copies)
+
+    @property
+    def is_complete(self) -> bool:
+        """True if all copies were verified up to the high watermark, and compared."""
+        return bool(self.copies) and all(
+            not copy.problem and copy.end_offset >= self.high_watermark for copy in self.copies
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterDescription:
     """The cluster, merged from the responses of all brokers.
 

@@ -266,6 +266,11 @@ DESCRIBE_COPIES: Final = Api(
     peer_only=True,
 )
 
+# -- comparison of copies, for operators -----------------------------------------------------------
+VERIFY_COPY: Final = Api(
+    36, "verify_copy", cluster.VerifyCopyRequest, cluster.VerifyCopyResponse, idempotent=True
+)
+
 APIS: Final[dict[int, Api]] = {
     api.number: api
     for api in (
@@ -305,6 +310,7 @@ APIS: Final[dict[int, Api]] = {
         OPERATOR_HELLO,
         OPERATOR_PROVE,
         DESCRIBE_COPIES,
+        VERIFY_COPY,
     )
 }
 

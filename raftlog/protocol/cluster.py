@@ -174,3 +174,30 @@ class RecoverClusterResponse(Message):
     ]
     cluster_note: Note = ""
     needs_loss: bool = False
+
+
+class VerifyCopyRequest(Message):
+    """Verify a range of the responding broker's copy of a partition, from the disk.
+
+    The broker verifies 4 MiB at most. Continue at ``reached`` of the response.
+    """
+
+    topic: TopicName
+    partition: PartitionIndex
+    start_offset: Counter
+    end_offset: Counter
+
+
+class VerifyCopyResponse(Message):
+    """Result for a range of a copy.
+
+    ``reached``: end of the verified batches, or the offset of the corruption that ``damage``
+    describes. ``chain``: hash-chain value at ``end_offset`` of the request; None if that is beyond
+    ``reached``, or inside of a batch that compaction has joined.
+    """
+
+    log_start_offset: Counter
+    log_end_offset: Counter
+    reached: Counter
+    chain: Annotated[int, Meta(ge=0)] | None = None  # 64 bits, the maximum in msgpack
+    damage: Note = ""

@@ -70,6 +70,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.OPERATOR_HELLO.number: operator.handle_hello,
     api.OPERATOR_PROVE.number: operator.handle_prove,
     api.DESCRIBE_COPIES.number: replica.handle_copies,
+    api.VERIFY_COPY.number: cluster.handle_verify_copy,
 }
 
 

@@ -1,15 +1,17 @@
-"""Guards of mirrors: copies have the offsets of their source, and of no other log."""
+"""Guards of mirrors and of compared copies: a copy has the batches of its source, and no others."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from tests.mutation.change import never
+from tests.mutation.change import always, never
 from tests.mutation.guard import Guard
 
 _TEST_PRODUCE: Final = "tests/server/handlers/test_produce.py"
 _POSITIONS: Final = "raftlog/mirror/positions.py"
 _TEST_POSITIONS: Final = "tests/mirror/test_positions.py"
+_COPIES: Final = "raftlog/client/verify_copies.py"
+_TEST_COPIES: Final = "tests/client/test_verify_copies.py"
 _SESSION: Final = "raftlog/mirror/session.py"
 _TEST_MIRROR: Final = "tests/mirror/test_mirror.py"
 
@@ -75,5 +77,13 @@ GUARDS: Final = [
         function="Session._append",
         change=never("if SPAN_MAX"),
         tests=(f"{_TEST_MIRROR}::test_an_epoch_of_the_producer_ends_before_its_sequence_wraps",),
+    ),
+    Guard(
+        name="chain values of copies are compared",
+        why="copies that differ are reported as equal",
+        module=_COPIES,
+        function="_compared",
+        change=always("if =="),
+        tests=(f"{_TEST_COPIES}::test_copies_with_other_chain_values_differ",),
     ),
 ]

@@ -17,6 +17,8 @@ from raftlog.client.describe_cluster import describe_cluster, describe_topics
 from raftlog.client.descriptions import (
     ClusterDescription,
     LeaderDescription,
+    PartitionOverview,
+    PartitionVerification,
     RecoveryDescription,
     TopicDescription,
     TopicListing,
@@ -36,6 +38,7 @@ from raftlog.client.settings import (
     parse_bootstrap,
 )
 from raftlog.client.subscription import check_partitions, check_topics
+from raftlog.client.verify_copies import verify_copies
 from raftlog.errors import (
     BrokerUnavailableError,
     InvalidRequestError,
@@ -357,6 +360,19 @@ class AsyncAdmin(LoopBound, AdminBase):
         self._bind()
         names = None if topics is None else _names(topics)
         return await describe_cluster(self._cluster, names, partitions=partitions)
+
+    async def verify_copies(self, partition: PartitionOverview) -> PartitionVerification:
+        """Verify all copies of a partition on their brokers, and compare them.
+
+        ``partition``: from ``describe_cluster``. Its copies must agree below its high watermark.
+
+        Each broker reads its copy from the disk and checks all checksums and the hash chain. A
+        broker that finds corruption replaces its copy, if another one is valid. Brokers that do not
+        respond are reported in the result.
+        """
+        self._bind()
+        await self._cluster.refresh([partition.topic])
+        return await verify_copies(self._cluster, partition)
 
     async def transfer_leader(
         self, topic: str, partition: int, to: int | None = None

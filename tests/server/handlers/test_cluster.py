@@ -1,23 +1,33 @@
-"""``describe_cluster``, ``transfer_leader`` and ``recover_cluster``: who waits for whom."""
+"""``describe_cluster``, ``transfer_leader`` and ``recover_cluster``: who waits for whom. And
+``verify_copy``.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from raftlog import limits
 from raftlog.errors import LeaderNotAvailableError
+from raftlog.protocol import api as apis
 from raftlog.protocol.cluster import (
     DescribeClusterRequest,
     RecoverClusterRequest,
     TransferLeaderRequest,
+    VerifyCopyRequest,
+    VerifyCopyResponse,
 )
 from raftlog.protocol.connection import Request
 from raftlog.server.administration import Administration
 from raftlog.server.context import BrokerContext
 from raftlog.server.handlers import cluster
 from tests.server.cluster.paper import PaperReply, Scene, play
+from tests.server.harness import Client, RunningBroker, batch_of
 
 
 class PaperOperations:
@@ -118,3 +128,44 @@ def test_what_cannot_be_done_is_answered_with_why() -> None:
         assert reply.errors == [error]
 
     play(test)
+
+
+def verified(client: Client, start: int, end: int) -> VerifyCopyResponse:
+    request = VerifyCopyRequest(topic="t", partition=0, start_offset=start, end_offset=end)
+    answer: VerifyCopyResponse = client.ask(apis.VERIFY_COPY, request)
+    return answer
+
+
+def test_a_copy_is_verified_in_bounded_parts(
+    client: Client, broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "VERIFIED_BYTES_MAX", 1)
+    client.create("t")
+    for _ in range(3):
+        client.produce("t", batch_of(b"x" * 200_000))
+    log = broker.broker.context.topics.host("t", 0).log
+    first = verified(client, 0, 3)
+    assert first == VerifyCopyResponse(log_start_offset=0, log_end_offset=3, reached=1)
+    assert verified(client, 2, 3).reached == 3
+    assert verified(client, 2, 3).chain == log.chain
+    assert verified(client, 1, 1).chain == log.chain_at(1) != log.chain
+    assert verified(client, 3, 9) == VerifyCopyResponse(
+        log_start_offset=0, log_end_offset=3, reached=3
+    )
+
+
+def test_corruption_of_a_copy_is_reported_with_its_offset(
+    client: Client, broker: RunningBroker
+) -> None:
+    client.create("t")
+    for _ in range(3):
+        client.produce("t", batch_of(b"x" * 100))
+    log = broker.broker.context.topics.host("t", 0).log
+    segment = next(Path(log.directory).glob("*.log"))
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(data)
+    for _ in range(2):  # found, and then known
+        found = verified(client, 0, 3)
+        assert (found.reached, found.chain) == (1, None)
+        assert "corrupt at offset 1" in found.damage
