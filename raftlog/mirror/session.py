@@ -25,6 +25,7 @@ from raftlog.client.environment import ClientEnvironment
 from raftlog.client.resumable import ResumableProducer
 from raftlog.client.settings import Bootstrap
 from raftlog.errors import (
+    ClusterNotReadyError,
     InvalidRequestError,
     OutOfOrderSequenceError,
     RequestTimedOutError,
@@ -40,6 +41,8 @@ REFRESH_S: Final = 2.0  # interval of the checks for new records, topics and par
 _PROBE_S: Final = 30.0  # time limit for the batches to compare
 _PROBE_BYTES: Final = 1  # a fetch then returns one batch
 _ABANDON_S: Final = 0.0  # wait for batches in flight after an error; the next session decides
+# Batches of a partition without acknowledgement. They are sent one by one, within _DELIVERY_MS.
+PENDING_MAX: Final = 500
 _DELIVERY_MS: Final = 30_000  # then the session ends, and the next one starts
 
 
@@ -131,6 +134,8 @@ class Session:
         """Create missing topics, find the position of each partition, and start to read."""
         source = self._source.describe_cluster(partitions=False)
         target = self._target.describe_cluster(partitions=False)
+        if not (source.cluster_id and target.cluster_id):
+            raise ClusterNotReadyError("the id of the source or target cluster is not known yet")
         if source.cluster_id == target.cluster_id:
             raise InvalidRequestError(
                 f"source and target are the same cluster ({source.cluster_id}): the mirror would "
@@ -327,15 +332,20 @@ class Session:
         span = body.last_offset_delta + 1
         if copy.count + span > batches.SPAN_MAX:
             # The next epoch fences this one: all of it must be committed before.
-            while copy.pending:
-                copy.pending[0][0].result()
-                self._collect(copy)
+            self._wait_for(copy, 0)
             copy.epoch, copy.count = copy.epoch + 1, 0
             self._producer(copy.epoch).stored([copy.target])
+        self._wait_for(copy, PENDING_MAX - 1)
         future = self._producer(copy.epoch).append(copy.target, body, base_offset=copy.position)
         copy.pending.append((future, copy.position, copy.position + span))
         copy.position += span
         copy.count += span
+
+    def _wait_for(self, copy: _Copy, pending_max: int) -> None:
+        """Block until at most ``pending_max`` batches of the copy have no acknowledgement."""
+        while len(copy.pending) > pending_max:
+            copy.pending[0][0].result()
+            self._collect(copy)
 
     def _collect(self, copy: _Copy) -> None:
         """Process acknowledgements. Raises the error of a batch that was not stored."""

@@ -17,7 +17,8 @@ from raftlog.testing import Cluster, cluster
 pytestmark = pytest.mark.integration
 
 PARTITIONS = [TopicPartition("t", number) for number in range(2)]
-BATCHES = 60
+BATCHES = 36
+DELETED = 70  # inside of the second batch: the copy begins with a hole
 VALUES = [b"%d" % number * 20 for number in range(50)]
 
 
@@ -82,6 +83,10 @@ def wait_for_copies(running: subprocess.Popen[bytes], count: int) -> None:
 def test_kills_lose_and_repeat_no_record(source: Cluster, target: Cluster, tmp_path: Path) -> None:
     with Admin(source.bootstrap) as admin:
         admin.create_topics([NewTopic("t", len(PARTITIONS), 3)])
+        with Producer(source.bootstrap) as producer:
+            for tp in PARTITIONS * 2:
+                producer.send_many(tp.topic, VALUES, partition=tp.partition).result(timeout=60)
+        admin.delete_records(dict.fromkeys(PARTITIONS, DELETED))
     go_on = threading.Semaphore(0)
     writing = threading.Thread(target=produce, args=(source, go_on))
     writing.start()
@@ -104,7 +109,8 @@ def test_kills_lose_and_repeat_no_record(source: Cluster, target: Cluster, tmp_p
     assert last.returncode == 0
     assert json.loads(out.splitlines()[-1])["lag"] == 0
     expected = contents(source.bootstrap)
-    assert [len(records) for records in expected] == [BATCHES * len(VALUES)] * len(PARTITIONS)
+    count = (BATCHES + 2) * len(VALUES) - DELETED
+    assert [len(records) for records in expected] == [count] * len(PARTITIONS)
     assert contents(target.bootstrap) == expected
     for side in (source, target):
         side.start()

@@ -15,6 +15,7 @@ from raftlog import NewTopic, TopicPartition
 from raftlog.client.resumable import ResumableProducer
 from raftlog.embedded import ADDRESS, EmbeddedLog
 from raftlog.mirror import Mirror, Progress
+from raftlog.mirror.batches import SPAN_MAX, hole_of
 from raftlog.mirror.session import MirrorSettings, Session
 from raftlog.testing import wait_until
 from raftlog.types import ConsumerRecord
@@ -196,6 +197,36 @@ def test_sessions_that_end_anywhere_copy_each_record_once(
         send(source, [b"more"] * 5)
     mirrored(source, target)
     assert content(records(target)) == content(records(source))
+
+
+def test_holes_of_any_size_survive_restarts_and_compaction(
+    source: EmbeddedLog, tmp_path: Path
+) -> None:
+    """As after two billion deleted records, for which the source would take too long."""
+    settings = {"log.cleaner.interval.ms": "50"}
+    with raftlog.open(tmp_path / "large", settings=settings) as log:
+        log.create_topic("t", config=COMPACTING)
+        host = log._open_host()
+        with ResumableProducer(str(ADDRESS), name="n", host=host) as producer:
+            producer.stored([TP])
+            producer.append(TP, hole_of(SPAN_MAX), base_offset=0).result(TIMEOUT_S)
+        with log.producer() as plain:
+            for number in range(60):
+                value = b"%02d" % number * 500
+                plain.send("t", value, key=b"k%d" % (number % 4)).result(TIMEOUT_S)
+        wait_until(lambda: len(records(log)) < 30, timeout_s=TIMEOUT_S, what="a compaction")
+    for path in (tmp_path / "large").rglob("*.index"):
+        path.unlink()
+    with raftlog.open(tmp_path / "large") as log:
+        kept = records(log)
+        assert extent(log) == (0, SPAN_MAX + 60)
+        assert [record.offset for record in kept][-4:] == list(range(SPAN_MAX + 56, SPAN_MAX + 60))
+        with log.admin() as admin:
+            admin.delete_records({TP: SPAN_MAX})
+        assert extent(log)[0] == SPAN_MAX
+        mirrored(log, source)
+    assert content(records(source)) == content(kept)
+    assert extent(source) == (SPAN_MAX, SPAN_MAX + 60)
 
 
 def test_topics_and_partitions_that_appear_are_copied(
