@@ -75,10 +75,24 @@ class _Display:
     callback=options.checked(re.compile),
     help="Regular expression that matches whole topic names. Internal topics are left out.",
 )
+@click.option(
+    "--groups",
+    metavar="RE",
+    callback=options.checked(re.compile),
+    help="Regular expression that matches whole names of consumer groups: copy their offsets, too.",
+)
 @click.option("--prefix", default="", help="Prefix of the topic names in the target cluster.")
 @click.option("--once", is_flag=True, help="Stop when caught up with the ends at the start.")
 @options.as_json
-def mirror(source: str, target: str, topics: str, prefix: str, once: bool, as_json: bool) -> None:
+def mirror(
+    source: str,
+    target: str,
+    topics: str,
+    groups: str | None,
+    prefix: str,
+    once: bool,
+    as_json: bool,
+) -> None:
     """Copy topics of one cluster to another, with their offsets.
 
     Runs until it is stopped. Another run continues where the last one ended. Exits with status 1
@@ -94,6 +108,7 @@ def mirror(source: str, target: str, topics: str, prefix: str, once: bool, as_js
         target,
         topics=topics,
         prefix=prefix,
+        groups=groups,
         on_progress=display.show,
         on_error=display.warn,
     )

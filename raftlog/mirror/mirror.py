@@ -35,6 +35,7 @@ class Mirror:
         *,
         topics: str | re.Pattern[str],
         prefix: str = "",
+        groups: str | re.Pattern[str] | None = None,
         on_progress: Callable[[Progress], object] = lambda _progress: None,
         on_error: Callable[[RaftlogError], object] = lambda _error: None,
         source_host: ClientEnvironment | None = None,
@@ -45,6 +46,9 @@ class Mirror:
         ``source``, ``target``: addresses of brokers, as for ``Producer``.
         ``topics``: regular expression that matches whole topic names. Internal topics are left out.
         ``prefix``: of the topic names in the target cluster. Default: the same names.
+        ``groups``: regular expression that matches whole names of consumer groups. Their committed
+            offsets are copied every 10 s and at the end of ``once``. They never move back, and a
+            group with members in the target keeps its own. Default: no group.
         ``on_progress``: called after each step. ``on_error``: called after a failed session; the
             mirror then starts another one.
         """
@@ -53,6 +57,7 @@ class Mirror:
             target=target,
             topics=re.compile(topics),
             prefix=prefix,
+            groups=None if groups is None else re.compile(groups),
             source_host=source_host,
             target_host=target_host,
         )

@@ -26,11 +26,13 @@ from raftlog.client.resumable import ResumableProducer
 from raftlog.client.settings import Bootstrap
 from raftlog.errors import (
     ClusterNotReadyError,
+    GroupNotEmptyError,
     InvalidRequestError,
     OutOfOrderSequenceError,
     RequestTimedOutError,
+    UnknownGroupError,
 )
-from raftlog.mirror import batches, positions, topics
+from raftlog.mirror import batches, groups, positions, topics
 from raftlog.mirror.positions import Place
 from raftlog.record import BatchBody
 from raftlog.types import NewTopic, Offset, TopicPartition
@@ -38,6 +40,7 @@ from raftlog.types import NewTopic, Offset, TopicPartition
 logger: Final = logging.getLogger(__name__)
 
 REFRESH_S: Final = 2.0  # interval of the checks for new records, topics and partitions
+GROUPS_S: Final = 10.0  # interval of the copies of committed offsets
 _PROBE_S: Final = 30.0  # time limit for the batches to compare
 _PROBE_BYTES: Final = 1  # a fetch then returns one batch
 _ABANDON_S: Final = 0.0  # wait for batches in flight after an error; the next session decides
@@ -49,13 +52,16 @@ _DELIVERY_MS: Final = 30_000  # then the session ends, and the next one starts
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorSettings:
     """``source``, ``target``: addresses of the clusters. ``topics``: pattern of whole topic names.
-    ``prefix``: of the names of the copies. The hosts are environments of the clients.
+    ``prefix``: of the names of the copies. ``groups``: pattern of whole names of consumer groups
+    whose committed offsets are copied; None for no group. The hosts are environments of the
+    clients.
     """
 
     source: Bootstrap
     target: Bootstrap
     topics: re.Pattern[str]
     prefix: str = ""
+    groups: re.Pattern[str] | None = None
     source_host: ClientEnvironment | None = None
     target_host: ClientEnvironment | None = None
 
@@ -114,6 +120,7 @@ class Session:
         self._topics: dict[str, tuple[str, int]] = {}
         self._name = ""
         self._refresh_at = 0.0
+        self._groups_at = 0.0
 
     def __enter__(self) -> Session:
         return self
@@ -282,6 +289,7 @@ class Session:
     def finish(self) -> None:
         """Complete what copies need at the end, once they are caught up."""
         self._raise_starts()
+        self._copy_groups()
 
     def _refreshed(self) -> bool:
         """Update lag and log starts. Returns False if topics or partitions have changed."""
@@ -290,6 +298,8 @@ class Session:
         for tp, copy in self._copies.items():
             copy.source_end = max(copy.source_end, ends[tp])
         self._raise_starts()
+        if time.monotonic() >= self._groups_at:
+            self._copy_groups()
         self._count_lag()
         return _known(self._selected()) == self._topics
 
@@ -371,6 +381,24 @@ class Session:
         self._target.delete_records(ready)
         for copy in self._copies.values():
             copy.starts_with_hole &= copy.target not in ready
+
+    def _copy_groups(self) -> None:
+        """Copy committed offsets. A group with members in the target keeps its own."""
+        if self._settings.groups is None:
+            return
+        self._groups_at = time.monotonic() + GROUPS_S
+        copied = {tp: (copy.target, copy.acknowledged) for tp, copy in self._copies.items()}
+        there = {listing.group for listing in self._target.list_groups()}
+        names = [listing.group for listing in self._source.list_groups()]
+        for name in filter(self._settings.groups.fullmatch, names):
+            try:
+                theirs = self._source.group_offsets(name)
+                ours = self._target.group_offsets(name) if name in there else {}
+                due = groups.advanced(theirs, ours, copied)
+                if due:
+                    self._target.commit_offsets(name, due)
+            except (GroupNotEmptyError, UnknownGroupError) as error:
+                logger.debug("offsets not copied: group=%s error=%s", name, error)
 
     def _producer(self, epoch: int) -> ResumableProducer:
         found = self._producers.get(epoch)

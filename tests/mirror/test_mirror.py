@@ -199,8 +199,25 @@ def test_sessions_that_end_anywhere_copy_each_record_once(
     assert content(records(target)) == content(records(source))
 
 
+def test_committed_offsets_of_groups_are_copied(source: EmbeddedLog, target: EmbeddedLog) -> None:
+    source.create_topic("t")
+    send(source, [b"1", b"2", b"3"])
+    with source.admin() as admin:
+        for group in ("readers", "others"):
+            admin.commit_offsets(group, {TP: 2})
+    mirrored(source, target, prefix="p-", groups="read.*")
+    copy = TopicPartition("p-t", 0)
+    with target.admin() as admin:
+        assert [listing.group for listing in admin.list_groups()] == ["readers"]
+        assert admin.group_offsets("readers")[copy].offset == 2
+        admin.commit_offsets("readers", {copy: 3})  # consumers have continued there
+    mirrored(source, target, prefix="p-", groups="read.*")
+    with target.admin() as admin:
+        assert admin.group_offsets("readers")[copy].offset == 3
+
+
 def test_holes_of_any_size_survive_restarts_and_compaction(
-    source: EmbeddedLog, tmp_path: Path
+    target: EmbeddedLog, tmp_path: Path
 ) -> None:
     """As after two billion deleted records, for which the source would take too long."""
     settings = {"log.cleaner.interval.ms": "50"}
@@ -224,9 +241,9 @@ def test_holes_of_any_size_survive_restarts_and_compaction(
         with log.admin() as admin:
             admin.delete_records({TP: SPAN_MAX})
         assert extent(log)[0] == SPAN_MAX
-        mirrored(log, source)
-    assert content(records(source)) == content(kept)
-    assert extent(source) == (SPAN_MAX, SPAN_MAX + 60)
+        mirrored(log, target)
+    assert content(records(target)) == content(kept)
+    assert extent(target) == (SPAN_MAX, SPAN_MAX + 60)
 
 
 def test_topics_and_partitions_that_appear_are_copied(

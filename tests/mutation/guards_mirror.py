@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutation.change import always, never
+from tests.mutation.change import always, never, value
 from tests.mutation.guard import Guard
 
 _TEST_PRODUCE: Final = "tests/server/handlers/test_produce.py"
@@ -85,5 +85,21 @@ GUARDS: Final = [
         function="_compared",
         change=always("if =="),
         tests=(f"{_TEST_COPIES}::test_copies_with_other_chain_values_differ",),
+    ),
+    Guard(
+        name="a copied offset of a group never moves back",
+        why="consumers that continued in the target read records again",
+        module="raftlog/mirror/groups.py",
+        function="advanced",
+        change=always("if offset"),
+        tests=("tests/mirror/test_groups.py::test_offsets_never_move_back",),
+    ),
+    Guard(
+        name="a copied offset of a group is not beyond the copied records",
+        why="consumers in the target skip records that are copied later",
+        module="raftlog/mirror/groups.py",
+        function="advanced",
+        change=value("assign offset", "_.args[0]"),
+        tests=("tests/mirror/test_groups.py::test_offsets_advance_up_to_the_end_of_the_copy",),
     ),
 ]
