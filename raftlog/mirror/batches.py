@@ -1,7 +1,8 @@
-"""Batches that a mirror appends: copies, and holes for deleted offsets. Pure; decodes no record.
+"""Batches that a mirror appends: copies, and holes for deleted offsets. Pure.
 
-A copy has the payload of its original, and its range of offsets. The producer fields are those of
-the mirror, so that a partition accepts each copy once (docs/adr/0017). A sequence counts offsets.
+A copy has the payload of its original, and its range of offsets. Only batches of Kafka's clients
+and the rest of a joined batch are decoded. The producer fields are those of the mirror, so that a
+partition accepts each copy once (docs/adr/0017). A sequence counts offsets.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from collections.abc import Iterator
 from raftlog.client.consumer_core import Checked
 from raftlog.client.resumable import RECORDS_MAX
 from raftlog.errors import CorruptBatchError
-from raftlog.record import HEADER_BYTES, BatchBody, BatchHeader, Codec, parse_header
+from raftlog.record import (
+    COLUMNS,
+    HEADER_BYTES,
+    BatchBody,
+    BatchHeader,
+    Codec,
+    parse_header,
+)
 from raftlog.record.payload import NULL_COLUMN, write
 from raftlog.types import Buffer, Offset
 
@@ -60,20 +68,22 @@ def bodies(batch: Checked, position: Offset) -> Iterator[BatchBody]:
     """Yield what to append at ``position``, so that the copy ends where ``batch`` ends.
 
     Offsets before the batch, which its source has deleted, become holes. The source may have joined
-    batches by compaction, so that ``position`` is inside of one: then only its rest is copied.
+    batches by compaction, so that ``position`` is inside of one: then only its rest is copied. A
+    batch of a Kafka client is copied as columns, because its checksum covers the producer fields.
     Raises ``CorruptBatchError`` if ``position`` is inside of a batch that was never compacted.
     """
     header, data = batch
     yield from holes(position, header.base_offset)
-    if header.base_offset >= position:
+    is_whole = header.base_offset >= position
+    if is_whole and header.layout == COLUMNS:
         yield copy_of(header, data)
     elif header.next_offset > position:
-        if not header.is_compacted:
+        if not (is_whole or header.is_compacted):
             raise CorruptBatchError(
                 f"the copy ends at offset {position}, inside of the source's batch of the offsets "
                 f"{header.base_offset} to {header.next_offset - 1}. It is a copy of another log"
             )
         from raftlog.record.compaction import tail_of  # imports numpy
 
-        rest = tail_of(data, position)
+        rest = tail_of(data, max(position, header.base_offset))
         yield copy_of(parse_header(rest), rest)

@@ -393,7 +393,7 @@ def _header_rows(parts: Sequence[_Part]) -> HeaderRows | None:
 
 
 def tail_of(data: Buffer, from_offset: int) -> bytes:
-    """What a compacted batch has from ``from_offset`` on, inside of it, as a separate batch.
+    """What a batch has from ``from_offset`` on, at its start or inside of it, as columns.
 
     For a replica whose log ends there, by batches that it has compacted itself or that were never
     joined: it holds the same history, and with the same chain value at the end. Raises
@@ -401,7 +401,7 @@ def tail_of(data: Buffer, from_offset: int) -> bytes:
     """
     original = open_original(data)
     header = original.header
-    assert header.is_compacted and header.base_offset < from_offset < header.next_offset
+    assert header.base_offset <= from_offset < header.next_offset
     kept = original.offsets >= from_offset
     count = int(np.count_nonzero(kept))
     run = _Run(from_offset, header)

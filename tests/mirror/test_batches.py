@@ -6,7 +6,8 @@ import pytest
 
 from raftlog.errors import CorruptBatchError
 from raftlog.mirror.batches import SPAN_MAX, bodies, copy_of, holes
-from raftlog.record import Codec, decode_records, parse_header, seal, validate
+from raftlog.record import COLUMNS, Codec, decode_records, parse_header, seal, validate
+from tests.record.kafka_batches import KafkaRecord, as_stored, kafka_batch
 from tests.record.test_compaction import FOURS, log_of, rewritten
 
 
@@ -53,3 +54,13 @@ def test_a_position_inside_of_an_original_batch_is_of_another_log() -> None:
     data = log_of(FOURS[:1])[0]
     with pytest.raises(CorruptBatchError, match="inside of the source's batch"):
         list(bodies((parse_header(data), data), 2))
+
+
+def test_a_batch_of_a_kafka_client_is_copied_as_columns() -> None:
+    """Its checksum covers the producer fields, which are the mirror's in the copy."""
+    data = as_stored(kafka_batch([KafkaRecord(b"a", b"k"), KafkaRecord(b"b")]), base_offset=7)
+    (body,) = bodies((parse_header(data), data), 7)
+    copy = seal(body, producer_id=1, producer_epoch=0, base_sequence=7) + body.payload
+    assert validate(copy).layout == COLUMNS
+    found = [(r.key, r.value) for r in decode_records(copy, topic="t", partition=0)]
+    assert found == [(b"k", b"a"), (None, b"b")]
