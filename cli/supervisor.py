@@ -11,6 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from raftlog.testing.probes import HOST, answers, check_free, free_ports
 
 
 CLUSTER_FILE: Final = "cluster.json"
+HTTP_LISTEN: Final = "http.listen"
 BROKERS_DEFAULT: Final = 3
 PORT_DEFAULT: Final = 9100
 PORT_MAX: Final = 65_535
@@ -40,10 +42,35 @@ def describe_cluster(cluster: Cluster) -> dict[str, Any]:
                 "pid": broker.pid,
                 "address": str(broker.address),
                 "data_dir": str(broker.data_dir),
+                "http": _http_of(broker),
             }
             for broker in cluster.brokers
         ],
     }
+
+
+def _http_of(broker: BrokerProcess) -> str | None:
+    """The URL of its HTTP port; None if it has none."""
+    address = broker.settings.get(HTTP_LISTEN)
+    return None if address is None else f"http://{address}"
+
+
+def choose_http(directory: Path, addresses: Mapping[int, Address]) -> dict[int, Address]:
+    """Broker id -> address of its HTTP port: that of the last run if it is free, else a free one.
+
+    ``addresses``: of the brokers. The ports are not fixed: a process of this machine that uses one
+    must not prevent the start of a cluster.
+    """
+    taken = {address.port for address in addresses.values()}
+    free = [port for port in free_ports(2 * len(addresses)) if port not in taken]
+    last = recorded_addresses(directory, "http")
+    chosen = {}
+    for broker, port in zip(addresses, free, strict=False):
+        chosen[broker] = Address(HOST, port)
+        with suppress(KeyError, BrokerUnavailableError):
+            check_free(last[broker])
+            chosen[broker] = last[broker]
+    return chosen
 
 
 def write_cluster_file(directory: Path, cluster: Cluster) -> None:
@@ -52,16 +79,26 @@ def write_cluster_file(directory: Path, cluster: Cluster) -> None:
     OsDisk().write_atomic(str(directory / CLUSTER_FILE), text.encode())
 
 
-def recorded_addresses(directory: Path) -> dict[int, Address]:
-    """Broker id -> address, as the last run in ``directory`` left them."""
+def recorded_addresses(directory: Path, field: str = "address") -> dict[int, Address]:
+    """Broker id -> address, as the last run in ``directory`` left them.
+
+    ``field``: "address", or "http" for the HTTP ports; brokers without one are left out.
+    """
     path = directory / CLUSTER_FILE
     if not path.exists():
         return {}
     try:
         brokers = json.loads(path.read_bytes())["brokers"]
-        return {int(entry["id"]): parse_address(entry["address"]) for entry in brokers}
-    except (ValueError, KeyError, TypeError) as error:
+        texts = {int(entry["id"]): entry.get(field) for entry in brokers}
+        if field == "address" and None in texts.values():
+            raise ValueError("a broker has no address")
+        return {broker: _parse(text) for broker, text in texts.items() if text is not None}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataDirectoryError(f"{path} cannot be read ({error!r}): remove it") from error
+
+
+def _parse(text: str) -> Address:
+    return parse_address(text.removeprefix("http://"))
 
 
 def choose_addresses(
@@ -111,7 +148,10 @@ class Supervisor:
         self._directory = directory.resolve()
         self._directory.mkdir(parents=True, exist_ok=True)
         self._lock = self._take_lock()
+        http = choose_http(self._directory, addresses)
         self.cluster: Cluster = local_cluster(directory, addresses=addresses)
+        for broker in self.cluster.brokers:
+            broker.settings = {**broker.settings, HTTP_LISTEN: str(http[broker.id])}
         self._restart = restart
         self._note = note
         self._up: dict[int, int] | None = None  # broker id -> its process, as the file has it

@@ -109,5 +109,6 @@ def _announce(supervisor: Supervisor, *, as_json: bool) -> None:
         return
     for broker in state["brokers"]:
         click.echo(f"broker {broker['id']}: process {broker['pid']}, data in {broker['data_dir']}")
+        click.echo(f"broker {broker['id']}: metrics and health at {broker['http']}")
     click.echo(f"bootstrap: {state['bootstrap']}")
     click.echo("ready")

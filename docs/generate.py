@@ -26,6 +26,7 @@ import raftlog  # noqa: E402
 from raftlog import errors, limits  # noqa: E402
 from raftlog.cli.main import root  # noqa: E402
 from raftlog.config import BROKER_KEYS, TOPIC_KEYS, ConfigKey  # noqa: E402
+from raftlog.server.http.series import METRICS  # noqa: E402
 from tests.scenarios.index import SCENARIOS  # noqa: E402
 
 PACKAGES = ("raftlog", "cli", "spark_source", "pyspark_raftlog", "jepsen_like")
@@ -42,6 +43,7 @@ def pages() -> dict[Path, str]:
         docs / "reference" / "config.md": config_page(),
         docs / "reference" / "errors.md": errors_page(),
         docs / "reference" / "limits.md": limits_page(),
+        docs / "reference" / "metrics.md": metrics_page(),
         docs / "contributing" / "scenarios.md": scenarios_page(),
         docs / "contributing" / "modules.md": modules_page(),
     }
@@ -244,6 +246,23 @@ def limits_page() -> str:
         parts.append(f"## {title.partition(' (')[0].rstrip(' -').capitalize()}\n")
         parts.append(table(("limit", "value", "note"), rows))
     return "\n".join(parts)
+
+
+METRICS_INTRODUCTION = """\
+A broker with `http.listen` serves these metrics at `/metrics`, in the text format of Prometheus
+and in OpenMetrics. It also serves the `process_*` and `python_*` metrics of prometheus-client. A
+histogram has the series `_bucket`, `_sum` and `_count`. See
+[Monitoring](../how-to/monitoring.md).
+"""
+
+
+def metrics_page() -> str:
+    rows = [
+        (f"`{m.name}`", m.kind, ", ".join(f"`{label}`" for label in m.labels), m.help)
+        for m in METRICS
+    ]
+    columns = ("metric", "type", "labels", "meaning")
+    return "\n".join([NOTICE, "# Metrics\n", METRICS_INTRODUCTION, table(columns, rows)])
 
 
 def summary(docstring: str | None) -> str:

@@ -27,6 +27,7 @@ class BrokerConfig:
     id: int = 1
     listen: Address = Address("127.0.0.1", 9100)
     advertised_listen: Address | None = None
+    http_listen: Address | None = None
     data_dir: str = "raftlog-data"
     rack: str = ""
     voters: tuple[Voter, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from raftlog.consumer_groups.records import OffsetValue
 from raftlog.consumer_groups.values import Committed, Topics
-from raftlog.types import TopicPartition
+from raftlog.types import Offset, TopicPartition
 
 
 class OffsetTable:
@@ -48,6 +48,18 @@ class OffsetTable:
         if not partitions:
             del self._topics[where.topic]
         return True
+
+    def topics(self) -> list[str]:
+        """Return the names of the topics, sorted."""
+        return sorted(self._topics)
+
+    def of_topic(self, topic: str, topic_id: str) -> list[tuple[int, Offset]]:
+        """Return the partitions of a topic and their offsets, in any order."""
+        return [
+            (partition, value.offset)
+            for partition, value in self._topics.get(topic, {}).items()
+            if value.topic_id == topic_id
+        ]
 
     def committed(self, where: TopicPartition, topics: Topics) -> Committed:
         """Return the committed offset, or offset -1 if there is none for the current topic ID."""

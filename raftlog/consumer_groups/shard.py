@@ -42,7 +42,7 @@ from raftlog.errors import (
     ThrottledError,
     UnknownGroupError,
 )
-from raftlog.types import TopicPartition, check_group_id
+from raftlog.types import Offset, TopicPartition, check_group_id
 
 T = TypeVar("T")
 
@@ -324,6 +324,31 @@ class GroupShard:
             GroupListing(name, group.state, len(group.members))
             for name, group in sorted(self._groups.items())
         ]
+
+    # The next ones serve readers that visit many groups, and let others change them in between.
+
+    def names(self) -> Sequence[str]:
+        """Return the names of all groups, in any order; none before ``start``."""
+        return tuple(self._groups) if self._is_started else ()
+
+    def listing(self, group: str) -> GroupListing | None:
+        """Return one group as in ``list``; None if it does not exist any more."""
+        found = self._groups.get(group)
+        return None if found is None else GroupListing(group, found.state, len(found.members))
+
+    def committed_topics(self, group: str) -> Sequence[str]:
+        """Return the existing topics of which the group has committed offsets."""
+        found = self._groups.get(group)
+        if found is None:
+            return ()
+        return [topic for topic in found.offsets.topics() if topic in self._world.topics.by_name]
+
+    def committed_in(self, group: str, topic: str) -> Sequence[tuple[int, Offset]]:
+        """Return partitions of an existing topic and the group's committed offsets."""
+        found, info = self._groups.get(group), self._world.topics.by_name.get(topic)
+        if found is None or info is None:
+            return ()
+        return found.offsets.of_topic(topic, info.id)
 
     def describe(self, group: str) -> GroupView:
         """Return one group. Raises ``UnknownGroupError`` or ``CoordinatorLoadingError``."""

@@ -40,6 +40,7 @@ from raftlog.server.consumer_groups.wiring import begin_to_coordinate
 from raftlog.server.context import BrokerContext
 from raftlog.server.disk_watch import DiskWatch
 from raftlog.server.dispatch import dispatch
+from raftlog.server.event_log import EventLog
 from raftlog.server.housekeeping import Housekeeping
 from raftlog.server.kafka.dispatch import dispatch as kafka_dispatch
 from raftlog.server.listener import Connections, address_of
@@ -148,25 +149,25 @@ class Broker:
         journal: Journal | None = None,
         surroundings: Surroundings = REAL,
     ) -> None:
-        """``journal``: of a broker in a cluster, that is, one with ``voters`` in its
-        configuration.
-        """
+        """``journal``: of a broker in a cluster, which has ``voters`` in its configuration."""
         loop = asyncio.get_running_loop()
         self.failure: StorageFailedError | None = None
         self._store = store
         self._workers = workers
         self._on_fatal = on_fatal
         self._servers: list[asyncio.Server] = []
-        self._disk_watch = _watch(config, loop, workers)
-        counters = Counters()
+        self.disk_watch = _watch(config, loop, workers)
+        counters, events = Counters(clock.monotonic), EventLog()
         verifier = LogVerifier(counters, on_damage=self._damage_found)
         services = HostServices(
             clock=clock,
             loop=loop,
             sync_workers=workers.sync,
-            disk=self._disk_watch,
+            disk=self.disk_watch,
             on_failed=self._fail,
             on_damage=verifier.tell,
+            counters=counters,
+            events=events,
         )
         topics = TopicTable()
         local = LocalTopics(store, topics, services, workers.admin)
@@ -183,6 +184,7 @@ class Broker:
             purgatory=Purgatory(loop, config.queued_max_request_bytes // WAITING_FETCHES_PART),
             responses=ResponseBudget(config.queued_max_response_bytes),
             counters=counters,
+            events=events,
             verifier=verifier,
             operator_secret=read_secret(config) if config.operations_require_secret else b"",
             entropy=surroundings.entropy,
@@ -206,7 +208,7 @@ class Broker:
         begin_to_coordinate(self.context)
         self.housekeeping = self._keep_house(surroundings)
         self._time_keeping = loop.create_task(self._keep_time())
-        self._disk_watch.start(on_logs_hung=self._logs_hang, while_hung=self._while_disk_hangs)
+        self.disk_watch.start(on_logs_hung=self._logs_hang, while_hung=self._while_disk_hangs)
 
     def _keep_house(self, surroundings: Surroundings) -> Housekeeping:
         context = self.context
@@ -233,7 +235,7 @@ class Broker:
         while True:
             await asyncio.sleep(UPDATE_SECONDS)
             clock.update()
-            if loop.time() >= save_at or self._disk_watch.is_in_doubt:
+            if loop.time() >= save_at or self.disk_watch.is_in_doubt:
                 save_at = loop.time() + limits.CLOCK_SAVE_S
                 await self._save_time()
 
@@ -394,7 +396,7 @@ class Broker:
             self._store.abandon()
             raise
         finally:
-            self._disk_watch.stop()
+            self.disk_watch.stop()
             self._workers.stop()
 
     async def _save_copies(self) -> None:
@@ -419,7 +421,7 @@ class Broker:
         cluster = self.context.cluster
         if self.context.is_stopping:
             self._end(StorageFailedError("the disk hangs while the broker stops"), HUNG_ADVICE)
-        elif self._disk_watch.is_journal_hung and cluster is not None:
+        elif self.disk_watch.is_journal_hung and cluster is not None:
             if not cluster.can_others_decide():
                 return
             what = "the consensus journal waits for a disk that hangs: this broker can neither "

@@ -19,6 +19,7 @@ from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.connection import Connection
 from raftlog.server.consumer_groups.coordinator import Coordinator
 from raftlog.server.consumer_groups.lookup import Lookup
+from raftlog.server.event_log import EventLog
 from raftlog.server.metrics import Counters
 from raftlog.server.operations import Operations
 from raftlog.server.peers.peering import Peering
@@ -42,6 +43,7 @@ class BrokerContext:
     purgatory: Purgatory
     responses: ResponseBudget
     counters: Counters
+    events: EventLog
     verifier: LogVerifier
     coordinator: Coordinator = field(init=False)  # the broker sets both before it serves
     lookup: Lookup = field(init=False)

@@ -10,6 +10,7 @@ from asyncio import AbstractEventLoop
 from collections.abc import Callable
 
 from raftlog.errors import StorageFailedError
+from raftlog.server.metrics import Counters
 from raftlog.server.workers import Workers
 from raftlog.storage import Log, SyncTask
 
@@ -20,6 +21,8 @@ class GroupCommit:
     """
 
     __slots__ = (
+        "_began",
+        "_counters",
         "_jobs",
         "_log",
         "_loop",
@@ -40,6 +43,7 @@ class GroupCommit:
         *,
         on_durable: Callable[[], None],
         on_failed: Callable[[StorageFailedError], None],
+        counters: Counters,
     ) -> None:
         self._log = log
         self._loop = loop
@@ -51,6 +55,8 @@ class GroupCommit:
         self._ticket: SyncTask | None = None
         self._jobs: list[Callable[[], None]] = []
         self._stopped = False
+        self._counters = counters
+        self._began = 0.0  # monotonic seconds, of the ticket
 
     def request(self, *, snapshot: bool = False) -> None:
         """Sync the log, including everything that this turn of the loop still appends to it.
@@ -82,12 +88,14 @@ class GroupCommit:
         self._ticket = ticket = self._log.begin_sync(snapshot=self._snapshot_due)
         self._snapshot_due = False
         if ticket is not None:
+            self._began = self._counters.now()
             self._workers.submit(ticket.run, self._finished)
 
     def _finished(self, _result: None, error: Exception | None) -> None:
         ticket, self._ticket = self._ticket, None
         assert ticket is not None
         if error is None:
+            self._counters.fsync_seconds.observe(self._counters.now() - self._began)
             self._log.complete_sync(ticket)
             jobs, self._jobs = self._jobs, []
             for job in jobs:

@@ -135,6 +135,9 @@ class LogCleaner:
         status = host.log.compaction
         if status.last is None or status.is_under_way:
             return
+        counters = self._verifier.counters
+        counters.compactions += 1
+        counters.compacted_records += status.last.records_removed
         logger.info(
             "compaction done: partition=%s clean_end=%d bytes_before=%d bytes_after=%d "
             "records_removed=%d seconds=%.1f",

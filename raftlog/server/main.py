@@ -47,6 +47,7 @@ async def _serve(config: BrokerConfig) -> None:
     stop = asyncio.Event()
     disk, surroundings = world(os.environ, config)
     listening = bind(config.listen)
+    http_listening = None if config.http_listen is None else bind(config.http_listen)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, number, stop)
     broker = await Broker.start(
@@ -57,12 +58,20 @@ async def _serve(config: BrokerConfig) -> None:
         listening=[listening],
         surroundings=surroundings,
     )
+    http = None
+    if http_listening is not None:
+        from raftlog.server.http.server import HttpServer  # takes 0.2 s of CPU and 5 MB
+
+        http = await HttpServer.start(broker, http_listening)
+        _say(f"raftlog broker {config.id} serves http://{address_of(http_listening)}")
     gc.freeze()  # excludes long-lived objects from garbage collection
     address = Address(config.listen.host, address_of(listening).port)
     _say(f"raftlog broker {config.id} ready on {address}")
     await stop.wait()
     logger.info("broker stopping: broker=%d", config.id)
     await broker.stop()
+    if http is not None:
+        await http.stop()  # the last one, so that /readyz reports the stop
     logger.info("broker stopped: broker=%d state=synced", config.id)
 
 

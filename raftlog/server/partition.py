@@ -11,7 +11,7 @@ import logging
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from raftlog.config.keys import INT64_MAX
 from raftlog.errors import (
@@ -32,11 +32,13 @@ from raftlog.replication.leadership import Leadership
 from raftlog.replication.partition_state import PartitionState, state_alone
 from raftlog.server.broker_clock import BrokerClock
 from raftlog.server.disk_watch import DiskWatch
+from raftlog.server.event_log import EventLog
 from raftlog.server.fencing import check_epoch
 from raftlog.server.flusher import GroupCommit
 from raftlog.server.hindrance import Hindrance
 from raftlog.server.log_compaction import LogCompaction
 from raftlog.server.log_start import LogStartAdvancer
+from raftlog.server.metrics import Counters
 from raftlog.server.offset_waiters import Acknowledge, OffsetWaiters, Watcher
 from raftlog.server.workers import Workers
 from raftlog.storage import Appended, Log
@@ -62,6 +64,8 @@ class HostServices:
     disk: DiskWatch
     on_failed: Callable[[StorageFailedError], None]
     on_damage: Callable[[Partition], None]  # the files of a host are missing
+    counters: Counters = field(default_factory=Counters)
+    events: EventLog = field(default_factory=EventLog)
 
 
 class Partition:
@@ -71,7 +75,6 @@ class Partition:
 
     __slots__ = (
         "_append_watchers",
-        "_appended_bytes",
         "_commit",
         "_drops",
         "_following",
@@ -83,6 +86,7 @@ class Partition:
         "_waiting_for_disk",
         "_waiting_for_start",
         "_watchers",
+        "appended_bytes",
         "closed",
         "committed_bytes",
         "compaction",
@@ -116,8 +120,9 @@ class Partition:
         self.hindrance = Hindrance(services.loop.time)
         self.closed: RaftlogError | None = None  # reason, once nothing may be appended or read here
         self.committed_bytes = 0  # total of this host: shows a waiting fetch how much is new
-        self._appended_bytes = 0
-        self._uncommitted: deque[tuple[Offset, int]] = deque()  # batch ends, and bytes up to them
+        self.appended_bytes = 0  # total of this host, as leader and as follower
+        # Ends of appended batches, bytes up to them, and monotonic seconds of the append.
+        self._uncommitted: deque[tuple[Offset, int, float]] = deque()
         self._services = services
         log.on_missing = self._files_are_missing
         self._high_watermark = log.high_watermark
@@ -133,6 +138,7 @@ class Partition:
             services.sync_workers,
             on_durable=self._progress,
             on_failed=services.on_failed,
+            counters=services.counters,
         )
         self._drops = LogStartAdvancer(
             log,
@@ -328,8 +334,11 @@ class Partition:
         if not appended.duplicate:
             if self.hindrance.is_short:
                 self.hindrance.found()
-            self._appended_bytes += len(batch)
-            self._uncommitted.append((appended.last_offset + 1, self._appended_bytes))
+            self._note_appended(appended.last_offset + 1, len(batch))
+            counters = self._services.counters
+            counters.produced_batches += 1
+            counters.produced_records += header.record_count
+            counters.produced_bytes += len(batch)
             self._appended()
             for watcher in tuple(self._append_watchers):
                 watcher.wake()
@@ -357,9 +366,13 @@ class Partition:
             raise
         if self.hindrance.is_short:
             self.hindrance.found()
-        self._appended_bytes += len(batches)
-        self._uncommitted.append((appended.next_offset, self._appended_bytes))
+        self._note_appended(appended.next_offset, len(batches))
         self._appended()
+
+    def _note_appended(self, end_offset: Offset, size_bytes: int) -> None:
+        self.appended_bytes += size_bytes
+        now = self._services.counters.now()
+        self._uncommitted.append((end_offset, self.appended_bytes, now))
 
     def cut(
         self,
@@ -702,9 +715,12 @@ class Partition:
 
     def _on_high_watermark_advanced(self) -> None:
         self.log.note_high_watermark(self._high_watermark)
-        uncommitted = self._uncommitted
+        uncommitted, counters = self._uncommitted, self._services.counters
+        now = counters.now()
         while uncommitted and uncommitted[0][0] <= self._high_watermark:
-            self.committed_bytes = uncommitted.popleft()[1]
+            _, self.committed_bytes, appended_at = uncommitted.popleft()
+            if self.leadership is not None:
+                counters.commit_seconds.observe(now - appended_at)
         self._waiting_for_commit.reached(self._high_watermark)
         for watcher in tuple(self._watchers):
             watcher.wake()

@@ -25,9 +25,11 @@ _EMPTY: Final = memoryview(b"")
 class Exchange(ABC):
     """A request and its reply, of either protocol. Replied to once, at any time."""
 
-    __slots__ = ("connection",)
+    __slots__ = ("_began", "connection")
 
-    connection: Connection
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._began = connection.services.counters.now()
 
     @property
     @abstractmethod
@@ -60,8 +62,12 @@ class Exchange(ABC):
         """Close the connection after a failed request without a response, so that the client
         notices.
         """
+        self.connection.services.counters.request_failed(error)
         self.none()
         self.connection.abort(f"a request with acks=0 failed: {error}")
+
+    def _ended(self) -> None:
+        self.connection.services.counters.request_ended(self.name, self._began)
 
     def guarded(self, steps: Steps) -> Steps:
         """Return steps that convert errors to a response, so that an error ends only this
@@ -102,7 +108,7 @@ class Reply(Exchange):
     __slots__ = ("request",)
 
     def __init__(self, connection: Connection, request: Request) -> None:
-        self.connection = connection
+        super().__init__(connection)
         # Without the attachment: a response may take long, and megabytes would stay in memory.
         self.request = request._replace(attachment=_EMPTY) if request.attachment else request
 
@@ -116,14 +122,18 @@ class Reply(Exchange):
 
     def send(self, message: Message, attachment: Sequence[Buffer] = ()) -> None:
         self.connection.respond(self.request, message, attachment)
+        self._ended()
 
     def fail(self, error: RaftlogError) -> None:
         """Send an error. If the request has no response, the connection is closed."""
         if self.request.expects_response:
+            self.connection.services.counters.request_failed(error)
             self.connection.refuse(self.request, error)
+            self._ended()
         else:
             self.drop(error)
 
     def none(self) -> None:
         """End a request that has no response."""
         self.connection.finish(self.request)
+        self._ended()

@@ -34,7 +34,7 @@ class LogVerifier:
 
     def __init__(self, counters: Counters, *, on_damage: Callable[[Partition], None]) -> None:
         """``on_damage``: called with a host in whose log corruption was just found."""
-        self._counters = counters
+        self.counters = counters
         self._on_damage = on_damage
 
     def doubt(self, host: Partition, offset: Offset, *, bytes_max: int) -> None:
@@ -56,7 +56,7 @@ class LogVerifier:
 
     def tell(self, host: Partition) -> None:
         """Report corruption that the host's log has just recorded."""
-        self._counters.damage_found += 1
+        self.counters.damage_found += 1
         logger.error("log corrupt: partition=%s reason=%s", host.topic_partition, host.log.damage)
         self._on_damage(host)
 
@@ -98,7 +98,9 @@ class Scrubber:
         for number in range(1, len(hosts) + 1):
             host = hosts[self._turn]
             while bytes_left > 0 and (place := self._place_in(host)) is not None:
-                bytes_left -= self._look(host, place, min(bytes_left, LOOK_BYTES))
+                verified = self._look(host, place, min(bytes_left, LOOK_BYTES))
+                self._verifier.counters.scrubbed_bytes += verified
+                bytes_left -= verified
                 await asyncio.sleep(0)
             if bytes_left <= 0:
                 return

@@ -14,7 +14,13 @@ from typing import Any
 import pytest
 
 from raftlog.cli import supervisor as supervisor_module
-from raftlog.cli.supervisor import Supervisor, choose_addresses, recorded_addresses, request_start
+from raftlog.cli.supervisor import (
+    Supervisor,
+    choose_addresses,
+    choose_http,
+    recorded_addresses,
+    request_start,
+)
 from raftlog.config import Address
 from raftlog.errors import BrokerUnavailableError, DataDirectoryError, RefusedError
 from raftlog.testing import wait_until
@@ -41,6 +47,7 @@ def test_what_is_written_is_what_is_read(tmp_path: Path, last_run: dict[int, Add
         "pid": None,
         "address": str(last_run[2]),
         "data_dir": str(tmp_path / "broker-2"),
+        "http": None,
     }
 
 
@@ -83,6 +90,20 @@ def test_an_unreadable_record_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "cluster.json").write_text(text)
     with pytest.raises(DataDirectoryError, match=r"cluster\.json"):
         recorded_addresses(tmp_path)
+
+
+def test_an_http_port_is_kept_while_it_is_free(tmp_path: Path) -> None:
+    addresses = choose_addresses(tmp_path, brokers=2, port=0)
+    cluster = local_cluster(tmp_path, addresses=addresses)
+    last = choose_http(tmp_path, addresses)
+    for broker in cluster.brokers:
+        broker.settings = {**broker.settings, "http.listen": str(last[broker.id])}
+    supervisor_module.write_cluster_file(tmp_path, cluster)
+    assert choose_http(tmp_path, addresses) == last
+    with socket.create_server(last[1]):
+        others = choose_http(tmp_path, addresses)
+    assert others[2] == last[2]
+    assert others[1] not in {last[1], *addresses.values()}
 
 
 Supervise = Callable[..., Supervisor]
@@ -132,6 +153,7 @@ def recorded_pid(directory: Path) -> int | None:
 @pytest.mark.integration
 def test_the_record_names_what_runs(supervise: Supervise, tmp_path: Path) -> None:
     broker = supervise().cluster.brokers[0]
+    http = recorded_addresses(tmp_path, "http")[1]
     assert recorded(tmp_path) == {
         "bootstrap": str(broker.address),
         "brokers": [
@@ -140,6 +162,7 @@ def test_the_record_names_what_runs(supervise: Supervise, tmp_path: Path) -> Non
                 "pid": broker.pid,
                 "address": str(broker.address),
                 "data_dir": str(tmp_path / "broker-1"),
+                "http": f"http://{http}",
             }
         ],
     }

@@ -6,7 +6,10 @@ import json
 import os
 import signal
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,6 +38,15 @@ def broker_pid(directory: Path) -> int | None:
     return pid
 
 
+def is_ready(url: str) -> bool:
+    """Whether the broker is ready, and can be restarted safely."""
+    try:
+        with urllib.request.urlopen(url + "/readyz?restart", timeout=5) as response:
+            return bool(response.status == 200)
+    except urllib.error.HTTPError:
+        return False
+
+
 def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
@@ -61,7 +73,9 @@ def test_the_same_directory_resumes_at_the_same_address(spawn: Spawn, tmp_path: 
     first.terminate()
     first.wait(timeout=30)
     second = spawn("up", "--data-dir", tmp_path, "--json")
-    assert json.loads(first_lines(second)[-1])["bootstrap"] == before["bootstrap"]
+    after = json.loads(first_lines(second)[-1])
+    assert after["bootstrap"] == before["bootstrap"]
+    assert after["brokers"][0]["http"] == before["brokers"][0]["http"]
 
 
 def test_brokers_end_even_if_it_is_killed(spawn: Spawn, tmp_path: Path) -> None:
@@ -122,6 +136,8 @@ def test_three_brokers_survive_ctrl_c_with_all_records(
     process = spawn("up", "--data-dir", tmp_path, "--port", 0, "--json")
     state = json.loads(first_lines(process)[-1])
     assert [broker["id"] for broker in state["brokers"]] == [1, 2, 3]
+    for broker in state["brokers"]:
+        wait_until(partial(is_ready, broker["http"]), what="a broker that is ready")
     assert len(state["bootstrap"].split(",")) == 3
     at = ("--bootstrap", state["bootstrap"])
     assert raftlog("topic", "create", "t", "--partitions", 3, *at).status == 0

@@ -57,3 +57,10 @@ def test_those_of_topics_that_are_no_more() -> None:
 def test_those_whose_last_commit_is_older() -> None:
     offsets = table(t0=value(5, at_ms=99), t1=value(6, at_ms=100))
     assert offsets.committed_before(100) == [T0]
+
+
+def test_a_topic_has_the_offsets_of_its_id() -> None:
+    offsets = table(t0=value(5), t1=value(6, topic_id="another"), u0=value(7))
+    assert offsets.topics() == ["t", "u"]
+    assert offsets.of_topic("t", "id-t") == [(0, 5)]
+    assert offsets.of_topic("v", "id-t") == []

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from raftlog.errors import StorageFailedError
 from raftlog.server.flusher import GroupCommit
+from raftlog.server.metrics import Counters
 from raftlog.server.workers import Workers
 from raftlog.storage import Log
 
@@ -80,6 +81,7 @@ class Scene:
             cast(Workers, self.workers),
             on_durable=lambda: self.durable.append(self.log.durable),
             on_failed=self.failed.append,
+            counters=Counters(),
         )
 
     def append(self, count: int = 1) -> None:

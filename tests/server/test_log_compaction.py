@@ -20,6 +20,7 @@ from raftlog.server.log_compaction import (
     Pass,
     Terms,
 )
+from raftlog.server.metrics import Counters
 from raftlog.storage import Log
 from tests.server.cluster.paper import Scene, play
 from tests.server.test_log_start import write_unsynced
@@ -81,6 +82,7 @@ class Compacting:
             s.workers,
             on_durable=lambda: None,
             on_failed=s.failures.append,
+            counters=Counters(),
         )
         self.log = PaperLog(*tickets)
         self.compaction = LogCompaction(cast(Log, self.log), self.commit)

@@ -9,6 +9,7 @@ from raftlog.errors import BrokerUnavailableError, DiskFullError, RaftlogError, 
 from raftlog.record import validate
 from raftlog.server.flusher import GroupCommit
 from raftlog.server.log_start import LogStartAdvancer
+from raftlog.server.metrics import Counters
 from raftlog.storage import Log
 from raftlog.testing.disk import Fault
 from tests.server.cluster.paper import Scene, play, write
@@ -33,6 +34,7 @@ class Dropping:
             s.workers,
             on_durable=lambda: None,
             on_failed=self.failures.append,
+            counters=Counters(),
         )
         self.drops = LogStartAdvancer(
             self.log,

@@ -34,6 +34,7 @@ from raftlog.replication.following import (
     must_restart,
     truncation_point,
 )
+from raftlog.server.metrics import Counters
 from raftlog.server.partition import Partition
 from raftlog.server.peers.channel import Answer
 from raftlog.server.peers.links import PeerLinks
@@ -77,6 +78,7 @@ class ReplicaFetcher:
         bytes_max: int,
         wait_ms_max: int,
         on_damage: Callable[[Partition, RaftlogError], None],
+        counters: Counters,
     ) -> None:
         """``on_damage``: called when this replica's log does not fit the leader's log, or is
         corrupt.
@@ -87,6 +89,7 @@ class ReplicaFetcher:
         self._bytes_max = bytes_max
         self._wait_ms_max = wait_ms_max
         self._on_damage = on_damage
+        self._counters = counters
         self._copies: dict[PartitionKey, _Copy] = {}
         self._session = FollowerSession()
         self._round = 0  # highest round in the responses of this session
@@ -251,12 +254,16 @@ class ReplicaFetcher:
 
     def _take_all(self, answer: Answer) -> None:
         response = cast(ReplicaFetchResponse, answer.message)
+        began = self._counters.now()
         self._round = max(self._round, response.round)
         parts = response.partitions
         for part, data in zip(
             parts, slices(answer.attachment, [part.length for part in parts]), strict=True
         ):
             self._take(part, data)
+        if len(answer.attachment):
+            self._counters.replicated_bytes += len(answer.attachment)
+            self._counters.replica_append_seconds.observe(self._counters.now() - began)
 
     def _take(self, part: ReplicaFetched, data: Buffer) -> None:
         key = part.topic_id, part.partition

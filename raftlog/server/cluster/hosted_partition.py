@@ -26,6 +26,7 @@ class HostedPartition:
     host: Partition | None = None
     # The state was received in this incarnation, not recovered from an older one.
     is_known: bool = False
+    noted: PartitionState | None = None  # the last state whose events were derived
     # The state is no older than any state that an older incarnation acted on.
     is_current: bool = False
     asking: bool = False  # a proposal that verifies ``is_current`` is in flight

@@ -19,7 +19,8 @@ from raftlog.errors import ConnectionLostError, RaftlogError
 from raftlog.protocol.metadata import BrokerInfo
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
-from raftlog.replication.cluster_state import ClusterChange, ClusterMachine
+from raftlog.replication.cluster_state import BrokerRecord, ClusterChange, ClusterMachine
+from raftlog.replication.events import broker_events
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.cluster.administration import ClusterTopics
 from raftlog.server.cluster.fetch_session import FetchSession
@@ -129,6 +130,7 @@ class ClusterNode:
         self._changed_groups: dict[str, None] = {}
         self._looks = 0
         self._is_current = False
+        self._noted: dict[int, BrokerRecord] = {}  # at the last event
         # By peer: reason why it and this broker do not work together.
         self._refusals: dict[int, str] = {}
         # Called when a host begins to lead or to follow.
@@ -304,6 +306,7 @@ class ClusterNode:
             bytes_max=min(self._config.replica_fetch_max_bytes, limits.FETCH_BYTES_MAX),
             wait_ms_max=self._config.replica_fetch_wait_max_ms,
             on_damage=self._damaged,
+            counters=self._services.host.counters,
         )
 
     def _nonce(self) -> bytes:
@@ -389,6 +392,11 @@ class ClusterNode:
             if not b.fenced and b.id != self.broker_id
         ]
 
+    @property
+    def journal_bytes(self) -> int:
+        """Size of the consensus journal on disk."""
+        return self._journal.size_bytes
+
     def can_others_decide(self) -> bool:
         """Whether the other connected brokers are a majority of the cluster's voters."""
         try:
@@ -452,8 +460,17 @@ class ClusterNode:
         if told is not None:
             told()
         if change.brokers:
+            self._note_brokers()
             self._set_addresses()
             self._look_soon(0.0)
+
+    def _note_brokers(self) -> None:
+        """Record the events of brokers, unless the state is replayed from the journal."""
+        before, self._noted = self._noted, dict(self.machine.brokers)
+        if self._is_current:
+            services = self._services.host
+            for event in broker_events(before, self._noted, self.machine.version):
+                services.events.add(event, services.clock.wall_ms())
 
     def _role_changed(self, member: HostedPartition) -> None:
         host = member.host

@@ -22,6 +22,7 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.replication.cluster_state import ClusterMachine, TopicRecord
+from raftlog.replication.events import partition_events
 from raftlog.replication.partition_state import (
     PartitionMachine,
     PartitionState,
@@ -309,7 +310,8 @@ class Partitions:
         self._by_topic.setdefault(record.id, []).append(member)
         if log is not None:
             self._attach(member, log)
-        machine.on_change = lambda: self._state_changed(member)
+        member.noted = machine.state
+        machine.on_change = lambda: self._state_applied(member)
         self._plane.open_group(
             member.group_id, machine, voters=birth.directories, base=base.encode()
         )
@@ -389,6 +391,15 @@ class Partitions:
                 await self._worker.run(partial(self._store.drop_partition, topic.id, partition))
 
     # -- a partition's state
+
+    def _state_applied(self, member: HostedPartition) -> None:
+        """Record the events of a new state, unless it is replayed from the journal."""
+        before, member.noted = member.noted, member.state
+        if member.is_known and before is not None:
+            at_ms = self._services.clock.wall_ms()
+            for event in partition_events(member.topic, member.partition, before, member.state):
+                self._services.events.add(event, at_ms)
+        self._state_changed(member)
 
     def _state_changed(self, member: HostedPartition) -> None:
         """Apply the new state soon: of several changes, only the last one counts."""

@@ -120,6 +120,11 @@ class ActiveShard:
         """Whether the state is loading, or refers to newer topics than this broker knows."""
         return self._groups is None or not self._groups.is_started
 
+    @property
+    def loaded(self) -> GroupShard | None:
+        """The groups, to be read only; None while they are loading."""
+        return None if self.is_loading else self._groups
+
     def set_topics(self, topics: Topics) -> None:
         """Apply a change of topics or partitions. Every member is notified soon: members that
         subscribe to a pattern then check the topics.

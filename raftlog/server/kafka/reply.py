@@ -27,7 +27,7 @@ class KafkaReply(Exchange):
     __slots__ = ("_refusal", "_timer", "is_over", "request")
 
     def __init__(self, connection: Connection, request: KafkaRequest, refusal: Refusal) -> None:
-        self.connection = connection
+        super().__init__(connection)
         self.request = request._replace(attachment=_EMPTY) if request.attachment else request
         self._refusal = refusal
         self._timer: TimerHandle | None = None
@@ -62,15 +62,18 @@ class KafkaReply(Exchange):
         if self._timer is not None:
             self._timer.cancel()
         self.connection.respond_kafka(self.request, message)
+        self._ended()
 
     def fail(self, error: RaftlogError) -> None:
         if self.request.expects_response:
+            self.connection.services.counters.request_failed(error)
             self.send(self._refusal(self.request, error))
         else:
             self.drop(error)
 
     def none(self) -> None:
         self.connection.finish(self.request)
+        self._ended()
 
 
 def text_of(error: RaftlogError) -> str:

@@ -191,6 +191,7 @@ class Read:
             found = yield from self._read()
             failed = any(one.error is not None for one in found)
             if final or failed or self._found_bytes >= self._request.bytes_min:
+                context.counters.fetched_bytes += self._found_bytes
                 yield from self._send(found)
                 return
         context.purgatory.park(

@@ -16,6 +16,7 @@ from raftlog.protocol.replication import (
 from raftlog.server.cluster.fetcher import (
     ReplicaFetcher,
 )
+from raftlog.server.metrics import Counters
 from raftlog.server.partition import Partition
 from raftlog.server.peers.channel import Answer
 from raftlog.storage import Log
@@ -33,6 +34,7 @@ class Copying:
         self.s = s
         s.links.up.add(LEADER)
         self.damaged: list[tuple[Partition, RaftlogError]] = []
+        self.counters = Counters()
         self.fetcher = ReplicaFetcher(
             LEADER,
             loop=s.loop,
@@ -40,6 +42,7 @@ class Copying:
             bytes_max=1 << 20,
             wait_ms_max=WAIT_MS,
             on_damage=lambda host, error: self.damaged.append((host, error)),
+            counters=self.counters,
         )
 
     def follower(self, log: Log | None = None, *, partition: int = 0, epoch: int = 5) -> Any:

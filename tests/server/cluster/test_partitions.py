@@ -16,7 +16,7 @@ from raftlog.replication.cluster_commands import (
     CreateTopic,
     DeleteTopic,
 )
-from raftlog.replication.commands import Elect
+from raftlog.replication.commands import ChangeIsr, Elect
 from raftlog.server.cluster.partitions import RETRY_SECONDS
 from raftlog.storage import Store
 from raftlog.testing.disk import Fault
@@ -329,5 +329,21 @@ def test_a_new_state_is_told_to_those_who_have_no_vote() -> None:
         h.s.plane.leading.add(f"{record.id}/0")
         await h.elect(1, record.id)
         assert {broker for broker, _ in h.s.links.told} == {2, 3}
+
+    hosting(test)
+
+
+def test_a_change_that_is_applied_is_an_event_and_one_that_is_replayed_is_none() -> None:
+    async def test(h: Hosting) -> None:
+        await h.create()
+        await h.elect(1)  # this broker knows no leader of the group yet: it may be a replay
+        events = h.s.services.events
+        assert not events.events
+        h.member().is_known = True
+        await h.elect(2)
+        await h.apply(ChangeIsr(h.member().state.version, 2, {2: DISKS[2], 3: DISKS[3]}, 1))
+        kinds = [(event.kind, event.broker) for _, event in events.events]
+        assert kinds == [("leader-elected", 2), ("isr-shrunk", -1)]
+        assert {at_ms for at_ms, _ in events.events} == {h.s.services.clock.wall_ms()}
 
     hosting(test)

@@ -73,4 +73,4 @@ def test_a_disk_that_hangs_is_noticed_though_no_log_is_synced() -> None:
 
         world.add_client("admin", create).start()
         broker = cast("Broker", machine.broker)
-        assert world.run_until(lambda: broker._disk_watch.is_hung, limit_s=8)
+        assert world.run_until(lambda: broker.disk_watch.is_hung, limit_s=8)

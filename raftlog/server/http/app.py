@@ -1,0 +1,100 @@
+"""Paths of the HTTP port: ``/healthz``, ``/readyz``, ``/metrics``. All are read-only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, Generic, TypeVar
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from raftlog import limits
+from raftlog.server.broker import Broker
+from raftlog.server.http.collect import readiness_of, values_of
+from raftlog.server.http.exposition import render
+from raftlog.server.http.survey import Readiness
+from raftlog.server.metrics import Durations
+
+T = TypeVar("T")
+UNAVAILABLE: Final = 503
+
+
+class Kept(Generic[T]):
+    """Result of expensive work, kept for ``METRICS_KEPT_S``. So the number of requests does not
+    determine the work of the broker; requests that arrive during the work share its result.
+    """
+
+    def __init__(self, work: Callable[[], Awaitable[T]], now: Callable[[], float]) -> None:
+        self._work = work
+        self._now = now
+        self._task: asyncio.Task[T] | None = None
+        self._ended_at = 0.0
+
+    async def get(self) -> T:
+        """Return the kept result, or a new one. Raises the error of the work."""
+        task = self._task
+        if task is None or (task.done() and self._now() - self._ended_at >= limits.METRICS_KEPT_S):
+            self._task = task = asyncio.ensure_future(self._run())
+        return await asyncio.shield(task)
+
+    async def _run(self) -> T:
+        try:
+            return await self._work()
+        finally:
+            self._ended_at = self._now()
+
+
+def make_app(broker: Broker, loop_delay: Durations) -> Starlette:
+    """Return the ASGI application. ``loop_delay``: filled by the server."""
+    now = broker.context.loop.time
+    values = Kept(lambda: values_of(broker, loop_delay), now)
+    ready = Kept(lambda: readiness_of(broker), now)
+
+    async def healthz(_request: Request) -> Response:
+        """Respond 200 while the event loop works: a broker whose disk fails ends."""
+        return PlainTextResponse("ok\n")
+
+    async def readyz(request: Request) -> Response:
+        found = await ready.get()
+        is_ok = found.is_restart_safe if "restart" in request.query_params else found.is_ready
+        return _readiness(request, found, 200 if is_ok else UNAVAILABLE)
+
+    async def metrics(request: Request) -> Response:
+        accept = request.headers.get("accept", "")
+        body, content_type = await asyncio.to_thread(render, await values.get(), accept)
+        return Response(body, headers={"content-type": content_type})
+
+    return Starlette(
+        routes=[
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+            Route("/metrics", metrics),
+        ]
+    )
+
+
+def _readiness(request: Request, found: Readiness, status: int) -> Response:
+    if "application/json" in request.headers.get("accept", ""):
+        return JSONResponse(
+            {
+                "ready": found.is_ready,
+                "not_ready": found.not_ready,
+                "restart_safe": found.is_restart_safe,
+                "not_safe": found.not_safe,
+            },
+            status,
+        )
+    lines = [
+        f"ready: {_yes(found.is_ready)}",
+        *(f"  {reason}" for reason in found.not_ready),
+        f"restart safe: {_yes(found.is_restart_safe)}",
+        *(f"  {reason}" for reason in found.not_safe),
+    ]
+    return PlainTextResponse("\n".join(lines) + "\n", status)
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

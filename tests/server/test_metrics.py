@@ -1,0 +1,32 @@
+"""Counters and durations: what is added is what is read."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftlog.errors import NotLeaderError
+from raftlog.server.metrics import BOUNDS_SECONDS, Counters, Durations
+
+
+@pytest.mark.parametrize(
+    ("seconds", "bucket"),
+    [(0.0, 0), (0.000_25, 0), (0.000_26, 1), (10.0, 13), (11.0, 14)],
+)
+def test_a_duration_is_in_the_first_bucket_that_holds_it(seconds: float, bucket: int) -> None:
+    durations = Durations()
+    durations.observe(seconds)
+    assert durations.counts.index(1) == bucket
+    assert len(durations.counts) == len(BOUNDS_SECONDS) + 1
+    assert (sum(durations.counts), durations.sum_seconds) == (1, seconds)
+
+
+def test_requests_and_errors_are_counted_by_name() -> None:
+    now = [5.0]
+    counters = Counters(lambda: now[0])
+    counters.request_ended("fetch", 4.5)
+    counters.request_ended("fetch", 5.0)
+    counters.request_failed(NotLeaderError("no"))
+    counters.request_failed(NotLeaderError("no"))
+    fetch = counters.request_seconds["fetch"]
+    assert (sum(fetch.counts), fetch.sum_seconds) == (2, 0.5)
+    assert counters.request_errors == {"NotLeaderError": 2}
