@@ -8,6 +8,7 @@ from tests.mutation.change import always, argument, drop, never, replace, value
 from tests.mutation.guard import Guard
 
 _TURNS: Final = "tests/server/test_turns.py"
+_HTTP: Final = "tests/server/http/test_server.py"
 
 GUARDS: Final = [
     Guard(
@@ -108,5 +109,21 @@ GUARDS: Final = [
         function="read_secret",
         change=never("if S_IROTH"),
         tests=("tests/server/test_broker.py::test_a_secret_is_long_and_not_for_everybody",),
+    ),
+    Guard(
+        name="HTTP connections are limited",
+        why="clients of the HTTP port use all file descriptors of the broker",
+        module="raftlog/server/http/server.py",
+        function="_Connection.connection_made",
+        change=never("if HTTP_CONNECTIONS_MAX"),
+        tests=(f"{_HTTP}::test_connections_beyond_the_limit_are_closed_and_the_broker_serves",),
+    ),
+    Guard(
+        name="HTTP connections end",
+        why="clients that send nothing keep the connections of the monitoring",
+        module="raftlog/server/http/server.py",
+        function="_Connection.connection_made",
+        change=argument("call call_later", 0, "3600.0"),
+        tests=(f"{_HTTP}::test_a_slow_client_is_closed",),
     ),
 ]
