@@ -10,6 +10,7 @@ import click
 
 from raftlog import Admin, TopicPartition
 from raftlog.cli import health, options, output
+from raftlog.cli.events import events
 from raftlog.cli.main import STATUS_FAILED, Failed
 from raftlog.client.descriptions import ClusterDescription, PartitionOverview, RecoveryDescription
 from raftlog.errors import RaftlogError
@@ -26,6 +27,9 @@ def cluster() -> None:
     Example:
       raftlog cluster status
     """
+
+
+cluster.add_command(events)
 
 
 @cluster.command()

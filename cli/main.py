@@ -43,6 +43,10 @@ COMMANDS: Final[dict[str, Entry]] = {
         "raftlog.cli.cluster:cluster",
         "Show the cluster, transfer leaders, recover from a lost majority.",
     ),
+    "explain": Entry(
+        "raftlog.cli.explain:explain",
+        "Explain in sentences why a group lags, or a partition or broker does not work.",
+    ),
     "produce": Entry(
         "raftlog.cli.produce:produce", "Send records, one per line, from a file or standard input."
     ),

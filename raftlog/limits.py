@@ -128,7 +128,7 @@ HTTP_HEADER_BYTES_MAX: Final = 16 * KIB  # of a request
 METRICS_KEPT_S: Final = 1.0  # for which the values of a request serve later ones
 METRICS_TOPICS_MAX: Final = 1_000  # with their own series; the others are counted only
 METRICS_GROUPS_MAX: Final = 1_000  # the same: pairs of a consumer group and a topic
-EVENTS_KEPT_MAX: Final = 10_000  # per broker, in memory
+EVENTS_KEPT_MAX: Final = 5_000  # per broker, in memory
 
 # -- clocks (``replication.trusted_time``) ---------------------------------------------------------
 CLOCK_STEP_MS: Final = 60_000  # clocks that differ by more do not agree

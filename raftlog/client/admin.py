@@ -61,6 +61,7 @@ class Admin(AdminBase, PlainClient):
     offsets = _waiting(AsyncAdmin.offsets)
     describe_cluster = _waiting(AsyncAdmin.describe_cluster)
     verify_copies = _waiting(AsyncAdmin.verify_copies)
+    describe_events = _waiting(AsyncAdmin.describe_events)
     transfer_leader = _waiting(AsyncAdmin.transfer_leader)
     recover_cluster = _waiting(AsyncAdmin.recover_cluster)
     list_groups = _waiting(AsyncAdmin.list_groups)

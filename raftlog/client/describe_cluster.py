@@ -73,7 +73,7 @@ async def describe_cluster(
             if status.id not in known and status.port
         }
         answers = {**answers, **await _ask(cluster, request, others)}
-        _check_answered(answers, DescribeClusterResponse)
+        check_answered(answers, DescribeClusterResponse)
         return answers
 
     answers = await cluster.persist(attempt, repeatable=True)
@@ -99,7 +99,7 @@ async def _ask(
     )
 
 
-def _check_answered(answers: _Answers, kind: type[Message]) -> None:
+def check_answered(answers: _Answers, kind: type[Message]) -> None:
     """Raise the error of a broker if no broker has responded."""
     errors = [answer for answer in answers.values() if isinstance(answer, RaftlogError)]
     if not any(isinstance(answer, kind) for answer in answers.values()):
@@ -277,7 +277,7 @@ async def _describe_page(
         answers = await cluster.ask_all(
             apis.DESCRIBE_TOPICS, request, brokers=cluster.view.brokers, patience_s=PATIENCE_S
         )
-        _check_answered(answers, DescribeTopicsResponse)
+        check_answered(answers, DescribeTopicsResponse)
         return answers
 
     answers = await cluster.persist(attempt, repeatable=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from raftlog.protocol import cluster as operations
 from raftlog.protocol import topics as wire
-from raftlog.types import LeaderEpoch, Offset
+from raftlog.types import LeaderEpoch, Offset, TimestampMs
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +192,26 @@ class ClusterDescription:
     brokers: tuple[BrokerDescription, ...]
     controller: int | None = None
     partitions: tuple[PartitionOverview, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EventDescription:
+    """One change of the cluster: an election, a change of an ISR, a broker that joined or failed.
+
+    ``at_ms``: wall-clock time of the first broker that applied the change. ``topic`` and
+    ``partition`` are None for an event of a broker. ``broker``: the new leader, or the broker of a
+    broker event, else None. ``text``: description for people. ``version``: of the state after the
+    change.
+    """
+
+    at_ms: TimestampMs
+    kind: str
+    text: str
+    topic: str | None = None
+    partition: int | None = None
+    broker: int | None = None
+    leader_epoch: LeaderEpoch = -1
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from raftlog import limits
 from raftlog.errors import UnsupportedApiError, UnsupportedVersionError
 from raftlog.protocol import (
     cluster,
+    events,
     fetch,
     groups,
     handshake,
@@ -271,6 +272,15 @@ VERIFY_COPY: Final = Api(
     36, "verify_copy", cluster.VerifyCopyRequest, cluster.VerifyCopyResponse, idempotent=True
 )
 
+# -- monitoring ------------------------------------------------------------------------------------
+DESCRIBE_EVENTS: Final = Api(
+    37,
+    "describe_events",
+    events.DescribeEventsRequest,
+    events.DescribeEventsResponse,
+    idempotent=True,
+)
+
 APIS: Final[dict[int, Api]] = {
     api.number: api
     for api in (
@@ -311,6 +321,7 @@ APIS: Final[dict[int, Api]] = {
         OPERATOR_PROVE,
         DESCRIBE_COPIES,
         VERIFY_COPY,
+        DESCRIBE_EVENTS,
     )
 }
 

@@ -45,16 +45,18 @@ class Event:
     broker: int = -1
     leader_epoch: int = -1
     version: int = 0
+    topic_id: str = ""
 
 
 def partition_events(
-    topic: str, partition: int, before: PartitionState, after: PartitionState
+    topic: str, topic_id: str, partition: int, before: PartitionState, after: PartitionState
 ) -> list[Event]:
     """Return the events of one partition, the election first."""
     found: list[Event] = []
 
     def add(kind: str, text: str, broker: int = -1) -> None:
-        found.append(Event(kind, text, topic, partition, broker, after.leader_epoch, after.version))
+        epoch, version = after.leader_epoch, after.version
+        found.append(Event(kind, text, topic, partition, broker, epoch, version, topic_id))
 
     if after.leader is None:
         if before.leader is not None:

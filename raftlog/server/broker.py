@@ -157,7 +157,7 @@ class Broker:
         self._on_fatal = on_fatal
         self._servers: list[asyncio.Server] = []
         self.disk_watch = _watch(config, loop, workers)
-        counters, events = Counters(clock.monotonic), EventLog()
+        counters, events = Counters(clock.machine.monotonic), EventLog()
         verifier = LogVerifier(counters, on_damage=self._damage_found)
         services = HostServices(
             clock=clock,

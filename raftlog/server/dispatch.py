@@ -14,6 +14,7 @@ from raftlog.server.handlers import (
     api_versions,
     cluster,
     describe_producers,
+    events,
     fetch,
     groups,
     init_producer_id,
@@ -71,6 +72,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.OPERATOR_PROVE.number: operator.handle_prove,
     api.DESCRIBE_COPIES.number: replica.handle_copies,
     api.VERIFY_COPY.number: cluster.handle_verify_copy,
+    api.DESCRIBE_EVENTS.number: events.handle,
 }
 
 

@@ -121,6 +121,26 @@ def test_a_broker_that_is_down_shows(with_2_down: Cluster, raftlog: Raftlog) -> 
     assert len(both) == 2
 
 
+def test_events_and_explanations_name_the_broker_that_is_down(
+    with_2_down: Cluster, raftlog: Raftlog
+) -> None:
+    found = [json.loads(line) for line in raftlog("cluster", "events", "--json").out.splitlines()]
+    shrunk = [event for event in found if event["kind"] == "isr-shrunk"]
+    assert {(event["topic"], event["partition"]) for event in shrunk} == {(TOPIC, 0), (TOPIC, 1)}
+    assert len(shrunk) == len({(e["partition"], e["version"]) for e in shrunk})
+    assert "broker 2 left the ISR; the ISR is 1,3" in shrunk[-1]["text"]
+    since = f"@{shrunk[-1]['at_ms'] + 1}"
+    later = raftlog("cluster", "events", "--since", since).out.decode()
+    assert "isr-shrunk" not in later
+    told = raftlog("explain", "partition", f"{TOPIC}:0").out.decode()
+    assert "The replica on broker 2 is missing. Broker 2 does not respond" in told
+    assert "broker 2 left the ISR; the ISR is 1,3." in told
+    assert "Broker 2 at " in raftlog("explain", "broker", 2).out.decode()
+    for wrong, why in (("partition", f"{TOPIC}:9"), ("broker", "9"), ("lag", "no-such-group")):
+        ran = raftlog("explain", wrong, why)
+        assert (ran.status, ran.out) == (1, b"")
+
+
 def test_a_topic_shows_its_replicas(with_2_down: Cluster, raftlog: Raftlog) -> None:
     part = raftlog("topic", "describe", TOPIC, "--json").json["partitions"][0]
     assert sorted(part["replicas"]) == [1, 2, 3]

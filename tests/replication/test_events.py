@@ -54,14 +54,14 @@ BROKER = BrokerRecord(
 def test_a_change_of_a_partition_is_told(
     change: dict[str, Any], kinds: list[str], part: str
 ) -> None:
-    found = partition_events("t", 5, STATE, replace(STATE, version=21, **change))
+    found = partition_events("t", "id", 5, STATE, replace(STATE, version=21, **change))
     assert [event.kind for event in found] == kinds
     assert part in "".join(event.text for event in found)
-    assert {(event.topic, event.partition, event.version) for event in found} <= {("t", 5, 21)}
+    assert {(e.topic, e.topic_id, e.partition, e.version) for e in found} <= {("t", "id", 5, 21)}
 
 
 def test_the_first_leader_follows_no_broker() -> None:
-    (event,) = partition_events("t", 0, replace(STATE, leader=None), STATE)
+    (event,) = partition_events("t", "id", 0, replace(STATE, leader=None), STATE)
     assert (event.broker, event.text) == (1, "broker 1 leads in epoch 7, after no broker")
 
 

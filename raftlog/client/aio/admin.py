@@ -14,8 +14,10 @@ from raftlog.client.connection import Connection
 from raftlog.client.consumer_groups import administration
 from raftlog.client.consumer_groups.coordinator import Coordinators
 from raftlog.client.describe_cluster import describe_cluster, describe_topics
+from raftlog.client.describe_events import describe_events
 from raftlog.client.descriptions import (
     ClusterDescription,
+    EventDescription,
     LeaderDescription,
     PartitionOverview,
     PartitionVerification,
@@ -75,6 +77,7 @@ from raftlog.types import (
     Offset,
     OffsetAndMetadata,
     OffsetAndTimestamp,
+    TimestampMs,
     TopicPartition,
     check_group_id,
     check_topic_name,
@@ -373,6 +376,17 @@ class AsyncAdmin(LoopBound, AdminBase):
         self._bind()
         await self._cluster.refresh([partition.topic])
         return await verify_copies(self._cluster, partition)
+
+    async def describe_events(self, since_ms: TimestampMs = 0) -> list[EventDescription]:
+        """Return elections, changes of ISRs and broker failures, oldest first.
+
+        ``since_ms``: ms since 1970, default 0: all that the brokers remember. Each broker remembers
+        its last 5,000 events since its start. A broker that does not respond within 2 s is omitted:
+        the others have the same events.
+        """
+        self._bind()
+        since = integer("since_ms", since_ms, 0, limits.TIMESTAMP_MS_MAX)
+        return await describe_events(self._cluster, since)
 
     async def transfer_leader(
         self, topic: str, partition: int, to: int | None = None

@@ -397,7 +397,8 @@ class Partitions:
         before, member.noted = member.noted, member.state
         if member.is_known and before is not None:
             at_ms = self._services.clock.wall_ms()
-            for event in partition_events(member.topic, member.partition, before, member.state):
+            place = member.topic, member.topic_id, member.partition
+            for event in partition_events(*place, before, member.state):
                 self._services.events.add(event, at_ms)
         self._state_changed(member)
 

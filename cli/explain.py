@@ -1,0 +1,110 @@
+"""``raftlog explain``: why a group lags, a partition has no leader, a broker is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from raftlog import Admin, TopicPartition
+from raftlog.cli import explaining, options, output
+from raftlog.client.group_descriptions import GroupDescription
+from raftlog.errors import InvalidRequestError, UnknownPartitionError
+from raftlog.types import check_group_id
+
+
+@click.group()
+def explain() -> None:
+    """Explain in sentences why a group lags, or a partition or broker does not work.
+
+    \b
+    Example:
+      raftlog explain partition clicks:0
+    """
+
+
+@explain.command()
+@click.argument("group")
+@options.as_json
+@options.bootstrap
+def lag(group: str, as_json: bool, bootstrap: str) -> None:
+    """Explain the lag of a consumer group.
+
+    \b
+    Example:
+      raftlog explain lag billing
+    """
+    _print(explaining.explain_lag(_group(group, bootstrap)), as_json=as_json)
+
+
+@explain.command()
+@click.argument("group")
+@options.as_json
+@options.bootstrap
+def rebalance(group: str, as_json: bool, bootstrap: str) -> None:
+    """Explain what the rebalance of a consumer group waits for.
+
+    \b
+    Example:
+      raftlog explain rebalance billing
+    """
+    _print(explaining.explain_rebalance(_group(group, bootstrap)), as_json=as_json)
+
+
+@explain.command()
+@click.argument(
+    "partition",
+    metavar="TOPIC:P",
+    callback=lambda _context, _parameter, text: options.topic_partition(text),
+)
+@options.as_json
+@options.bootstrap
+def partition(partition: TopicPartition, as_json: bool, bootstrap: str) -> None:
+    """Explain the state of a partition: why it has no leader, or too few in-sync replicas.
+
+    \b
+    Example:
+      raftlog explain partition clicks:0
+    """
+    with Admin(bootstrap) as admin:
+        described = admin.describe_cluster([partition.topic])
+        events = admin.describe_events()
+    found = [part for part in described.partitions if part.partition == partition.partition]
+    if not found:
+        raise UnknownPartitionError(f"{partition} does not exist")
+    _print(explaining.explain_partition(described, found[0], events), as_json=as_json)
+
+
+@explain.command()
+@click.argument("broker_id", metavar="ID", type=click.IntRange(min=0))
+@options.as_json
+@options.bootstrap
+def broker(broker_id: int, as_json: bool, bootstrap: str) -> None:
+    """Explain the state of a broker, and of its replicas.
+
+    \b
+    Example:
+      raftlog explain broker 2
+    """
+    with Admin(bootstrap) as admin:
+        described = admin.describe_cluster()
+        events = admin.describe_events()
+    found = [each for each in described.brokers if each.id == broker_id]
+    if not found:
+        known = ", ".join(str(each.id) for each in described.brokers)
+        raise InvalidRequestError(f"the cluster has no broker {broker_id}; it has {known}")
+    _print(explaining.explain_broker(described, found[0], events), as_json=as_json)
+
+
+def _group(name: str, bootstrap: str) -> GroupDescription:
+    check_group_id(name)
+    with Admin(bootstrap) as admin:
+        return admin.describe_groups([name])[0]
+
+
+def _print(sentences: Sequence[str], *, as_json: bool) -> None:
+    if as_json:
+        output.print_json({"sentences": list(sentences)})
+        return
+    for sentence in sentences:
+        click.echo(sentence)

@@ -1,0 +1,270 @@
+"""Sentences that say why: from a description of the cluster and its events. Pure.
+
+Each function returns the state first, then the reasons, then what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from raftlog.cli.events import event_time
+from raftlog.cli.health import broker_state, clock_problem, is_up
+from raftlog.client.descriptions import (
+    BrokerDescription,
+    ClusterDescription,
+    EventDescription,
+    PartitionOverview,
+)
+from raftlog.client.group_descriptions import GroupDescription, PartitionLag
+
+EVENTS_SHOWN_MAX: Final = 5
+PARTITIONS_SHOWN_MAX: Final = 5
+
+
+def explain_partition(
+    cluster: ClusterDescription, partition: PartitionOverview, events: Sequence[EventDescription]
+) -> list[str]:
+    """Why a partition has no leader, rejects writes, or lacks an in-sync replica."""
+    found = _leader(cluster, partition)
+    in_sync = [broker for broker in partition.isr if broker not in partition.down]
+    if partition.is_available and len(in_sync) < partition.min_isr:
+        found.append(
+            f"Writes with acks=all are rejected: {len(in_sync)} replicas are in sync and respond, "
+            f"and min.insync.replicas is {partition.min_isr}."
+        )
+    found += _replicas(cluster, partition)
+    if partition.unclean_epoch >= 0:
+        where = "unknown" if partition.unclean_offset < 0 else str(partition.unclean_offset)
+        found.append(
+            f"An operator accepted the loss of records: epoch {partition.unclean_epoch} began "
+            f"without all of them, at offset {where}."
+        )
+    if partition.problem:
+        found.append(f"A broker reports: {partition.problem}.")
+    if len(found) == 1 and partition.is_available:
+        found.append("All replicas are in sync. Nothing is wrong.")
+    mine = (partition.topic, partition.partition)
+    return found + _history(event for event in events if (event.topic, event.partition) == mine)
+
+
+def _leader(cluster: ClusterDescription, partition: PartitionOverview) -> list[str]:
+    name = f"{partition.topic}:{partition.partition}"
+    if partition.is_available:
+        epoch = partition.leader_epoch
+        return [f"{name} is led by broker {partition.leader}, in epoch {epoch}."]
+    if partition.leader is not None:
+        found = [
+            f"{name} is not available: its leader, broker {partition.leader}, does not respond. "
+            + _why_down(cluster, partition.leader)
+        ]
+    else:
+        found = [f"{name} has no leader: it can be neither read nor written."]
+    eligible = sorted({*partition.isr, *partition.elr})
+    live = [broker for broker in eligible if _is_up(cluster, broker)]
+    if cluster.controller is None:
+        found.append(
+            "No leader can be elected: no controller was found, so a majority of the cluster's "
+            "voters may be missing. Start the missing brokers, or see `raftlog cluster recover`."
+        )
+    elif not live:
+        found.append(
+            f"Only brokers {_ids(eligible)} have all acknowledged records, and none of them is up. "
+            "Start one of them. If all are lost permanently, `raftlog cluster recover --dry-run` "
+            "says what would be lost."
+        )
+    else:
+        found.append(
+            f"Broker {live[0]} can be elected; this takes a moment after a failure. If it lasts, "
+            f"too few of the voters {_ids([*partition.replicas, *partition.witnesses])} are up."
+        )
+    return found
+
+
+def _replicas(cluster: ClusterDescription, partition: PartitionOverview) -> list[str]:
+    """One sentence for each replica that is down, not in sync, or corrupt."""
+    found = []
+    for replica in partition.replica_states:
+        who = f"The replica on broker {replica.broker}"
+        if replica.damage:
+            found.append(f"{who} is corrupt: {replica.damage}.")
+        elif not _is_up(cluster, replica.broker):
+            if replica.broker != partition.leader or partition.is_available:
+                found.append(f"{who} is missing. {_why_down(cluster, replica.broker)}")
+        elif replica.broker not in partition.isr:
+            lag = "an unknown number of" if replica.lag_records < 0 else str(replica.lag_records)
+            copies = "and copies them" if partition.is_available else "and waits for a leader"
+            found.append(f"{who} is up and not in sync: it lacks {lag} records, {copies}.")
+    return found
+
+
+def explain_broker(
+    cluster: ClusterDescription, broker: BrokerDescription, events: Sequence[EventDescription]
+) -> list[str]:
+    """Whether a broker is up, what it leads and stores, and what lacks it."""
+    parts = cluster.partitions
+    leads = sum(part.leader == broker.id for part in parts)
+    stored = [part for part in parts if broker.id in part.replicas]
+    out = [part for part in stored if broker.id not in part.isr]
+    found = [
+        (
+            f"Broker {broker.id} at {broker.host}:{broker.port} is {broker_state(broker)}. "
+            f"It leads {leads} partitions and has {len(stored)} replicas."
+        )
+    ]
+    if not is_up(broker):
+        found.append(_why_down(cluster, broker.id))
+    if broker.clock_error_ms:
+        found.append(clock_problem(broker)[0].upper() + clock_problem(broker)[1:] + ".")
+    if out:
+        found.append(f"{len(out)} of its replicas are not in sync: {_named(out)}.")
+    waiting = [part for part in stored if not part.is_available]
+    if waiting:
+        found.append(f"Without a leader are {len(waiting)} of its partitions: {_named(waiting)}.")
+    damaged = [
+        part
+        for part in stored
+        if any(r.damage and r.broker == broker.id for r in part.replica_states)
+    ]
+    if damaged:
+        found.append(f"Corrupt are {len(damaged)} of its replicas: {_named(damaged)}.")
+    if len(found) == 1:
+        found.append("All its replicas are in sync. Nothing is wrong.")
+    return found + _history(event for event in events if event.broker == broker.id)
+
+
+def explain_lag(group: GroupDescription) -> list[str]:
+    """Why a consumer group lags: members, their partitions, and what cannot be read."""
+    name = f"Group {group.group}"
+    behind = [part for part in group.partitions if part.lag]
+    found = [
+        (
+            f"{name} lags by {group.lag} offsets in {len(behind)} of {len(group.partitions)} "
+            f"partitions; it is {group.state} with {len(group.members)} members."
+        )
+    ]
+    problems = [part for part in group.partitions if part.problem]
+    found += [
+        f"{part.topic}:{part.partition}: {part.problem}."
+        for part in problems[:PARTITIONS_SHOWN_MAX]
+    ]
+    unread = [part for part in group.partitions if part.offset is None and not part.problem]
+    if unread:
+        found.append(f"{_lags_named(unread)}: no offset was ever committed.")
+    if not behind:
+        return [*found, "Every record with a known end is committed. Nothing lags."]
+    if not group.members:
+        found.append("No member reads: start the application, or members left after a failure.")
+        return found
+    if group.state == "reconciling":
+        found.append("Members are releasing partitions or waiting for them: a rebalance runs.")
+    orphans = [part for part in behind if part.member_id is None]
+    if orphans:
+        found.append(f"No member reads {_lags_named(orphans)}.")
+    found += _spread(group, behind)
+    return found
+
+
+def _spread(group: GroupDescription, behind: Sequence[PartitionLag]) -> list[str]:
+    """Whether one partition, one member, or all of them lag."""
+    worst = max(behind, key=lambda part: part.lag or 0)
+    share = (worst.lag or 0) / max(group.lag, 1)
+    if len(group.partitions) > 1 and share > 0.5:
+        place = f"{worst.topic}:{worst.partition}"
+        return [
+            (
+                f"{place} has {share:.0%} of the lag: it gets more records than others (a frequent "
+                f"key), or its member {worst.member_id or '(none)'} is slow."
+            )
+        ]
+    readers = {part.member_id for part in behind if part.member_id is not None}
+    if len(group.members) > 1 and len(readers) == 1:
+        return [f"Only partitions of member {readers.pop()} lag: that member is slow."]
+    idle = sum(not member.assigned for member in group.members)
+    advice = (
+        "All members together are too slow. Add members, up to one per partition, or make the "
+        "processing faster."
+    )
+    if idle:
+        advice = (
+            f"The members that have partitions are too slow, and {idle} members have none, because "
+            "there are more members than partitions. Add partitions, or make the processing faster."
+        )
+    return [advice]
+
+
+def explain_rebalance(group: GroupDescription) -> list[str]:
+    """Which member a rebalance waits for, and for which partitions."""
+    found = [
+        (
+            f"Group {group.group} is {group.state}, in epoch {group.group_epoch}, with "
+            f"{len(group.members)} members (assignor {group.assignor or 'none'})."
+        )
+    ]
+    for member in group.members:
+        who = f"Member {member.member_id} on {member.host}"
+        releases = sorted(set(member.assigned) - set(member.target))
+        waits = sorted(set(member.target) - set(member.assigned))
+        if member.is_away:
+            found.append(
+                f"{who} is temporarily absent. Its partitions stay reserved for up to "
+                f"{member.session_timeout_ms} ms."
+            )
+        elif releases:
+            found.append(
+                f"{who} has to release {_places(releases)}; it does so at its next poll, or loses "
+                f"them after {member.session_timeout_ms} ms without a heartbeat."
+            )
+        elif waits:
+            holders = {
+                other.member_id for other in group.members if set(other.assigned) & set(waits)
+            }
+            reason = f"held by {', '.join(sorted(holders))}" if holders else "being assigned to it"
+            found.append(f"{who} waits for {_places(waits)}: {reason}.")
+    if len(found) == 1:
+        found.append("Every member has its target assignment. No rebalance runs.")
+    return found
+
+
+def _history(events: Iterable[EventDescription]) -> list[str]:
+    """The last events, oldest first."""
+    last = list(events)[-EVENTS_SHOWN_MAX:]
+    return [f"{event_time(event)}: {event.text}." for event in last]
+
+
+def _why_down(cluster: ClusterDescription, broker_id: int) -> str:
+    broker = next((each for each in cluster.brokers if each.id == broker_id), None)
+    if broker is None:
+        return f"Broker {broker_id} is not registered."
+    if not broker.live:
+        reason = f" ({broker.problem})" if broker.problem else ""
+        return f"Broker {broker_id} does not respond{reason}: start it."
+    return (
+        f"Broker {broker_id} responds and is fenced: it has not rejoined the cluster yet, or does "
+        "not reach the controller. See its /readyz or its log."
+    )
+
+
+def _is_up(cluster: ClusterDescription, broker_id: int) -> bool:
+    return any(broker.id == broker_id and is_up(broker) for broker in cluster.brokers)
+
+
+def _ids(brokers: Iterable[int]) -> str:
+    return ", ".join(map(str, brokers)) or "(none)"
+
+
+def _named(partitions: Sequence[PartitionOverview]) -> str:
+    return _listed([f"{part.topic}:{part.partition}" for part in partitions])
+
+
+def _lags_named(partitions: Sequence[PartitionLag]) -> str:
+    return _listed([f"{part.topic}:{part.partition}" for part in partitions])
+
+
+def _places(partitions: Iterable[object]) -> str:
+    return _listed(list(map(str, partitions)))
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - PARTITIONS_SHOWN_MAX
+    return ", ".join(names[:PARTITIONS_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,326 @@
+"""Sentences for described states: a table, from all is well to all is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from raftlog.cli.explaining import (
+    explain_broker,
+    explain_lag,
+    explain_partition,
+    explain_rebalance,
+)
+from raftlog.client.descriptions import (
+    BrokerDescription,
+    ClusterDescription,
+    EventDescription,
+    PartitionOverview,
+    ReplicaDescription,
+)
+from raftlog.client.group_descriptions import GroupDescription, MemberDescription, PartitionLag
+from raftlog.types import TopicPartition
+
+NONE_DOWN: frozenset[int] = frozenset()
+
+
+def replica(broker: int, **fields: Any) -> ReplicaDescription:
+    standard: dict[str, Any] = {
+        "log_end_offset": 10,
+        "durable_end_offset": 10,
+        "lag_records": 0,
+        "lag_ms": 0,
+        "in_isr": True,
+        "chain": None,
+        "damage": "",
+    }
+    return ReplicaDescription(broker=broker, **(standard | fields))
+
+
+PART = PartitionOverview(
+    topic="t",
+    topic_id="id",
+    partition=0,
+    leader=1,
+    leader_epoch=4,
+    replicas=(1, 2, 3),
+    isr=(1, 2, 3),
+    witnesses=(),
+    elr=(),
+    min_isr=2,
+    is_available=True,
+    log_start_offset=0,
+    high_watermark=10,
+    replica_states=tuple(map(replica, (1, 2, 3))),
+    problem="",
+)
+
+
+def cluster_of(
+    part: PartitionOverview = PART,
+    *,
+    down: frozenset[int] = NONE_DOWN,
+    fenced: frozenset[int] = NONE_DOWN,
+    controller: int | None = 1,
+    clock_error_ms: int = 0,
+) -> ClusterDescription:
+    brokers = tuple(
+        BrokerDescription(
+            id=broker,
+            host="h",
+            port=9100 + broker,
+            fenced=broker in fenced,
+            live=broker not in down,
+            problem="connection refused" if broker in down else "",
+            clock_error_ms=clock_error_ms if broker == 2 else 0,
+        )
+        for broker in (1, 2, 3)
+    )
+    return ClusterDescription("c", brokers, controller, (part,))
+
+
+@pytest.mark.parametrize(
+    ("part", "cluster", "told"),
+    [
+        ({}, {}, ["t:0 is led by broker 1, in epoch 4.", "Nothing is wrong."]),
+        (
+            {"isr": (1, 3), "down": (2,)},
+            {"down": frozenset({2})},
+            ["is led by broker 1", "broker 2 is missing. Broker 2 does not respond (connection"],
+        ),
+        (
+            {"isr": (1, 3)},
+            {"fenced": frozenset({2})},
+            ["is led by broker 1", "Broker 2 responds and is fenced"],
+        ),
+        (
+            {
+                "isr": (1, 3),
+                "replica_states": (replica(1), replica(2, lag_records=7, in_isr=False), replica(3)),
+            },
+            {},
+            ["is led by broker 1", "broker 2 is up and not in sync: it lacks 7 records"],
+        ),
+        (
+            {"isr": (1,), "down": (2, 3)},
+            {"down": frozenset({2, 3})},
+            [
+                "is led by broker 1",
+                "acks=all are rejected: 1 replicas are in sync and respond, and min.insync",
+                "broker 2 is missing",
+                "broker 3 is missing",
+            ],
+        ),
+        (
+            {"leader": None, "is_available": False, "isr": (2,), "elr": (3,)},
+            {"down": frozenset({2, 3})},
+            [
+                "t:0 has no leader",
+                "Only brokers 2, 3 have all acknowledged records, and none of them is up.",
+                "broker 1 is up and not in sync: it lacks 0 records, and waits for a leader.",
+                "broker 2 is missing",
+                "broker 3 is missing",
+            ],
+        ),
+        (
+            {"is_available": False, "down": (1,)},
+            {"down": frozenset({1})},
+            [
+                "its leader, broker 1, does not respond. Broker 1 does not respond (connection",
+                "Broker 2 can be elected; this takes a moment",
+            ],
+        ),
+        (
+            {"leader": None, "is_available": False},
+            {"controller": None},
+            ["t:0 has no leader", "No leader can be elected: no controller was found"],
+        ),
+        (
+            {"unclean_epoch": 3, "unclean_offset": 8, "problem": "disk full"},
+            {},
+            [
+                "is led by broker 1",
+                "epoch 3 began without all of them, at offset 8.",
+                "A broker reports: disk full.",
+            ],
+        ),
+        (
+            {"replica_states": (replica(1), replica(2, damage="bad CRC at 5"), replica(3))},
+            {},
+            ["is led by broker 1", "The replica on broker 2 is corrupt: bad CRC at 5."],
+        ),
+    ],
+)
+def test_a_partition_is_explained(
+    part: dict[str, Any], cluster: dict[str, Any], told: list[str]
+) -> None:
+    described = replace(PART, **part)
+    found = explain_partition(cluster_of(described, **cluster), described, [])
+    assert len(found) == len(told), found
+    assert all(text in sentence for text, sentence in zip(told, found, strict=True)), found
+
+
+def test_the_last_events_of_the_partition_end_the_explanation() -> None:
+    mine = [
+        EventDescription(1_700_000_000_000 + n, "isr-shrunk", f"event {n}", "t", 0)
+        for n in range(7)
+    ]
+    other = EventDescription(1_700_000_000_009, "isr-shrunk", "another", "t", 1)
+    found = explain_partition(cluster_of(), PART, [*mine, other])
+    assert found[2] == "2023-11-14T22:13:20.002Z: event 2."
+    assert found[-1] == "2023-11-14T22:13:20.006Z: event 6."
+
+
+@pytest.mark.parametrize(
+    ("broker", "part", "cluster", "told"),
+    [
+        (1, {}, {}, ["is up. It leads 1 partitions and has 1 replicas.", "Nothing is wrong."]),
+        (
+            2,
+            {"isr": (1, 3)},
+            {"down": frozenset({2})},
+            [
+                "Broker 2 at h:9102 is down. It leads 0 partitions",
+                "Broker 2 does not respond (connection refused): start it.",
+                "1 of its replicas are not in sync: t:0.",
+            ],
+        ),
+        (2, {}, {"clock_error_ms": 90_000}, ["is up", "the wall clock is 90 s ahead of"]),
+        (
+            3,
+            {"leader": None, "is_available": False},
+            {},
+            ["is up", "Without a leader are 1 of its partitions: t:0."],
+        ),
+        (
+            3,
+            {"replica_states": (replica(1), replica(2), replica(3, damage="bad CRC"))},
+            {},
+            ["is up", "Corrupt are 1 of its replicas: t:0."],
+        ),
+    ],
+)
+def test_a_broker_is_explained(
+    broker: int, part: dict[str, Any], cluster: dict[str, Any], told: list[str]
+) -> None:
+    described = cluster_of(replace(PART, **part), **cluster)
+    event = EventDescription(0, "broker-fenced", "fenced", broker=broker)
+    *found, last = explain_broker(described, described.brokers[broker - 1], [event])
+    assert last == "1970-01-01T00:00:00.000Z: fenced."
+    assert len(found) == len(told), found
+    assert all(text in sentence for text, sentence in zip(told, found, strict=True)), found
+
+
+def member(name: str, assigned: str, target: str | None = None, **fields: Any) -> MemberDescription:
+    """Partitions as digits: ``"01"`` is t:0 and t:1."""
+    places = {
+        field: tuple(TopicPartition("t", int(digit)) for digit in digits)
+        for field, digits in (
+            ("assigned", assigned),
+            ("target", assigned if target is None else target),
+        )
+    }
+    standard: dict[str, Any] = {
+        "instance_id": None,
+        "client_id": "",
+        "host": "h",
+        "member_epoch": 1,
+        "topics": ("t",),
+        "session_timeout_ms": 45_000,
+    }
+    return MemberDescription(member_id=name, **(standard | fields), **places)
+
+
+def part_lag(partition: int, lag: int | None, reader: str | None, **fields: Any) -> PartitionLag:
+    offset = None if lag is None else 10
+    return PartitionLag("t", partition, offset, lag=lag, member_id=reader, **fields)
+
+
+def group_of(
+    *members: MemberDescription, lags: Any = (), state: str = "stable"
+) -> GroupDescription:
+    return GroupDescription("g", state, 5, "uniform", 1, members, tuple(lags))
+
+
+A, B, IDLE = member("a", "0"), member("b", "1"), member("c", "")
+
+
+@pytest.mark.parametrize(
+    ("group", "told"),
+    [
+        (group_of(A, lags=[part_lag(0, 0, "a")]), ["lags by 0 offsets", "Nothing lags."]),
+        (
+            group_of(state="empty", lags=[part_lag(0, 4, None)]),
+            ["it is empty with 0 members.", "No member reads: start the application"],
+        ),
+        (
+            group_of(A, lags=[part_lag(0, 4, "a"), part_lag(1, 4, None)]),
+            ["lags by 8 offsets in 2 of 2", "No member reads t:1.", "All members together are"],
+        ),
+        (
+            group_of(A, B, lags=[part_lag(0, 90, "a"), part_lag(1, 4, "b")]),
+            ["lags by 94", "t:0 has 96% of the lag"],
+        ),
+        (
+            group_of(A, B, lags=[part_lag(0, 4, "a"), part_lag(1, 4, "a"), part_lag(2, 0, "b")]),
+            ["lags by 8", "Only partitions of member a lag: that member is slow."],
+        ),
+        (
+            group_of(A, B, IDLE, lags=[part_lag(0, 4, "a"), part_lag(1, 4, "b")]),
+            ["lags by 8", "1 members have none, because there are more members than partitions."],
+        ),
+        (
+            group_of(A, lags=[part_lag(0, 4, "a"), part_lag(1, None, "a")], state="reconciling"),
+            [
+                "lags by 4",
+                "t:1: no offset was ever committed.",
+                "a rebalance runs",
+                "t:0 has 100% of the lag",
+            ],
+        ),
+        (
+            group_of(A, lags=[part_lag(0, None, "a", problem="the offset was deleted")]),
+            ["lags by 0", "t:0: the offset was deleted.", "Nothing lags."],
+        ),
+    ],
+)
+def test_a_lag_is_explained(group: GroupDescription, told: list[str]) -> None:
+    found = explain_lag(group)
+    assert len(found) == len(told), found
+    assert all(text in sentence for text, sentence in zip(told, found, strict=True)), found
+
+
+@pytest.mark.parametrize(
+    ("group", "told"),
+    [
+        (group_of(A, B), ["is stable, in epoch 5, with 2 members", "No rebalance runs."]),
+        (
+            group_of(member("a", "01", "0"), member("b", "", "1"), state="reconciling"),
+            [
+                "is reconciling",
+                "Member a on h has to release t:1",
+                "b on h waits for t:1: held by a",
+            ],
+        ),
+        (
+            group_of(member("b", "", "1"), state="reconciling"),
+            ["is reconciling", "waits for t:1: being assigned to it."],
+        ),
+        (
+            group_of(member("a", "0", is_away=True)),
+            ["is stable", "temporarily absent. Its partitions stay reserved for up to 45000 ms."],
+        ),
+    ],
+)
+def test_a_rebalance_is_explained(group: GroupDescription, told: list[str]) -> None:
+    found = explain_rebalance(group)
+    assert len(found) == len(told), found
+    assert all(text in sentence for text, sentence in zip(told, found, strict=True)), found
+
+
+def test_long_lists_are_shortened() -> None:
+    lags = [part_lag(number, 1, None) for number in range(9)]
+    found = explain_lag(group_of(A, lags=lags))
+    assert "No member reads t:0, t:1, t:2, t:3, t:4 and 4 more." in found
