@@ -7,12 +7,16 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from raftlog.cli import options
-from raftlog.config import BrokerConfig, parse_address, parse_voters
+from raftlog.config import Address, BrokerConfig, parse_address, parse_voters
 from raftlog.server.main import run
+
+if TYPE_CHECKING:
+    from raftlog.cli.http_api import HttpApi
 
 
 def _no_join(_context: click.Context, _parameter: click.Parameter, text: str | None) -> None:
@@ -115,7 +119,13 @@ def broker(
     config = BrokerConfig.from_toml(document, overrides)
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, daemon=True).start()
-    context.exit(run(config))
+    context.exit(run(config, _make_api))
+
+
+def _make_api(address: Address) -> HttpApi:
+    from raftlog.cli.http_api import HttpApi  # with the libraries of the HTTP port
+
+    return HttpApi(str(address))
 
 
 def _stop_with_stdin() -> None:

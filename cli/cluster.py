@@ -118,7 +118,7 @@ def brokers(as_json: bool, bootstrap: str) -> None:
     """
     with Admin(bootstrap) as admin:
         described = admin.describe_cluster()
-    rows = [_broker_row(described, number) for number in range(len(described.brokers))]
+    rows = health.broker_rows(described)
     if as_json:
         output.print_json(rows)
         return
@@ -139,17 +139,6 @@ def brokers(as_json: bool, bootstrap: str) -> None:
             for row in rows
         ],
     )
-
-
-def _broker_row(described: ClusterDescription, number: int) -> dict[str, Any]:
-    broker, partitions = described.brokers[number], described.partitions
-    return {
-        **asdict(broker),
-        "state": health.broker_state(broker),
-        "leads": sum(partition.leader == broker.id for partition in partitions),
-        "replicas": sum(broker.id in partition.replicas for partition in partitions),
-        "controller": broker.id == described.controller,
-    }
 
 
 @cluster.command()

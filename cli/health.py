@@ -131,6 +131,21 @@ def ids(brokers: Iterable[int]) -> str:
     return ",".join(map(str, brokers))
 
 
+def broker_rows(described: ClusterDescription) -> list[dict[str, Any]]:
+    """The brokers for JSON, each with what it leads and stores."""
+    partitions = described.partitions
+    return [
+        {
+            **asdict(broker),
+            "state": broker_state(broker),
+            "leads": sum(partition.leader == broker.id for partition in partitions),
+            "replicas": sum(broker.id in partition.replicas for partition in partitions),
+            "controller": broker.id == described.controller,
+        }
+        for broker in described.brokers
+    ]
+
+
 def partition_row(partition: PartitionOverview) -> dict[str, Any]:
     """A partition for JSON; chains in hexadecimal, as ``raftlog log dump`` has them."""
     return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -112,16 +112,20 @@ def describe(name: str | None, as_json: bool, bootstrap: str) -> None:
     Example:
       raftlog topic describe clicks
     """
-    names = None if name is None else [name]
     with Admin(bootstrap) as admin:
-        described = admin.describe_topics(names)
-        overviews = admin.describe_cluster(names).partitions
-    topics = [_with_replicas(asdict(entry), overviews) for entry in described]
+        topics = topic_rows(admin, None if name is None else [name])
     if as_json:
         output.print_json(topics if name is None else topics[0])
         return
     for entry in topics:
         _print_topic(entry)
+
+
+def topic_rows(admin: Admin, names: Sequence[str] | None) -> list[dict[str, Any]]:
+    """Topics for JSON; ``names`` of None: all."""
+    described = admin.describe_topics(names)
+    overviews = admin.describe_cluster(names).partitions
+    return [_with_replicas(asdict(entry), overviews) for entry in described]
 
 
 def _with_replicas(entry: dict[str, Any], overviews: Iterable[PartitionOverview]) -> dict[str, Any]:

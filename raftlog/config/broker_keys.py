@@ -96,9 +96,9 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         None,
         _optional_address,
         "HOST:PORT, or nothing",
-        "Where to serve HTTP: /metrics, /healthz and /readyz. Nothing: no HTTP port. It has "
-        "neither TLS nor passwords: use a loopback address, such as 127.0.0.1:9200, or a network "
-        "that only the monitoring reaches. Port 0 picks a free one.",
+        "Where to serve HTTP: /metrics, /healthz, /readyz and /api/v1, read-only. Nothing: no HTTP "
+        "port. It has neither TLS nor passwords: use a loopback address, such as 127.0.0.1:9200, "
+        "or a network that only the monitoring reaches. Port 0 picks a free one.",
     ),
     ConfigKey(
         "data.dir",

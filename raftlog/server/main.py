@@ -12,6 +12,7 @@ import stat
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
 
 from raftlog.clock import SystemClock
 from raftlog.config import Address, BrokerConfig
@@ -22,12 +23,20 @@ from raftlog.server import failpoints, log_lines
 from raftlog.server.broker import REAL, Broker, Surroundings
 from raftlog.server.listener import address_of, bind
 
+if TYPE_CHECKING:
+    from raftlog.server.http.app import MoreRoutes
+
 logger = logging.getLogger("raftlog")
 
+MakeApi: TypeAlias = "Callable[[Address], MoreRoutes]"
 
-def run(config: BrokerConfig) -> int:
+
+def run(config: BrokerConfig, make_api: MakeApi | None = None) -> int:
     """Run a broker until SIGTERM or SIGINT. Returns the exit status: 0, or 1 with the reason on
     stderr.
+
+    ``make_api``: called with the address of the broker if it has an HTTP port; returns more of what
+    the port serves.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(log_lines.formatter(config.logging_format))
@@ -35,14 +44,14 @@ def run(config: BrokerConfig) -> int:
     _raise_file_limit()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(config))
+            runner.run(_serve(config, make_api))
     except RaftlogError as error:
         _say(f"raftlog broker {config.id}: {error}")
         return 1
     return 0
 
 
-async def _serve(config: BrokerConfig) -> None:
+async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     disk, surroundings = world(os.environ, config)
@@ -62,7 +71,8 @@ async def _serve(config: BrokerConfig) -> None:
     if http_listening is not None:
         from raftlog.server.http.server import HttpServer  # takes 0.2 s of CPU and 5 MB
 
-        http = await HttpServer.start(broker, http_listening)
+        api = None if make_api is None else make_api(reached_here(address_of(listening)))
+        http = await HttpServer.start(broker, http_listening, api)
         _say(f"raftlog broker {config.id} serves http://{address_of(http_listening)}")
     gc.freeze()  # excludes long-lived objects from garbage collection
     address = Address(config.listen.host, address_of(listening).port)
@@ -91,6 +101,12 @@ def world(environment: Mapping[str, str], config: BrokerConfig) -> tuple[Disk, S
     )
     disk = FailpointDisk(OsDisk(), points.hit, config.data_dir)
     return disk, failpoints.surroundings(points.hit)
+
+
+def reached_here(listening: Address) -> Address:
+    """Return the address at which this process reaches its own socket."""
+    own = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+    return Address(own.get(listening.host, listening.host), listening.port)
 
 
 def _say(line: str) -> None:

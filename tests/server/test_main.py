@@ -16,6 +16,7 @@ import pytest
 
 from raftlog.config import Address, parse_address
 from raftlog.server.listener import address_of, bind
+from raftlog.server.main import reached_here
 from tests.server.harness import TIMEOUT_S, Client, batch_of
 
 PROGRAM = """
@@ -278,3 +279,11 @@ def test_a_failed_fsync_ends_the_process_and_answers_nobody(tmp_path: Path) -> N
             assert word in last
     with process(tmp_path) as again, Client(again.address()) as client:
         assert client.produce("t", batch_of(b"b")).failure is None
+
+
+@pytest.mark.parametrize(
+    ("listening", "here"),
+    [("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("10.0.0.1", "10.0.0.1")],
+)
+def test_a_broker_reaches_itself_where_it_listens(listening: str, here: str) -> None:
+    assert reached_here(Address(listening, 9100)) == Address(here, 9100)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Generic, Protocol, TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from raftlog import limits
 from raftlog.server.broker import Broker
@@ -47,7 +47,19 @@ class Kept(Generic[T]):
             self._ended_at = self._now()
 
 
-def make_app(broker: Broker, loop_delay: Durations) -> Starlette:
+class MoreRoutes(Protocol):
+    """Paths that the server does not know itself, because they need a client of the cluster."""
+
+    def routes(self) -> Sequence[BaseRoute]: ...
+
+    async def close(self) -> None:
+        """Called once, after the last response."""
+        ...
+
+
+def make_app(
+    broker: Broker, loop_delay: Durations, more_routes: Sequence[BaseRoute] = ()
+) -> Starlette:
     """Return the ASGI application. ``loop_delay``: filled by the server."""
     now = broker.context.loop.time
     values = Kept(lambda: values_of(broker, loop_delay), now)
@@ -72,6 +84,7 @@ def make_app(broker: Broker, loop_delay: Durations) -> Starlette:
             Route("/healthz", healthz),
             Route("/readyz", readyz),
             Route("/metrics", metrics),
+            *more_routes,
         ]
     )
 

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from raftlog import limits
 from raftlog.clock import Clock
 from raftlog.server.broker import Broker
-from raftlog.server.http.app import make_app
+from raftlog.server.http.app import MoreRoutes, make_app
 from raftlog.server.metrics import Durations
 
 logger = logging.getLogger(__name__)
@@ -81,20 +81,29 @@ class LoopDelay:
 class HttpServer:
     """Serves from ``start`` to ``stop``."""
 
-    def __init__(self, server: _Server, serving: asyncio.Task[None], delay: LoopDelay) -> None:
+    def __init__(
+        self,
+        server: _Server,
+        serving: asyncio.Task[None],
+        delay: LoopDelay,
+        api: MoreRoutes | None,
+    ) -> None:
         self._server = server
         self._serving = serving
         self._delay = delay
+        self._api = api
 
     @classmethod
-    async def start(cls, broker: Broker, listening: socket.socket) -> HttpServer:
-        """Serve the broker's state to connections of ``listening``. Returns when it accepts
-        them.
+    async def start(
+        cls, broker: Broker, listening: socket.socket, api: MoreRoutes | None = None
+    ) -> HttpServer:
+        """Serve the broker's state, and ``api``, to connections of ``listening``. Returns when it
+        accepts them.
         """
         context = broker.context
         delay = LoopDelay(context.loop, context.clock)
         config = uvicorn.Config(
-            make_app(broker, delay.durations),
+            make_app(broker, delay.durations, () if api is None else api.routes()),
             http=_Connection,
             ws="none",
             lifespan="off",
@@ -115,10 +124,12 @@ class HttpServer:
         if serving.done():
             serving.result()  # raises the reason
         delay.start()
-        return cls(server, serving, delay)
+        return cls(server, serving, delay, api)
 
     async def stop(self) -> None:
         """Stop to accept, and wait for responses in progress, in bounded time."""
         self._delay.stop()
         self._server.should_exit = True
         await self._serving
+        if self._api is not None:
+            await self._api.close()

@@ -1,0 +1,109 @@
+"""``/api/v1`` of a broker's HTTP port: what the commands print with ``--json``. Read-only.
+
+The broker's process asks the cluster as any client does, in threads: the event loop of the broker
+neither decodes nor encodes these responses, which may list thousands of partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from raftlog import Admin
+from raftlog.cli import health, output
+from raftlog.cli.events import parse_since
+from raftlog.cli.group import group_to_json
+from raftlog.cli.topic import topic_rows
+from raftlog.errors import InvalidRequestError, RaftlogError, UnknownGroupError, UnknownTopicError
+
+PREFIX: Final = "/api/v1"
+# Work of one path: its value for JSON, from an admin client and the parameters of the request.
+Describe = Callable[[Admin, Request], Any]
+
+
+def _cluster(admin: Admin, _request: Request) -> Any:
+    return health.summary(admin.describe_cluster())
+
+
+def _brokers(admin: Admin, _request: Request) -> Any:
+    return health.broker_rows(admin.describe_cluster())
+
+
+def _topics(admin: Admin, _request: Request) -> Any:
+    return admin.list_topics()
+
+
+def _topic(admin: Admin, request: Request) -> Any:
+    return topic_rows(admin, [request.path_params["name"]])[0]
+
+
+def _groups(admin: Admin, _request: Request) -> Any:
+    return [asdict(row) for row in admin.list_groups()]
+
+
+def _group(admin: Admin, request: Request) -> Any:
+    (described,) = admin.describe_groups([request.path_params["name"]])
+    return group_to_json(described, members=True, partitions=True)
+
+
+def _events(admin: Admin, request: Request) -> Any:
+    try:
+        since_ms = parse_since(request.query_params.get("since", "0"))
+    except ValueError as error:
+        raise InvalidRequestError(f"since: {error}") from error
+    return [asdict(event) for event in admin.describe_events(since_ms)]
+
+
+PATHS: Final[dict[str, Describe]] = {
+    "/cluster": _cluster,
+    "/brokers": _brokers,
+    "/topics": _topics,
+    "/topics/{name}": _topic,
+    "/groups": _groups,
+    "/groups/{name:path}": _group,
+    "/events": _events,
+}
+
+
+class HttpApi:
+    """``MoreRoutes`` of the HTTP port. One request is served at a time: the others wait, and do
+    not multiply the load on the cluster.
+    """
+
+    def __init__(self, bootstrap: str) -> None:
+        """``bootstrap``: address of this broker."""
+        self._admin = Admin(bootstrap)
+        self._turn = asyncio.Lock()
+
+    def routes(self) -> Sequence[BaseRoute]:
+        return [Route(PREFIX + path, self._endpoint(work)) for path, work in PATHS.items()]
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._admin.close)
+
+    def _endpoint(self, describe: Describe) -> Callable[[Request], Any]:
+        async def respond(request: Request) -> Response:
+            async with self._turn:
+                status, body = await asyncio.to_thread(self._result, describe, request)
+            return Response(body, status, media_type="application/json")
+
+        return respond
+
+    def _result(self, describe: Describe, request: Request) -> tuple[int, str]:
+        try:
+            return 200, output.to_json(describe(self._admin, request)) + "\n"
+        except RaftlogError as error:
+            told = {"error": type(error).__name__, "message": str(error)}
+            return _status_of(error), output.to_json(told) + "\n"
+
+
+def _status_of(error: RaftlogError) -> int:
+    if isinstance(error, UnknownTopicError | UnknownGroupError):
+        return 404
+    return 400 if isinstance(error, InvalidRequestError) else 503

@@ -1,0 +1,76 @@
+"""``/api/v1``: the same values as the commands print, from a real broker."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from raftlog.testing import cluster
+from raftlog.testing.probes import free_port
+from tests.cli.conftest import Raftlog
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[str, str]]:
+    """Bootstrap, and the URL of the HTTP port."""
+    http = f"127.0.0.1:{free_port()}"
+    with cluster(brokers=1, settings={"http.listen": http}) as running:
+        yield running.bootstrap, f"http://{http}/api/v1"
+
+
+def get(url: str) -> tuple[int, Any]:
+    try:
+        with urllib.request.urlopen(url, timeout=20) as response:
+            assert response.headers["content-type"] == "application/json"
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def test_every_path_has_what_its_command_prints(
+    served: tuple[str, str], raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bootstrap, url = served
+    monkeypatch.setenv("RAFTLOG_BOOTSTRAP", bootstrap)
+    assert raftlog("topic", "create", "t", "--partitions", 2).status == 0
+    assert raftlog("produce", "t", "-p", 0, stdin=b"a\nb\n").status == 0
+    ran = raftlog("tail", "t", "-o", "earliest", "-n", 1, "--group", "team/a")
+    assert ran.out == b"a\n"
+    for path, command in (
+        ("cluster", ["cluster", "status"]),
+        ("brokers", ["cluster", "brokers"]),
+        ("topics", ["topic", "list"]),
+        ("topics/t", ["topic", "describe", "t"]),
+        ("groups", ["group", "list"]),
+    ):
+        assert get(f"{url}/{path}") == (200, raftlog(*command, "--json").json), path
+    status, group = get(f"{url}/groups/team/a")
+    printed = raftlog("group", "describe", "team/a", "--json").json
+    for described in (group, printed):  # it grows with time
+        described.pop("lag_seconds", None)
+        for part in described["partitions"]:
+            part.pop("lag_seconds")
+    assert (status, group) == (200, printed)
+    assert get(f"{url}/events") == (200, [])
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "error"),
+    [
+        ("topics/no-such", 404, "UnknownTopicError"),
+        ("groups/no-such", 404, "UnknownGroupError"),
+        ("events?since=never", 400, "InvalidRequestError"),
+    ],
+)
+def test_an_error_is_json(served: tuple[str, str], path: str, status: int, error: str) -> None:
+    code, body = get(f"{served[1]}/{path}")
+    assert (code, body["error"]) == (status, error)
+    assert body["message"]
