@@ -33,8 +33,11 @@ LOBBY_SECONDS: Final = 15.0  # for a handshake: four round trips of at most 2 s 
 LOBBY_APIS: Final = (apis.API_VERSIONS, apis.PEER_HELLO, apis.PEER_PROVE)
 
 
-def bind(address: Address) -> socket.socket:
-    """Return a listening socket. Raises ``BrokerUnavailableError`` with the reason."""
+def bind(address: Address, option: str = "--listen ") -> socket.socket:
+    """Return a listening socket. Raises ``BrokerUnavailableError`` with the reason.
+
+    ``option``: how an operator sets another address, for the error.
+    """
     try:
         family, kind, protocol, _name, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -42,7 +45,7 @@ def bind(address: Address) -> socket.socket:
     except OSError as error:
         raise BrokerUnavailableError(
             f"cannot listen on {address}: the host name does not resolve ({error.strerror}). Set "
-            "an address of this machine with --listen HOST:PORT"
+            f"an address of this machine with {option}HOST:PORT"
         ) from error
     listening = socket.socket(family, kind, protocol)
     try:
@@ -52,24 +55,24 @@ def bind(address: Address) -> socket.socket:
         listening.setblocking(False)
     except OSError as error:
         listening.close()
-        raise BrokerUnavailableError(_why_not(address, error)) from error
+        raise BrokerUnavailableError(_why_not(address, error, option)) from error
     return listening
 
 
-def _why_not(address: Address, error: OSError) -> str:
+def _why_not(address: Address, error: OSError, option: str) -> str:
     if error.errno == errno.EADDRINUSE:
         return (
             f"port {address.port} on {address.host} is in use. Stop the process that uses it, or "
-            f"select another port with --listen {Address(address.host, 0)} (0: any free port)"
+            f"select another port with {option}{Address(address.host, 0)} (0: any free port)"
         )
     if error.errno == errno.EACCES:
         return (
             f"this user has no permission for port {address.port} on {address.host}. Select a port "
-            "of 1024 or above with --listen HOST:PORT"
+            f"of 1024 or above with {option}HOST:PORT"
         )
     return (
         f"cannot listen on {address}: {error.strerror}. Set an address of this machine with "
-        "--listen HOST:PORT"
+        f"{option}HOST:PORT"
     )
 
 

@@ -56,7 +56,9 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> None:
     stop = asyncio.Event()
     disk, surroundings = world(os.environ, config)
     listening = bind(config.listen)
-    http_listening = None if config.http_listen is None else bind(config.http_listen)
+    http_listening = None
+    if config.http_listen is not None:
+        http_listening = bind(config.http_listen, "--set http.listen=")
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, number, stop)
     broker = await Broker.start(

@@ -185,6 +185,9 @@ def test_a_port_in_use(tmp_path: Path) -> None:
         line = refusal(tmp_path, listen=str(address))
         assert f"port {address.port}" in line
         assert "--listen" in line
+        line = refusal(tmp_path, **{"http.listen": str(address)})
+        assert f"port {address.port}" in line
+        assert "--set http.listen=127.0.0.1:0" in line
 
 
 def test_a_data_directory_that_is_in_use(tmp_path: Path) -> None:

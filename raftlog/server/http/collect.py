@@ -101,7 +101,9 @@ def _put_broker(broker: Broker, values: Values, ready: Readiness) -> None:
     )
     values.put("raftlog_ready", ready.is_ready)
     values.put("raftlog_restart_safe", ready.is_restart_safe)
-    values.put("raftlog_controller", operations.controller() == context.broker_id)
+    # While the broker stops, consensus may have ended, and no broker is known as the controller.
+    is_controller = not context.is_stopping and operations.controller() == context.broker_id
+    values.put("raftlog_controller", is_controller)
     states = {"up": 0, "fenced": 0, "down": 0}
     for record in () if cluster is None else cluster.machine.brokers.values():
         is_linked = cluster is not None and cluster.liveness.is_linked(record.id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 import pytest
 
@@ -53,6 +54,35 @@ def test_a_failed_broker_is_not_ready_and_says_why(http: Serving) -> None:
         broker.failure = None
 
     http.broker.call(repair)
+
+
+class Ended:
+    """Operations of a broker whose consensus has ended."""
+
+    cluster_id = "c"
+
+    def controller(self) -> int | None:
+        raise KeyError("cluster")
+
+
+def test_a_broker_that_stops_responds_until_its_end(http: Serving) -> None:
+    context = http.broker.broker.context
+    operations = context.operations
+
+    def stop() -> None:
+        context.is_stopping = True
+        context.operations = cast(Any, Ended())
+
+    http.broker.call(stop)
+    status, text = http.get("/readyz")
+    assert (status, "the broker is stopping" in text) == (503, True)
+    assert http.metrics()["raftlog_controller",] == 0
+
+    def go_on() -> None:
+        context.is_stopping = False
+        context.operations = operations
+
+    http.broker.call(go_on)
 
 
 def test_other_paths_and_methods_are_refused(http: Serving) -> None:
