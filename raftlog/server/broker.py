@@ -189,18 +189,7 @@ class Broker:
             operator_secret=read_secret(config) if config.operations_require_secret else b"",
             entropy=surroundings.entropy,
         )
-        self.connections = Connections(
-            config,
-            loop,
-            responses=self.context.responses,
-            counters=self.context.counters,
-            turns=Turns(loop, clock.monotonic),
-            workers=workers.validation,
-            on_request=partial(dispatch, self.context),
-            on_kafka_request=partial(kafka_dispatch, self.context),
-            on_lost=self._connection_lost,
-            make_connection=surroundings.make_connection,
-        )
+        self.connections = self._make_connections(workers.validation, surroundings)
         if journal is None:
             local.load()
         else:
@@ -209,6 +198,21 @@ class Broker:
         self.housekeeping = self._keep_house(surroundings)
         self._time_keeping = loop.create_task(self._keep_time())
         self.disk_watch.start(on_logs_hung=self._logs_hang, while_hung=self._while_disk_hangs)
+
+    def _make_connections(self, validation: Workers, surroundings: Surroundings) -> Connections:
+        context = self.context
+        return Connections(
+            context.config,
+            context.loop,
+            responses=context.responses,
+            counters=context.counters,
+            turns=Turns(context.loop, context.clock.monotonic),
+            workers=validation,
+            on_request=partial(dispatch, context),
+            on_kafka_request=partial(kafka_dispatch, context),
+            on_lost=self._connection_lost,
+            make_connection=surroundings.make_connection,
+        )
 
     def _keep_house(self, surroundings: Surroundings) -> Housekeeping:
         context = self.context

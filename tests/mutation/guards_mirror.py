@@ -29,7 +29,7 @@ GUARDS: Final = [
     Guard(
         name="only a mirror sends batches with gaps",
         why="a producer makes offsets without records",
-        module="raftlog/server/handlers/produce.py",
+        module="raftlog/server/requests/append.py",
         function="_check_producible",
         change=never("if NO_BASE_OFFSET"),
         tests=(
