@@ -15,7 +15,6 @@ from tests.tidy.sources import Source
 
 # Called by what users write, or by a library that finds it by its name.
 CALLED_FROM_OUTSIDE = {
-    "raftlog/record/kafka_batch.py": "for the broker's port for Kafka's clients",
     "raftlog/testing/pytest_plugin.py": "hooks of pytest",
     "raftlog/testing/failpoints.py": "for tests of applications",
 }
