@@ -19,6 +19,7 @@ from tests.mutation import (
     guards_hosts,
     guards_journal,
     guards_kafka,
+    guards_kafka_port,
     guards_leading,
     guards_log,
     guards_mirror,
@@ -53,4 +54,5 @@ GUARDS: Final[tuple[Guard, ...]] = (
     *guards_mirror.GUARDS,
     *guards_bounds.GUARDS,
     *guards_kafka.GUARDS,
+    *guards_kafka_port.GUARDS,
 )

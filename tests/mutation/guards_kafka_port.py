@@ -1,0 +1,72 @@
+"""Guards of the port for Kafka's clients."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutation.change import drop, never
+from tests.mutation.guard import Guard
+
+_CONNECTION: Final = "tests/kafka/test_connection.py"
+_CODEC: Final = "tests/kafka/test_codec.py"
+_PRODUCE: Final = "tests/server/kafka/handlers/test_produce.py"
+_FETCH: Final = "tests/server/kafka/handlers/test_fetch.py"
+
+GUARDS: Final = [
+    Guard(
+        name="responses to a Kafka client leave in order",
+        why="the client takes a response for that of another request",
+        module="raftlog/kafka/connection.py",
+        function="KafkaConnectionState._ready",
+        change=never("if _ready_bytes"),
+        tests=(f"{_CONNECTION}::test_responses_leave_in_the_order_of_the_requests",),
+    ),
+    Guard(
+        name="a Kafka request has a limited length",
+        why="a client that claims 2 GiB makes the broker wait and hold what arrives",
+        module="raftlog/kafka/frame.py",
+        function="FrameReader._length",
+        change=never("if REQUEST_BYTES_MIN"),
+        tests=(f"{_CONNECTION}::test_bad_input_ends_the_connection",),
+    ),
+    Guard(
+        name="a Kafka request without records has a lower limit",
+        why="its parsed values take many times its length in memory",
+        module="raftlog/kafka/frame.py",
+        function="FrameReader._length",
+        change=never("if PRODUCE"),
+        tests=(f"{_CONNECTION}::test_bad_input_ends_the_connection",),
+    ),
+    Guard(
+        name="varints of Kafka requests are short",
+        why="a length of any size is computed from one request",
+        module="raftlog/kafka/codec.py",
+        function="read_varint",
+        change=never("if BadMessageError"),
+        tests=(f"{_CODEC}::test_a_varint_of_six_bytes_is_refused",),
+    ),
+    Guard(
+        name="Kafka clients do not write to internal topics",
+        why="a client's record is read as the state of a consumer group",
+        module="raftlog/server/kafka/handlers/produce.py",
+        function="_Produce.append",
+        change=drop("call check_not_internal"),
+        tests=(f"{_PRODUCE}::test_codes_of_partitions_that_are_refused",),
+    ),
+    Guard(
+        name="a compacted topic accepts only Kafka records with keys",
+        why="records that no record can replace fill it",
+        module="raftlog/server/kafka/handlers/produce.py",
+        function="_Produce.append",
+        change=drop("keyword is_compacted"),
+        tests=(f"{_PRODUCE}::test_records_without_keys_of_a_compacted_topic",),
+    ),
+    Guard(
+        name="corrupt batches are not sent to Kafka clients",
+        why="librdkafka does not check the CRC by default",
+        module="raftlog/server/kafka/handlers/fetch.py",
+        function="_rows",
+        change=drop("call check"),
+        tests=(f"{_FETCH}::test_corrupt_records_are_not_sent",),
+    ),
+]
