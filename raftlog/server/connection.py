@@ -58,6 +58,7 @@ REQUEST_BYTES: Final = 2 * limits.KIB
 IN_FLIGHT_NOTED_BYTES: Final = 16 * limits.KIB
 # Of requests that wait for earlier ones; above it, reading stops.
 HELD_BYTES_MAX: Final = limits.MIB
+_REQUESTS: Final = (Request, KafkaRequest)  # an expression would create a type for each request
 REFUSALS_LOGGED_MAX: Final = 10  # per connection: a faulty client must not fill the broker's log
 
 
@@ -446,7 +447,7 @@ class Connection(asyncio.BufferedProtocol):
             begun.steps.close()
 
     def _handle(self, event: Event) -> None:
-        if isinstance(event, Request | KafkaRequest):
+        if isinstance(event, _REQUESTS):
             self._in_flight_bytes += memory_of(event)
             if isinstance(event, Request):
                 steps = self.services.handle(self, event)
@@ -546,7 +547,7 @@ class Connection(asyncio.BufferedProtocol):
 
 def _size_of(event: Event) -> int:
     """Return the memory of a held event, in bytes."""
-    if isinstance(event, Request | KafkaRequest):
+    if isinstance(event, _REQUESTS):
         return len(event.attachment) + memory_of(event)
     return 0
 
