@@ -5,6 +5,7 @@
     │   ├── NotLeaderError           another broker leads the partition
     │   ├── BrokerUnavailableError   no connection to a broker could be made
     │   ├── ThrottledError           a named limit is full at the moment
+    │   │   └── GroupFullError       the consumer group has group.max.size members
     │   ├── DiskFullError            the disk is full; reads go on, writes resume with room
     │   ├── FencedLeaderEpochError   the request carries an older leader epoch than the broker's
     │   ├── UnknownLeaderEpochError  a newer leader epoch than this broker knows: wait for it
@@ -14,7 +15,8 @@
     │   ├── NotCoordinatorError      another broker coordinates the consumer group
     │   ├── CoordinatorLoadingError  the coordinator is still reading the group's state
     │   ├── StaleMemberEpochError    the group has gone on: repeat with the newest member epoch
-    │   └── DiskHungError            the broker's disk ends no sync; nothing was appended
+    │   ├── DiskHungError            the broker's disk ends no sync; nothing was appended
+    │   └── RebalanceInProgressError the classic group forms a new generation: join again
     ├── OutcomeUnknownError          maybe done, maybe not: safe to repeat only with a sequence
     │   ├── ConnectionLostError      the connection closed before the answer came
     │   ├── RequestTimedOutError     no answer within the request timeout
@@ -55,7 +57,9 @@
     │   ├── InstanceFencedError      a newer member has the same group.instance.id
     │   ├── PartitionNotOwnedError   another member of the group has the partition
     │   ├── GroupNotEmptyError       the group has members: stop them first
-    │   └── UnknownAssignorError     the coordinator has no assignor of that name
+    │   ├── UnknownAssignorError     the coordinator has no assignor of that name
+    │   ├── InconsistentGroupProtocolError  the group's members use another group protocol
+    │   └── InstanceInUseError       a live member has the same group.instance.id
     └── StorageError                 this process's own disk: an operator has to look
         ├── DataDirectoryError       in use, another broker's, unreadable or unwritable
         ├── DamagedLogError          stored bytes below the durable point are bad
@@ -102,6 +106,12 @@ class ThrottledError(RetriableError):
     """A named limit is full at the moment. The message names it."""
 
     code = 4
+
+
+class GroupFullError(ThrottledError):
+    """The consumer group has as many members as ``group.max.size`` allows."""
+
+    code = 16
 
 
 class DiskFullError(RetriableError):
@@ -162,6 +172,12 @@ class DiskHungError(RetriableError):
     """The broker's disk ends no sync, so nothing was appended. Another broker may lead soon."""
 
     code = 14
+
+
+class RebalanceInProgressError(RetriableError):
+    """The classic consumer group forms a new generation: the member has to join again."""
+
+    code = 15
 
 
 class OutcomeUnknownError(RaftlogError):
@@ -465,6 +481,21 @@ class UnknownAssignorError(RefusedError):
     """The coordinator has no assignor of that name. The message names those that it has."""
 
     code = 230
+
+
+class InconsistentGroupProtocolError(RefusedError):
+    """The group's members use another group protocol, or have no assignor in common with this one.
+
+    All members of a consumer group use one protocol: classic or consumer.
+    """
+
+    code = 236
+
+
+class InstanceInUseError(RefusedError):
+    """A live member has the same ``group.instance.id``: stop it, or wait for its session to end."""
+
+    code = 237
 
 
 class StorageError(RaftlogError):

@@ -52,6 +52,10 @@ OFFSETS_PER_GROUP_MAX: Final = 100_000
 SESSION_TIMEOUT_MS_MIN: Final = 100
 SESSION_TIMEOUT_MS_MAX: Final = 1_800_000  # Kafka's group.max.session.timeout.ms
 HEARTBEAT_WAIT_MS_MAX: Final = 60_000
+INITIAL_REBALANCE_DELAY_MS: Final = 3_000  # Kafka's group.initial.rebalance.delay.ms
+CLASSIC_PROTOCOLS_MAX: Final = 100  # assignors that a member of a classic group offers
+CLASSIC_METADATA_BYTES_MAX: Final = MIB  # a subscription, or an assignment
+CLASSIC_GROUP_BYTES_MAX: Final = 8 * MIB  # all subscriptions, or all assignments, of a group
 GROUP_ANSWERS_WAITING_MAX: Final = 10_000  # for one partition's log, besides parked heartbeats
 COORDINATOR_LOOKUPS_MAX: Final = 10_000  # that wait for __consumer_offsets to be made
 

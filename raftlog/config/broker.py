@@ -44,6 +44,9 @@ class BrokerConfig:
     disk_stall_timeout_ms: int = 5_000
     fetch_max_bytes: int = 16 * limits.MIB
     group_assignors: tuple[str, ...] = ("uniform", "range")
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_consumer_session_timeout_ms: int = 45_000
+    group_initial_rebalance_delay_ms: int = limits.INITIAL_REBALANCE_DELAY_MS
     group_max_session_timeout_ms: int = limits.SESSION_TIMEOUT_MS_MAX
     group_max_size: int = limits.MEMBERS_PER_GROUP_MAX
     group_min_session_timeout_ms: int = limits.SESSION_TIMEOUT_MS_MIN
@@ -131,6 +134,15 @@ def _check_times(config: BrokerConfig) -> None:
         raise InvalidConfigError(
             f"group.min.session.timeout.ms={shortest} is more than "
             f"group.max.session.timeout.ms={longest}: no consumer could join a group"
+        )
+    heartbeat, session = (
+        config.group_consumer_heartbeat_interval_ms,
+        config.group_consumer_session_timeout_ms,
+    )
+    if heartbeat >= session:
+        raise InvalidConfigError(
+            f"group.consumer.heartbeat.interval.ms={heartbeat} has to be less than "
+            f"group.consumer.session.timeout.ms={session}: a third of it is a good choice"
         )
     wait, lag = config.replica_fetch_wait_max_ms, config.replica_lag_time_max_ms
     if wait >= lag:

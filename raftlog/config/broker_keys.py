@@ -239,6 +239,34 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         show=",".join,
     ),
     number(
+        "group.consumer.heartbeat.interval.ms",
+        5_000,
+        limits.SESSION_TIMEOUT_MS_MIN // 2,
+        limits.HEARTBEAT_WAIT_MS_MAX,
+        "ms",
+        "Time between two heartbeats of a Kafka consumer with `group.protocol=consumer`. It learns "
+        "of a new assignment with its next heartbeat.",
+    ),
+    number(
+        "group.consumer.session.timeout.ms",
+        45_000,
+        limits.SESSION_TIMEOUT_MS_MIN,
+        limits.SESSION_TIMEOUT_MS_MAX,
+        "ms",
+        "Time without a heartbeat after which a Kafka consumer with `group.protocol=consumer` is "
+        "removed from its group, within `group.min.session.timeout.ms` and "
+        "`group.max.session.timeout.ms`.",
+    ),
+    number(
+        "group.initial.rebalance.delay.ms",
+        limits.INITIAL_REBALANCE_DELAY_MS,
+        0,
+        limits.HEARTBEAT_WAIT_MS_MAX,
+        "ms",
+        "Time by which the first rebalance of an empty classic group waits for more Kafka "
+        "consumers. Each one that joins extends it, up to the rebalance timeout.",
+    ),
+    number(
         "group.max.session.timeout.ms",
         limits.SESSION_TIMEOUT_MS_MAX,
         limits.SESSION_TIMEOUT_MS_MIN,

@@ -23,13 +23,22 @@ from raftlog.errors import (
 from raftlog.types import TopicPartition
 
 
-def check_committer(group: Group | None, group_id: str, member_id: str, member_epoch: int) -> None:
+def check_committer(
+    group: Group | None,
+    group_id: str,
+    member_id: str,
+    member_epoch: int,
+    instance_id: str | None = None,
+    *,
+    now: float,
+) -> None:
     """Check that the sender is a member at its current epoch, or that the group has no members.
 
     ``member_id``: ``""`` for a commit by a client that is not a member; ``member_epoch`` is then
-    ``NO_MEMBER_EPOCH``. Raises ``InvalidRequestError``, ``GroupNotEmptyError``,
-    ``StaleMemberEpochError``, ``FencedMemberError``, ``UnknownMemberError`` or
-    ``InstanceFencedError``.
+    ``NO_MEMBER_EPOCH``. It is the generation of a classic member, whose session the commit renews.
+    ``instance_id``: of a classic member only. Raises ``InvalidRequestError``,
+    ``GroupNotEmptyError``, ``StaleMemberEpochError``, ``FencedMemberError``,
+    ``UnknownMemberError``, ``InstanceFencedError`` or ``RebalanceInProgressError``.
     """
     if not member_id:
         if member_epoch != NO_MEMBER_EPOCH:
@@ -37,11 +46,14 @@ def check_committer(group: Group | None, group_id: str, member_id: str, member_e
                 f"commit with member epoch {member_epoch} and no member ID. Members must send "
                 f"both, other clients neither (epoch {NO_MEMBER_EPOCH})"
             )
-        if group is not None and group.members:
+        if group is not None and group.member_count:
             raise GroupNotEmptyError(
-                f"group {group_id!r} has {len(group.members)} members, and only members can commit "
+                f"group {group_id!r} has {group.member_count} members, and only members can commit "
                 "its offsets. Stop the members first, or commit as one of them"
             )
+        return
+    if group is not None and group.classic is not None:
+        group.classic.check_commit(member_id, instance_id, member_epoch, now=now)
         return
     member = check_member(group, group_id, member_id)
     if member_epoch < 0:
@@ -66,14 +78,21 @@ def commit(
     offsets: Sequence[Commit],
     topic_ids: Mapping[str, str],
     *,
+    by_owner: bool,
     now_ms: int,
 ) -> list[RaftlogError | None]:
     """Commit each valid offset. Return one item per offset: None, or the reason for rejection."""
-    return [_commit_one(group, member_id, one, topic_ids, now_ms=now_ms) for one in offsets]
+    owner = member_id if by_owner else None
+    return [_commit_one(group, owner, one, topic_ids, now_ms=now_ms) for one in offsets]
 
 
 def _commit_one(
-    group: Group, member_id: str, offset: Commit, topic_ids: Mapping[str, str], *, now_ms: int
+    group: Group,
+    member_id: str | None,
+    offset: Commit,
+    topic_ids: Mapping[str, str],
+    *,
+    now_ms: int,
 ) -> RaftlogError | None:
     error = _refusal(group, member_id, offset, topic_ids)
     if error is None:
@@ -92,7 +111,7 @@ def _commit_one(
 
 
 def _refusal(
-    group: Group, member_id: str, offset: Commit, topic_ids: Mapping[str, str]
+    group: Group, member_id: str | None, offset: Commit, topic_ids: Mapping[str, str]
 ) -> RaftlogError | None:
     where = TopicPartition(offset.topic, offset.partition)
     info = group.world.topics.by_name.get(offset.topic)
@@ -110,7 +129,7 @@ def _refusal(
             f"{info.partition_count - 1}"
         )
     owner = group.owner.get((info.id, offset.partition))
-    if owner is not None and owner != member_id:
+    if member_id is not None and owner is not None and owner != member_id:
         return PartitionNotOwnedError(
             f"{where} is assigned to member {owner} of group {group.id!r}, not to {member_id}. "
             "Only the assigned member can commit its offsets"

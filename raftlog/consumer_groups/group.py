@@ -16,6 +16,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from raftlog.consumer_groups.classic import ClassicGroup
+from raftlog.consumer_groups.classic_view import classic_view
 from raftlog.consumer_groups.member import FormerMember, Member
 from raftlog.consumer_groups.offsets import OffsetTable
 from raftlog.consumer_groups.records import (
@@ -33,16 +35,26 @@ from raftlog.consumer_groups.records import (
     record,
 )
 from raftlog.consumer_groups.targets import World, choose_targets
-from raftlog.consumer_groups.values import GroupRecord, GroupView, Part, Parts
+from raftlog.consumer_groups.values import (
+    CLASSIC_TYPE,
+    GroupListing,
+    GroupRecord,
+    GroupView,
+    Part,
+    Parts,
+)
+from raftlog.errors import InconsistentGroupProtocolError
 from raftlog.types import TopicPartition
 
 
 class Group:
     """A consumer group.
 
+    ``classic``: its members and their generation, if it is a classic group; it shares the offsets.
+
     Invariants: ``owner`` contains exactly the partitions in ``assigned`` and ``revoking`` of the
     members, ``heir`` (the next owner) exactly those in ``target``. Every member in ``instances``
-    exists. ``empty_since_ms`` is None if and only if the group has members.
+    exists. ``empty_since_ms`` is None if and only if the group has members of either kind.
     """
 
     __slots__ = (
@@ -52,6 +64,7 @@ class Group:
         "_newcomers",
         "_records",
         "assignor",
+        "classic",
         "empty_since_ms",
         "epoch",
         "former",
@@ -72,6 +85,7 @@ class Group:
         self.world = world
         self.epoch = 0
         self.assignor = ""
+        self.classic: ClassicGroup | None = None  # then ``members`` is empty
         self.members: dict[str, Member] = {}
         self.instances: dict[str, str] = {}  # instance id -> member id
         self.former: dict[str, FormerMember] = {}
@@ -91,14 +105,37 @@ class Group:
     # -- questions ---------------------------------------------------------------------------------
 
     @property
+    def member_count(self) -> int:
+        """Number of members, of either kind."""
+        return len(self.members) if self.classic is None else len(self.classic.members)
+
+    @property
     def state(self) -> str:
+        if self.classic is not None:
+            return self.classic.phase
         if not self.members:
             return "empty"
         settled = all(member.is_settled for member in self.members.values())
         return "stable" if settled else "reconciling"
 
+    @property
+    def listing(self) -> GroupListing:
+        classic = self.classic
+        if classic is None:
+            return GroupListing(self.id, self.state, len(self.members))
+        type_ = classic.protocol_type
+        return GroupListing(self.id, self.state, len(classic.members), CLASSIC_TYPE, type_)
+
+    def subscribes_to(self, topic: str) -> bool:
+        """Return whether a member reads ``topic``, or whether one may read it."""
+        if self.classic is not None:
+            return self.classic.subscribes_to(topic)
+        return topic in self.subscriptions
+
     def view(self) -> GroupView:
         topics = self.world.topics
+        if self.classic is not None:
+            return classic_view(self.classic, topics)
         return GroupView(
             group=self.id,
             state=self.state,
@@ -107,10 +144,51 @@ class Group:
             members=tuple(member.view(topics) for _, member in sorted(self.members.items())),
         )
 
+    # -- the kind of the group ---------------------------------------------------------------------
+
+    def begin_classic(self) -> ClassicGroup:
+        """Return the classic members. An empty group becomes a classic group.
+
+        Raises ``InconsistentGroupProtocolError`` if it has members of the consumer protocol.
+        """
+        if self.classic is None:
+            if self.members:
+                raise InconsistentGroupProtocolError(
+                    f"group {self.id!r} has members with group.protocol=consumer, and the new one "
+                    "has classic. Use one group.protocol in all members"
+                )
+            self.classic = ClassicGroup(self.id, self.world.settings, self.world.notes)
+        return self.classic
+
+    def check_not_classic(self) -> None:
+        """Raises ``InconsistentGroupProtocolError`` if the group has classic members."""
+        if self.classic is not None and self.classic.members:
+            raise InconsistentGroupProtocolError(
+                f"group {self.id!r} has members with group.protocol=classic, and the new one has "
+                "consumer. Use one group.protocol in all members"
+            )
+
+    def end_classic(self) -> None:
+        """Forget the generations of a classic group without members. Its offsets stay."""
+        if self.classic is not None:
+            assert not self.classic.members
+            self._records += [record(key, None) for key in self.classic.written_keys()]
+            self.classic = None
+
+    def note_emptiness(self, now_ms: int) -> None:
+        """Record when the last member left, or that there are members again."""
+        if self.member_count == 0 and self.empty_since_ms is None:
+            self.empty_since_ms = now_ms
+            self._group_changed = True
+        elif self.member_count and self.empty_since_ms is not None:
+            self.empty_since_ms = None
+            self._group_changed = True
+
     # -- joins and removals ------------------------------------------------------------------------
 
     def admit(self, member: Member) -> None:
         """Add a new member without partitions. The caller must then rebalance the group."""
+        self.end_classic()
         self.members[member.id] = member
         if member.id in self.former:
             self._forget_former(member.id)
@@ -336,6 +414,8 @@ class Group:
             self._write(GroupKey(self.id), self._group_value())
         for name in self._changed:
             self._write(MemberKey(self.id, name), _member_value(self.members[name]))
+        if self.classic is not None:
+            self._records += self.classic.take_records()
         taken, self._records = self._records, []
         self._changed, self._group_changed = {}, False
         return taken
@@ -344,6 +424,7 @@ class Group:
         """Return a tombstone for every key of the group in the log."""
         former = [name for name, one in self.former.items() if one.instance_id is not None]
         keys: list[Key] = [
+            *([] if self.classic is None else self.classic.written_keys()),
             *(MemberKey(self.id, name) for name in self.members),
             *(FormerKey(self.id, name) for name in former),
             *(OffsetKey(self.id, where.topic, where.partition) for where, _ in self.offsets),

@@ -26,9 +26,9 @@ from raftlog.consumer_groups.values import (
 )
 from raftlog.errors import (
     FencedMemberError,
+    GroupFullError,
     InstanceFencedError,
     InvalidRequestError,
-    ThrottledError,
     UnknownAssignorError,
     UnknownMemberError,
 )
@@ -129,6 +129,7 @@ def _join(group: Group, heartbeat: Heartbeat, *, now: float) -> HeartbeatResult:
     )
     if late or heartbeat.member_epoch != JOIN_EPOCH:
         raise _no_member(group.id, heartbeat.member_id, former)
+    group.check_not_classic()
     check(group, heartbeat)
     member = _new_member(heartbeat)
     holder = group.instances.get(heartbeat.instance_id or "")
@@ -139,7 +140,7 @@ def _join(group: Group, heartbeat: Heartbeat, *, now: float) -> HeartbeatResult:
     else:
         members_max = group.world.settings.members_per_group_max
         if len(group.members) >= members_max:
-            raise ThrottledError(
+            raise GroupFullError(
                 f"group {group.id!r} has {len(group.members)} members, which is the limit "
                 f"({members_max}). New members can join after others leave"
             )
@@ -163,6 +164,7 @@ def _new_member(heartbeat: Heartbeat) -> Member:
         session_timeout_ms=heartbeat.session_timeout_ms,
         rebalance_timeout_ms=heartbeat.rebalance_timeout_ms,
         sequence=heartbeat.sequence,
+        connection=heartbeat.connection,
     )
 
 

@@ -48,6 +48,7 @@ class Member:
     target: Parts = frozenset()
     session_ends: float = math.inf
     timer: float = math.inf  # monotonic seconds; next check by the shard
+    connection: int = 0  # number of the newest connection of a Kafka member
     said: Heartbeat | None = None  # last applied heartbeat; None after a failover
     # Cached response to a heartbeat that changes nothing:
     answer: StateChange[HeartbeatResult] | None = None

@@ -7,6 +7,9 @@
     3  [3, group, topic, partition]  topic id, offset, leader epoch, metadata, time (ms), topics
                                      version
     4  [4, group, member]            fenced member: lost instance ID and session timeout (ms)
+    5  [5, group]                    classic group: generation, phase, protocol type, protocol,
+                                     leader
+    6  [6, group, member]            member of a classic group, without its session
 
 Each record contains the complete state of its key. The state of a group follows from the last
 record of each key, in any order, so it does not depend on what compaction has removed. The deletion
@@ -19,7 +22,7 @@ release must not misread gets a new version or a new kind, which older releases 
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -30,8 +33,11 @@ GROUP_KIND: Final = 1
 MEMBER_KIND: Final = 2
 OFFSET_KIND: Final = 3
 FORMER_KIND: Final = 4
+CLASSIC_KIND: Final = 5
+CLASSIC_MEMBER_KIND: Final = 6
 VERSION: Final = 1
 
+Phase: TypeAlias = Literal["empty", "preparing_rebalance", "completing_rebalance", "stable"]
 PartRows: TypeAlias = dict[str, list[int]]  # topic id -> partitions
 
 
@@ -88,7 +94,33 @@ class FormerValue(msgspec.Struct, frozen=True, array_like=True):
     sequence: int
 
 
-Value: TypeAlias = GroupValue | MemberValue | OffsetValue | FormerValue
+class ClassicValue(msgspec.Struct, frozen=True, array_like=True):
+    """State of a classic group."""
+
+    version: int
+    generation: int
+    phase: Phase
+    protocol_type: str
+    protocol: str
+    leader: str
+
+
+class ClassicMemberValue(msgspec.Struct, frozen=True, array_like=True):
+    """``classic.ClassicMember``, without its session and what it waits for."""
+
+    version: int
+    instance_id: str | None
+    client_id: str
+    host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    assignment: bytes
+
+
+Value: TypeAlias = (
+    GroupValue | MemberValue | OffsetValue | FormerValue | ClassicValue | ClassicMemberValue
+)
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_any: Final = msgspec.msgpack.Decoder().decode
@@ -97,6 +129,8 @@ _DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
     MEMBER_KIND: msgspec.msgpack.Decoder(MemberValue),
     OFFSET_KIND: msgspec.msgpack.Decoder(OffsetValue),
     FORMER_KIND: msgspec.msgpack.Decoder(FormerValue),
+    CLASSIC_KIND: msgspec.msgpack.Decoder(ClassicValue),
+    CLASSIC_MEMBER_KIND: msgspec.msgpack.Decoder(ClassicMemberValue),
 }
 _GROUP_KEY: Final = msgspec.msgpack.Decoder(tuple[int, str])
 _MEMBER_KEY: Final = msgspec.msgpack.Decoder(tuple[int, str, str])
@@ -106,6 +140,8 @@ _KEYS: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
     MEMBER_KIND: _MEMBER_KEY,
     OFFSET_KIND: _OFFSET_KEY,
     FORMER_KIND: _MEMBER_KEY,
+    CLASSIC_KIND: _GROUP_KEY,
+    CLASSIC_MEMBER_KIND: _MEMBER_KEY,
 }
 
 
@@ -129,13 +165,24 @@ class OffsetKey(msgspec.Struct, frozen=True):
     partition: int
 
 
-Key: TypeAlias = GroupKey | MemberKey | OffsetKey | FormerKey
+class ClassicKey(msgspec.Struct, frozen=True):
+    group: str
+
+
+class ClassicMemberKey(msgspec.Struct, frozen=True):
+    group: str
+    member: str
+
+
+Key: TypeAlias = GroupKey | MemberKey | OffsetKey | FormerKey | ClassicKey | ClassicMemberKey
 
 _KIND_OF: Final[dict[type[Key], int]] = {
     GroupKey: GROUP_KIND,
     MemberKey: MEMBER_KIND,
     OffsetKey: OFFSET_KIND,
     FormerKey: FORMER_KIND,
+    ClassicKey: CLASSIC_KIND,
+    ClassicMemberKey: CLASSIC_MEMBER_KIND,
 }
 _KEY_TYPES: Final = {kind: type_ for type_, kind in _KIND_OF.items()}
 

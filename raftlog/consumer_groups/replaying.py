@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from raftlog.consumer_groups.classic import ClassicGroup, member_of
 from raftlog.consumer_groups.group import Group
 from raftlog.consumer_groups.member import FormerMember, Member
 from raftlog.consumer_groups.records import (
+    ClassicKey,
+    ClassicMemberKey,
+    ClassicMemberValue,
+    ClassicValue,
     FormerKey,
     FormerValue,
     GroupKey,
@@ -43,6 +48,11 @@ def put(groups: dict[str, Group], world: World, key: Key, value: Value) -> None:
             assert isinstance(key, FormerKey)
             former = FormerMember(INHERITED, value.sequence, value.timeout_ms, value.instance_id)
             group.former[key.member] = former
+        case ClassicValue():
+            _classic(group).restore(value)
+        case ClassicMemberValue():
+            assert isinstance(key, ClassicMemberKey)
+            _classic(group).members[key.member] = member_of(key, value)
 
 
 def remove(groups: dict[str, Group], key: Key) -> None:
@@ -57,6 +67,10 @@ def remove(groups: dict[str, Group], key: Key) -> None:
             group.offsets.remove(TopicPartition(key.topic, key.partition))
         case FormerKey() if group is not None:
             group.former.pop(key.member, None)
+        case ClassicKey() if group is not None:
+            group.classic = None
+        case ClassicMemberKey() if group is not None and group.classic is not None:
+            group.classic.members.pop(key.member, None)
         case _:
             pass
 
@@ -82,9 +96,15 @@ def complete(group: Group, *, now: float, now_ms: int) -> None:
     group.owner = taken
     for name, former in group.former.items():
         group.former[name] = former.begun_anew(now)
-    if not group.members and group.empty_since_ms is None:
-        group.empty_since_ms = now_ms
-        group.write_group()
+    if group.classic is not None:
+        group.classic.complete_replay(now=now)
+    group.note_emptiness(now_ms)
+
+
+def _classic(group: Group) -> ClassicGroup:
+    if group.classic is None:
+        group.classic = ClassicGroup(group.id, group.world.settings, group.world.notes)
+    return group.classic
 
 
 def _member(member_id: str, value: MemberValue) -> Member:

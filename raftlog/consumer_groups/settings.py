@@ -18,6 +18,8 @@ class GroupSettings:
 
     ``grace_ms``: ms, default 2,000. If the timers of a coordinator are late by more than this, it
     was stalled. It then extends expired sessions by ``grace_ms``, to process queued heartbeats.
+    ``initial_rebalance_delay_ms``: ms, default 3,000, by which the first rebalance of an empty
+    classic group waits for more members.
     """
 
     session_timeout_ms_min: int = limits.SESSION_TIMEOUT_MS_MIN
@@ -29,6 +31,7 @@ class GroupSettings:
     offsets_per_group_max: int = limits.OFFSETS_PER_GROUP_MAX
     default_assignor: str = DEFAULT_ASSIGNOR
     grace_ms: int = 2_000
+    initial_rebalance_delay_ms: int = limits.INITIAL_REBALANCE_DELAY_MS
 
     def check_session_timeout(self, timeout_ms: int) -> None:
         """Raises ``InvalidRequestError`` if ``timeout_ms`` is out of range. Names the settings."""

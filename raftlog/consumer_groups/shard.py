@@ -16,8 +16,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from raftlog.consumer_groups import commits, heartbeats, replaying
+from raftlog.consumer_groups import commits, deltas, heartbeats, replaying
 from raftlog.consumer_groups.assignors import Assignor
+from raftlog.consumer_groups.classic import ClassicGroup
 from raftlog.consumer_groups.group import Group
 from raftlog.consumer_groups.records import GroupValue, OffsetValue, decode_key, decode_value
 from raftlog.consumer_groups.settings import GroupSettings
@@ -26,12 +27,18 @@ from raftlog.consumer_groups.timers import Timers
 from raftlog.consumer_groups.values import (
     Commit,
     Committed,
+    Departure,
     GroupListing,
     GroupRecord,
     GroupView,
     Heartbeat,
+    HeartbeatDelta,
     HeartbeatResult,
+    Join,
+    JoinResult,
     StateChange,
+    Sync,
+    SyncResult,
     TopicInfo,
     Topics,
 )
@@ -41,12 +48,14 @@ from raftlog.errors import (
     RaftlogError,
     ThrottledError,
     UnknownGroupError,
+    UnknownMemberError,
 )
 from raftlog.types import Offset, TopicPartition, check_group_id
 
 T = TypeVar("T")
 
 CHECK_MS_MAX: Final = 600_000  # Kafka's offsets.retention.check.interval.ms
+CLASSIC_TIMER: Final = "\0classic"  # instead of a member: the deadlines of a classic group
 TICK_RECORDS_MAX: Final = 10_000  # approximate number of records after which a tick ends
 
 
@@ -128,6 +137,8 @@ class GroupShard:
             for member in group.members.values():
                 member.timer = member.due
                 self._timers.add(member.due, name, member.id)
+            if group.classic is not None:
+                self._plan(group.classic)
         return self._finish(None, list(self._groups.values()), now=now)
 
     def set_topics(
@@ -191,6 +202,14 @@ class GroupShard:
         self._groups[group.id] = group
         return self._finish(beat, [group], now=now)
 
+    def complete(self, delta: HeartbeatDelta) -> Heartbeat:
+        """Return the heartbeat of a Kafka member with the fields that it omits.
+
+        Raises ``InvalidRequestError``, ``InstanceInUseError`` or ``CoordinatorLoadingError``.
+        """
+        self._check_started()
+        return deltas.complete(self._groups.get(delta.group), delta, self._world.topics)
+
     def join_all(
         self, joins: Sequence[Heartbeat], *, now: float, now_ms: int
     ) -> StateChange[list[HeartbeatResult | RaftlogError]]:
@@ -234,6 +253,107 @@ class GroupShard:
         member = heartbeats.check_member(found, group, member_id)
         return member.steady_answer(self._world.topics).result
 
+    # -- classic members ---------------------------------------------------------------------------
+
+    def join(self, join: Join, *, now: float, now_ms: int) -> StateChange[JoinResult | None]:
+        """Process a join of a classic member. The result is None while the member has to wait.
+
+        The member is woken when ``join_result`` has a result. Raises ``InvalidGroupError``,
+        ``InvalidRequestError`` (timeout, too many bytes or protocols), ``UnknownMemberError``,
+        ``InstanceFencedError``, ``InconsistentGroupProtocolError``, ``GroupFullError``,
+        ``ThrottledError`` or ``CoordinatorLoadingError``. If it raises, the state is unchanged.
+        """
+        self._check_started()
+        group = self._groups.get(join.group)
+        if group is None:
+            if join.member_id:
+                check_group_id(join.group)
+                raise UnknownMemberError(
+                    f"consumer group {join.group!r} does not exist. The member must join again"
+                )
+            group = self._new_group(join.group)
+        was_classic = group.classic is not None
+        classic = group.begin_classic()
+        try:
+            result = classic.join(join, now=now)
+        except RaftlogError:
+            if not was_classic:
+                group.classic = None
+            raise
+        self._groups[group.id] = group
+        return self._finish_classic(result, group, classic, now=now, now_ms=now_ms)
+
+    def join_result(self, group: str, member_id: str, instance_id: str | None) -> JoinResult:
+        """Return the result of a member that waited for its join.
+
+        Raises ``UnknownMemberError``, ``InstanceFencedError``, ``RebalanceInProgressError`` or
+        ``CoordinatorLoadingError``.
+        """
+        classic = self._classic(group, member_id)[1]
+        return classic.join_result(classic.check_member(member_id, instance_id))
+
+    def sync(self, sync: Sync, *, now: float, now_ms: int) -> StateChange[SyncResult | None]:
+        """Process a request for an assignment. The result is None while the member has to wait.
+
+        The member is woken when ``sync_result`` has a result. Raises ``UnknownMemberError``,
+        ``InstanceFencedError``, ``FencedMemberError`` (another generation),
+        ``InconsistentGroupProtocolError``, ``RebalanceInProgressError``, ``InvalidRequestError``
+        (too many bytes) or ``CoordinatorLoadingError``. If it raises, the state is unchanged.
+        """
+        group, classic = self._classic(sync.group, sync.member_id)
+        result = classic.sync(sync, now=now)
+        return self._finish_classic(result, group, classic, now=now, now_ms=now_ms)
+
+    def sync_result(self, group: str, member_id: str, instance_id: str | None) -> SyncResult:
+        """Return the result of a member that waited for its assignment.
+
+        Raises the errors of ``join_result``.
+        """
+        classic = self._classic(group, member_id)[1]
+        return classic.sync_result(classic.check_member(member_id, instance_id))
+
+    def classic_heartbeat(
+        self, group: str, member_id: str, instance_id: str | None, generation: int, *, now: float
+    ) -> StateChange[None]:
+        """Renew the session of a classic member.
+
+        Raises ``UnknownMemberError``, ``InstanceFencedError``, ``FencedMemberError`` (another
+        generation), ``RebalanceInProgressError`` (the member must join again) or
+        ``CoordinatorLoadingError``.
+        """
+        classic = self._classic(group, member_id)[1]
+        classic.heartbeat(member_id, instance_id, generation, now=now)
+        return StateChange(None)
+
+    def leave(
+        self, group: str, departures: Sequence[Departure], *, now: float, now_ms: int
+    ) -> StateChange[list[RaftlogError | None]]:
+        """Remove classic members. The result has one item each: None, or why it is rejected.
+
+        Errors of single members: ``UnknownMemberError``, ``InstanceFencedError``. Raises
+        ``UnknownMemberError`` if there is no such classic group, or ``CoordinatorLoadingError``.
+        """
+        found, classic = self._classic(group, departures[0].member_id if departures else "")
+        outcomes = classic.leave(departures, now=now)
+        return self._finish_classic(outcomes, found, classic, now=now, now_ms=now_ms)
+
+    def _classic(self, group: str, member_id: str) -> tuple[Group, ClassicGroup]:
+        self._check_started()
+        found = self._groups.get(group)
+        if found is None or found.classic is None:
+            check_group_id(group)
+            raise UnknownMemberError(
+                f"member {member_id[:100]!r} is unknown: there is no classic group {group!r}"
+            )
+        return found, found.classic
+
+    def _finish_classic(
+        self, result: T, group: Group, classic: ClassicGroup, *, now: float, now_ms: int
+    ) -> StateChange[T]:
+        group.note_emptiness(now_ms)
+        self._plan(classic)
+        return self._finish(result, [group], now=now)
+
     # -- offsets -----------------------------------------------------------------------------------
 
     def commit(
@@ -244,27 +364,34 @@ class GroupShard:
         offsets: Sequence[Commit],
         topic_ids: Mapping[str, str],
         *,
+        instance_id: str | None = None,
+        by_owner: bool = True,
         now: float,
         now_ms: int,
     ) -> StateChange[list[RaftlogError | None]]:
         """Commit offsets. The result has one item per offset: None, or the reason for rejection.
 
-        ``member_id``, ``member_epoch``: a member at its current epoch; or ``""`` and
-        ``NO_MEMBER_EPOCH`` if the group has no members. Such a commit creates the group if it does
-        not exist. ``topic_ids``: expected topic ID by topic name, optional per topic.
+        ``member_id``, ``member_epoch``: a member at its current epoch (its generation in a classic
+        group); or ``""`` and ``NO_MEMBER_EPOCH`` if the group has no members. Such a commit creates
+        the group if it does not exist. ``topic_ids``: expected topic ID by topic name, optional per
+        topic. ``instance_id``: of a classic static member. ``by_owner``: whether to reject
+        partitions that are assigned to another member; Kafka does not, the epoch fences.
 
         Raises ``UnknownMemberError``, ``InstanceFencedError``, ``StaleMemberEpochError``,
-        ``FencedMemberError``, ``GroupNotEmptyError``, ``InvalidGroupError``,
-        ``InvalidRequestError``, ``ThrottledError`` or ``CoordinatorLoadingError``; then no offset
-        is committed. Errors of single offsets: ``UnknownTopicError``, ``UnknownPartitionError``,
-        ``PartitionNotOwnedError``, ``InvalidRequestError``, ``ThrottledError``.
+        ``FencedMemberError``, ``RebalanceInProgressError``, ``GroupNotEmptyError``,
+        ``InvalidGroupError``, ``InvalidRequestError``, ``ThrottledError`` or
+        ``CoordinatorLoadingError``; then no offset is committed. Errors of single offsets:
+        ``UnknownTopicError``, ``UnknownPartitionError``, ``PartitionNotOwnedError``,
+        ``InvalidRequestError``, ``ThrottledError``.
         """
         self._check_started()
         found = self._groups.get(group)
-        commits.check_committer(found, group, member_id, member_epoch)
+        commits.check_committer(found, group, member_id, member_epoch, instance_id, now=now)
         if found is None:
             found = self._new_group(group)
-        results = commits.commit(found, member_id, offsets, topic_ids, now_ms=now_ms)
+        results = commits.commit(
+            found, member_id, offsets, topic_ids, by_owner=by_owner, now_ms=now_ms
+        )
         if found.id not in self._groups:
             if all(results):
                 return StateChange(results)  # no valid offset: the group is not created
@@ -305,7 +432,7 @@ class GroupShard:
         found = self._existing(group)
         results: list[RaftlogError | None] = []
         for topic, partition in partitions:
-            if topic in found.subscriptions:
+            if found.subscribes_to(topic):
                 error = GroupNotEmptyError(
                     f"members of group {group!r} subscribe to topic {topic!r}. Stop them first"
                 )
@@ -320,10 +447,7 @@ class GroupShard:
     def list(self) -> list[GroupListing]:
         """Return all groups, sorted by name. Raises ``CoordinatorLoadingError``."""
         self._check_started()
-        return [
-            GroupListing(name, group.state, len(group.members))
-            for name, group in sorted(self._groups.items())
-        ]
+        return [group.listing for _, group in sorted(self._groups.items())]
 
     # The next ones serve readers that visit many groups, and let others change them in between.
 
@@ -360,9 +484,9 @@ class GroupShard:
         Raises ``GroupNotEmptyError``, ``UnknownGroupError`` or ``CoordinatorLoadingError``.
         """
         found = self._existing(group)
-        if found.members:
+        if found.member_count:
             raise GroupNotEmptyError(
-                f"group {group!r} has {len(found.members)} members. Stop its consumers first"
+                f"group {group!r} has {found.member_count} members. Stop its consumers first"
             )
         return StateChange(None, tuple(self._drop(found)))
 
@@ -390,7 +514,14 @@ class GroupShard:
             group = self._groups.get(name)
             if group is None:
                 continue
-            if member_id:
+            classic = group.classic
+            if classic is not None and member_id == CLASSIC_TIMER and classic.timer == at:
+                classic.timer = math.inf
+                classic.expire(now=now, has_stood_still=has_stood_still)
+                group.note_emptiness(now_ms)
+                self._plan(classic)
+                touched[name] = group
+            elif member_id:
                 if self._look_at(group, member_id, at, has_stood_still, now=now, now_ms=now_ms):
                     touched[name] = group
             elif group.timer == at:
@@ -507,10 +638,20 @@ class GroupShard:
             self._watch(group, group.subscriptions)
             wake.update((group.id, name) for name in group.woken)
             group.woken.clear()
+            if group.classic is not None:
+                wake.update((group.id, name) for name in group.classic.woken)
+                group.classic.woken.clear()
             records += group.take_records()
         notes = tuple(self._world.notes)
         self._world.notes.clear()
         return StateChange(result, tuple(records), frozenset(wake), notes)
+
+    def _plan(self, classic: ClassicGroup) -> None:
+        """Set the timer of a classic group, unless an earlier one is set."""
+        due = classic.due
+        if due < classic.timer:
+            classic.timer = due
+            self._timers.add(due, classic.id, CLASSIC_TIMER)
 
     def _watch(self, group: Group, topics: frozenset[str]) -> None:
         before = self._watched.get(group.id, frozenset())

@@ -21,6 +21,10 @@ JOIN_EPOCH: Final = 0  # a member that joins, or joins again
 LEAVE_EPOCH: Final = -1  # a member that leaves permanently
 AWAY_EPOCH: Final = -2  # a static member that intends to rejoin within its session
 NO_MEMBER_EPOCH: Final = -1  # in a commit by a client that is not a member
+NO_GENERATION: Final = -1  # in the result of a join that only assigns a member ID
+
+CONSUMER_TYPE: Final = "consumer"
+CLASSIC_TYPE: Final = "classic"
 
 Part: TypeAlias = tuple[str, int]  # topic ID, partition; a recreated topic has other Parts
 Parts: TypeAlias = frozenset[Part]
@@ -47,7 +51,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
 
     ``host``: address from which the server received it. ``member_epoch``: the last epoch from the
     coordinator, or ``JOIN_EPOCH``, ``LEAVE_EPOCH``, ``AWAY_EPOCH``. ``owned``: partitions that the
-    member reads or has not yet committed.
+    member reads or has not yet committed. ``connection``: as in ``HeartbeatDelta``.
     """
 
     group: str
@@ -62,6 +66,29 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str = ""
     host: str = ""
     rack: str = ""
+    assignor: str | None = None
+    connection: int = 0
+
+
+class HeartbeatDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """Heartbeat of a Kafka member (KIP-848): None and -1 mean that a field has not changed.
+
+    ``owned``: topic IDs and partitions. ``connection``: a number that is higher for connections
+    that began later. ``session_timeout_ms``: ms, of the broker's configuration.
+    """
+
+    group: str
+    member_id: str
+    member_epoch: int
+    connection: int
+    session_timeout_ms: int
+    topics: tuple[str, ...] | None = None
+    owned: tuple[tuple[str, tuple[int, ...]], ...] | None = None
+    rebalance_timeout_ms: int = -1
+    instance_id: str | None = None
+    client_id: str = ""
+    host: str = ""
+    rack: str | None = None
     assignor: str | None = None
 
 
@@ -78,6 +105,87 @@ class HeartbeatResult(msgspec.Struct, frozen=True):
         if self.assignment == heartbeat.owned:
             return False
         return parts_of(self.assignment) != parts_of(heartbeat.owned)
+
+
+class Join(msgspec.Struct, frozen=True, kw_only=True):
+    """Join of a member of a classic group (Kafka's JoinGroup). Times are in ms.
+
+    ``member_id``: empty for a new member, which then gets ``new_member_id``. ``protocols``: names
+    and the member's bytes for each, in order of preference. ``needs_member_id``: the member must
+    join again with the ID that it gets (KIP-394). ``may_skip_assignment``: the member understands
+    ``JoinResult.skip_assignment`` (KIP-814). ``reason``: for the log of the broker (KIP-800).
+    """
+
+    group: str
+    member_id: str
+    new_member_id: str
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    instance_id: str | None = None
+    client_id: str = ""
+    host: str = ""
+    reason: str = ""
+    needs_member_id: bool = False
+    may_skip_assignment: bool = False
+
+
+class JoinedMember(msgspec.Struct, frozen=True):
+    """Member of a generation, for the leader that assigns. ``metadata``: bytes of its client."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+class JoinResult(msgspec.Struct, frozen=True):
+    """Response to a join.
+
+    ``generation``: ``NO_GENERATION`` if the member must join again with ``member_id``. ``members``:
+    all members, for the leader only. ``skip_assignment``: the leader must not assign, because the
+    previous assignments stay valid.
+    """
+
+    generation: int
+    member_id: str
+    protocol_type: str = ""
+    protocol: str = ""
+    leader: str = ""
+    members: tuple[JoinedMember, ...] = ()
+    skip_assignment: bool = False
+
+
+class Sync(msgspec.Struct, frozen=True, kw_only=True):
+    """Request of a member for its assignment (Kafka's SyncGroup).
+
+    ``assignments``: member IDs and bytes, from the leader. ``protocol_type``, ``protocol``: as the
+    member knows them; None if its client does not send them.
+    """
+
+    group: str
+    member_id: str
+    generation: int
+    instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignments: tuple[tuple[str, bytes], ...] = ()
+
+
+class SyncResult(msgspec.Struct, frozen=True):
+    """Assignment of a member of a classic group: bytes of the leader's client."""
+
+    protocol_type: str
+    protocol: str
+    assignment: bytes
+
+
+class Departure(msgspec.Struct, frozen=True):
+    """Member that leaves a classic group. ``member_id``: may be empty for a static member."""
+
+    member_id: str
+    instance_id: str | None = None
+    reason: str = ""
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -126,11 +234,19 @@ class StateChange(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """Group in a listing. ``state``: "empty", "reconciling" or "stable"."""
+    """Group in a listing.
+
+    ``type``: "consumer" (KIP-848 and raftlog's own members) or "classic". ``state``: "empty",
+    "stable", and "reconciling" of a consumer group, or "preparing_rebalance" and
+    "completing_rebalance" of a classic group. ``protocol_type``: "consumer", or another type of a
+    classic group.
+    """
 
     group: str
     state: str
     members: int
+    type: str = CONSUMER_TYPE
+    protocol_type: str = CONSUMER_TYPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +254,8 @@ class MemberView:
     """Member in a description of a group.
 
     ``assigned``: partitions that it owns and keeps. ``revoking``: partitions that it owns and must
-    release. ``target``: its target assignment.
+    release. ``target``: its target assignment. ``metadata``, ``assignment``: the bytes of a classic
+    member.
     """
 
     member_id: str
@@ -152,17 +269,25 @@ class MemberView:
     target: tuple[Share, ...]
     session_timeout_ms: int
     is_away: bool
+    rack: str = ""
+    metadata: bytes = b""
+    assignment: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """Description of one group. Members are sorted by ID."""
+    """Description of one group. Members are sorted by ID.
+
+    ``group_epoch``, ``assignor``: of a classic group, its generation and protocol.
+    """
 
     group: str
     state: str
     group_epoch: int
     assignor: str
     members: tuple[MemberView, ...]
+    type: str = CONSUMER_TYPE
+    protocol_type: str = CONSUMER_TYPE
 
 
 @dataclass(frozen=True, slots=True)

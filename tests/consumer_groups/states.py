@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 from raftlog.consumer_groups import BUILT_IN, GroupRecord, GroupSettings, GroupShard
+from raftlog.consumer_groups.classic import ClassicGroup
 from raftlog.consumer_groups.group import Group
 
 
@@ -28,6 +30,7 @@ def written(shard: GroupShard) -> dict[str, Any]:
                 )
                 for member in group.members.values()
             },
+            "classic": written_classic(group),
             "offsets": dict(group.offsets),
             "former": {
                 name: (former.instance_id, former.timeout_ms, former.sequence)
@@ -37,6 +40,42 @@ def written(shard: GroupShard) -> dict[str, Any]:
         }
         for name, group in groups_of(shard).items()
     }
+
+
+def written_classic(group: Group) -> Any:
+    """The generation and its members. A member that joins is written with the generation."""
+    classic = group.classic
+    if classic is None:
+        return None
+    members = {
+        member.id: (member.instance_id, member.assignment)
+        for member in classic.members.values()
+        if member.is_written
+    }
+    protocols = {
+        member.id: member.protocols
+        for member in classic.members.values()
+        if classic.phase != "preparing_rebalance"
+    }
+    return classic.generation, classic.phase, classic.protocol, members, protocols
+
+
+def check_classic(group: ClassicGroup) -> None:
+    """What has to hold in every state of a classic group."""
+    members = group.members.values()
+    assert bool(members) == (group.phase != "empty")
+    assert group.instances == {m.instance_id: m.id for m in members if m.instance_id}
+    assert not any(m.is_joining for m in members) or group.phase == "preparing_rebalance"
+    assert not any(m.is_syncing for m in members) or group.phase == "completing_rebalance"
+    assert not any(m.is_joining and m.is_syncing for m in members)
+    assert not group.pending.keys() & group.members.keys()
+    if group.phase in ("completing_rebalance", "stable"):
+        assert group.leader in group.members
+        assert all(m.is_written and not m.is_changed for m in members)
+        assert all(group.protocol in dict(m.protocols) for m in members)
+    if group.phase in ("preparing_rebalance", "completing_rebalance"):
+        assert group.phase_ends < math.inf, "a rebalance always ends"
+    assert group.due >= group.timer, "the shard checks in time"
 
 
 def replayed(
@@ -82,7 +121,10 @@ def check_invariants(shard: GroupShard) -> None:
         assert group.heir == {p: m.id for m in group.members.values() for p in m.target}
         instances = {m.instance_id: m.id for m in group.members.values() if m.instance_id}
         assert group.instances == instances
-        assert (group.empty_since_ms is None) == bool(group.members)
+        assert (group.empty_since_ms is None) == bool(group.member_count)
+        assert group.classic is None or not group.members
+        if group.classic is not None:
+            check_classic(group.classic)
         assert not group.members.keys() & group.former.keys()
         # What is free and wanted is with its heir, unless that has something to give up first.
         for part, name in group.heir.items():

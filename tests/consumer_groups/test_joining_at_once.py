@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from raftlog.consumer_groups import BUILT_IN, HeartbeatResult
 from raftlog.errors import (
+    GroupFullError,
     InstanceFencedError,
     InvalidGroupError,
     InvalidRequestError,
-    ThrottledError,
     UnknownAssignorError,
 )
 from tests.consumer_groups.scene import GROUP, Scene, joining
@@ -54,7 +54,7 @@ def test_each_is_refused_on_its_own_and_changes_nothing() -> None:
         UnknownAssignorError,
         InvalidRequestError,
         HeartbeatResult,
-        ThrottledError,
+        GroupFullError,
         InvalidGroupError,
         UnknownAssignorError,
     ]

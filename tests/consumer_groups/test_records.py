@@ -11,6 +11,10 @@ from hypothesis import strategies as st
 
 from raftlog.consumer_groups import records
 from raftlog.consumer_groups.records import (
+    ClassicKey,
+    ClassicMemberKey,
+    ClassicMemberValue,
+    ClassicValue,
     FormerKey,
     FormerValue,
     GroupKey,
@@ -70,6 +74,18 @@ GOLDEN: list[tuple[Key, Value, str, str]] = [
         "9701a469642d74cd012c02a46e6f7465cf0000018bcfe568000c",
     ),
     (FormerKey("g", "m"), FormerValue(1, "i", 45_000, 8), "9304a167a16d", "9401a169cdafc808"),
+    (
+        ClassicKey("g"),
+        ClassicValue(1, 7, "stable", "consumer", "range", "m"),
+        "9205a167",
+        "960107a6737461626c65a8636f6e73756d6572a572616e6765a16d",
+    ),
+    (
+        ClassicMemberKey("g", "m"),
+        ClassicMemberValue(1, "i", "c", "h", 45_000, 300_000, (("range", b"\x00\x01"),), b"\x02"),
+        "9306a167a16d",
+        "9801a169a163a168cdafc8ce000493e09192a572616e6765c4020001c40102",
+    ),
 ]
 
 
@@ -96,7 +112,7 @@ def test_what_a_later_release_writes_anew_is_left_alone(
     key: Key, value: Value, key_hex: str, value_hex: str
 ) -> None:
     assert decode_value(key, msgspec.msgpack.encode([2, "whatever"])) is None
-    assert decode_key(msgspec.msgpack.encode([5, "whatever", {}])) is None
+    assert decode_key(msgspec.msgpack.encode([7, "whatever", {}])) is None
 
 
 BAD_KEYS = [

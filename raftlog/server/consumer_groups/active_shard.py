@@ -16,7 +16,18 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from raftlog import limits
-from raftlog.consumer_groups import JOIN_EPOCH, GroupShard, Heartbeat, HeartbeatResult, StateChange
+from raftlog.consumer_groups import (
+    JOIN_EPOCH,
+    GroupShard,
+    Heartbeat,
+    HeartbeatDelta,
+    HeartbeatResult,
+    Join,
+    JoinResult,
+    StateChange,
+    Sync,
+    SyncResult,
+)
 from raftlog.consumer_groups.values import Topics
 from raftlog.errors import (
     CommitUnknownError,
@@ -53,6 +64,9 @@ PAUSE_SECONDS_DAMAGED: Final = 10.0  # seconds; pause before a retry when an ope
 SOUND_SECONDS: Final = 10.0  # a shard that has served for this time resets its failure count
 # Members remembered; a member that is not gets one redundant response.
 MEMBERS_TOLD_MAX: Final = 100_000
+# Seconds after which a waiting classic member has to join again. A rebalance takes longer only with
+# a longer max.poll.interval.ms.
+CLASSIC_WAIT_SECONDS_MAX: Final = 3_600.0
 TICK_SECONDS_MIN: Final = 0.001  # timers can fire slightly early
 
 
@@ -88,6 +102,8 @@ class ActiveShard:
         self._closed = False
         self._why: RaftlogError = self._loading_error("")
         self._parked = HeartbeatPurgatory(services.loop)
+        # Joins and syncs of classic members.
+        self._waiting = HeartbeatPurgatory(services.loop)
         # Heartbeats that join in this turn of the loop.
         self._joining: dict[MemberKey, tuple[Heartbeat, HeartbeatAnswer]] = {}
         # Members whose heartbeat was answered since topics changed.
@@ -140,6 +156,7 @@ class ActiveShard:
     def forget(self, owner: Hashable) -> None:
         """Forget a closed connection."""
         self._parked.forget(owner)
+        self._waiting.forget(owner)
 
     def close(self, reason: RaftlogError) -> asyncio.Task[None]:
         """Decide nothing more. Pending responses are sent when they are committed, or fail.
@@ -236,6 +253,115 @@ class ActiveShard:
             return
         self._tell(member)
         self._settle_beat(step.result, answer)
+
+    def heartbeat_delta(
+        self, delta: HeartbeatDelta, done: Callable[[HeartbeatResult], None], failed: Failed
+    ) -> None:
+        """Process the heartbeat of a Kafka member. The response does not wait for a change: on its
+        connection, it would delay the responses to later requests.
+
+        Raises the errors of ``change``.
+        """
+        if (delta.group, delta.member_id) in self._joining:
+            self._admit()
+        groups = self._serving()
+        try:
+            beat = groups.complete(delta)
+        except RaftlogError as error:
+            self._refuse(error, groups, failed)
+            return
+        self.heartbeat(beat, done, failed, owner=None, wait_seconds=0.0)
+
+    def join(
+        self, join: Join, done: Callable[[JoinResult], None], failed: Failed, *, owner: Hashable
+    ) -> None:
+        """Process the join of a classic member: respond when its generation is committed.
+
+        An older waiting request of the same member is answered now. Raises the errors of
+        ``change``.
+        """
+        name, instance = join.member_id or join.new_member_id, join.instance_id
+        self._wait_for(
+            (join.group, name),
+            lambda groups, now, now_ms: groups.join(join, now=now, now_ms=now_ms),
+            lambda groups: groups.join_result(join.group, name, instance),
+            done,
+            failed,
+            owner=owner,
+        )
+
+    def sync(
+        self, sync: Sync, done: Callable[[SyncResult], None], failed: Failed, *, owner: Hashable
+    ) -> None:
+        """Process a classic member's request for its assignment: respond when the leader's
+        assignments are committed.
+
+        An older waiting request of the same member is answered now. Raises the errors of
+        ``change``.
+        """
+        name, instance = sync.member_id, sync.instance_id
+        self._wait_for(
+            (sync.group, name),
+            lambda groups, now, now_ms: groups.sync(sync, now=now, now_ms=now_ms),
+            lambda groups: groups.sync_result(sync.group, name, instance),
+            done,
+            failed,
+            owner=owner,
+        )
+
+    def _wait_for(
+        self,
+        member: MemberKey,
+        operation: Callable[[GroupShard, float, int], StateChange[T | None]],
+        result: Callable[[GroupShard], T],
+        done: Callable[[T], None],
+        failed: Failed,
+        *,
+        owner: Hashable,
+    ) -> None:
+        """Respond with the result of ``operation``, or with ``result`` when the member is woken."""
+        self._waiting.wake(member)
+        groups = self._serving()
+        self._check_writable()
+        try:
+            step = self._operate(operation, groups)
+        except RaftlogError as error:
+            self._refuse(error, groups, failed)
+            return
+        if step.result is not None:
+            done_with_it = partial(done, step.result)
+            self._settle(done_with_it, failed, is_appended=bool(step.records))
+            return
+
+        def unpark(reason: RaftlogError | None) -> None:
+            if reason is not None:
+                failed(reason)
+                return
+            assert self._groups is not None, "waits are failed when the state is discarded"
+            try:
+                go = partial(done, result(self._groups))
+            except RaftlogError as error:
+                go = partial(failed, error)
+            self._settle(go, failed)
+
+        self._waiting.park(member, owner, unpark, wait_seconds=CLASSIC_WAIT_SECONDS_MAX)
+
+    def classic_heartbeat(
+        self,
+        operation: Callable[[GroupShard, float, int], StateChange[None]],
+        done: Callable[[None], None],
+        failed: Failed,
+    ) -> None:
+        """Process the heartbeat of a classic member. Respond only if this broker still led after it
+        arrived: see ``heartbeat_keepalive``. Raises the errors of ``change``.
+        """
+        groups, mark = self._serving(), self._confirmations.mark
+        try:
+            self._operate(operation, groups)
+        except RaftlogError as error:
+            self._refuse(error, groups, failed)
+        else:
+            self._settle(partial(done, None), failed, confirmed_since=mark)
 
     def _admit_soon(
         self,
@@ -373,6 +499,7 @@ class ActiveShard:
             logger.info("consumer group changed: partition=%s note=%s", host.topic_partition, note)
         for member in sorted(step.wake):
             self._parked.wake(member)
+            self._waiting.wake(member)
         self._plan_tick()
 
     def _decide(self, operation: Callable[[GroupShard, float, int], StateChange[None]]) -> None:
@@ -459,6 +586,7 @@ class ActiveShard:
             self._timer.cancel()
             self._timer = None
         self._parked.refuse_all(reason)
+        self._waiting.refuse_all(reason)
         self._reassurances.forget_all()
 
     def _begin_anew(self, error: Exception) -> None:

@@ -67,6 +67,7 @@ def _maker(config: BrokerConfig) -> partial[GroupShard]:
         offsets_retention_ms=config.offsets_retention_minutes * MINUTE_MS,
         members_per_group_max=config.group_max_size,
         default_assignor=default,
+        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
     )
     return partial(GroupShard, settings, assignors)
 

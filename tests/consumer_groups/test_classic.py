@@ -1,0 +1,491 @@
+"""Classic groups: joins, syncs, sessions, static members, and what a next coordinator knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raftlog import limits
+from raftlog.consumer_groups import NO_GENERATION, Departure, JoinResult
+from raftlog.errors import (
+    FencedMemberError,
+    GroupFullError,
+    GroupNotEmptyError,
+    InconsistentGroupProtocolError,
+    InstanceFencedError,
+    InvalidGroupError,
+    InvalidRequestError,
+    RebalanceInProgressError,
+    UnknownMemberError,
+)
+from tests.consumer_groups.classic_scene import ClassicScene, assigned, names
+from tests.consumer_groups.scene import GROUP, REBALANCE_MS, SESSION_MS
+
+SESSION_S, REBALANCE_S = SESSION_MS / 1_000, REBALANCE_MS / 1_000
+
+
+def test_the_first_member_leads_a_generation_at_once_without_a_delay() -> None:
+    scene = ClassicScene()
+    result = scene.enter("a")
+    assert result is not None
+    assert (result.generation, result.leader, result.protocol) == (1, "a", "range")
+    assert [(m.member_id, m.metadata) for m in result.members] == [("a", names("t"))]
+    synced = scene.sync("a", {"a": assigned("t", 0, 1)})
+    assert synced is not None
+    assert synced.assignment == assigned("t", 0, 1)
+    assert scene.group.phase == "stable"
+
+
+def test_a_member_needs_an_id_first_where_its_client_can_use_one() -> None:
+    scene = ClassicScene()
+    given = scene.enter("a", needs_member_id=True)
+    assert given == JoinResult(NO_GENERATION, "a")
+    assert scene.group.members == {}
+    result = scene.again("a", needs_member_id=True)
+    assert result.generation == 1
+    with pytest.raises(UnknownMemberError):
+        scene.again("invented")
+
+
+def test_a_given_id_is_valid_for_the_session_timeout() -> None:
+    scene = ClassicScene()
+    scene.enter("a", needs_member_id=True)
+    scene.after(SESSION_S)
+    with pytest.raises(UnknownMemberError):
+        scene.again("a")
+
+
+def test_a_rebalance_waits_for_the_members_and_for_given_ids() -> None:
+    scene = ClassicScene()
+    scene.formed("a")
+    assert scene.enter("b") is None
+    with pytest.raises(RebalanceInProgressError):
+        scene.pulse("a")
+    scene.enter("c", needs_member_id=True)
+    assert scene.again("a") is None
+    assert scene.group.phase == "preparing_rebalance"
+    result = scene.again("c")
+    assert result.generation == 2
+    assert {scene.answer(name).generation for name in "ab"} == {2}
+    assert scene.group.leader == "a"
+
+
+def test_assignments_are_answered_when_the_leader_has_sent_them() -> None:
+    scene = ClassicScene()
+    scene.formed("a")
+    scene.enter("b")
+    scene.again("a")
+    assert scene.sync("b") is None
+    scene.pulse("b")  # heartbeats go on while members wait for the leader
+    mine = scene.sync("a", {"a": assigned("t", 0), "b": assigned("t", 1), "stranger": b"x"})
+    assert mine is not None
+    assert mine.assignment == assigned("t", 0)
+    assert scene.answer("b").assignment == assigned("t", 1)
+    again = scene.sync("b")  # the response was lost
+    assert again is not None
+    assert again.assignment == assigned("t", 1)
+
+
+def test_the_first_rebalance_waits_for_more_members_but_not_for_ever() -> None:
+    scene = ClassicScene(initial_rebalance_delay_ms=3_000)
+    assert scene.enter("a", rebalance_timeout_ms=8_000) is None
+    scene.after(2.0)
+    assert scene.enter("b", rebalance_timeout_ms=8_000) is None
+    scene.after(1.0)
+    assert not scene.answers
+    scene.after(2.0)
+    scene.enter("c", rebalance_timeout_ms=8_000)
+    scene.after(1.0)  # 6 s
+    scene.enter("d", rebalance_timeout_ms=8_000)
+    scene.after(1.9)
+    assert not scene.answers
+    scene.after(0.1)  # 8 s
+    assert sorted(scene.answers) == ["a", "b", "c", "d"]
+    assert scene.group.generation == 1
+
+
+def test_members_that_do_not_join_again_in_time_are_removed() -> None:
+    scene = ClassicScene()
+    scene.formed("a", "b")
+    assert scene.enter("c") is None
+    assert scene.again("b") is None
+    for _ in range(6):
+        scene.after(REBALANCE_S / 6)
+        if "a" in scene.group.members:
+            with pytest.raises(RebalanceInProgressError):
+                scene.pulse("a")
+    assert sorted(scene.group.members) == ["b", "c"]
+    assert scene.answer("b").leader == "b"
+    assert scene.answer("c").members == ()
+
+
+def test_a_leader_that_does_not_assign_is_removed() -> None:
+    scene = ClassicScene()
+    scene.formed("a")
+    scene.enter("b")
+    scene.again("a")
+    scene.answers.clear()
+    scene.sync("b")
+    for _ in range(6):
+        scene.after(REBALANCE_S / 6)
+        if scene.group.phase == "completing_rebalance":
+            scene.pulse("a")
+    assert isinstance(scene.answer("b"), RebalanceInProgressError)
+    assert sorted(scene.group.members) == ["b"]
+
+
+def test_a_session_ends_without_heartbeats_and_the_rest_rebalances() -> None:
+    scene = ClassicScene()
+    scene.formed("a", "b")
+    scene.after(SESSION_S / 2)
+    scene.pulse("a")
+    scene.after(SESSION_S / 2)
+    assert sorted(scene.group.members) == ["a"]
+    with pytest.raises(UnknownMemberError):
+        scene.pulse("b")
+    with pytest.raises(RebalanceInProgressError):
+        scene.pulse("a")
+
+
+def test_waiting_members_do_not_lose_their_sessions() -> None:
+    scene = ClassicScene()
+    scene.formed("a")
+    scene.enter("b")
+    scene.after(SESSION_S - 1)
+    with pytest.raises(RebalanceInProgressError):
+        scene.pulse("a")
+    scene.after(SESSION_S - 1)
+    assert sorted(scene.group.members) == ["a", "b"]
+
+
+def test_a_stalled_coordinator_ends_no_session_before_it_reads_requests() -> None:
+    scene = ClassicScene(grace_ms=2_000)
+    scene.formed("a")
+    scene.now += SESSION_S + 10
+    step = scene.shard.tick(now=scene.now, now_ms=scene.now_ms, expiry_ms=None)
+    scene.take(step)
+    scene.pulse("a")
+    scene.after(SESSION_S - 1)
+    assert sorted(scene.group.members) == ["a"]
+
+
+def test_leaving_rebalances_and_the_last_one_empties_the_group() -> None:
+    scene = ClassicScene()
+    scene.formed("a", "b")
+    assert scene.depart("a") == [None]
+    with pytest.raises(RebalanceInProgressError):
+        scene.pulse("b")
+    outcome = scene.depart("b", "nobody")
+    assert outcome[0] is None
+    assert isinstance(outcome[1], UnknownMemberError)
+    assert scene.state == "empty"
+    assert scene.enter("c").generation == 4  # never one that was there before
+
+
+def test_who_stays_is_answered_when_the_missing_one_leaves() -> None:
+    scene = ClassicScene()
+    scene.formed("a", "b")
+    scene.again("a")
+    assert scene.waiting
+    scene.depart("b")
+    assert [m.member_id for m in scene.answer("a").members] == ["a"]
+
+
+@pytest.mark.parametrize(("generation", "error"), [(0, FencedMemberError), (5, FencedMemberError)])
+def test_another_generation_is_refused(generation: int, error: Any) -> None:
+    scene = ClassicScene()
+    scene.formed("a")
+    with pytest.raises(error):
+        scene.pulse("a", generation)
+    with pytest.raises(error):
+        scene.sync("a", generation=generation)
+    with pytest.raises(error):
+        scene.commit("a", ("t", 0), epoch=generation)
+
+
+def test_a_follower_that_repeats_its_join_gets_the_same_generation() -> None:
+    scene = ClassicScene()
+    scene.formed("a", "b")
+    generation = scene.group.generation
+    assert scene.again("b").generation == generation
+    assert scene.group.phase == "stable"
+    assert scene.again("a") is None, "the leader's join begins a rebalance"
+
+
+def test_another_subscription_begins_a_rebalance() -> None:
+    scene = ClassicScene()
+    scene.formed("a", "b")
+    assert scene.again("b", ("range", names("other"))) is None
+
+
+def test_the_protocol_is_what_all_support_and_most_prefer() -> None:
+    scene = ClassicScene(initial_rebalance_delay_ms=1_000)
+    scene.enter("a", "x", "range", "sticky")
+    scene.enter("b", "sticky", "range")
+    scene.enter("c", "sticky", "range")
+    scene.after(1)
+    scene.after(1)
+    assert scene.answer("a").protocol == "sticky"
+    for protocols, fields in [(("x",), {}), (("range",), {"protocol_type": "connect"}), ((), {})]:
+        given = fields if protocols else {"protocols": ()}
+        with pytest.raises(InconsistentGroupProtocolError):
+            scene.enter("d", *protocols, **given)
+    with pytest.raises(InconsistentGroupProtocolError):
+        scene.sync("a", protocol="range")
+    with pytest.raises(InconsistentGroupProtocolError):
+        scene.sync("a", protocol_type="connect")
+
+
+def test_bounds_are_checked_before_anything_changes() -> None:
+    scene = ClassicScene(members_per_group_max=2)
+    for fields in (
+        {"session_timeout_ms": 1},
+        {"protocols": tuple((str(n), b"") for n in range(limits.CLASSIC_PROTOCOLS_MAX + 1))},
+        {"protocols": (("x", bytes(limits.CLASSIC_METADATA_BYTES_MAX + 1)),)},
+        {"protocols": tuple((str(n), bytes(limits.CLASSIC_METADATA_BYTES_MAX)) for n in range(9))},
+    ):
+        with pytest.raises(InvalidRequestError):
+            scene.enter("a", **fields)
+    with pytest.raises(InvalidGroupError):
+        scene.enter("a", instance="")
+    with pytest.raises(InvalidGroupError):
+        scene.enter("a", group="")
+    assert scene.shard.list() == []
+    scene.formed("a")
+    scene.enter("b", needs_member_id=True)
+    with pytest.raises(GroupFullError):
+        scene.enter("c")
+    scene.again("b")
+    scene.again("a")
+    for given in ({"a": bytes(limits.CLASSIC_METADATA_BYTES_MAX + 1)},):
+        with pytest.raises(InvalidRequestError):
+            scene.sync("a", given)
+    assert scene.group.phase == "completing_rebalance"
+
+
+def test_all_subscriptions_of_a_group_are_bounded() -> None:
+    scene = ClassicScene(initial_rebalance_delay_ms=1_000)
+    for number in range(8):
+        big = ("range", bytes(limits.CLASSIC_METADATA_BYTES_MAX - 1_000))
+        scene.enter(f"m{number}", big)
+    with pytest.raises(InvalidRequestError, match="in total"):
+        scene.enter("m8", big)
+
+
+# -- static members --------------------------------------------------------------------------------
+
+
+def test_a_restarted_static_member_has_its_assignment_without_a_rebalance() -> None:
+    scene = ClassicScene(initial_rebalance_delay_ms=1_000)
+    scene.enter("a")
+    scene.enter("b1", instance="i")
+    scene.after(1)
+    scene.after(1)
+    scene.sync("b1", instance="i")
+    scene.sync("a", {"a": assigned("t", 0), "b1": assigned("t", 1)})
+    joined = scene.enter("b2", instance="i")
+    assert joined is not None
+    assert (joined.generation, joined.leader, joined.members) == (1, "a", ())
+    synced = scene.sync("b2", instance="i")
+    assert synced is not None
+    assert synced.assignment == assigned("t", 1)
+    scene.pulse("a")  # it has not noticed anything
+    for request in (scene.pulse, scene.sync, scene.again):
+        with pytest.raises(InstanceFencedError):
+            request("b1", instance="i")
+    with pytest.raises(InstanceFencedError):
+        scene.shard.commit(
+            GROUP, "b1", 1, [], {}, instance_id="i", now=scene.now, now_ms=scene.now_ms
+        )
+    with pytest.raises(UnknownMemberError):
+        scene.pulse("b1")
+    with pytest.raises(UnknownMemberError):
+        scene.pulse("a", instance="other")
+
+
+def test_a_restarted_static_leader_skips_the_assignment() -> None:
+    scene = ClassicScene()
+    scene.enter("a1", instance="i")
+    scene.sync("a1", {"a1": b"mine"}, instance="i")
+    new = scene.enter("a2", instance="i", may_skip_assignment=True)
+    assert new is not None
+    assert (new.skip_assignment, new.leader) == (True, "a2")
+    assert [m.member_id for m in new.members] == ["a2"]
+    old = scene.enter("a3", instance="i")
+    assert old is not None
+    assert (old.skip_assignment, old.leader, old.members) == (False, "a2", ())
+    assert scene.group.leader == "a3"
+    scene.enter("a4", ("range", names("t", "u")), instance="i")
+    assert scene.group.phase == "completing_rebalance", "it subscribes to more"
+
+
+def test_a_waiting_static_member_is_fenced_by_its_successor() -> None:
+    scene = ClassicScene(initial_rebalance_delay_ms=5_000)
+    scene.enter("a1", instance="i")
+    scene.enter("a2", instance="i")
+    assert isinstance(scene.answer("a1"), InstanceFencedError)
+    scene.after(5)
+    scene.after(5)
+    assert scene.answer("a2").generation == 1
+
+
+def test_static_members_survive_a_rebalance_that_they_miss() -> None:
+    scene = ClassicScene(initial_rebalance_delay_ms=1_000)
+    fields = {"session_timeout_ms": int(REBALANCE_MS * 3)}
+    scene.enter("a", **fields)
+    scene.enter("b", instance="i", **fields)
+    scene.after(2)
+    scene.synced("a", "b")
+    scene.enter("c", **fields)
+    scene.again("a", **fields)
+    scene.after(REBALANCE_S)
+    assert sorted(scene.group.members) == ["a", "b", "c"]
+    assert scene.group.phase == "completing_rebalance"
+
+
+def test_a_rebalance_that_only_static_members_miss_waits_for_their_sessions() -> None:
+    scene = ClassicScene()
+    scene.enter("a", instance="i", session_timeout_ms=int(REBALANCE_MS * 1.5))
+    scene.synced("a")
+    scene.enter("b", rebalance_timeout_ms=REBALANCE_MS)
+    scene.depart("b")
+    scene.after(REBALANCE_S)
+    assert sorted(scene.group.members) == ["a"]
+    scene.after(REBALANCE_S)
+    assert scene.state == "empty"
+
+
+def test_an_operator_removes_a_static_member_by_its_instance() -> None:
+    scene = ClassicScene()
+    scene.enter("a", instance="i")
+    outcome = scene.depart(Departure("", "nobody"), Departure("x", "i"), Departure("", "i"))
+    assert [type(one) for one in outcome] == [UnknownMemberError, InstanceFencedError, type(None)]
+
+
+# -- offsets ---------------------------------------------------------------------------------------
+
+
+def test_members_of_the_generation_commit_any_partition() -> None:
+    scene = ClassicScene()
+    scene.formed("a", "b")
+    assert scene.commit("b", ("t", 0), epoch=scene.group.generation) == [None]
+    assert scene.offset("t", 0) == 7
+    with pytest.raises(GroupNotEmptyError):
+        scene.commit(None, ("t", 0))
+    with pytest.raises(UnknownMemberError):
+        scene.commit("x", ("t", 0), epoch=1)
+    scene.enter("c")
+    scene.commit("a", ("t", 1), epoch=scene.group.generation)  # before it joins again
+    scene.again("a")
+    scene.again("b")
+    with pytest.raises(RebalanceInProgressError):
+        scene.commit("a", ("t", 1), epoch=scene.group.generation)
+
+
+def test_a_commit_renews_the_session() -> None:
+    scene = ClassicScene()
+    scene.formed("a")
+    for _ in range(3):
+        scene.after(SESSION_S - 1)
+        scene.commit("a", ("t", 0), epoch=scene.group.generation)
+    assert sorted(scene.group.members) == ["a"]
+
+
+def test_offsets_of_subscribed_topics_cannot_be_deleted() -> None:
+    scene = ClassicScene()
+    scene.set_topics({"t": 4, "u": 1})
+    scene.formed("a")
+    scene.commit("a", ("t", 0), ("u", 0), epoch=scene.group.generation)
+
+    def deleted(topic: str) -> Any:
+        asked = [(topic, 0)]
+        return scene.take(scene.shard.delete_offsets(GROUP, asked, now=scene.now))[0]  # type: ignore[arg-type]
+
+    assert isinstance(deleted("t"), GroupNotEmptyError)
+    assert deleted("u") is None
+    scene.depart("a")
+    assert deleted("t") is None
+    scene.enter("x", protocol_type="connect")
+    assert isinstance(deleted("u"), GroupNotEmptyError), "what Connect reads is not known"
+
+
+# -- kinds -----------------------------------------------------------------------------------------
+
+
+def test_a_group_has_members_of_one_kind_and_keeps_its_offsets() -> None:
+    scene = ClassicScene()
+    scene.commit(None, ("t", 0))
+    scene.enter("a")
+    with pytest.raises(InconsistentGroupProtocolError):
+        scene.join("n")
+    scene.depart("a")
+    scene.join("n")
+    assert scene.offset("t", 0) == 7
+    assert scene.shard.list()[0].type == "consumer"
+    with pytest.raises(InconsistentGroupProtocolError):
+        scene.enter("a")
+    with pytest.raises(UnknownMemberError):
+        scene.pulse("a", 1)
+    scene.leave("n")
+    assert scene.enter("a") is not None
+    assert (scene.shard.list()[0].type, scene.offset("t", 0)) == ("classic", 7)
+
+
+def test_a_group_with_classic_members_is_not_deleted() -> None:
+    scene = ClassicScene()
+    scene.formed("a")
+    with pytest.raises(GroupNotEmptyError):
+        scene.shard.delete_group(GROUP)
+    scene.depart("a")
+    scene.take(scene.shard.delete_group(GROUP))
+    assert scene.shard.list() == []
+
+
+# -- the next coordinator --------------------------------------------------------------------------
+
+
+def test_the_next_coordinator_serves_the_same_generation() -> None:
+    scene = ClassicScene()
+    scene.formed("a", "b")
+    scene.fail_over()
+    scene.pulse("b")
+    synced = scene.sync("b")
+    assert synced is not None
+    assert synced.assignment == assigned("t", 1)
+    scene.after(SESSION_S)
+    assert scene.state == "empty"
+
+
+def test_the_next_coordinator_goes_on_with_a_rebalance() -> None:
+    scene = ClassicScene()
+    scene.formed("a", "b")
+    scene.depart("b")
+    scene.fail_over()
+    with pytest.raises(RebalanceInProgressError):
+        scene.pulse("a")
+    joined = scene.again("a")
+    assert [m.member_id for m in joined.members] == ["a"]
+    assert joined.generation == 3
+    scene.fail_over()
+    assert scene.group.phase == "completing_rebalance"
+    assert scene.again("a").generation == 3, "its response was lost"
+    assert scene.sync("a", {"a": b"x"}).assignment == b"x"  # type: ignore[union-attr]
+
+
+def test_the_next_coordinator_ends_a_rebalance_that_members_forget() -> None:
+    scene = ClassicScene()
+    scene.formed("a", "b")
+    scene.depart("b")
+    scene.fail_over()
+    scene.after(REBALANCE_S)
+    assert scene.state == "empty"
+
+
+def test_a_member_that_no_generation_has_is_unknown_to_the_next_coordinator() -> None:
+    scene = ClassicScene()
+    scene.formed("a")
+    scene.enter("b")
+    scene.fail_over()
+    with pytest.raises(UnknownMemberError):
+        scene.again("b")
